@@ -1,0 +1,45 @@
+# Every target works alone on a fresh clone with Python 3.10 or newer, pip and make.
+#   make setup PYTHON=python3.12       another interpreter for a new .venv
+#   make setup PIP_ARGS="..."          further arguments for pip, such as an index that has CPU builds of torch
+
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed.stamp
+
+DEMO_DATASET := datasets/demo
+DEMO_PREDICTOR := models/demo.json
+DEMO_MODELS := "transformers:MobileBertModel?num_hidden_layers=12" "zoo:densenet121"
+
+.PHONY: setup demo test lint benchmark
+
+setup: $(INSTALLED)
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "neuralpower needs Python 3.10 or newer")'
+	$(PYTHON) -m venv $(VENV)
+
+# Done again only when what is to be installed has changed.
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	touch $@
+
+# Measure this machine for a few minutes, learn from that, and hold the predictor to two networks it has never seen.
+demo: setup
+	$(BIN)/neuralpower collect-data --preset quick --out $(DEMO_DATASET)
+	$(BIN)/neuralpower train-predictor $(DEMO_DATASET) --out $(DEMO_PREDICTOR)
+	for model in $(DEMO_MODELS); do $(BIN)/neuralpower predict "$$model" --predictor $(DEMO_PREDICTOR) || exit; done
+	$(BIN)/neuralpower evaluate $(DEMO_MODELS) --predictor $(DEMO_PREDICTOR)
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# Each file of benchmarks/ prints one table.
+benchmark: setup
+	for file in benchmarks/[a-z]*.py; do $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)" || exit; done

@@ -1,0 +1,76 @@
+"""`neuralpower evaluate`: measure networks here, beside what was predicted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Optional
+
+import typer
+
+from neuralpower.cli import options
+
+
+def evaluate(
+    models: list[str] = typer.Argument(help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none)."),
+    predictor: Optional[str] = typer.Option(None, help="Name or file; this machine's by default."),  # noqa: UP007, UP045  # typer reads it
+    batch_size: int = typer.Option(1, help="Samples in a batch."),
+    seq_len: Optional[int] = typer.Option(None, help="Tokens per sample."),  # noqa: UP007, UP045
+    input_shape: Optional[str] = typer.Option(None, help="Of one sample, such as 3x224x224."),  # noqa: UP007, UP045
+    dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    rounds: int = typer.Option(21, help="Runs of each network, spread over the time."),
+    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
+) -> None:
+    """Predict networks, run them on this CPU, and print both side by side."""
+    from neuralpower.devices.host import read_cpu
+    from neuralpower.errors import InputError
+
+    if batch_size < 1 or rounds < 1:
+        raise InputError(f"batch size {batch_size}, rounds {rounds}: both must be 1 or more")
+    shape = options.shape(input_shape)
+
+    from neuralpower.evaluate import Case
+    from neuralpower.evaluate import evaluate as run
+    from neuralpower.predictor import default_predictor, load
+    from neuralpower.report.tables import evaluation_json, evaluation_table
+
+    cases: list[Case] = []
+    for model in models:
+        if model.startswith("@"):
+            cases += [Case(*line, dtype=options.dtype(dtype)) for line in listed(Path(model[1:]))]
+        else:
+            cases.append(Case(model, batch_size, seq_len, shape, options.dtype(dtype)))
+    cpu = read_cpu()
+    learnt = load(predictor) if predictor else default_predictor(cpu.slug)
+    learnt.check(options.dtype(dtype), "forward")
+    if learnt.device != cpu.name:
+        print(f"warning: the predictor is of {learnt.device!r}, this is {cpu.name!r}", file=sys.stderr)
+    results = run(cases, learnt, rounds=rounds, threads=cpu.cores, show=lambda text: print(text, file=sys.stderr))
+    print(json.dumps(evaluation_json(results)) if as_json else evaluation_table(results))
+
+
+def listed(file: Path) -> list[tuple[str, int, int | None]]:
+    """(MODEL, batch size, sequence length) of each line; raises InputError."""
+    from neuralpower.errors import InputError
+
+    try:
+        lines = file.read_text().splitlines()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); it holds lines of MODEL, batch size, length") from None
+    cases: list[tuple[str, int, int | None]] = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        try:
+            length = None if len(words) < 3 or words[2] == "-" else int(words[2])
+            cases.append((words[0], int(words[1]) if len(words) > 1 else 1, length))
+        except ValueError:
+            raise InputError(f"{file}:{number}: {line!r} is no MODEL, batch size, length (- for none)") from None
+    return cases
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("evaluate")(evaluate)

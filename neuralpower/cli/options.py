@@ -1,0 +1,40 @@
+"""What the commands' options have in common: lists, durations, shapes."""
+
+from __future__ import annotations
+
+import re
+
+from neuralpower.errors import InputError
+
+SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def names(text: str | None) -> tuple[str, ...] | None:
+    """("a", "b") for "a,b"; None for nothing."""
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else None
+
+
+def duration_s(text: str) -> float:
+    """Seconds of "90", "90s", "20m", "1.5h"; raises InputError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
+    if not match or float(match.group(1)) <= 0:
+        raise InputError(f"time budget {text!r}: write a positive number with s, m or h, such as 20m")
+    return float(match.group(1)) * SECONDS[match.group(2)]
+
+
+def shape(text: str | None) -> tuple[int, ...] | None:
+    """(3, 224, 224) for "3x224x224"; raises InputError."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d+(x\d+)*", text.strip().lower()) or 0 in (sizes := [int(s) for s in text.lower().split("x")]):
+        raise InputError(f"input shape {text!r}: write positive sizes without the batch, such as 3x224x224")
+    return tuple(sizes)
+
+
+SHORT_DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "half": "float16",
+                "float": "float32", "double": "float64"}  # fmt: skip
+
+
+def dtype(text: str) -> str:
+    """The full name of a dtype."""
+    return SHORT_DTYPES.get(text, text)

@@ -1,0 +1,33 @@
+"""How much a collection measures; needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neuralpower.errors import unknown
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much to measure, and for how long at most."""
+
+    budget_s: float
+    sweep: int  # layers drawn, over all kinds
+    network_share: float  # of what the networks hold
+    jitters: int  # changed copies of each network
+    most_flops: float  # of one call
+    most_bytes: float  # of one call
+
+
+PRESETS = {
+    "quick": Preset(budget_s=115, sweep=1000, network_share=1.0, jitters=0, most_flops=1.5e9, most_bytes=1e8),
+    "standard": Preset(budget_s=1190, sweep=4200, network_share=1.0, jitters=2, most_flops=8e9, most_bytes=4e8),
+    "full": Preset(budget_s=4 * 3600, sweep=30000, network_share=1.0, jitters=8, most_flops=4e10, most_bytes=2e9),
+}
+
+
+def preset_named(name: str) -> Preset:
+    """The preset; raises InputError where there is none of that name."""
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    return PRESETS[name]

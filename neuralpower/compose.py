@@ -1,0 +1,208 @@
+"""Trace + Predictor -> Prediction: every layer's time, folded, and their sum with an interval.
+
+On a CPU a network takes the sum of its layers. Errors of layers of one kind go together (they share a regressor), those of
+different kinds do not: bounds are added within a kind, and in squares between kinds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neuralpower.predictor import EXTRAPOLATED, IN_RANGE, MEASURED, ROOFLINE, Predictor
+from neuralpower.trace import Trace
+
+SCHEMA = 1
+UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
+BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 90 % bounds."""
+
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, float]:
+        """As a JSON object."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Row:
+    """`count` equal calls together; `path` names their modules, ranges of repeated blocks in brackets."""
+
+    path: str
+    kind: str
+    count: int
+    runtime_s: float
+    low_s: float
+    high_s: float
+    flops: int
+    bytes: int
+    bound: str  # compute or memory: the side of the roofline that the calls lie on
+    basis: str
+    share: float = 0.0  # of the whole
+
+
+@dataclass(frozen=True)
+class Unmodelled:
+    """Calls that no regressor describes: their share is a roofline estimate."""
+
+    operator: str
+    reason: str
+    count: int
+    runtime_s: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a network will take on a device; times in seconds."""
+
+    model: str
+    predictor: str
+    device: str
+    batch_size: int
+    dtype: str
+    phase: str
+    runtime_s: Interval
+    rows: tuple[Row, ...]
+    unmodelled: tuple[Unmodelled, ...]
+    flops: int
+    parameters: int
+    coverage: float  # share of the time that regressors of the layer's own kind account for
+    extrapolated: float  # share of the time outside what was sampled
+    method: str  # how it was traced
+    notes: tuple[str, ...] = ()
+
+    @property
+    def basis(self) -> str:
+        """The least well known that makes up 5 % of the time."""
+        shares = {basis: sum(row.share for row in self.rows if row.basis == basis) for basis in BASES}
+        return next((basis for basis in reversed(BASES) if shares[basis] >= 0.05), IN_RANGE)
+
+    def by_kind(self) -> list[Row]:
+        """One row per kind, the slowest first."""
+        return _merged(self.rows, lambda row: "", lambda row: row.kind)
+
+    def by_module(self, depth: int = 2) -> list[Row]:
+        """One row per module down to `depth` names of its path, in the order they first run."""
+        return _merged(self.rows, lambda row: ".".join(row.path.split(".")[:depth]), lambda row: "", in_order=True)
+
+    def to_json(self) -> dict[str, object]:
+        """The contract of `predict --json`."""
+        layers = [
+            {"path": row.path, "kind": row.kind, "count": row.count, "runtime_s": row.runtime_s, "power_w": None,
+             "energy_j": None, "flops": row.flops, "bytes": row.bytes, "bound": row.bound, "share": row.share,
+             "basis": row.basis}
+            for row in self.rows
+        ]  # fmt: skip
+        return {
+            "schema": SCHEMA, "model": self.model, "predictor": self.predictor, "device": self.device,
+            "batch_size": self.batch_size, "dtype": self.dtype, "phase": self.phase, "runtime_s": self.runtime_s.to_json(),
+            "power_w": None, "energy_j": None, "memory_bytes": None,
+            "power_reason": "the predictor was learnt from runtimes alone", "flops": self.flops,
+            "parameters": self.parameters, "coverage": self.coverage, "extrapolated": self.extrapolated, "basis": self.basis,
+            "unmodelled": [{"operator": u.operator, "reason": u.reason, "count": u.count, "runtime_s": u.runtime_s,
+                            "share": u.share} for u in self.unmodelled],
+            "trace": {"method": self.method, "notes": list(self.notes)}, "layers": layers,
+        }  # fmt: skip
+
+
+def compose(
+    trace: Trace, predictor: Predictor, *, model: str, batch_size: int, dtype: str = "float32", phase: str = "forward"
+) -> Prediction:
+    """Predict every layer of a trace and add up; raises PredictorError for a dtype or phase that was not learnt."""
+    predictor.check(dtype, phase)
+    layers = trace.layers
+    estimates = predictor.estimate(layers)
+    roof = predictor.roofline(dtype)
+    grouped: dict[tuple[str, object], list[int]] = {}
+    for i, call in enumerate(trace.calls):
+        grouped.setdefault((_pattern(call.path), call.layer), []).append(i)
+    rows = []
+    for index in grouped.values():
+        layer, n, first = layers[index[0]], len(index), index[0]
+        flops, size = int(layer.flops()), int(sum(layer.bytes()))
+        rows.append(Row(
+            _ranges([trace.calls[i].path for i in index]), layer.kind, n, n * float(estimates.runtime_s[first]),
+            n * float(estimates.low_s[first]), n * float(estimates.high_s[first]), n * flops, n * size,
+            "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory", str(estimates.basis[first]),
+        ))  # fmt: skip
+    unknown: dict[tuple[str, str], list[float]] = {}
+    for missing in trace.unmodelled:
+        seconds = missing.bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S
+        unknown.setdefault((missing.operator, missing.reason), []).append(seconds)
+        rows.append(Row(missing.path, missing.operator, 1, seconds, seconds / 3, 3 * seconds, 0, missing.bytes, "memory",
+                        ROOFLINE))  # fmt: skip
+    total = sum(row.runtime_s for row in rows) or 1e-12
+    shared = tuple(_with_share(row, total) for row in rows)
+    return Prediction(
+        model=model, predictor=predictor.name, device=predictor.device, batch_size=batch_size, dtype=dtype, phase=phase,
+        runtime_s=_total(rows), rows=shared,
+        unmodelled=tuple(Unmodelled(operator, reason, len(times), sum(times), sum(times) / total)
+                         for (operator, reason), times in unknown.items()),
+        flops=trace.flops, parameters=trace.parameters,
+        coverage=1 - sum(row.share for row in shared if row.basis == ROOFLINE),
+        extrapolated=sum(row.share for row in shared if row.basis == EXTRAPOLATED), method=trace.method, notes=trace.notes,
+    )  # fmt: skip
+
+
+def _with_share(row: Row, total: float) -> Row:
+    return replace(row, share=row.runtime_s / total)
+
+
+def _total(rows: Sequence[Row]) -> Interval:
+    value = sum(row.runtime_s for row in rows)
+    below: dict[str, float] = {}
+    above: dict[str, float] = {}
+    for row in rows:
+        below[row.kind] = below.get(row.kind, 0.0) + row.runtime_s - row.low_s
+        above[row.kind] = above.get(row.kind, 0.0) + row.high_s - row.runtime_s
+    return Interval(value, max(value - _root_of_squares(below), 0.0), value + _root_of_squares(above))
+
+
+def _root_of_squares(parts: Mapping[str, float]) -> float:
+    return float(np.sqrt(sum(part**2 for part in parts.values())))
+
+
+def _pattern(path: str) -> str:
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
+
+
+def _ranges(paths: Sequence[str]) -> str:
+    """Equal paths as themselves, paths that differ in numbered blocks with their numbers in brackets."""
+    if len(set(paths)) == 1:
+        return paths[0]
+    columns = zip(*(path.split(".") for path in paths), strict=True)
+    return ".".join(names[0] if len(set(names)) == 1 else f"[{_runs(names)}]" for names in columns)
+
+
+def _runs(names: Sequence[str]) -> str:
+    numbers = sorted({int(name) for name in names})
+    parts = []
+    for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
+    return ",".join(parts)
+
+
+def _merged(rows: Sequence[Row], path_of: Callable[[Row], str], kind_of: Callable[[Row], str], in_order: bool = False) -> list[Row]:
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((path_of(row), kind_of(row)), []).append(row)
+    merged = [
+        Row(path, kind or ", ".join(sorted({r.kind for r in some})), sum(r.count for r in some),
+            sum(r.runtime_s for r in some), sum(r.low_s for r in some), sum(r.high_s for r in some),
+            sum(r.flops for r in some), sum(r.bytes for r in some), max(some, key=lambda r: r.runtime_s).bound,
+            max((r.basis for r in some), key=BASES.index), sum(r.share for r in some))
+        for (path, kind), some in groups.items()
+    ]  # fmt: skip
+    return merged if in_order else sorted(merged, key=lambda row: -row.runtime_s)

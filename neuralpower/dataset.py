@@ -1,0 +1,348 @@
+"""Measurements of one device: appended to a journal while they are taken, sealed into one table per kind, read, screened.
+
+    datasets/NAME/dataset.json          device, software, protocol, sessions
+    datasets/NAME/journal.jsonl         one checksummed line per record, while a collection is under way
+    datasets/NAME/KIND.parquet (.csv)   one row per measurement: the kind's fields, runtime_s, and how it was taken
+
+Anyone's measurements come in the same way: `dataset.json` with a schema and a device name, and tables with the fields.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralpower.errors import DatasetError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from neuralpower.layers import Layer
+
+SCHEMA = 1
+SHORTEST_S, LONGEST_S = 1e-8, 1e4  # outside of these a runtime is a broken clock or a wrong unit
+FASTEST_FLOPS = 1e17  # FLOP/s that no single device reaches
+
+
+def config_id(row: Mapping[str, Any]) -> str:
+    """Name of a configuration, the same on every machine: a hash of kind and fields."""
+    return hashlib.sha256(json.dumps(row, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+class Journal:
+    """An append-only file of records; what `append` returned from is on the disk.
+
+    One writer at a time: opening it twice raises DatasetError. A line that a crash tore is moved to `.torn`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "journal.jsonl"
+
+    def __enter__(self) -> Journal:
+        """Create the folder, take the lock, repair the end of the file."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise DatasetError(f"{self.folder}: cannot be written ({error.strerror}); choose another --out") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise DatasetError(
+                f"{self.folder}: another collection is writing to it; wait for it, or choose another --out"
+            ) from None
+        self._repair()
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file and give the lock back."""
+        os.close(self._file)
+        os.close(self._lock)
+
+    def _repair(self) -> None:
+        if not self.path.exists():
+            return
+        data = self.path.read_bytes()
+        good = 0
+        for line in data.splitlines(keepends=True):
+            if not line.endswith(b"\n") or _checked(line) is None:
+                break
+            good += len(line)
+        if good < len(data):
+            with (self.folder / "journal.torn").open("ab") as torn:
+                torn.write(data[good:] + b"\n")
+            os.truncate(self.path, good)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one record and wait until it is on the disk; raises DatasetError where it cannot be."""
+        text = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+        line = b"%08x " % zlib.crc32(text) + text + b"\n"
+        size = os.fstat(self._file).st_size
+        try:
+            if os.write(self._file, line) != len(line):
+                raise OSError(28, "no space left on the device")
+            os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, size)
+            raise DatasetError(
+                f"{self.path}: a record could not be written ({error.strerror}); what was measured before is safe, "
+                "free some space and give the same command again"
+            ) from None
+
+    def records(self) -> list[dict[str, Any]]:
+        """All records so far."""
+        return read_journal(self.folder)
+
+
+def _checked(line: bytes) -> dict[str, Any] | None:
+    checksum, _, text = line.rstrip(b"\n").partition(b" ")
+    try:
+        if int(checksum, 16) != zlib.crc32(text):
+            return None
+        record = json.loads(text)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def read_journal(folder: Path) -> list[dict[str, Any]]:
+    """Records of an unsealed collection; lines that a crash tore are passed over."""
+    path = folder / "journal.jsonl"
+    if not path.exists():
+        return []
+    return [record for line in path.read_bytes().splitlines() if (record := _checked(line)) is not None]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A row that no fit may see: where it stands and why."""
+
+    kind: str
+    line: int  # of the table, the header being line 1
+    reason: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Tables of measurements by kind, and what is known of the device."""
+
+    path: Path
+    meta: Mapping[str, Any]
+    tables: Mapping[str, pd.DataFrame] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name
+
+    @property
+    def device(self) -> str:
+        """The device's name."""
+        return str(self.meta["device"])
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return sum(len(table) for table in self.tables.values())
+
+
+def read_dataset(path: str | Path) -> Dataset:
+    """The dataset in a folder, sealed or not.
+
+    Raises:
+        DatasetError: no such folder, no `dataset.json`, another schema, or a table that cannot be read.
+    """
+    import pandas as pd
+
+    from neuralpower.layers import KINDS
+
+    folder = Path(path)
+    meta = _read_meta(folder)
+    tables: dict[str, pd.DataFrame] = {}
+    for file in sorted((*folder.glob("*.parquet"), *folder.glob("*.csv"))):
+        if file.stem not in KINDS and file.stem != "network":
+            raise unknown(f"layer kind of {file}", file.stem, [*KINDS, "network"], DatasetError)
+        try:
+            table = pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file, skipinitialspace=True)
+        except Exception as error:  # each reader has its own errors
+            raise DatasetError(f"{file}: cannot be read ({str(error).splitlines()[0]}); write it again") from None
+        tables[file.stem] = table
+    fresh: dict[str, list[dict[str, Any]]] = {}
+    for record in read_journal(folder):
+        if record.get("type") == "result":
+            fresh.setdefault(record["kind"], []).append(record["row"])
+    for kind, rows in fresh.items():
+        parts = [tables[kind]] if kind in tables else []
+        tables[kind] = pd.concat([*parts, pd.DataFrame(rows)], ignore_index=True)
+    if not tables:
+        raise DatasetError(f"{folder}: holds no table of any layer kind; collect-data --out {folder} fills it")
+    return Dataset(folder, meta, tables)
+
+
+def _read_meta(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        near = sorted(p.parent.name for p in folder.parent.glob("*/dataset.json")) if folder.parent.is_dir() else []
+        raise unknown("dataset", str(folder), near, DatasetError)
+    file = folder / "dataset.json"
+    try:
+        meta = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise DatasetError(f'{folder}: has no dataset.json; it needs at least {{"schema": 1, "device": "..."}}') from None
+    except (ValueError, OSError) as error:
+        raise DatasetError(f"{file}: is no JSON ({error}); write it again") from None
+    if not isinstance(meta, dict) or meta.get("schema") != SCHEMA or not meta.get("device"):
+        found = meta.get("schema") if isinstance(meta, dict) else meta
+        raise DatasetError(f"{file}: schema {found!r} and a device are given; schema {SCHEMA} and a device name are needed")
+    return meta
+
+
+def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    """Write `dataset.json` aside, then rename it."""
+    replace_file(folder / "dataset.json", json.dumps({"schema": SCHEMA, **meta}, indent=1) + "\n")
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old one or the new one, never a part."""
+    aside = path.with_name(path.name + ".new")
+    try:
+        aside.write_text(text)
+        aside.replace(path)
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+
+
+def seal(folder: Path) -> dict[str, int]:
+    """Turn the journal into tables, next to the rows that are there; the journal is kept, compressed. Rows per kind."""
+    import pandas as pd
+
+    dataset = read_dataset(folder)
+    counts: dict[str, int] = {}
+    for kind, table in dataset.tables.items():
+        if "config_id" in table:
+            keys = [c for c in ("config_id", "session_id", "replicate") if c in table]
+            table = table.drop_duplicates(keys, keep="last")
+        for column in table.columns:
+            if table[column].dtype == np.float64 and column not in ("runtime_s", "energy_j", "power_w"):
+                table = table.assign(**{column: table[column].astype(np.float32)})
+        if "samples_s" in table:
+            table = table.assign(samples_s=[np.asarray(v, dtype=np.float32) if v is not None else None
+                                            for v in table["samples_s"]])  # fmt: skip
+        aside = folder / f"{kind}.parquet.new"
+        table.to_parquet(aside, index=False, compression="zstd")
+        if len(pd.read_parquet(aside, columns=["runtime_s"])) != len(table):
+            raise DatasetError(f"{aside}: was read back with another number of rows; the journal is untouched")
+        counts[kind] = len(table)
+    for kind in counts:
+        (folder / f"{kind}.parquet.new").replace(folder / f"{kind}.parquet")
+        (folder / f"{kind}.csv").unlink(missing_ok=True)
+    journal = folder / "journal.jsonl"
+    if journal.exists():
+        with journal.open("rb") as source, gzip.open(folder / "journal.jsonl.gz", "ab") as target:
+            shutil.copyfileobj(source, target)
+        journal.unlink()
+    return counts
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one kind that are fit for learning: `layer`'s fields are arrays, in the order of `runtime_s`."""
+
+    kind: str
+    layer: Layer
+    runtime_s: np.ndarray
+    slowdown: np.ndarray  # of the machine while each was taken, 1 where not known
+    config: np.ndarray  # equal for rows of the same configuration
+    rejected: tuple[Rejected, ...]
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.runtime_s)
+
+
+def screen(kind: str, table: pd.DataFrame) -> Rows:
+    """The usable rows of a kind's table, and for each of the others its line and the reason.
+
+    Raises:
+        DatasetError: a column that the kind needs is missing.
+    """
+    import pandas as pd
+
+    from neuralpower.layers import KINDS
+    from neuralpower.layers.base import ITEMSIZE, as_columns
+
+    layer_kind = KINDS[kind]
+    defaults = layer_kind.defaults()
+    missing = [name for name in (*layer_kind.field_names(), "runtime_s") if name not in table and name not in defaults]
+    if missing:
+        raise DatasetError(
+            f"{kind}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; "
+            f"needed are {', '.join(n for n in layer_kind.field_names() if n not in defaults)} and runtime_s"
+        )
+    reasons = np.full(len(table), "", dtype=object)
+
+    def reject(where: Any, reason: str) -> None:
+        reasons[np.asarray(where, dtype=bool) & (reasons == "")] = reason
+
+    if "status" in table:
+        status = table["status"].fillna("ok").astype(str)
+        for value in sorted(set(status) - {"ok"}):
+            reject(status == value, f"status {value}")
+    columns: dict[str, Any] = {}
+    for name in layer_kind.field_names():
+        values = table[name] if name in table else pd.Series([defaults[name]] * len(table))
+        if isinstance(defaults.get(name, 0), str) or name == "function":
+            values = values.fillna(defaults.get(name, ""))
+            columns[name] = values.astype(str).to_numpy()
+            if name == "dtype":
+                reject(~np.isin(columns[name], list(ITEMSIZE)), "dtype is none that torch knows")
+            continue
+        if name in defaults:
+            values = values.fillna(defaults[name])
+        words = values.replace({"True": 1, "true": 1, "False": 0, "false": 0}) if values.dtype == object else values
+        numbers = pd.to_numeric(words, errors="coerce").to_numpy(dtype=np.float64)
+        bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
+        reject(bad, f"{name} is no whole number, 0 or more")
+        columns[name] = np.where(bad, 1, numbers)
+    runtime = pd.to_numeric(table["runtime_s"], errors="coerce").to_numpy(dtype=np.float64)
+    reject(~np.isfinite(runtime), "runtime_s is no number")
+    reject(~(runtime > 0), "runtime_s is not above 0")
+    reject((runtime < SHORTEST_S) | (runtime > LONGEST_S), f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s")
+    layer = as_columns(layer_kind, columns)
+    with np.errstate(all="ignore"):
+        flops, moved = np.asarray(layer.flops(), dtype=np.float64), layer.bytes()
+        size = np.asarray(moved.input + moved.weights + moved.output, dtype=np.float64)
+        reject(~np.isfinite(flops) | ~np.isfinite(size) | (size <= 0), "the fields describe no possible layer")
+        reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
+    config = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
+    identity = pd.DataFrame({"config": config, "runtime_s": runtime})
+    reject(identity.duplicated(keep="first"), "repeats an earlier row")
+    keep = reasons == ""
+    slowdown = table["sentinel_slowdown"].to_numpy(dtype=np.float64) if "sentinel_slowdown" in table else np.ones(len(table))
+    rejected = tuple(Rejected(kind, int(i) + 2, str(reasons[i])) for i in np.flatnonzero(~keep))
+    return Rows(
+        kind, as_columns(layer_kind, {name: values[keep] for name, values in columns.items()}), runtime[keep],
+        np.where(np.isfinite(slowdown), slowdown, 1.0)[keep], config[keep], rejected,
+    )  # fmt: skip
+
+
+def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:
+    """One line per reason: how many rows, and the first lines that they stand on."""
+    reasons: dict[tuple[str, str], list[int]] = {}
+    for row in rejected:
+        reasons.setdefault((row.kind, row.reason), []).append(row.line)
+    for (kind, reason), lines in reasons.items():
+        shown = ", ".join(str(line) for line in lines[:5])
+        yield f"{kind}: {len(lines)} left out, {reason} (line {shown}{', ...' if len(lines) > 5 else ''})"

@@ -1,0 +1,1 @@
+"""What a device is: the machine at hand."""

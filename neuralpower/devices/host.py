@@ -1,0 +1,100 @@
+"""The machine at hand, read from Linux's files; needs no torch.
+
+Every root is an argument, so that a test can bring a machine of its own; what cannot be read is None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+PROC = Path("/proc")
+SYS = Path("/sys")
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """A CPU as this process may use it."""
+
+    name: str
+    cores: int  # physical cores that this process may run on
+    threads: int  # logical ones
+    l1d_bytes: int | None  # of one core
+    l2_bytes: int | None  # of one core
+    llc_bytes: int | None  # the last level, of one chip
+    memory_bytes: int | None
+    flags: tuple[str, ...]  # vector extensions
+    virtual: bool
+
+    @property
+    def slug(self) -> str:
+        """A folder name: the model in lower case and the number of cores."""
+        words = re.sub(r"\(r\)|\(tm\)|@.*|\bcpu\b|\bprocessor\b|\d+-core", " ", self.name.lower())
+        return re.sub(r"[^a-z0-9]+", "-", words).strip("-") + f"-{self.cores}c"
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, flags as a list."""
+        return {**asdict(self), "flags": list(self.flags)}
+
+
+def read_cpu(proc: Path = PROC, sys: Path = SYS) -> Cpu:
+    """The CPU under `proc` and `sys`, limited to the cores of this process's affinity."""
+    text = _read(proc / "cpuinfo") or ""
+    name = re.search(r"^model name\s*:\s*(.+)$", text, re.M)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.M)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = {_read(sys / f"devices/system/cpu/cpu{cpu}/topology/core_cpus_list") or str(cpu) for cpu in allowed}
+    caches = {level: _cache_bytes(sys, level, min(allowed)) for level in (1, 2, 3)}
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", _read(proc / "meminfo") or "", re.M)
+    words = (flags.group(1) if flags else "").split()
+    return Cpu(
+        name=name.group(1).strip() if name else platform.processor() or platform.machine(),
+        cores=len(cores), threads=len(allowed), l1d_bytes=caches[1], l2_bytes=caches[2],
+        llc_bytes=caches[3] or caches[2], memory_bytes=int(memory.group(1)) * 1024 if memory else None,
+        flags=tuple(f for f in words if re.match(r"avx|amx|fma|f16c|sve|asimd|neon|bf16", f)), virtual="hypervisor" in words,
+    )  # fmt: skip
+
+
+def _cache_bytes(sys: Path, level: int, cpu: int) -> int | None:
+    for index in sorted((sys / f"devices/system/cpu/cpu{cpu}/cache").glob("index*")):
+        if (_read(index / "level") or "").strip() == str(level) and (_read(index / "type") or "").strip() != "Instruction":
+            size = re.match(r"(\d+)([KMG]?)", (_read(index / "size") or "").strip())
+            if size:
+                return int(size.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size.group(2)]
+    return None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None
+
+
+def steal_ticks(proc: Path = PROC) -> tuple[int, int]:
+    """(stolen, all) clock ticks of all cores since boot: time that other tenants of a shared machine took."""
+    fields = [int(v) for v in (_read(proc / "stat") or "cpu 0").splitlines()[0].split()[1:]]
+    return (fields[7] if len(fields) > 7 else 0), sum(fields[:8])
+
+
+def software(versions: dict[str, str]) -> dict[str, Any]:
+    """Python, system and library versions, as they stand in a dataset's session record."""
+    boot = _read(PROC / "sys/kernel/random/boot_id")
+    return {
+        "python": platform.python_version(), "system": platform.system(), "kernel": platform.release(),
+        "hostname_hash": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12],
+        "boot_id": boot.strip() if boot else None, **versions,
+        "environment": {k: v for k, v in sorted(os.environ.items()) if re.match(r"(OMP|MKL|KMP|GOMP|MALLOC|LD_PRELOAD|ONEDNN)", k)},
+    }  # fmt: skip
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """Environment of a measuring process: its thread counts must be set before torch is imported."""
+    environment = {k: v for k, v in os.environ.items() if k != "GOMP_CPU_AFFINITY"}  # it binds the children's threads, too
+    return {**environment, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}

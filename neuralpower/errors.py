@@ -1,0 +1,62 @@
+"""What a user can be told: every error is one sentence with the value, the rule and the way out.
+
+The class decides the exit code of the command line; a caller of the Python API catches `NeuralPowerError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NeuralPowerError(Exception):
+    """Base of every error that neuralpower raises on purpose; shown as one line, without a traceback."""
+
+    exit_code = 1
+
+
+class InputError(NeuralPowerError):
+    """An argument, a shape, or a file's content that cannot be used."""
+
+    exit_code = 2
+
+
+class ModelError(InputError):
+    """A network that cannot be found, built or run."""
+
+
+class DatasetError(InputError):
+    """A dataset that cannot be read, written or learnt from."""
+
+
+class PredictorError(InputError):
+    """A predictor file that cannot be used."""
+
+
+class CoverageError(NeuralPowerError):
+    """Less of the network is modelled than was asked for."""
+
+    exit_code = 3
+
+
+class DeviceError(NeuralPowerError):
+    """A device or a meter that failed while it was used."""
+
+    exit_code = 4
+
+
+class Unmodelled(Exception):
+    """An operator call that a layer kind's fields cannot describe; the text says why."""
+
+
+def unknown(what: str, value: object, known: Iterable[str], error: type[InputError] = InputError) -> InputError:
+    """The error for a name that is not known: the value, the nearest valid names, or all of them when few."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(value), names, n=4, cutoff=0.5)
+    if near:
+        hint = f"did you mean {', '.join(near)}?"
+    elif not names:
+        hint = "there is none"
+    else:
+        hint = f"known: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+    return error(f"unknown {what} {str(value)!r}: {hint}")

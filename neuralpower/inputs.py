@@ -1,0 +1,475 @@
+"""Seeded inputs for a network: what its forward is called with, made from its signature and its configuration.
+
+Token ids are drawn from the whole vocabulary (a batch of one repeated id would keep a single embedding row warm),
+floating inputs from a normal distribution. No attention mask is made: a full batch needs none.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neuralpower.errors import InputError, ModelError
+
+TOKENS = 128  # default text length, clipped to the model's maximum
+CHOICES = 2  # of multiple choice and double heads
+SAMPLES = 16_000  # default raw audio: one second at 16 kHz
+IMAGE_SIZE = 224  # pixels, where the configuration names none
+WITH_LENGTH = {"input_ids", "decoder_input_ids", "input_values", "input_features", "inputs"}
+WITH_SHAPE = {"pixel_values", "pixel_values_videos", "flattened_patches", "input_values", "input_features", "inputs"}
+REGIONS = 36  # detected regions that LXMERT and VisualBERT read beside the text
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What one forward is called with."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InputRequest:
+    """What the inputs should look like; `None` leaves it to the model.
+
+    `seq_len` counts tokens of text (128, or the model's maximum if that is less) or frames of audio (one second);
+    `input_shape` is without the batch; `dtype` is that of the floating inputs.
+    """
+
+    batch_size: int = 1
+    seq_len: int | None = None
+    input_shape: tuple[int, ...] | None = None
+    dtype: torch.dtype = torch.float32
+
+    def check(self) -> None:
+        """Raise InputError for a size below one."""
+        if self.batch_size < 1:
+            raise InputError(f"batch_size is {self.batch_size}, but at least 1 is needed; give a positive number")
+        if self.seq_len is not None and self.seq_len < 1:
+            raise InputError(f"seq_len is {self.seq_len}, but at least 1 is needed; give a positive number")
+        if self.input_shape is not None and (not self.input_shape or min(self.input_shape) < 1):
+            raise InputError(
+                f"input_shape is {self.input_shape}, but every size must be at least 1; "
+                "give it without the batch, as in 3x224x224"
+            )
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with every tensor in its tuples, lists and mappings changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(item, change) for item in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_tensors(item, change) for item in value)
+    return value
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """All tensors in `value`, in order."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(value, note)
+    return found
+
+
+def place(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:
+    """`inputs` on `device`, floating ones in `dtype`."""
+
+    def move(tensor: Tensor) -> Tensor:
+        if tensor.is_meta and torch.device(device).type != "meta":
+            tensor = torch.ones(tensor.shape, dtype=tensor.dtype)
+        return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
+
+    return Inputs(map_tensors(inputs.args, move), map_tensors(inputs.kwargs, move))
+
+
+def called_with(value: Any) -> Inputs:
+    """The call that an `example_inputs` answer stands for: a mapping is keywords, a tuple or list is positions."""
+    if isinstance(value, Inputs):
+        return value
+    if isinstance(value, Mapping):
+        return Inputs(kwargs=value)
+    return Inputs(args=tuple(value) if isinstance(value, (tuple, list)) else (value,))
+
+
+def redrawn(inputs: Inputs, batch_size: int | None = None) -> Inputs:
+    """`inputs` with floating values drawn afresh (an example is often `torch.empty`), integers kept.
+
+    With `batch_size`, every tensor whose first size is that of the first tensor gets this batch instead.
+    """
+    generator = torch.Generator().manual_seed(0)
+    sized = [tensor for tensor in tensors_of((inputs.args, inputs.kwargs)) if tensor.dim()]
+    first = sized[0].shape[0] if sized else None
+
+    def redraw(tensor: Tensor) -> Tensor:
+        if batch_size is not None and tensor.dim() and tensor.shape[0] == first and first not in (0, batch_size):
+            rows = torch.arange(batch_size, device=tensor.device) % tensor.shape[0]
+            tensor = tensor.detach()[rows]
+        if tensor.is_floating_point():
+            return torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+        return tensor
+
+    return Inputs(map_tensors(inputs.args, redraw), map_tensors(inputs.kwargs, redraw))
+
+
+def shaped_inputs(model: nn.Module, request: InputRequest, shape: Sequence[int]) -> Inputs:
+    """One tensor [batch, *shape]: token ids where the model's first weights are an embedding, else normal floats."""
+    generator = torch.Generator().manual_seed(0)
+    full = (request.batch_size, *shape)
+    weighted = (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
+    first = next(weighted, None)
+    if isinstance(first, (nn.Embedding, nn.EmbeddingBag)):
+        return Inputs((torch.randint(0, first.num_embeddings, full, generator=generator),))
+    return Inputs((torch.randn(full, generator=generator).to(request.dtype),))
+
+
+def transformers_inputs(model: nn.Module, request: InputRequest) -> Inputs:
+    """Keywords for a `transformers` model of any modality; raises InputError or ModelError."""
+    return Inputs(kwargs=_Maker(model, request).keywords())
+
+
+class _Maker:
+    """Makes each argument of one model's forward by its name."""
+
+    def __init__(self, model: nn.Module, request: InputRequest) -> None:
+        self.model, self.request = model, request
+        self.config: Any = model.config
+        self.name = type(model).__name__
+        self.text: Any = _text_config(self.config)
+        self.generator = torch.Generator().manual_seed(0)
+        self.parameters = inspect.signature(model.forward).parameters
+        self.choices = (CHOICES,) if "MultipleChoice" in self.name or "DoubleHeads" in self.name else ()
+
+    def keywords(self) -> dict[str, Tensor]:
+        """Argument name -> tensor."""
+        wanted = self._wanted()
+        made: dict[str, Tensor] = {}
+        for name in wanted:
+            maker = getattr(self, f"make_{name}", None)
+            if maker is None:
+                raise ModelError(
+                    f"{self.name} needs {name!r}, for which no input can be made from a configuration; "
+                    "give a file.py:function with an example_inputs(batch_size) beside it"
+                )
+            made[name] = maker()
+        self._refuse_what_was_not_used(made)
+        return made
+
+    def _wanted(self) -> list[str]:
+        main = getattr(self.model, "main_input_name", "input_ids")
+        main = main if isinstance(main, str) else main[0]
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        positional = [name for name, parameter in self.parameters.items() if parameter.kind in kinds]
+        if main not in self.parameters:
+            main = positional[0] if positional else main
+        wanted = [main]
+        wanted += [n for n in positional if self.parameters[n].default is inspect.Parameter.empty and n != main]
+        wanted += [name for name in self._companions() if name in self.parameters and name not in wanted]
+        return wanted
+
+    def _companions(self) -> Iterator[str]:
+        """Optional arguments without which the forward fails or leaves half of the network out."""
+        if getattr(self.config, "is_encoder_decoder", False):
+            yield "decoder_input_ids"
+            if "decoder_input_ids" not in self.parameters:
+                yield "decoder_input_values"
+        yield "bbox"
+        yield "visual_embeds"
+        if hasattr(self.config, "text_config") and self._integer("image_token_id", "image_token_index") is None:
+            yield from ("input_ids", "pixel_values", "input_features")
+        if self.config.model_type in ("vilt", "bridgetower", "flava", "layoutlmv3", "git"):
+            yield from ("input_ids", "pixel_values")
+
+    def _refuse_what_was_not_used(self, made: Mapping[str, Tensor]) -> None:
+        request = self.request
+        if request.seq_len is not None and not made.keys() & WITH_LENGTH:
+            raise InputError(f"seq_len is {request.seq_len}, but {self.name} reads no tokens; leave seq_len out")
+        if request.input_shape is not None and not made.keys() & WITH_SHAPE:
+            raise InputError(
+                f"input_shape is {request.input_shape}, but {self.name} reads tokens; give seq_len instead"
+            )
+
+    # ---- configuration ----
+
+    def _integer(self, *names: str) -> int | None:
+        """The first of `names` that the configuration or a nested one sets to a whole number."""
+        for config in _nested(self.config):
+            for name in names:
+                value = getattr(config, name, None)
+                if isinstance(value, int) and not isinstance(value, bool):
+                    return value
+        return None
+
+    def _length(self) -> int:
+        """Tokens per text; raises InputError past the model's last position."""
+        maximum = self._positions()
+        asked = self.request.seq_len
+        if asked is None:
+            return TOKENS if maximum is None else min(TOKENS, maximum)
+        if maximum is not None and asked > maximum:
+            raise InputError(
+                f"seq_len is {asked}, but {self.name} has {maximum} positions; give at most {maximum}, "
+                "or override the configuration's number of positions (MODEL?field=value)"
+            )
+        return asked
+
+    def _positions(self) -> int | None:
+        """Longest text that the model has positions for, or None."""
+        names = ("max_position_embeddings", "max_encoder_position_embeddings", "n_positions", "max_sequence_length")
+        maximum = next((v for n in names if isinstance(v := getattr(self.text, n, None), int) and v > 0), None)
+        for path, module in self.model.named_modules():
+            if path.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+                rows = getattr(module, "num_embeddings", None) or module.weight.shape[0]
+                return int(rows) - int(module.padding_idx) - 1  # RoBERTa counts positions from padding_idx + 1
+        return maximum
+
+    # ---- text ----
+
+    def _ids(self, length: int, choices: tuple[int, ...] = ()) -> Tensor:
+        """Random ids without the special ones: a padding or end token in the middle changes what some models do."""
+        vocabulary = self._vocabulary()
+        special = sorted(i for i in _special_ids(self.config, self.text) if 0 <= i < vocabulary)
+        special = special if vocabulary > 2 * len(special) else []
+        shape = (self.request.batch_size, *choices, length)
+        ids = torch.randint(0, vocabulary - len(special), shape, generator=self.generator)
+        for token in special:
+            ids += ids >= token
+        return ids
+
+    def _vocabulary(self) -> int:
+        sizes = [size for size in (getattr(self.text, "vocab_size", None), self._integer("vocab_size")) if size]
+        try:
+            embedding = self.model.get_input_embeddings()  # type: ignore[operator]  # every PreTrainedModel has it
+        except (NotImplementedError, AttributeError):
+            embedding = None
+        if isinstance(embedding, nn.Embedding):
+            sizes = [min(embedding.num_embeddings, *sizes[:1])] if sizes else [embedding.num_embeddings]
+        return int(sizes[0]) if sizes else 30_000
+
+    def make_input_ids(self) -> Tensor:
+        """Token ids [batch, tokens] or [batch, choices, tokens]."""
+        ids = self._ids(self._length(), self.choices)
+        end = getattr(self.config, "eos_token_id", None)
+        if "SequenceClassification" in self.name and isinstance(end, int) and self.config.is_encoder_decoder:
+            ids[..., -1] = end  # BART and its kin classify from the end token, one per text
+        return ids
+
+    def make_decoder_input_ids(self) -> Tensor:
+        """Token ids [batch, tokens] of the decoder, clipped to its last position."""
+        names = ("max_decoder_position_embeddings", "max_target_positions")
+        decoder = getattr(self.config, "decoder", None)
+        limit = next((v for n in names if isinstance(v := getattr(self.config, n, None), int)), None)
+        reads_text = "input_ids" in self.parameters
+        if limit is None and not reads_text:
+            limit = getattr(decoder or self.text, "max_position_embeddings", None)
+        length = self.request.seq_len if self.request.seq_len is not None else TOKENS
+        if reads_text:
+            length = self._length()
+        elif self.request.seq_len is not None and limit is not None and length > limit:
+            raise InputError(
+                f"seq_len is {length}, but the decoder of {self.name} has {limit} positions; give at most {limit}, "
+                "or override the configuration's number of positions (MODEL?field=value)"
+            )
+        return self._ids(min(length, limit) if limit else length)
+
+    def make_bbox(self) -> Tensor:
+        """Boxes [batch, tokens, 4] as (left, top, right, bottom), ordered, below the last 2-d position."""
+        last = min(self._integer("max_2d_position_embeddings") or 1024, 1001)
+        corners = torch.randint(0, last, (self.request.batch_size, self._length(), 2, 2), generator=self.generator)
+        low, high = corners.amin(-1), corners.amax(-1)
+        return torch.cat((low, high), dim=-1)
+
+    # ---- images and video ----
+
+    def _floats(self, *shape: int) -> Tensor:
+        return torch.randn((self.request.batch_size, *shape), generator=self.generator).to(self.request.dtype)
+
+    def _image_shape(self) -> tuple[int, ...]:
+        channels = self._integer("num_channels", "in_channels", "in_chans") or 3
+        natural = next((s for c in _nested(self.config) if (s := _size(getattr(c, "image_size", None)))), None)
+        size = natural or (IMAGE_SIZE, IMAGE_SIZE)
+        frames = self._frames()
+        shape = self.request.input_shape
+        if shape is None:
+            return (*frames, channels, *size)
+        if len(shape) != len(frames) + 3 or shape[-3] != channels:
+            example = "x".join(map(str, (*frames, channels, *size)))
+            raise InputError(
+                f"input_shape is {'x'.join(map(str, shape))}, but {self.name} reads "
+                f"{'frames x ' if frames else ''}channels x height x width with {channels} channels; "
+                f"give for example {example}"
+            )
+        fixed = "interpolate_pos_encoding" in self.parameters and getattr(self.config, "use_absolute_embeddings", True)
+        if fixed and natural and tuple(shape[-2:]) != natural:
+            raise InputError(
+                f"input_shape is {'x'.join(map(str, shape))}, but {self.name} is made for images of "
+                f"{natural[0]}x{natural[1]}; override image_size (MODEL?image_size={shape[-2]})"
+            )
+        return tuple(shape)
+
+    def _frames(self) -> tuple[int, ...]:
+        """The number of frames in front of a video's shape, or nothing for images."""
+        frames = self._integer("num_frames", "frames_per_clip")
+        is_video = self.config.model_type in ("timesformer", "videomae", "vivit", "vjepa2", "tvp", "xclip")
+        return (frames or 8,) if is_video else ()
+
+    def make_pixel_values(self) -> Tensor:
+        """Images [batch, channels, height, width]; video has the frames before the channels."""
+        return self._floats(*self._image_shape())
+
+    make_pixel_values_videos = make_pixel_values
+
+    def make_flattened_patches(self) -> Tensor:
+        """Pix2Struct's patches [batch, patches, 2 + pixels], the first two being row and column."""
+        patch, channels = self._integer("patch_size") or 16, self._integer("num_channels") or 3
+        patches = self._floats(*(self.request.input_shape or (1024, 2 + channels * patch**2)))
+        positions = torch.arange(patches.shape[1])
+        patches[..., 0], patches[..., 1] = positions // 32 + 1, positions % 32 + 1
+        return patches
+
+    # ---- audio ----
+
+    def make_input_values(self) -> Tensor:
+        """Raw samples [batch, samples], or a spectrogram [batch, frames, mel bins] for the spectrogram transformer."""
+        if self.request.input_shape is not None:
+            return self._floats(*self.request.input_shape)
+        if self._integer("frequency_stride") is not None:
+            return self._floats(self._integer("max_length") or 1024, self._integer("num_mel_bins") or 128)
+        channels = self._integer("audio_channels")
+        samples = self._samples()
+        is_codec = channels is not None or self.config.model_type == "dac"
+        return self._floats(channels or 1, samples) if is_codec else self._floats(samples)
+
+    def _samples(self) -> int:
+        """Samples from which the convolutional front end makes `seq_len` frames."""
+        strides, kernels = getattr(self.config, "conv_stride", None), getattr(self.config, "conv_kernel", None)
+        if self.request.seq_len is None:
+            return SAMPLES
+        if not strides or not kernels:
+            raise InputError(
+                f"seq_len is {self.request.seq_len}, but {self.name} reads raw samples; "
+                "give their number as input_shape instead"
+            )
+        length = self.request.seq_len
+        for stride, kernel in zip(reversed(strides), reversed(kernels), strict=True):
+            length = (length - 1) * int(stride) + int(kernel)
+        return length
+
+    def make_decoder_input_values(self) -> Tensor:
+        """Spectrogram frames [batch, frames, mel bins] that a speech decoder has made so far."""
+        return self._floats(TOKENS, self._integer("num_mel_bins") or 80)
+
+    def make_input_features(self) -> Tensor:
+        """Spectrogram in the layout of the model: Whisper's [batch, mel bins, frames] is of fixed length."""
+        positions, bins = getattr(self.config, "max_source_positions", None), self._integer("num_mel_bins")
+        if self.request.input_shape is not None:
+            natural = (bins, 2 * positions) if self.config.model_type == "whisper" and bins and positions else None
+            if natural and self.request.input_shape != natural:
+                raise InputError(
+                    f"input_shape is {self.request.input_shape}, but {self.name} always reads {natural[0]} mel bins x "
+                    f"{natural[1]} frames; leave it out, or override max_source_positions"
+                )
+            return self._floats(*self.request.input_shape)
+        if self.config.model_type in ("clap", "clap_audio_model"):
+            return self._floats(1, 1001, bins or 64)
+        if getattr(self.config, "input_feat_per_channel", None):
+            frames = self.request.seq_len or 4 * TOKENS
+            return self._floats(frames, self.config.input_feat_per_channel * self.config.input_channels)
+        if bins and positions:
+            return self._floats(bins, 2 * positions)
+        width = self._integer("feature_projection_input_dim", "num_mel_bins", "input_dim", "hidden_size") or 80
+        return self._floats(self.request.seq_len or TOKENS, width)
+
+    # ---- others ----
+
+    def make_inputs(self) -> Tensor:
+        """Perceiver: token ids for its text heads, pixels for its image heads, else preprocessed [batch, n, width]."""
+        if "MaskedLM" in self.name or "SequenceClassification" in self.name:
+            return self._ids(self._length())
+        if "ImageClassification" in self.name:
+            return self._floats(*(self.request.input_shape or (3, IMAGE_SIZE, IMAGE_SIZE)))
+        return self._floats(self.request.seq_len or TOKENS, self._integer("d_model") or 768)
+
+    def make_visual_feats(self) -> Tensor:
+        """LXMERT's region features [batch, regions, width]."""
+        return self._floats(REGIONS, self._integer("visual_feat_dim") or 2048)
+
+    def make_visual_pos(self) -> Tensor:
+        """LXMERT's region boxes [batch, regions, 4]."""
+        return self._floats(REGIONS, self._integer("visual_pos_dim") or 4)
+
+    def make_visual_embeds(self) -> Tensor:
+        """VisualBERT's region embeddings [batch, (choices,) regions, width]."""
+        return self._floats(*self.choices, REGIONS, self._integer("visual_embedding_dim") or 512)
+
+    def _history(self) -> int:
+        lags = getattr(self.config, "lags_sequence", None) or [0]
+        return int(self._integer("context_length") or TOKENS) + int(max(lags))
+
+    def make_past_values(self) -> Tensor:
+        """A time series [batch, steps] or [batch, steps, channels]."""
+        channels = self._integer("num_input_channels", "input_size") or 1
+        steps = self._history()
+        return self._floats(steps, channels) if channels > 1 or "Patch" in self.name else self._floats(steps)
+
+    def make_past_time_features(self) -> Tensor:
+        """Time features [batch, steps, features] of the past."""
+        return self._floats(self._history(), self._integer("num_time_features") or 1)
+
+    def make_past_observed_mask(self) -> Tensor:
+        """All observed."""
+        return torch.ones_like(self.make_past_values())
+
+
+def _text_config(config: Any) -> Any:
+    """The part of a configuration that describes the text, or the configuration itself."""
+    try:
+        return config.get_text_config()
+    except (AttributeError, ValueError):
+        return getattr(config, "text_config", None) or config
+
+
+def _nested(config: Any, depth: int = 2) -> Iterator[Any]:
+    """The configuration, then the ones inside it (vision before the others, text last)."""
+    yield config
+    if depth == 0:
+        return
+    names = [name for name in getattr(config, "sub_configs", {}) if getattr(config, name, None) is not None]
+    names += [name for name in ("vision_config", "encoder", "backbone_config", "text_config") if name not in names]
+    for name in sorted(names, key=lambda name: ("vision" not in name, "encoder" not in name, "text" in name)):
+        inner = getattr(config, name, None)
+        if hasattr(inner, "to_dict"):
+            yield from _nested(inner, depth - 1)
+
+
+def _size(value: Any) -> tuple[int, int] | None:
+    """(height, width) from the ways in which configurations write an image size."""
+    if isinstance(value, Mapping):
+        value = (value.get("height"), value.get("width"))
+    if isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(v, int) for v in value):
+        return (value[0], value[1])
+    return (value, value) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _special_ids(*configs: Any) -> set[int]:
+    """Ids that a configuration gives a meaning to: padding, start, end, mask, image and the like."""
+    found: set[int] = set()
+    for config in configs:
+        for name, value in vars(config).items():
+            if not name.endswith(("_token_id", "_token_index")):
+                continue
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            found.update(v for v in values if isinstance(v, int) and not isinstance(v, bool))
+    return found

@@ -1,0 +1,12 @@
+"""Layer kinds, one file each; every file in this folder is imported, so adding a kind touches one file."""
+
+import importlib
+import pkgutil
+
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, columns_of
+from neuralpower.layers.registry import BY_OPERATOR, KINDS, layer_kind
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["BY_OPERATOR", "KINDS", "Bytes", "Call", "Draw", "Hardware", "Layer", "columns_of", "layer_kind"]

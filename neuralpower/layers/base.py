@@ -1,0 +1,289 @@
+"""What every layer kind shares: its fields are table columns, polynomial variables and building recipe at once.
+
+Formulas (`flops`, `bytes`, `terms`, `features`, `group`) are plain arithmetic on `self`, so that they serve one layer (fields are
+integers) and a whole table (`columns_of`: fields are arrays) alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from neuralpower.errors import DatasetError, Unmodelled
+
+ITEMSIZE = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+FLOATING = ("float32", "bfloat16", "float16", "float64")
+
+T = TypeVar("T")
+
+# Outputs of this size and more are mapped afresh at each call by glibc (DEFAULT_MMAP_THRESHOLD_MAX), page by page.
+MAPPED_BYTES = 32 * 2**20
+
+
+class Bytes(NamedTuple):
+    """Bytes that must cross memory once: what is read besides weights, the weights, what is written."""
+
+    input: int
+    weights: int
+    output: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """What the special terms need to know of a device."""
+
+    cores: int = 1
+    l2_bytes: int = 2**20  # of one core
+    llc_bytes: int = 32 * 2**20
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call to time: `function(*args, **kwargs)`; the tensors in `warm` are written afresh just before it."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    warm: tuple[Tensor, ...] = ()
+
+    def __call__(self) -> Any:
+        """Make the call."""
+        return self.function(*self.args, **self.kwargs)
+
+
+class Draw:
+    """A seeded source of layer sizes: log-uniform, aligned and not, as networks have them."""
+
+    def __init__(self, seed: int | str) -> None:
+        self.random = random.Random(seed)
+
+    def octaves(self, low: int, high: int) -> int:
+        """An integer in [low, high], uniform in its logarithm."""
+        return round(math.exp(self.random.uniform(math.log(low), math.log(high))))
+
+    def size(self, low: int, high: int) -> int:
+        """As `octaves`, but three times in four a multiple of a power of two, as most widths of networks are."""
+        value = self.octaves(low, high)
+        if self.random.random() < 0.25:
+            return value
+        step = self.random.choice((4, 8, 16, 32, 64))
+        return min(max(round(value / step) * step, low), high) if value >= step else value
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of them, each as likely."""
+        return self.random.choice(options)
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability."""
+        return self.random.random() < probability
+
+
+def ceil_to(value: Any, step: int) -> Any:
+    """`value` rounded up to a multiple of `step`; integers or arrays."""
+    return -(-value // step) * step
+
+
+def past(value: Any, threshold: float) -> Any:
+    """The part of `value` above `threshold`, else 0: the slope of a cost that grows once a cache is full."""
+    return np.maximum(value - threshold, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer(ABC):
+    """One call of one kind, on any device; subclasses add the fields of their kind."""
+
+    dtype: str = "float32"
+    phase: str = "forward"
+
+    kind: ClassVar[str] = ""
+    operators: ClassVar[tuple[str, ...]] = ()
+    dimensions: ClassVar[tuple[str, ...]] = ()  # the polynomial's variables, names of fields or properties
+    sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
+
+    @classmethod
+    @abstractmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """Read one operator call, given its output and arguments; raises Unmodelled if the fields cannot say it."""
+
+    @classmethod
+    @abstractmethod
+    def sample(cls, draw: Draw) -> Self:
+        """One layer of a sweep."""
+
+    @abstractmethod
+    def build(self, device: torch.device) -> Call:
+        """The call to time, with random tensors on `device`."""
+
+    @abstractmethod
+    def flops(self) -> int:
+        """FLOP of the call; 1 multiply-add = 2 FLOP."""
+
+    @abstractmethod
+    def bytes(self) -> Bytes:
+        """B that must cross memory."""
+
+    def parameters(self) -> int:
+        """Learnt numbers that the call reads."""
+        return 0
+
+    def terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Special terms beside the polynomial, all non-negative."""
+        return memory_terms(self, hardware)
+
+    def features(self) -> dict[str, Any]:
+        """What the residual sees beside the logarithms of the dimensions."""
+        return {}
+
+    def group(self) -> Any:
+        """Calls of one kind that run different code are fitted apart, by this name."""
+        return "all"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        if isinstance(self.dtype, str):
+            return ITEMSIZE[self.dtype]
+        names, inverse = np.unique(self.dtype, return_inverse=True)  # the layer is a table's columns
+        return np.array([ITEMSIZE[str(name)] for name in names], dtype=np.float64)[inverse]
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The element type as torch names it."""
+        return torch_dtype(self.dtype)
+
+    def tensor(self, *shape: int, device: torch.device) -> Tensor:
+        """Random normal numbers of the layer's dtype; integers and booleans are drawn from {0, 1}."""
+        if self.dtype in FLOATING:
+            return torch.randn(shape, device=device, dtype=torch.float32).to(self.torch_dtype)
+        return torch.randint(0, 2, shape, device=device).to(self.torch_dtype)
+
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        """Column names of the kind, `dtype` and `phase` first."""
+        return tuple(f.name for f in dataclasses.fields(cls))
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Columns that a table may leave out, with the value they then have."""
+        return {f.name: f.default for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
+
+    def to_row(self) -> dict[str, Any]:
+        """The fields as a table's row."""
+        return {name: getattr(self, name) for name in self.field_names()}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """The layer of a row; raises DatasetError where a field is missing or is no such value."""
+        values: dict[str, Any] = {}
+        defaults = cls.defaults()
+        for f in dataclasses.fields(cls):
+            value = row.get(f.name)
+            if value is None or value != value:
+                if f.name not in defaults:
+                    raise DatasetError(f"{cls.kind}: no value for {f.name!r}; needed are {', '.join(cls.field_names())}")
+                value = defaults[f.name]
+            values[f.name] = _as_field(cls.kind, f.name, str(f.type), value)
+        return cls(**values)
+
+
+L = TypeVar("L", bound=Layer)
+
+
+def _as_field(kind: str, name: str, declared: str, value: Any) -> Any:
+    """`value` as the field's declared type (str, bool or int); raises DatasetError."""
+    if declared == "str":
+        return str(value)
+    try:
+        number = float(value) if not isinstance(value, str) else float(value.strip().lower().replace("true", "1").replace("false", "0"))
+    except (TypeError, ValueError):
+        raise DatasetError(f"{kind}: {name} is {value!r}, must be a number") from None
+    if declared == "bool":
+        return bool(number)
+    if not number.is_integer() or number < 0:
+        raise DatasetError(f"{kind}: {name} is {value!r}, must be a whole number, 0 or more")
+    return int(number)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """torch.float32 for "float32"."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise DatasetError(f"unknown dtype {name!r}: known are {', '.join(ITEMSIZE)}")
+    return dtype
+
+
+def columns_of(kind: type[L], layers: Sequence[L]) -> L:
+    """A layer of `kind` whose fields are arrays, one element per layer: the formulas then serve a whole table."""
+    return as_columns(kind, {name: [getattr(layer, name) for layer in layers] for name in kind.field_names()})
+
+
+def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
+    """As `columns_of`, from a table's columns; numbers and booleans become float64."""
+    columns = object.__new__(kind)
+    for name in kind.field_names():
+        array = np.asarray(table[name])
+        object.__setattr__(columns, name, array.astype(np.float64) if array.dtype.kind in "biuf" else array)
+    return columns
+
+
+def memory_terms(layer: Any, hardware: Hardware) -> dict[str, Any]:
+    """Bytes moved, and the part of them that no longer fits each level of the memory hierarchy."""
+    moved = layer.bytes()
+    total = moved.input + moved.weights + moved.output
+    return {
+        "bytes": total,
+        "output_bytes": moved.output,
+        "bytes_past_l2": past(total, hardware.l2_bytes * hardware.cores),
+        "bytes_past_llc": past(total, hardware.llc_bytes),
+        "output_bytes_mapped": moved.output * (moved.output >= MAPPED_BYTES),
+    }
+
+
+def same_rank(name: str, values: Any, rank: int) -> tuple[int, ...]:
+    """An `int[rank]` argument of an operator, which may hold one value for all axes, or none."""
+    items = tuple(values) if isinstance(values, (tuple, list)) else (values,)
+    if len(items) == 1:
+        items *= rank
+    if len(items) != rank or not all(isinstance(v, int) for v in items):
+        raise Unmodelled(f"{name} {values!r}: {rank} integers are needed")
+    return items
+
+
+def contiguous_run(tensor: Tensor, like: Tensor) -> int:
+    """Length of the stretches of `tensor` that lie side by side in memory, walked in the order of `like`'s memory.
+
+    0 stands for "all of it": a walk without jumps. Both have the same shape.
+    """
+    order = sorted(range(tensor.dim()), key=lambda d: (like.stride(d), tensor.stride(d), -d))
+    run = 1
+    for dim in order:
+        if tensor.shape[dim] == 1:
+            continue
+        if tensor.stride(dim) != run:
+            return run
+        run *= tensor.shape[dim]
+    return 0
+
+
+def strided(layer: Layer, elements: int, run: int, device: torch.device, *, dense: bool = True) -> Tensor:
+    """A tensor of `elements` numbers in stretches of `run` (0: contiguous): a transpose, or a slice where not `dense`."""
+    if run == 0:
+        return layer.tensor(elements, device=device)
+    stretches = elements // run
+    rows = next((d for d in range(math.isqrt(stretches), 1, -1) if stretches % d == 0), 1)
+    if rows == 1 or not dense:
+        return layer.tensor(stretches, 2 * run, device=device)[:, :run]
+    return layer.tensor(stretches // rows, rows, run, device=device).transpose(0, 1)

@@ -1,0 +1,70 @@
+"""Transposed convolution over an image: each input position adds a scaled kernel to the output."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from typing_extensions import Self
+
+from neuralpower.layers.base import Draw
+from neuralpower.layers.convolution import Convolution
+from neuralpower.layers.registry import layer_kind
+
+
+@layer_kind("conv_transpose2d", "aten.conv_transpose2d")
+@dataclass(frozen=True, kw_only=True)
+class ConvTranspose2d(Convolution):
+    """One call of torch.nn.functional.conv_transpose2d."""
+
+    in_height: int
+    in_width: int
+    kernel_height: int
+    kernel_width: int
+    stride_height: int
+    stride_width: int
+    padding_height: int
+    padding_width: int
+    output_padding_height: int = 0
+    output_padding_width: int = 0
+    dilation_height: int
+    dilation_width: int
+
+    axes = ("height", "width")
+    sweep_share = 0.7
+    function = F.conv_transpose2d
+    argument_order = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+
+    @property
+    def out_sizes(self) -> tuple[Any, ...]:
+        """Output size per axis (torch.nn.ConvTranspose2d)."""
+        names = ("in", "padding", "output_padding", "dilation", "kernel", "stride")
+        return tuple(
+            (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1
+            for size, padding, extra, dilation, kernel, stride in zip(*(self.sizes(n) for n in names), strict=True)
+        )
+
+    @property
+    def mac_positions(self) -> Any:
+        """Input positions: each meets every weight."""
+        return math.prod(self.sizes("in"))
+
+    def weight(self, device: torch.device) -> Tensor:
+        """[in_channels, out_channels / groups, *kernel]."""
+        return self.tensor(self.in_channels, self.out_channels // self.groups, *self.sizes("kernel"), device=device)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """Upsampling by 2, 4 or 8 and learned smoothing, from small maps."""
+        stride = draw.choice((1, 2, 2, 2, 4, 8))
+        kernel = draw.choice((stride, 2 * stride, 3, 4, 5)) if stride <= 4 else stride
+        kernel = max(kernel, stride)
+        size = draw.octaves(4, 64)
+        both = {"in": size, "kernel": kernel, "stride": stride, "padding": (kernel - stride) // 2, "dilation": 1}
+        fields = {f"{name}_{axis}": value for name, value in both.items() for axis in cls.axes}
+        return cls(batch=draw.choice((1, 1, 2, 4)), in_channels=draw.size(8, 512), out_channels=draw.size(1, 512),
+                   groups=1, bias=draw.chance(0.6), **fields)  # fmt: skip

@@ -1,0 +1,207 @@
+"""What the convolution kinds share: sizes named by axis, output sizes, costs, terms, sweep.
+
+A kind names its `axes` ("height", "width") and its functional call, and writes its fields out: `in_height`,
+`kernel_height`, `stride_height`, `padding_height`, `dilation_height` and so on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, same_rank
+
+ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+MEMORY_FORMAT = {2: torch.channels_last, 3: torch.channels_last_3d}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution(Layer):
+    """A convolution over `axes`; x [batch, in_channels, *in], y [batch, out_channels, *out]."""
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    groups: int
+    bias: bool
+    channels_last: bool = False  # memory format of the input
+
+    axes: ClassVar[tuple[str, ...]] = ()
+    function: ClassVar[Callable[..., Tensor]]
+    argument_order: ClassVar[tuple[str, ...]] = ARGUMENTS
+    largest_input: ClassVar[int] = 512
+
+    dimensions = ("batch", "positions", "in_channels", "out_channels")
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten.convNd(x, W, b, stride, padding, dilation, groups)`, padding as numbers or by name."""
+        given: dict[str, Any] = {**dict(zip(cls.argument_order, args, strict=False)), **kwargs}
+        x, weight, rank = given["input"], given["weight"], len(cls.axes)
+        if x.dim() != rank + 2:
+            raise Unmodelled(f"{cls.kind} of a tensor with {x.dim()} axes; {rank + 2} are described")
+        sizes = {"in": tuple(x.shape[2:]), "kernel": tuple(weight.shape[2:])}
+        for name, default in (("stride", 1), ("dilation", 1), ("padding", 0), ("output_padding", 0)):
+            value = given.get(name, default)
+            if isinstance(value, str):
+                same = [(d * (k - 1)) // 2 for d, k in zip(sizes["dilation"], sizes["kernel"], strict=True)]
+                value = same if value == "same" else 0
+            sizes[name] = same_rank(name, value, rank)
+        fields = {f"{name}_{axis}": v for name, values in sizes.items() for axis, v in zip(cls.axes, values, strict=True)}
+        return cls(
+            batch=x.shape[0], in_channels=x.shape[1], out_channels=output.shape[1], groups=int(given.get("groups", 1)),
+            bias=given.get("bias") is not None, channels_last=is_channels_last(x),
+            **{name: value for name, value in fields.items() if name in cls.field_names()},
+        )  # fmt: skip
+
+    def sizes(self, name: str) -> tuple[Any, ...]:
+        """The values of `name` ("kernel", "stride", ...) along the axes."""
+        return tuple(getattr(self, f"{name}_{axis}") for axis in self.axes)
+
+    @property
+    def out_sizes(self) -> tuple[Any, ...]:
+        """Output size per axis."""
+        names = ("in", "padding", "dilation", "kernel", "stride")
+        return tuple(
+            (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+            for size, padding, dilation, kernel, stride in zip(*(self.sizes(n) for n in names), strict=True)
+        )
+
+    @property
+    def positions(self) -> Any:
+        """Output positions of one image."""
+        return math.prod(self.out_sizes)
+
+    @property
+    def window(self) -> Any:
+        """Kernel positions."""
+        return math.prod(self.sizes("kernel"))
+
+    @property
+    def mac_positions(self) -> Any:
+        """Positions at which every kernel weight is multiplied once."""
+        return self.positions
+
+    def macs(self) -> Any:
+        """Multiply-adds; symmetric in the channels, so that it holds for transposed convolutions, too."""
+        return self.batch * self.mac_positions * self.window * self.in_channels * self.out_channels // self.groups
+
+    def flops(self) -> int:
+        """2 FLOP per multiply-add; padding counts as computed, the bias does not count, as is the convention."""
+        return 2 * self.macs()
+
+    def parameters(self) -> int:
+        """Weights and bias."""
+        return self.window * self.in_channels * self.out_channels // self.groups + self.out_channels * self.bias
+
+    def bytes(self) -> Bytes:
+        """Input, weights and output, once each."""
+        size = self.itemsize
+        return Bytes(size * self.batch * self.in_channels * math.prod(self.sizes("in")), size * self.parameters(),
+                     size * self.batch * self.out_channels * self.positions)  # fmt: skip
+
+    def build(self, device: torch.device) -> Call:
+        """The functional call."""
+        x = self.tensor(self.batch, self.in_channels, *self.sizes("in"), device=device)
+        if self.channels_last:
+            x = x.contiguous(memory_format=MEMORY_FORMAT[len(self.axes)])
+        bias = self.tensor(self.out_channels, device=device) if self.bias else None
+        given = {"input": x, "weight": self.weight(device), "bias": bias, "groups": self.groups}
+        for name in set(self.argument_order) - set(given):
+            given[name] = self.sizes(name)
+        return Call(type(self).function, tuple(given[name] for name in self.argument_order), warm=(x,))
+
+    def weight(self, device: torch.device) -> Tensor:
+        """[out_channels, in_channels / groups, *kernel]."""
+        return self.tensor(self.out_channels, self.in_channels // self.groups, *self.sizes("kernel"), device=device)
+
+    def group(self) -> Any:
+        """Dense, grouped and depthwise convolutions run different code."""
+        groups, channels = np.asarray(self.groups), np.asarray(self.in_channels)
+        depthwise = (groups == channels) & (groups == np.asarray(self.out_channels)) & (groups > 1)
+        return np.where(groups == 1, "dense", np.where(depthwise, "depthwise", "grouped"))
+
+    def terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Multiply-adds by kernel, stride and map size; padded to registers; what im2col and repacking move."""
+        macs, moved = self.macs(), self.bytes()
+        inner, outer = self.in_channels / self.groups, self.out_channels / self.groups
+        window, positions, width = self.window, self.positions, self.out_sizes[-1]
+        strides = math.prod(self.sizes("stride"))
+        rows = self.batch * self.groups * positions * window
+        return {
+            "macs": macs,
+            "macs_channels_16": rows * ceil_to(inner, 16) * ceil_to(outer, 16),
+            "macs_channels_64": rows * ceil_to(inner, 64) * ceil_to(outer, 64),
+            "macs_rows_28": macs / width * ceil_to(width, 28),
+            "macs_rows_14": macs / width * ceil_to(width, 14),
+            "macs_1x1": macs * (window == 1),
+            "macs_3x3": macs * (window == 9),
+            "macs_large": macs * (window >= 25),
+            "macs_small_map": macs * (positions <= 64),
+            "macs_few_inputs": macs * (inner <= 4),
+            "macs_strided": macs * (strides > 1),
+            "macs_channels_last": macs * self.channels_last,
+            "weights": moved.weights,
+            "weights_1x1": moved.weights * (window == 1),
+            "weights_3x3": moved.weights * (window == 9),
+            "batch_weights": self.batch * moved.weights,
+            "inputs": moved.input,
+            "inputs_strided": moved.input * (strides > 1),
+            "unfolded": self.batch * positions * self.in_channels * window * self.itemsize,
+            "waves": ceil_to(self.batch * self.groups, hardware.cores) / self.groups * macs / self.batch,
+            **memory_terms(self, hardware),
+        }
+
+    def features(self) -> dict[str, Any]:
+        """How channels and maps fit the vectors, and which kernel it is."""
+        return {
+            "macs": np.log2(self.macs()), "window": np.log2(self.window), "groups": np.log2(self.groups),
+            "in_mod_16": self.in_channels / self.groups % 16, "out_mod_16": self.out_channels / self.groups % 16,
+            "width": self.out_sizes[-1], "stride": math.prod(self.sizes("stride")), "bias": self.bias,
+            "dilation": math.prod(self.sizes("dilation")), "channels_last": self.channels_last,
+            "padding": math.prod(self.sizes("padding")) > 0,
+        }  # fmt: skip
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """Dense, grouped and depthwise; 1x1 to 11x11; strides 1, 2 and patches; now and then an image's 3 channels."""
+        style = draw.choice(("dense", "dense", "dense", "depthwise", "grouped", "image"))
+        kernel = draw.choice((1, 1, 1, 3, 3, 3, 3, 5, 7, 11))
+        stride = draw.choice((1, 1, 1, 2)) if style != "image" else draw.choice((1, 2, 2, 4))
+        inner, outer, groups = draw.size(8, 1024), draw.size(8, 1024), 1
+        if style == "image":
+            inner, kernel = draw.choice((1, 3, 3, 3, 4)), draw.choice((3, 3, 5, 7, 11, 4, 8, 16))
+            stride = kernel if kernel in (4, 8, 16) else stride
+        elif style == "depthwise":
+            kernel = draw.choice((3, 3, 3, 5, 5, 7))
+            outer = groups = inner
+        elif style == "grouped":
+            groups = draw.choice((2, 4, 8, 16, 32, 64))
+            inner, outer = max(inner // groups, 1) * groups, max(outer // groups, 1) * groups
+        dilation = 2 if kernel == 3 and style == "dense" and draw.chance(0.08) else 1
+        smallest = max(dilation * (kernel - 1) + 1, 4) if style != "image" else max(32, kernel)
+        sizes = [draw.octaves(smallest, max(cls.largest_input if style == "image" else cls.largest_input // 2, smallest))]
+        sizes += [sizes[0] if draw.chance(0.85) else draw.octaves(smallest, 2 * sizes[0]) for _ in cls.axes[1:]]
+        padding = 0 if stride == kernel or draw.chance(0.1) else dilation * (kernel - 1) // 2
+        values = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "output_padding": 0}
+        fields = {f"{name}_{axis}": value for name, value in values.items() for axis in cls.axes}
+        fields |= {f"in_{axis}": size for axis, size in zip(cls.axes, sizes, strict=True)}
+        return cls(
+            batch=draw.choice((1, 1, 1, 2, 4, 8, draw.octaves(1, 32))), in_channels=inner, out_channels=outer,
+            groups=groups, bias=draw.chance(0.4), channels_last=len(cls.axes) == 2 and draw.chance(0.05),
+            **{name: value for name, value in fields.items() if name in cls.field_names()},
+        )  # fmt: skip
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """Whether an image tensor lies in memory with its channels side by side, and not also the other way."""
+    memory_format = MEMORY_FORMAT.get(x.dim() - 2)
+    return memory_format is not None and x.is_contiguous(memory_format=memory_format) and not x.is_contiguous()

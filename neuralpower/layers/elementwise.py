@@ -1,0 +1,132 @@
+"""Element-wise arithmetic of one or more tensors: residual additions, scalings, masks, comparisons."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, contiguous_run, strided
+from neuralpower.layers.pointwise import Pointwise, effort
+from neuralpower.layers.registry import layer_kind
+
+POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+ALIASES = {"__and__": "bitwise_and", "__or__": "bitwise_or", "rsub": "sub", "true_divide": "div", "multiply": "mul",
+           "subtract": "sub", "divide": "div", "special_expit": "sigmoid", "clamp_min": "clamp", "clamp_max": "clamp"}  # fmt: skip
+BINARY = ("add", "add", "add", "mul", "mul", "sub", "div", "maximum", "ge", "masked_fill")
+UNARY = ("add", "mul", "sub", "div", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "cos", "sin", "square", "cube", "pow",
+         "clamp", "reciprocal", "erf")  # fmt: skip
+SCALAR = {"add", "mul", "sub", "div", "ge", "gt", "le", "lt", "eq", "ne", "remainder", "floor_divide"}
+
+
+@layer_kind("elementwise", "aten.where", "aten.masked_fill", "aten.masked_fill_", "aten.rsub", "aten.square", "aten.dropout",
+            "aten.clip", "aten.true_divide", "aten.multiply", "aten.isin", "aten.nan_to_num", "aten.special_expit",
+            "aten.lerp", "aten.addcmul", "aten.addcdiv", "aten.logical_not", "aten.bernoulli", "aten.bernoulli_")  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class Elementwise(Pointwise):
+    """y = function(a, b, ...); the operators that torch tags as pointwise come here, too."""
+
+    operands: int  # tensors with more than one element
+    broadcast: bool  # an operand has fewer elements than the output
+
+    sweep_share = 2.5
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """Any operator whose output elements each depend on one element of every operand."""
+        name = operator.removeprefix("aten.")
+        y = output[0] if isinstance(output, (tuple, list)) else output
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+        if not isinstance(y, Tensor) or not tensors:
+            raise Unmodelled(f"{operator} without a tensor")
+        operands = [t for t in tensors if t.numel() > 1] or tensors[:1]
+        full = [t for t in operands if t.shape == y.shape]
+        runs = [run for run in (contiguous_run(t, y) for t in full) if run]
+        inplace = name.endswith("_") and not name.endswith("__")
+        function = ALIASES.get(name, name.rstrip("_") if inplace else name)
+        if function == "pow" and len(args) > 1 and isinstance(args[1], (int, float)):
+            function = POWERS.get(args[1], "pow")
+        return cls(function=function, elements=y.numel(), operands=len(operands), broadcast=len(full) < len(operands),
+                   inplace=inplace, run=min(runs, default=0))  # fmt: skip
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """One or two operands, equal or broadcast, fresh or in place, side by side or with jumps."""
+        elements = draw.size(2, 2**24)
+        if draw.chance(0.4):
+            return cls(function=draw.choice(UNARY), elements=elements, operands=1, broadcast=False)
+        function = draw.choice(BINARY)
+        broadcast = function in ("add", "mul", "sub", "div") and elements >= 64 and draw.chance(0.3)
+        if broadcast:
+            elements -= elements % 16
+        inplace = function in ("add", "mul", "sub") and not broadcast and draw.chance(0.25)
+        run = 0
+        if not broadcast and not inplace and elements >= 64 and draw.chance(0.25):
+            run = draw.choice((1, 1, 8, 32, 64))
+            elements = max(elements // (4 * run), 2) * 4 * run
+        return cls(function=function, elements=elements, operands=2, broadcast=broadcast, inplace=inplace, run=run)
+
+    def build(self, device: torch.device) -> Call:
+        """The torch function of that name, or one of the same effort where it cannot be called so."""
+        first = strided(self, self.elements, self.run, device, dense=self.operands > 1)
+        if self.broadcast:
+            inner = next((d for d in range(min(1024, math.isqrt(self.elements)), 1, -1) if self.elements % d == 0), 1)
+            first = first.reshape(-1, inner)
+        others = [self._operand(first, device) for _ in range(self.operands - 1)]
+        warm = (*others, first) if not self.broadcast else (first,)
+        name = self.function
+        if name == "masked_fill" and others:
+            mask = others[0] > 0
+            return Call(torch.masked_fill, (first, mask, 0.5), warm=(first,))
+        if name == "where" and others:
+            return Call(torch.where, (others[0] > 0, first, others[1] if len(others) > 1 else 0.0), warm=(first,))
+        if name == "clamp":
+            return Call(torch.clamp, (first, -0.5, 0.5), warm=warm)
+        if name in ("cube", "pow") and not others:
+            return Call(torch.pow, (first, 3.0 if name == "cube" else 1.7), warm=warm)
+        function: Any = getattr(torch, name, None)
+        if self.inplace:
+            function = getattr(Tensor, f"{name}_", function)
+        if name in SCALAR and not others:
+            return Call(function, (first, 1.5 if self.dtype != "bool" else 1), warm=warm)
+        call = Call(function, (first, *others), warm=warm)
+        try:
+            if function is None:
+                raise TypeError(name)
+            Call(function, tuple(torch.empty_like(t, device="meta") for t in call.args))()
+        except (TypeError, RuntimeError):  # its arguments are not (first, others...): what it costs is its class of work
+            stand_in: Any = {"cheap": torch.add, "transcendental": torch.exp}.get(str(effort(name)), torch.erf)
+            arguments = (first, others[0] if others else 1.5) if stand_in is torch.add else (first,)
+            return Call(stand_in, arguments, warm=warm)
+        return call
+
+    def _operand(self, first: Tensor, device: torch.device) -> Tensor:
+        return self.tensor(*(first.shape[-1:] if self.broadcast else first.shape), device=device)
+
+    def flops(self) -> int:
+        """One per element and operation."""
+        return self.elements * np.maximum(self.operands - 1, 1)
+
+    def bytes(self) -> Bytes:
+        """Operands in (a broadcast one is read from the cache), the result out."""
+        size = self.itemsize * self.elements
+        return Bytes(size * np.maximum(self.operands - self.broadcast, 1), 0, size)
+
+    def terms(self, hardware: Hardware) -> dict[str, Any]:
+        """As for any pass over memory; a broadcast operand is looked up row by row."""
+        return {**super().terms(hardware), "elements_broadcast": self.elements * self.broadcast,
+                "elements_operands": self.elements * self.operands}  # fmt: skip
+
+    def features(self) -> dict[str, Any]:
+        """Operands, and whether one is smaller."""
+        return {**super().features(), "operands": self.operands, "broadcast": self.broadcast}
+
+    def group(self) -> Any:
+        """Arithmetic runs at memory speed, roots and exponentials do not."""
+        return effort(self.function)

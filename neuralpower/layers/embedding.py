@@ -1,0 +1,65 @@
+"""Embedding: rows of a table, picked by number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from typing_extensions import Self
+
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms, past
+from neuralpower.layers.registry import layer_kind
+
+
+@layer_kind("embedding", "aten.embedding")
+@dataclass(frozen=True, kw_only=True)
+class Embedding(Layer):
+    """y [tokens, width] from a table [vocabulary, width]."""
+
+    tokens: int
+    vocabulary: int
+    width: int
+
+    dimensions = ("tokens", "width")
+    sweep_share = 0.5
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten.embedding(table, indices)`."""
+        table, indices = args[:2]
+        return cls(tokens=indices.numel(), vocabulary=table.shape[0], width=table.shape[1])
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """Tables of words, positions and token types."""
+        return cls(tokens=draw.octaves(1, 4096), vocabulary=draw.choice((2, draw.octaves(100, 60000))),
+                   width=draw.size(16, 4096))  # fmt: skip
+
+    def build(self, device: torch.device) -> Call:
+        """Random rows of the table."""
+        indices = torch.randint(0, self.vocabulary, (self.tokens,), device=device)
+        return Call(F.embedding, (indices, self.tensor(self.vocabulary, self.width, device=device)))
+
+    def flops(self) -> int:
+        """None: a copy."""
+        return 0 * self.tokens
+
+    def bytes(self) -> Bytes:
+        """Indices and the rows they name in, the rows out."""
+        size = self.itemsize * self.tokens * self.width
+        return Bytes(8 * self.tokens, size, size)
+
+    def parameters(self) -> int:
+        """The table."""
+        return self.vocabulary * self.width
+
+    def terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Rows of tables that no cache holds."""
+        table = self.vocabulary * self.width * self.itemsize
+        return {
+            "elements": self.tokens * self.width,
+            "elements_large_table": self.tokens * self.width * (past(table, hardware.llc_bytes) > 0),
+            **memory_terms(self, hardware),
+        }

@@ -1,0 +1,105 @@
+"""Fully connected layer: y = x W^T + b."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from typing_extensions import Self
+
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, past
+from neuralpower.layers.registry import layer_kind
+
+
+@layer_kind("linear", "aten.linear", "aten.addmm")
+@dataclass(frozen=True, kw_only=True)
+class Linear(Layer):
+    """y [rows, out_features] from x [rows, in_features]."""
+
+    rows: int  # product of all axes but the last
+    in_features: int
+    out_features: int
+    bias: bool
+    transposed: bool = True  # weights lie as [out, in] (nn.Linear), not as [in, out] (GPT-2's Conv1D)
+
+    dimensions = ("rows", "in_features", "out_features")
+    sweep_share = 4.0
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten.linear(x, W, b)`, and `aten.addmm(b, x, W)` where b is a vector."""
+        if operator == "aten.addmm":
+            vector, x, weight = args[:3]
+            if vector.dim() != 1:
+                raise Unmodelled("addmm with a matrix to add")
+            return cls(rows=x.shape[0], in_features=x.shape[1], out_features=weight.shape[1], bias=True,
+                       transposed=weight.stride(0) == 1 and weight.shape[1] > 1)  # fmt: skip
+        x, weight = args[:2]
+        bias = args[2] if len(args) > 2 else kwargs.get("bias")
+        if weight.dim() != 2:
+            raise Unmodelled(f"linear with weights of shape {tuple(weight.shape)}")
+        return cls(rows=x.numel() // max(x.shape[-1], 1), in_features=x.shape[-1], out_features=weight.shape[0],
+                   bias=bias is not None)  # fmt: skip
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """A third with few rows, as decoders have them; wide outputs now and then, as vocabularies are."""
+        rows = draw.octaves(1, 16) if draw.chance(0.35) else draw.octaves(8, 4096)
+        if draw.chance(0.12):
+            inner, out = draw.size(256, 2048), draw.size(8192, 65536)
+        else:
+            inner, out = draw.size(8, 8192), draw.size(1, 8192)
+        return cls(rows=rows, in_features=inner, out_features=out, bias=draw.chance(0.6),
+                   transposed=draw.chance(0.85) or out == 1)  # fmt: skip
+
+    def build(self, device: torch.device) -> Call:
+        """The functional call, weights as they lie in the network."""
+        x = self.tensor(self.rows, self.in_features, device=device)
+        bias = self.tensor(self.out_features, device=device) if self.bias else None
+        if self.transposed:
+            return Call(F.linear, (x, self.tensor(self.out_features, self.in_features, device=device), bias), warm=(x,))
+        weight = self.tensor(self.in_features, self.out_features, device=device)
+        if bias is None:
+            return Call(F.linear, (x, weight.t()), warm=(x,))
+        return Call(torch.addmm, (bias, x, weight), warm=(x,))
+
+    def flops(self) -> int:
+        """2 M N K; the bias is not counted, as is the convention."""
+        return 2 * self.rows * self.in_features * self.out_features
+
+    def bytes(self) -> Bytes:
+        """Inputs, weights and outputs, once each."""
+        weights = self.in_features * self.out_features + self.out_features * self.bias
+        return Bytes(self.itemsize * self.rows * self.in_features, self.itemsize * weights,
+                     self.itemsize * self.rows * self.out_features)  # fmt: skip
+
+    def parameters(self) -> int:
+        """Weights and bias."""
+        return self.in_features * self.out_features + self.out_features * self.bias
+
+    def terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Products padded to register tiles, and weights that must come from memory."""
+        m, n, k = self.rows, self.out_features, self.in_features
+        return {
+            "macs_tile_8x16": ceil_to(m, 8) * ceil_to(n, 16) * k,
+            "macs_tile_48x64": ceil_to(m, 48) * ceil_to(n, 64) * k,
+            "weights_one_row": n * k * (m == 1),
+            "weights_few_rows": n * k * (m <= 16),
+            "weights_past_l2": past(n * k * self.itemsize, hardware.l2_bytes * hardware.cores),
+            "weights_as_in_out": n * k * (1 - self.transposed),
+            "macs_as_in_out": m * n * k * (1 - self.transposed),
+            **memory_terms(self, hardware),
+        }
+
+    def features(self) -> dict[str, Any]:
+        """How the operands fit the tiles."""
+        return {"rows_mod_8": self.rows % 8, "out_mod_16": self.out_features % 16, "in_mod_16": self.in_features % 16,
+                "bias": self.bias, "transposed": self.transposed}  # fmt: skip
+
+    def group(self) -> Any:
+        """One row is a matrix-vector product, other code in every library."""
+        return np.where(np.asarray(self.rows) == 1, "vector", "matrix")

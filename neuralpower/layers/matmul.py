@@ -1,0 +1,99 @@
+"""Batched matrix product of activations: C[b] = A[b] B[b]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from typing_extensions import Self
+
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
+from neuralpower.layers.registry import layer_kind
+
+# position of the left operand among the arguments
+LEFT = {"aten.bmm": 0, "aten.mm": 0, "aten.mv": 0, "aten.dot": 0, "aten.baddbmm": 1, "aten.addmv": 1}
+
+
+@layer_kind("matmul", *LEFT)
+@dataclass(frozen=True, kw_only=True)
+class Matmul(Layer):
+    """[batch, rows, inner] x [batch, inner, columns]."""
+
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+    transposed: bool = False  # the right operand lies as [columns, inner], as keys do
+
+    dimensions = ("batch", "rows", "inner", "columns")
+    sweep_share = 2.0
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """The products with and without a batch axis or an added matrix; vectors count as thin matrices."""
+        left, right = args[LEFT[operator]], args[LEFT[operator] + 1]
+        if left.dim() == 1:
+            left = left.unsqueeze(0)
+        if right.dim() == 1:
+            right = right.unsqueeze(1)
+        if left.dim() not in (2, 3) or left.shape[-1] != right.shape[-2]:
+            raise Unmodelled(f"product of {tuple(left.shape)} and {tuple(right.shape)}")
+        return cls(batch=left.shape[0] if left.dim() == 3 else 1, rows=left.shape[-2], inner=left.shape[-1],
+                   columns=right.shape[-1],
+                   transposed=right.stride(-2) == 1 and right.shape[-1] > 1 and right.shape[-2] > 1)  # fmt: skip
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """Attention scores and contexts, one-row decoding, and anything between."""
+        batch = draw.octaves(1, 128)
+        head = draw.choice((16, 32, 40, 64, 64, 80, 96, 128))
+        length, rows = draw.octaves(4, 1024), draw.octaves(1, 1024)
+        shape = draw.random.random()
+        if shape < 0.3:
+            return cls(batch=batch, rows=rows, inner=head, columns=length, transposed=draw.chance(0.8) and length > 1)
+        if shape < 0.6:
+            return cls(batch=batch, rows=rows, inner=length, columns=head)
+        inner, columns = draw.size(1, 2048), draw.size(1, 2048)
+        return cls(batch=draw.octaves(1, 16), rows=rows, inner=inner, columns=columns,
+                   transposed=draw.chance(0.3) and min(inner, columns) > 1)  # fmt: skip
+
+    def build(self, device: torch.device) -> Call:
+        """torch.bmm on operands that were both just written."""
+        left = self.tensor(self.batch, self.rows, self.inner, device=device)
+        if self.transposed:
+            right = self.tensor(self.batch, self.columns, self.inner, device=device).transpose(1, 2)
+        else:
+            right = self.tensor(self.batch, self.inner, self.columns, device=device)
+        return Call(torch.bmm, (left, right), warm=(right, left))
+
+    def flops(self) -> int:
+        """2 B M N K."""
+        return 2 * self.batch * self.rows * self.inner * self.columns
+
+    def bytes(self) -> Bytes:
+        """Both operands in, the product out."""
+        operands = self.rows * self.inner + self.inner * self.columns
+        return Bytes(self.itemsize * self.batch * operands, 0, self.itemsize * self.batch * self.rows * self.columns)
+
+    def terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Products padded to register tiles; a batch is shared out over the cores in whole matrices."""
+        b, m, n, k = self.batch, self.rows, self.columns, self.inner
+        return {
+            "macs": b * m * n * k,
+            "macs_tile_8x16": b * ceil_to(m, 8) * ceil_to(n, 16) * k,
+            "macs_wave": ceil_to(b, hardware.cores) * m * n * k,
+            "macs_one_row": b * m * n * k * (m == 1),
+            "macs_transposed": b * m * n * k * self.transposed,
+            "right_transposed": b * n * k * self.transposed,
+            "left": b * m * k,
+            "right": b * n * k,
+            "product": b * m * n,
+            **memory_terms(self, hardware),
+        }
+
+    def features(self) -> dict[str, Any]:
+        """How the operands fit the tiles."""
+        return {"rows_mod_8": self.rows % 8, "columns_mod_16": self.columns % 16, "inner_mod_16": self.inner % 16,
+                "transposed": self.transposed}  # fmt: skip

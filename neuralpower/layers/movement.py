@@ -1,0 +1,158 @@
+"""Movements of data without arithmetic: copies, casts, concatenations, gathers, fills, resampling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from typing_extensions import Self
+
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import Bytes, Call, Draw, contiguous_run, strided
+from neuralpower.layers.pointwise import Pointwise
+from neuralpower.layers.registry import layer_kind
+
+FUNCTIONS = {
+    "copy": ("clone", "contiguous", "reshape", "copy_", "flatten", "expand_copy", "to", "type_as", "_reshape_copy", "t_copy",
+             "view_copy", "permute_copy", "_unsafe_view", "swapaxes", "diag_embed", "im2col", "unfold_copy", "col2im"),
+    "cast": ("_to_copy", "float", "half", "bfloat16", "double", "long", "int", "bool", "type"),
+    "cat": ("cat", "concat", "concatenate", "stack", "hstack", "vstack"),
+    "pad": ("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "replication_pad1d"),
+    "roll": ("roll", "flip", "rot90", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"),
+    "repeat": ("repeat", "tile", "repeat_interleave"),
+    "index": ("index", "index_select", "take"),
+    "gather": ("gather", "take_along_dim"),
+    "scatter": ("index_put", "index_put_", "scatter", "scatter_", "index_copy", "index_copy_", "index_add", "index_add_",
+                "scatter_add", "scatter_add_", "masked_scatter", "masked_scatter_", "slice_scatter", "select_scatter",
+                "index_fill", "index_fill_"),
+    "fill": ("arange", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full",
+             "fill_", "zero_", "linspace", "rand", "randn", "rand_like", "randn_like", "eye", "scalar_tensor", "fill",
+             "one_hot", "randint", "meshgrid", "normal_", "uniform_", "randperm"),
+    "triangle": ("tril", "triu", "tril_", "triu_"),
+    "scan": ("cumsum", "cumprod", "cummax", "logcumsumexp"),
+    "sort": ("sort", "topk", "argsort", "unique", "nonzero", "bincount", "searchsorted", "bucketize", "multinomial",
+             "kthvalue", "masked_select", "unique_consecutive", "_unique2", "nonzero_static"),
+    "upsample_nearest": ("upsample_nearest2d", "upsample_nearest1d", "_upsample_nearest_exact2d"),
+    "upsample_linear": ("upsample_bilinear2d", "upsample_linear1d", "_upsample_bilinear2d_aa", "grid_sampler_2d",
+                        "grid_sampler"),
+    "upsample_cubic": ("upsample_bicubic2d", "_upsample_bicubic2d_aa"),
+}  # fmt: skip
+OPERATORS = {f"aten.{name}": function for function, names in FUNCTIONS.items() for name in names}
+SWEPT = ("copy", "copy", "copy", "copy", "cast", "cat", "cat", "pad", "roll", "repeat", "index", "gather", "scatter", "fill",
+         "triangle", "scan", "sort", "upsample_nearest", "upsample_linear", "upsample_cubic")  # fmt: skip
+# one operator of each function, as the built call shows it
+HEAVY = ("sort", "scan", "upsample_linear", "upsample_cubic", "scatter", "gather", "index")
+
+
+@layer_kind("movement", *OPERATORS)
+@dataclass(frozen=True, kw_only=True)
+class Movement(Pointwise):
+    """elements numbers are written; what torch returns as a view is free and never comes here."""
+
+    sweep_share = 2.2
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """Any operator of FUNCTIONS."""
+        tensors = [t for t in (output if isinstance(output, (tuple, list)) else (output,)) if isinstance(t, Tensor)]
+        if not tensors:
+            raise Unmodelled(f"{operator} returns no tensor")
+        y, function = tensors[0], OPERATORS[operator]
+        x = args[0] if args and isinstance(args[0], Tensor) else None
+        if function == "copy" and x is not None and x.dtype != y.dtype:
+            function = "cast"
+        source = args[1] if operator == "aten.copy_" else x
+        if function == "sort" and isinstance(x, Tensor):
+            elements = x.numel()
+        else:
+            elements = sum(t.numel() for t in tensors)
+        run = 0
+        if function in ("copy", "cast", "roll") and isinstance(source, Tensor) and source.numel() == y.numel() and elements > 1:
+            run = contiguous_run(source.reshape(y.shape) if source.is_contiguous() else _same_shape(source, y), y)
+        return cls(function=function, elements=elements, inplace=operator.endswith("_"), run=run)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """Transposed copies above all: they are what attention and windowed networks do."""
+        function = draw.choice(SWEPT)
+        elements = draw.size(16, 2**18 if function == "sort" else 2**22 if function in HEAVY else 2**24)
+        run = draw.choice((0, 1, 1, 4, 16, 32, 64, 64, 128)) if function == "copy" else 0
+        elements = max(elements // 16, 1) * 16
+        if run:
+            elements = max(elements // (16 * run), 1) * 16 * run
+        return cls(function=function, elements=elements, run=run)
+
+    def build(self, device: torch.device) -> Call:
+        """One call of the function's commonest operator."""
+        n, function = self.elements, self.function
+        if function == "fill":
+            return Call(torch.zeros, ((n,),), {"dtype": self.torch_dtype, "device": device})
+        if function == "copy" and self.inplace:
+            return Call(Tensor.copy_, (self.tensor(n, device=device), strided(self, n, self.run, device).reshape(-1)))
+        if function in ("copy", "cast"):
+            x = strided(self, n, self.run, device)
+            if function == "cast":
+                return Call(x.to, (torch.float32 if self.dtype != "float32" else torch.bfloat16,), warm=(x,))
+            return Call(torch.clone, (x,), {"memory_format": torch.contiguous_format}, warm=(x,))
+        if function.startswith("upsample"):
+            side = next(s for s in (64, 32, 16, 8, 4, 2, 1) if n % (4 * s * s) == 0 or s == 1)
+            x = self.tensor(1, max(n // (4 * side * side), 1), side, side, device=device)
+            mode = {"upsample_nearest": "nearest", "upsample_linear": "bilinear", "upsample_cubic": "bicubic"}[function]
+            return Call(F.interpolate, (x,), {"scale_factor": 2, "mode": mode}, warm=(x,))
+        width = next(d for d in range(min(256, math.isqrt(n)), 0, -1) if n % d == 0)
+        rows = n // width
+        x = self.tensor(rows, width, device=device)
+        if function == "cat":
+            half = max(rows // 2, 1)
+            return Call(torch.cat, ([x[:half], x[half:]],), warm=(x,))
+        if function == "pad":
+            narrow = x[:, : width - 1] if width > 1 else x
+            return Call(F.pad, (narrow, (0, width - narrow.shape[1])), warm=(x,))
+        if function in ("index", "gather", "scatter"):
+            if function == "index":
+                return Call(torch.index_select, (x, 0, torch.randint(0, rows, (rows,), device=device)), warm=(x,))
+            index = torch.randint(0, rows, (rows, width), device=device)
+            if function == "gather":
+                return Call(torch.gather, (x, 0, index), warm=(x,))
+            return Call(torch.scatter, (x, 0, index, self.tensor(rows, width, device=device)), warm=(x,))
+        table: dict[str, tuple[Any, ...]] = {
+            "roll": (torch.roll, x, 1, 0), "triangle": (torch.tril, x), "scan": (torch.cumsum, x, -1),
+            "sort": (torch.argsort, x, -1),
+        }  # fmt: skip
+        if function == "repeat":
+            half = x[: max(rows // 2, 1)]
+            return Call(Tensor.repeat, (half, max(rows // half.shape[0], 1), 1), warm=(x,))
+        operator, *arguments = table[function]
+        return Call(operator, tuple(arguments), warm=(x,))
+
+    def flops(self) -> int:
+        """None."""
+        return 0 * self.elements
+
+    def bytes(self) -> Bytes:
+        """In once, out once; a fill reads nothing."""
+        size = self.itemsize * self.elements
+        return Bytes(size * (np.asarray(self.function) != "fill"), 0, size)
+
+    def features(self) -> dict[str, Any]:
+        """The commonest functions of the cheap group, told apart."""
+        function = np.asarray(self.function)
+        return {**super().features(),
+                **{name: (function == name) * 1.0 for name in ("cat", "pad", "roll", "fill", "cast", "repeat")}}  # fmt: skip
+
+    def group(self) -> Any:
+        """Copies in order run at memory speed; searches and interpolations each have their own."""
+        function = np.asarray(self.function)
+        return np.where(np.isin(function, HEAVY), function, "copy")
+
+
+def _same_shape(source: Tensor, like: Tensor) -> Tensor:
+    """`source` seen in the shape of `like` where their shapes differ by merged axes: the innermost run is what counts."""
+    if source.shape == like.shape:
+        return source
+    return source if source.dim() == like.dim() else source.reshape(like.shape)

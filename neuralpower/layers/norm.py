@@ -1,0 +1,121 @@
+"""Normalisation: by batch statistics, over the last axes, by root mean square, by groups of channels, by instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from typing_extensions import Self
+
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, contiguous_run, memory_terms
+from neuralpower.layers.registry import layer_kind
+
+OPERATORS = {"aten.batch_norm": "batch", "aten.layer_norm": "layer", "aten.native_layer_norm": "layer",
+             "aten.rms_norm": "rms", "aten.group_norm": "group", "aten.instance_norm": "instance"}  # fmt: skip
+GROUPS = 32  # of the group norm that is built for timing, where the channels allow it
+
+
+@layer_kind("norm", *OPERATORS)
+@dataclass(frozen=True, kw_only=True)
+class Norm(Layer):
+    """layer, rms: x [rows, width]; batch, group, instance: x [rows, width, spatial]."""
+
+    function: str
+    rows: int
+    width: int
+    spatial: int = 1
+    strided: bool = False  # the input does not lie row by row
+
+    dimensions = ("rows", "width", "spatial")
+    sweep_share = 1.8
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten.layer_norm(x, normalized_shape, ...)`, `aten.batch_norm(x, ..., training, ...)` and their like."""
+        x, function = args[0], OPERATORS[operator]
+        if function in ("layer", "rms"):
+            width = 1
+            for size in args[1]:
+                width *= int(size)
+            rows, spatial = x.numel() // max(width, 1), 1
+        else:
+            if x.dim() < 2:
+                raise Unmodelled(f"{function} norm of a tensor with {x.dim()} axes")
+            rows, width = x.shape[0], x.shape[1]
+            spatial = x.numel() // max(rows * width, 1)
+            training = args[5] if function == "batch" and len(args) > 5 else kwargs.get("training", False)
+            if function == "batch" and training:
+                function = "batch_training"
+        run = contiguous_run(x, x.new_empty(x.shape))
+        return cls(function=function, rows=rows, width=width, spatial=spatial, strided=run != 0)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """Layer norms of transformers, batch norms of convolutional networks."""
+        function = draw.choice(("layer", "layer", "layer", "batch", "batch", "batch", "group", "rms", "instance"))
+        strided = draw.chance(0.08)
+        if function in ("layer", "rms"):
+            rows = draw.octaves(1, 16) if draw.chance(0.2) else draw.octaves(8, 16384)
+            return cls(function=function, rows=rows, width=draw.size(8, 8192), strided=strided and rows > 1)
+        return cls(function=function, rows=draw.choice((1, 1, 2, 4, 8, draw.octaves(1, 32))), width=draw.size(8, 2048),
+                   spatial=draw.octaves(2, 224) ** 2, strided=strided and function == "batch")  # fmt: skip
+
+    def build(self, device: torch.device) -> Call:
+        """The functional call with scale and shift."""
+        scale, shift = self.tensor(self.width, device=device), self.tensor(self.width, device=device)
+        if self.function in ("layer", "rms"):
+            shape = (self.width, self.rows) if self.strided else (self.rows, self.width)
+            x = self.tensor(*shape, device=device)
+            x = x.t() if self.strided else x
+            if self.function == "rms":
+                return Call(F.rms_norm, (x, (self.width,), scale), warm=(x,))
+            return Call(F.layer_norm, (x, (self.width,), scale, shift), warm=(x,))
+        if self.strided:
+            x = self.tensor(self.rows, self.spatial, self.width, device=device).transpose(1, 2)
+        else:
+            x = self.tensor(self.rows, self.width, self.spatial, device=device)
+        if self.function == "group":
+            groups = next(g for g in range(min(GROUPS, self.width), 0, -1) if self.width % g == 0)
+            return Call(F.group_norm, (x, groups, scale, shift), warm=(x,))
+        if self.function == "instance":
+            return Call(F.instance_norm, (x, None, None, scale, shift), warm=(x,))
+        mean, variance = self.tensor(self.width, device=device), self.tensor(self.width, device=device).abs() + 0.5
+        training = self.function == "batch_training"
+        return Call(F.batch_norm, (x, mean, variance, scale, shift, training), warm=(x,))
+
+    def flops(self) -> int:
+        """Five per element: two for the statistics, subtract, scale, shift (as in the Roofline literature)."""
+        return 5 * self.rows * self.width * self.spatial
+
+    def bytes(self) -> Bytes:
+        """x in, y out, scale and shift."""
+        elements = self.rows * self.width * self.spatial
+        return Bytes(self.itemsize * elements, 2 * self.itemsize * self.width, self.itemsize * elements)
+
+    def parameters(self) -> int:
+        """Scale and shift."""
+        return 2 * self.width
+
+    def terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Elements, rows, and both where the input does not lie row by row."""
+        elements = self.rows * self.width * self.spatial
+        return {
+            "elements": elements,
+            "elements_strided": elements * self.strided,
+            "elements_bare": elements * (self.spatial == 1),
+            "maps": self.rows * self.width * (self.spatial > 1),
+            **memory_terms(self, hardware),
+        }
+
+    def features(self) -> dict[str, Any]:
+        """How a row or a map fits the vectors."""
+        return {"width_mod_16": self.width % 16, "spatial_mod_16": self.spatial % 16, "strided": self.strided,
+                "elements": np.log2(self.rows * self.width * self.spatial)}  # fmt: skip
+
+    def group(self) -> Any:
+        """Each function is a kernel of its own."""
+        return np.asarray(self.function)

@@ -1,0 +1,84 @@
+"""One step of an optimizer over all parameters of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from typing_extensions import Self
+
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms
+from neuralpower.layers.pointwise import per_function
+from neuralpower.layers.registry import layer_kind
+
+# numbers of state per parameter: momentum; squares; first and second moments
+STATES = {"sgd": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
+CLASSES = {"sgd": torch.optim.SGD, "rmsprop": torch.optim.RMSprop, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+@layer_kind("optimizer", "optimizer.step")
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(Layer):
+    """`optimizer.step()` over `tensors` parameters with `elements` numbers in all."""
+
+    phase: str = "optimizer"
+    function: str
+    tensors: int
+    elements: int
+
+    dimensions = ("tensors", "elements")
+    sweep_share = 0.6
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """From the torch.optim.Optimizer whose step ran."""
+        optimizer = args[0]
+        function = type(optimizer).__name__.lower()
+        if function not in CLASSES:
+            raise Unmodelled(f"optimizer {type(optimizer).__name__}: known are {', '.join(CLASSES)}")
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        return cls(function=function, tensors=len(parameters), elements=sum(p.numel() for p in parameters))
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """From one vector to the parameters of a whole network."""
+        tensors = draw.octaves(1, 256)
+        return cls(function=draw.choice(tuple(STATES)), tensors=tensors,
+                   elements=tensors * draw.octaves(16, max(4 * 10**6 // tensors, 17)))  # fmt: skip
+
+    def build(self, device: torch.device) -> Call:
+        """Parameters of equal size, the last one taking what does not divide."""
+        each, rest = divmod(self.elements, self.tensors)
+        sizes = [each] * (self.tensors - 1) + [each + rest]
+        parameters = [nn.Parameter(self.tensor(size, device=device)) for size in sizes]
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        momentum = {"momentum": 0.9} if self.function == "sgd" else {}
+        optimizer = CLASSES[self.function](parameters, lr=1e-6, **momentum)
+        return Call(optimizer.step, ())
+
+    def flops(self) -> int:
+        """Multiply-adds on the parameters and each state, and a root and a division where there are squares."""
+        return 2 * self.elements * (1 + self.states) + 2 * self.elements * (self.states > 1)
+
+    @property
+    def states(self) -> Any:
+        """Numbers of state per parameter."""
+        return per_function(self.function, STATES, 1)
+
+    def bytes(self) -> Bytes:
+        """Parameters, gradients and states in; parameters and states out."""
+        traffic = self.itemsize * self.elements * (1 + self.states)
+        return Bytes(traffic, self.itemsize * self.elements, traffic)  # fmt: skip
+
+    def terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Traffic per state."""
+        return {"state_elements": self.elements * self.states, **memory_terms(self, hardware)}
+
+    def group(self) -> Any:
+        """Each optimizer is fitted apart."""
+        return np.asarray(self.function)

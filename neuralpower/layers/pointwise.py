@@ -1,0 +1,62 @@
+"""What activations, element-wise arithmetic and movements share: one pass over memory, with or without jumps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuralpower.layers.base import Hardware, Layer, memory_terms, past
+
+HEAVY = frozenset({"gelu", "tanh", "mish", "erf", "erfc", "logit", "atan2", "acos", "asin", "atan", "sinh", "cosh", "lgamma",
+                   "pow", "softplus", "log_sigmoid", "erfinv", "digamma", "tan"})  # fmt: skip
+TRANSCENDENTAL = frozenset({"sigmoid", "silu", "exp", "expm1", "log", "log1p", "log2", "log10", "elu", "selu", "celu", "sin",
+                            "cos", "sqrt", "rsqrt", "reciprocal", "div", "remainder", "fmod", "floor_divide", "exp2", "glu",
+                            "logaddexp", "xlogy", "gelu_tanh"})  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pointwise(Layer):
+    """One function of each element."""
+
+    function: str
+    elements: int  # of the output
+    inplace: bool = False
+    run: int = 0  # elements side by side in the worst operand, in the order of the output; 0: all of them
+
+    dimensions = ("elements",)
+
+    def terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Elements, with the jumps that a stride costs, and past each cache."""
+        elements, run = self.elements, self.run
+        jumps = elements / np.where(np.asarray(run) == 0, np.inf, np.maximum(run, 1))
+        return {
+            "elements": elements,
+            "elements_strided": elements * (np.asarray(run) > 0),
+            "elements_one_by_one": elements * (np.asarray(run) == 1),
+            "jumps": jumps,
+            "jumps_past_l2": jumps * (elements * self.itemsize > hardware.l2_bytes),
+            "elements_fresh": elements * (1 - self.inplace),
+            "elements_past_l2": past(elements * self.itemsize, hardware.l2_bytes),
+            **memory_terms(self, hardware),
+        }
+
+    def features(self) -> dict[str, Any]:
+        """Jumps, and whether the output is fresh memory."""
+        return {"run": np.log2(np.asarray(self.run) + 1.0), "inplace": self.inplace}
+
+
+def effort(function: Any) -> Any:
+    """cheap, transcendental or heavy, per function name."""
+    names, inverse = np.unique(np.asarray(function), return_inverse=True)
+    labels = ["heavy" if n in HEAVY else "transcendental" if n in TRANSCENDENTAL else "cheap" for n in names]
+    return np.array(labels)[inverse].reshape(np.shape(function))
+
+
+def per_function(function: Any, table: Mapping[str, int], default: int) -> Any:
+    """The table's number for a function name, or an array of them for an array of names."""
+    if isinstance(function, str):
+        return table.get(function, default)
+    return np.array([table.get(str(name), default) for name in function], dtype=np.float64)

@@ -1,0 +1,100 @@
+"""Reductions: sums, means, extrema, norms over some axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms
+from neuralpower.layers.registry import layer_kind
+
+FUNCTIONS: dict[str, Any] = {
+    "sum": torch.sum, "mean": torch.mean, "var": torch.var, "std": torch.std, "amax": torch.amax, "amin": torch.amin,
+    "argmax": torch.argmax, "argmin": torch.argmin, "max": torch.max, "min": torch.min, "prod": torch.prod,
+    "linalg_vector_norm": torch.linalg.vector_norm, "logsumexp": torch.logsumexp, "any": torch.any, "all": torch.all,
+    "norm": torch.linalg.vector_norm, "var_mean": torch.var_mean, "std_mean": torch.std_mean,
+}  # fmt: skip
+SWEPT = ("sum", "mean", "mean", "mean", "var", "amax", "argmax", "linalg_vector_norm", "logsumexp", "max")
+
+
+@layer_kind("reduction", *(f"aten.{name}" for name in FUNCTIONS), "aten.count_nonzero")
+@dataclass(frozen=True, kw_only=True)
+class Reduction(Layer):
+    """elements numbers in, outputs numbers out."""
+
+    function: str
+    elements: int
+    outputs: int
+    last: bool = True  # the axes that vanish are the last ones
+
+    dimensions = ("elements", "outputs")
+    sweep_share = 1.2
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten.mean(x)`, `aten.mean(x, dim, keepdim)` and their like."""
+        x, y = args[0], output[0] if isinstance(output, (tuple, list)) else output
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+            raise Unmodelled(f"{operator} without a tensor")
+        axes = args[1] if len(args) > 1 else kwargs.get("dim")
+        if operator == "aten.linalg_vector_norm":
+            axes = args[2] if len(args) > 2 else kwargs.get("dim")
+        axes = [axes] if isinstance(axes, int) and not isinstance(axes, bool) else axes
+        last = True
+        if isinstance(axes, (tuple, list)) and axes and x.dim():
+            gone = {a % x.dim() for a in axes if isinstance(a, int)}
+            last = all(d in gone or x.shape[d] == 1 for d in range(min(gone, default=0), x.dim()))
+        return cls(function=operator.removeprefix("aten."), elements=x.numel(), outputs=max(y.numel(), 1), last=last)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """Statistics of rows, maps and batches."""
+        outputs, width = draw.octaves(1, 2**14), draw.size(2, 2**12)
+        last = draw.chance(0.75) or outputs == 1
+        return cls(function=draw.choice(SWEPT), elements=outputs * width, outputs=outputs, last=last)
+
+    def build(self, device: torch.device) -> Call:
+        """The torch function over one axis."""
+        width = max(self.elements // self.outputs, 1)
+        shape = (self.outputs, width) if self.last else (width, self.outputs)
+        x = self.tensor(*shape, device=device)
+        if not x.is_floating_point() and self.function not in ("sum", "prod", "any", "all", "max", "min", "amax", "amin",
+                                                               "argmax", "argmin"):  # fmt: skip
+            x = x.float()
+        function = FUNCTIONS.get(self.function, torch.sum)
+        return Call(function, (x,), {"dim": -1 if self.last else 0}, warm=(x,))
+
+    def flops(self) -> int:
+        """One per number read."""
+        return 1 * self.elements
+
+    def bytes(self) -> Bytes:
+        """Numbers in, results out."""
+        return Bytes(self.itemsize * self.elements, 0, self.itemsize * self.outputs)
+
+    def terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Reads along rows and across them, functions that need two passes, outputs."""
+        across = 1 - self.last
+        function = np.asarray(self.function)
+        return {
+            "elements_across": self.elements * across,
+            "elements_two_passes": self.elements * np.isin(function, ("var", "std", "var_mean", "std_mean", "logsumexp")),
+            "elements_extrema": self.elements * np.isin(function, ("argmax", "argmin", "max", "min", "amax", "amin")),
+            "outputs_across": self.outputs * across,
+            **memory_terms(self, hardware),
+        }
+
+    def features(self) -> dict[str, Any]:
+        """Which function, over which axes."""
+        function = np.asarray(self.function)
+        return {"last": self.last, "width": np.log2(self.elements / self.outputs),
+                "two_passes": np.isin(function, ("var", "std", "var_mean", "std_mean")) * 1.0,
+                "exponential": (function == "logsumexp") * 1.0,
+                "index": np.isin(function, ("argmax", "argmin", "max", "min")) * 1.0,
+                "sum": np.isin(function, ("sum", "mean")) * 1.0}  # fmt: skip

@@ -1,0 +1,71 @@
+"""Softmax: y[i, j] = exp(x[i, j] - m[i]) / sum_j exp(x[i, j] - m[i]), with m[i] = max_j x[i, j]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from typing_extensions import Self
+
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
+from neuralpower.layers.registry import layer_kind
+
+
+@layer_kind("softmax", "aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax", "aten.special_softmax",
+            "aten._safe_softmax")  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class Softmax(Layer):
+    """One softmax, or its logarithm, over an axis."""
+
+    rows: int  # product of all axes but the softmax's
+    width: int  # size of the softmax's axis
+    strided: bool = False  # the axis is not the last
+
+    dimensions = ("rows", "width")
+    sweep_share = 0.8
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten.softmax(x, dim, ...)`, x [..., width, ...]."""
+        x, dim = args[0], args[1] if len(args) > 1 else kwargs["dim"]
+        width = x.shape[dim] if x.dim() else 1
+        inner = x.dim() > 0 and any(size > 1 for size in x.shape[dim % x.dim() + 1 :])
+        return cls(rows=x.numel() // max(width, 1), width=width, strided=inner)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """Attention scores, class probabilities, vocabularies."""
+        if draw.chance(0.15):
+            return cls(rows=draw.octaves(1, 256), width=draw.octaves(1000, 65536))
+        rows = draw.octaves(1, 2**16)
+        return cls(rows=rows, width=draw.octaves(2, 4096), strided=draw.chance(0.1) and rows > 1)
+
+    def build(self, device: torch.device) -> Call:
+        """The functional call."""
+        shape = (self.width, self.rows) if self.strided else (self.rows, self.width)
+        x = self.tensor(*shape, device=device)
+        return Call(torch.softmax, (x, 0 if self.strided else -1), warm=(x,))
+
+    def flops(self) -> int:
+        """Max, subtract, exp, sum and divide, one each per element."""
+        return 5 * self.rows * self.width
+
+    def bytes(self) -> Bytes:
+        """x in, y out."""
+        size = self.itemsize * self.rows * self.width
+        return Bytes(size, 0, size)
+
+    def terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Rows padded to vectors."""
+        elements = self.rows * self.width
+        return {
+            "elements": elements,
+            "elements_16": self.rows * ceil_to(self.width, 16),
+            "elements_strided": elements * self.strided,
+            **memory_terms(self, hardware),
+        }
+
+    def features(self) -> dict[str, Any]:
+        """How a row fits the vectors."""
+        return {"width_mod_16": self.width % 16, "strided": self.strided}

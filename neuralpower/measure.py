@@ -1,0 +1,171 @@
+"""Time calls as they run inside a network: interleaved rounds, warm inputs, cold weights.
+
+    batch of ~60 calls, each built and warmed up
+    round 1:  call 17 | call 4 | ... | sentinel | ... | call 52      a new random order in every round
+    round 2:  call 33 | ...
+    ...
+    round 9:  ...                          runtime_s = 10th percentile of a call's 9 times
+
+Within a round each call first writes its inputs afresh (a network has just computed them), then runs once; its weights
+were last touched a round ago, and are as cold as they are in a network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from neuralpower.devices.host import steal_ticks
+from neuralpower.layers.base import FLOATING, Call
+
+ROUNDS = 9
+SENTINEL_EVERY = 12  # calls
+SLOW_CALL_S = 0.3  # a call of this length and more is timed in fewer rounds
+STEAL_LIMIT = 0.01
+SWITCH_LIMIT = 3 / 9  # share of a call's rounds with an involuntary switch, above what its length explains
+SWITCH_PERIOD_S = 0.004  # the scheduler's tick: longer calls meet it anyhow
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The times of one call on a CPU, in seconds, and how quiet it was while they were taken."""
+
+    samples_s: tuple[float, ...]
+    first_call_s: float
+    sentinel_slowdown: float
+    switches_per_call: float
+    faults_per_call: float
+    steal: float  # share of the machine's time that others took
+
+    @property
+    def runtime_s(self) -> float:
+        """The 10th percentile: a shared machine only ever gets slower."""
+        return float(np.percentile(self.samples_s, 10))
+
+    @property
+    def noisy(self) -> bool:
+        """Whether others ran on these cores; such a timing is taken again."""
+        expected = self.runtime_s / SWITCH_PERIOD_S
+        return self.steal > STEAL_LIMIT or self.switches_per_call > SWITCH_LIMIT + expected
+
+    def to_row(self) -> dict[str, Any]:
+        """Columns of a dataset row."""
+        q25, median, q75 = (float(q) for q in np.percentile(self.samples_s, (25, 50, 75)))
+        return {
+            "runtime_s": self.runtime_s, "runtime_median_s": median, "runtime_q25_s": q25, "runtime_q75_s": q75,
+            "runtime_min_s": min(self.samples_s), "n": len(self.samples_s), "samples_s": list(self.samples_s),
+            "first_call_s": self.first_call_s, "sentinel_slowdown": self.sentinel_slowdown,
+            "nivcsw_per_call": self.switches_per_call, "minflt_per_call": self.faults_per_call, "steal": self.steal,
+        }  # fmt: skip
+
+
+class Sentinel:
+    """One fixed layer, timed throughout: how much slower than at its best the machine is right now."""
+
+    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.clock_ns = clock_ns
+        self.times: list[float] = []
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(128, 768, generator=generator)
+        self.weight = torch.randn(768, 768, generator=generator)
+
+    def __call__(self) -> float:
+        """Time it once (s)."""
+        self.x.neg_()
+        start = self.clock_ns()
+        F.linear(self.x, self.weight)
+        self.times.append((self.clock_ns() - start) / 1e9)
+        return self.times[-1]
+
+    def slowdown(self, recent: Sequence[float]) -> float:
+        """Median of `recent` over the 10th percentile of all times since the start."""
+        return float(np.median(recent) / np.percentile(self.times, 10))
+
+
+def prepare_process(threads: int) -> None:
+    """Settings that a measuring process needs: thread counts, denormals flushed to zero."""
+    torch.set_num_threads(threads)
+    with contextlib.suppress(RuntimeError):  # allowed once per process
+        torch.set_num_interop_threads(1)
+    torch.set_flush_denormal(True)
+
+
+def time_calls(
+    calls: Sequence[Call],
+    sentinel: Sentinel,
+    generator: random.Random,
+    *,
+    rounds: int = ROUNDS,
+    clock_ns: Callable[[], int] = time.perf_counter_ns,
+) -> list[Timing | Exception]:
+    """Each call's times over interleaved rounds, or the exception that it raised.
+
+    `rounds` holds for calls below SLOW_CALL_S; slower ones take a third of them.
+    """
+    first: list[float | Exception] = []
+    with torch.inference_mode():
+        for call in calls:
+            first.append(_warm_up(call, clock_ns))
+        alive = [i for i, f in enumerate(first) if isinstance(f, float)]
+        samples: dict[int, list[float]] = {i: [] for i in alive}
+        switches = dict.fromkeys(alive, 0)
+        faults = dict.fromkeys(alive, 0)
+        sentinels: list[float] = [sentinel()]
+        stolen, ticks = steal_ticks()
+        for number in range(rounds):
+            order = [i for i in alive if number % 3 == 0 or float(first[i]) < SLOW_CALL_S]  # type: ignore[arg-type]  # alive
+            generator.shuffle(order)
+            for position, i in enumerate(order):
+                if position % SENTINEL_EVERY == 0:
+                    sentinels.append(sentinel())
+                call = calls[i]
+                _rewrite(call)
+                before = resource.getrusage(resource.RUSAGE_SELF)
+                start = clock_ns()
+                call.function(*call.args, **call.kwargs)  # the result is freed here, as networks free theirs
+                end = clock_ns()
+                after = resource.getrusage(resource.RUSAGE_SELF)
+                samples[i].append((end - start) / 1e9)
+                switches[i] += after.ru_nivcsw > before.ru_nivcsw
+                faults[i] += after.ru_minflt - before.ru_minflt
+        stolen_after, ticks_after = steal_ticks()
+    steal = (stolen_after - stolen) / max(ticks_after - ticks, 1)
+    slowdown = sentinel.slowdown(sentinels)
+    return [
+        Timing(tuple(samples[i]), f, slowdown, switches[i] / len(samples[i]), faults[i] / len(samples[i]), steal)
+        if isinstance(f, float) else f
+        for i, f in enumerate(first)
+    ]  # fmt: skip
+
+
+def _warm_up(call: Call, clock_ns: Callable[[], int], limit_s: float = 0.1) -> float | Exception:
+    """At least two calls, then until two in a row agree within 5 % or `limit_s` is spent; the last call's time (s)."""
+    spent = last = 0.0
+    try:
+        for number in range(8):
+            start = clock_ns()
+            call.function(*call.args, **call.kwargs)
+            elapsed = (clock_ns() - start) / 1e9
+            spent += elapsed
+            if (number >= 1 and abs(elapsed - last) <= 0.05 * elapsed) or spent > limit_s:
+                return elapsed
+            last = elapsed
+    except Exception as error:  # whatever the configuration does to torch, the sweep goes on
+        return error
+    return last
+
+
+def _rewrite(call: Call) -> None:
+    """Write the inputs in place, values of the same size."""
+    for tensor in call.warm:
+        if str(tensor.dtype).removeprefix("torch.") in FLOATING:
+            tensor.neg_()

@@ -1,0 +1,632 @@
+"""The MODEL argument -> a model and its inputs. Weights are never loaded or downloaded.
+
+MODEL is one of
+    a folder with a config.json, or that file        transformers; `architectures` names the class
+    transformers:bert, transformers:BertForMaskedLM  the default configuration of a model type or class
+    torchvision:resnet50, timm:NAME                  where these are installed
+    zoo:alexnet                                      the networks of neuralpower itself
+    package.module:function, path/file.py:function   returns an nn.Module, or (module, inputs)
+    path/network.pt2                                 written by torch.export.save
+and all but the last can end in overrides: transformers:bert?num_hidden_layers=2&hidden_size=512. An nn.Module
+and a transformers configuration object are accepted as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.inputs import InputRequest, Inputs, called_with, place, redrawn, shaped_inputs, transformers_inputs
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+__all__ = ["InputRequest", "Inputs", "Source", "resolve"]
+
+GRAMMAR = (
+    "MODEL is a folder with a config.json, transformers:NAME, torchvision:NAME, timm:NAME, zoo:NAME, "
+    "package.module:function, path/file.py:function or a .pt2 file"
+)
+SETTINGS = {"num_labels", "attn_implementation", "experts_implementation"}  # of any configuration, though no fields
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model and its inputs come from.
+
+    `construct` makes the module on torch's current default device, in the given floating dtype; `examples` makes the
+    inputs of a module for a request, on the CPU.
+    """
+
+    name: str
+    construct: Callable[[torch.dtype], nn.Module]
+    examples: Callable[[nn.Module, InputRequest], Inputs]
+
+    def build(self, device: str = "meta", dtype: torch.dtype = torch.float32) -> nn.Module:
+        """The model in eval mode with seeded random weights; raises ModelError.
+
+        A constructor that needs values (`.item()`) cannot run on meta: its model then comes back on the CPU.
+        """
+        try:
+            return self._construct(device, dtype)
+        except NeuralPowerError:
+            raise
+        except Exception as error:
+            if torch.device(device).type != "meta" or isinstance(error, ImportError):
+                raise ModelError(_failed(f"{self.name} cannot be built", error)) from error
+            return self.build("cpu", dtype)
+
+    def inputs(self, model: nn.Module, request: InputRequest | None = None, device: str = "cpu") -> Inputs:
+        """Seeded random inputs for `model` on `device`; raises InputError or ModelError."""
+        request = request or InputRequest()
+        request.check()
+        return place(self.examples(model, request), device, request.dtype)
+
+    def _construct(self, device: str, dtype: torch.dtype) -> nn.Module:
+        with torch.random.fork_rng(devices=[]), torch.device(device):
+            torch.manual_seed(0)
+            model = self.construct(dtype)
+        return _evaluating(model)
+
+
+def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
+    """The source of `model`; raises ModelError where it is not found."""
+    if isinstance(model, nn.Module):
+        return _module_source(model)
+    if _is_configuration(model):
+        return _configuration_source(type(model).__name__, model)
+    if not isinstance(model, (str, Path)):
+        raise ModelError(f"a {type(model).__name__} is no MODEL; {GRAMMAR}, an nn.Module or a configuration object")
+    text = str(model)
+    location, mark, query = text.partition("?")
+    overrides = _overrides(text, query) if mark else {}
+    prefix, colon, rest = location.partition(":")
+    if colon and prefix in _PREFIXES:
+        return _PREFIXES[prefix](text, rest, overrides)
+    path = Path(location).expanduser()
+    if path.suffix == ".pt2":
+        return _exported_source(text, path, overrides)
+    if path.is_dir() or path.suffix == ".json":
+        return _folder_source(text, path, overrides)
+    if colon:
+        place_of, _, name = location.rpartition(":")
+        return _function_source(text, place_of, name, overrides)
+    raise ModelError(f"{text!r} is no folder and names no source; {GRAMMAR}")
+
+
+def _overrides(text: str, query: str) -> dict[str, Any]:
+    """`a=1&b.c=x` -> {"a": 1, "b.c": "x"}: values are JSON, or else strings."""
+    found: dict[str, Any] = {}
+    for part in query.split("&"):
+        key, equals, value = part.partition("=")
+        if not key or not equals:
+            raise ModelError(f"override {part!r} of {text!r} is not field=value; write MODEL?field=value&field=value")
+        try:
+            found[key] = json.loads(value)
+        except json.JSONDecodeError:
+            found[key] = value
+    return found
+
+
+def _failed(what: str, error: Exception) -> str:
+    """`what`, then the first line of a foreign error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{what}: {type(error).__name__}: {' '.join(lines[:2])[:300]}"
+
+
+def _evaluating(model: nn.Module) -> nn.Module:
+    """`model` in eval mode; an exported module keeps the mode it was exported in."""
+    try:
+        return model.eval()
+    except NotImplementedError:
+        return model
+
+
+# ---- a module or a configuration in hand ----
+
+
+def _module_source(module: nn.Module) -> Source:
+    """The user's module, which is never changed: another device or dtype gets a copy."""
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        return _copied(module, torch.get_default_device(), dtype)
+
+    def examples(model: nn.Module, request: InputRequest) -> Inputs:
+        if _is_transformers(model):
+            return transformers_inputs(model, request)
+        return _by_shape(type(module).__name__, model, request)
+
+    return Source(type(module).__name__, construct, examples)
+
+
+def _copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """A copy of `module` on `device`; its weights are not copied first, so meta costs no memory."""
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_meta and device.type != "meta":
+            raise ModelError(
+                f"the weights of {type(module).__name__} are on the meta device and have no values for {device.type}; "
+                "give a module with weights, or the function that builds it"
+            )
+        target = dtype if tensor.is_floating_point() else tensor.dtype
+        moved = tensor.detach().to(device=device, dtype=target)
+        if isinstance(tensor, nn.Parameter):
+            moved = nn.Parameter(moved, requires_grad=tensor.requires_grad)
+        memo[id(tensor)] = moved
+    return copy.deepcopy(module, memo)
+
+
+def _is_configuration(model: object) -> bool:
+    """Whether `model` is a configuration of transformers, without importing it for those who do not use it."""
+    transformers = sys.modules.get("transformers")
+    return transformers is not None and isinstance(model, transformers.PretrainedConfig)
+
+
+def _is_transformers(model: nn.Module) -> bool:
+    transformers = sys.modules.get("transformers")
+    return transformers is not None and isinstance(model, transformers.PreTrainedModel)
+
+
+def _by_shape(name: str, model: nn.Module, request: InputRequest, natural: tuple[int, ...] | None = None) -> Inputs:
+    """Inputs from the shape that was asked for, else from `natural`."""
+    shape = request.input_shape
+    if request.seq_len is not None:
+        shape = _with_length(name, request.seq_len, shape or natural)
+    shape = shape or natural
+    if shape is None:
+        raise ModelError(
+            f"{name} does not say what its inputs look like; give --input-shape (without the batch, as in 3x224x224), "
+            "or an example_inputs(batch_size) function beside the model's"
+        )
+    return shaped_inputs(model, request, shape)
+
+
+def _with_length(name: str, seq_len: int, shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """`shape` with its first size, the steps of a sequence, set to `seq_len`."""
+    if shape is not None and len(shape) > 2:
+        raise InputError(f"seq_len is {seq_len}, but the inputs of {name} are {shape} without steps; leave seq_len out")
+    return (seq_len, *(shape or ())[1:])
+
+
+# ---- transformers ----
+
+
+def _configuration_source(name: str, config: Any, model_class: type[nn.Module] | None = None) -> Source:
+    """A transformers model from its configuration, which is copied: building a model writes into it."""
+    chosen = model_class or _class_for(config)
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        own = copy.deepcopy(config)
+        if "SequenceClassification" in chosen.__name__ and getattr(own, "pad_token_id", None) is None:
+            own.pad_token_id = 0  # decoders refuse to classify a batch without one
+        return chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined, no-any-return]  # of PreTrainedModel
+
+    return Source(name, construct, transformers_inputs)
+
+
+def _class_for(config: Any) -> type[nn.Module]:
+    """The class that `architectures` names, or the base model of the type."""
+    for name in getattr(config, "architectures", None) or ():
+        return _model_class(name)
+    return _base_class(config.model_type)
+
+
+def _base_class(model_type: str) -> type[nn.Module]:
+    """The AutoModel class of a model type, or its first task class where it has no base class."""
+    for table in _class_tables():
+        names = table.get(model_type)
+        if names:
+            return _model_class(names if isinstance(names, str) else names[0])
+    plain = _configuration_types()[model_type].removesuffix("Config") + "Model"
+    if hasattr(_transformers(), plain):  # towers that AutoModel does not list, such as Aimv2TextModel
+        return _model_class(plain)
+    raise ModelError(
+        f"model type {model_type!r} of transformers has no class that AutoModel knows; "
+        "name the class, as in transformers:BertForMaskedLM"
+    )
+
+
+def _class_tables() -> list[dict[str, Any]]:
+    """The tables model type -> class name of the Auto classes, AutoModel's first."""
+    auto = importlib.import_module("transformers.models.auto.modeling_auto")
+    names = [name for name in vars(auto) if name.startswith("MODEL_FOR_") and name.endswith("_MAPPING_NAMES")]
+    return [auto.MODEL_MAPPING_NAMES, *(getattr(auto, name) for name in sorted(names))]
+
+
+def _model_class(name: str) -> type[nn.Module]:
+    """A model class of transformers by its name."""
+    transformers = _transformers()
+    try:
+        found = getattr(transformers, name, None)
+    except ImportError as error:
+        raise ModelError(_failed(f"{name} of transformers needs a package that is not installed", error)) from error
+    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+        return found
+    raise unknown("transformers model type or class", name, _known_names(), ModelError)
+
+
+def _transformers() -> Any:
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise ModelError('transformers is not installed; pip install "neuralpower[transformers]"') from error
+
+
+def _known_names() -> set[str]:
+    """Every model type and every class name that the Auto classes know."""
+    names = set(_configuration_types())
+    for table in _class_tables():
+        for entry in table.values():
+            names.update((entry,) if isinstance(entry, str) else entry)
+    return names
+
+
+def _configuration_types() -> Mapping[str, str]:
+    module = importlib.import_module("transformers.models.auto.configuration_auto")
+    types: Mapping[str, str] = module.CONFIG_MAPPING_NAMES
+    return types
+
+
+def _transformers_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
+    """`transformers:NAME`: the default configuration of a model type or of a class."""
+    transformers = _transformers()
+    if name in _configuration_types():
+        config_class = transformers.CONFIG_MAPPING[name]
+        model_class = None
+    else:
+        model_class = _model_class(name)
+        config_class = getattr(model_class, "config_class", None)
+        if config_class is None:
+            raise ModelError(f"{name} has no configuration class of its own; name one of its subclasses")
+    config = _configured(text, config_class, {}, overrides)
+    source = _configuration_source(text, config, model_class or _base_class(config.model_type))
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        try:
+            return source.construct(dtype)
+        except (AttributeError, KeyError, TypeError) as error:
+            if overrides or not config_class.sub_configs:
+                raise
+            raise _no_default(config_class) from error
+
+    return replace(source, construct=construct)
+
+
+def _folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
+    """A folder with a config.json, or that file."""
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ModelError(f"{path} holds no config.json; give a folder of transformers, or {GRAMMAR.partition(', ')[2]}")
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file} is no JSON ({error}); write the configuration again") from error
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise ModelError(f"{file} has no model_type; add one that transformers knows, such as bert")
+    if values["model_type"] not in _configuration_types():
+        raise unknown("transformers model type", values["model_type"], _configuration_types(), ModelError)
+    config_class = _transformers().CONFIG_MAPPING[values["model_type"]]
+    return _configuration_source(text, _configured(text, config_class, values, overrides))
+
+
+def _configured(text: str, config_class: Any, values: dict[str, Any], overrides: dict[str, Any]) -> Any:
+    """A configuration from `values` (empty: the default one) with `overrides` written over them."""
+    try:
+        config = config_class(**values)
+    except Exception as error:
+        if not values:
+            raise _no_default(config_class) from error
+        raise ModelError(_failed(f"the configuration of {text} is not accepted", error)) from error
+    if not overrides:
+        return config
+    values = dict(values)
+    for key, value in overrides.items():
+        _override(text.partition("?")[0], config, values, key, value)
+    try:
+        return config_class(**values)
+    except Exception as error:
+        raise ModelError(_failed(f"the overrides of {text} are not accepted", error)) from error
+
+
+def _no_default(config_class: type) -> ModelError:
+    """The error for a configuration that is made of others and therefore has to be given."""
+    return ModelError(
+        f"{config_class.__name__} is composed of other configurations and has no default that can be built; "
+        "give a folder with its config.json"
+    )
+
+
+def _override(text: str, config: Any, values: dict[str, Any], key: str, value: Any) -> None:
+    """Write one override into `values`, of which `config` was made; `a.b` goes into the configuration `a`."""
+    outer, dot, inner = key.partition(".")
+    outer = config.attribute_map.get(outer, outer)
+    known = set(config.to_dict()) | set(config.attribute_map) | SETTINGS
+    if outer not in known:
+        raise unknown(f"field of {type(config).__name__} in the overrides of {text}", outer, known, ModelError)
+    if not dot:
+        _shorten_layer_lists(config, values, outer, value)
+        values[outer] = value
+        return
+    nested = getattr(config, outer)
+    if not hasattr(nested, "to_dict"):
+        raise ModelError(
+            f"field {outer!r} of {type(config).__name__} holds no configuration, so {key!r} names nothing; "
+            f"override {outer!r} itself"
+        )
+    own = values.get(outer)
+    own = dict(own) if isinstance(own, dict) else nested.to_dict()
+    _override(text, nested, own, inner, value)
+    values[outer] = own
+
+
+def _shorten_layer_lists(config: Any, values: dict[str, Any], field: str, value: Any) -> None:
+    """Cut lists that hold one entry per layer when the number of layers is overridden."""
+    layers = getattr(config, field, None)
+    if "layer" not in field or not isinstance(layers, int) or not isinstance(value, int):
+        return
+    for name, entries in list(values.items()):
+        if isinstance(entries, list) and len(entries) == layers and layers > 1:
+            if value <= layers:
+                values[name] = entries[:value]
+            else:
+                del values[name]
+
+
+# ---- torchvision, timm and the zoo ----
+
+
+def _vision_package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ModelError(f'{name} is not installed; pip install "neuralpower[vision]"') from error
+
+
+def _torchvision_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
+    """`torchvision:NAME`: images of 3x224x224, for Inception 3x299x299."""
+    models = _vision_package("torchvision").models
+    if name not in models.list_models():
+        raise unknown("torchvision model", name, models.list_models(), ModelError)
+    natural = (3, 299, 299) if name == "inception_v3" else (3, 224, 224)
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        weightless = {"weights_backbone": None} if "cnn" in name or "deeplab" in name or "fcn" in name else {}
+        return _module(models.get_model(name, weights=None, **weightless, **overrides), text).to(dtype)
+
+    return Source(text, construct, lambda model, request: _by_shape(text, model, request, natural))
+
+
+def _timm_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
+    """`timm:NAME`: the input size is the one that timm lists for the model."""
+    timm = _vision_package("timm")
+    if name not in timm.list_models():
+        raise unknown("timm model", name, timm.list_models(), ModelError)
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        return _module(timm.create_model(name, pretrained=False, **overrides), text).to(dtype)
+
+    def examples(model: nn.Module, request: InputRequest) -> Inputs:
+        listed: Any = getattr(model, "pretrained_cfg", None) or {}
+        return _by_shape(text, model, request, tuple(listed.get("input_size", (3, 224, 224))))
+
+    return Source(text, construct, examples)
+
+
+def _zoo_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
+    """`zoo:NAME`; overrides are keywords of its build function."""
+    zoo: Mapping[str, Any] = importlib.import_module("neuralpower.zoo").ZOO
+    if name not in zoo:
+        raise unknown("zoo network", name, zoo, ModelError)
+    entry = zoo[name]
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        return _module(_called(entry.build, overrides, text), text).to(dtype)
+
+    def examples(model: nn.Module, request: InputRequest) -> Inputs:
+        make = getattr(entry, "example_inputs", None)
+        if make is not None and request.input_shape is None:
+            return redrawn(called_with(_ask(make, request, text)))
+        return _by_shape(text, model, request, tuple(entry.input_shape))
+
+    return Source(text, construct, examples)
+
+
+def _called(function: Callable[..., Any], keywords: Mapping[str, Any], text: str) -> Any:
+    """`function(**keywords)`, after a look at its signature."""
+    try:
+        signature = inspect.signature(function)
+        signature.bind(**keywords)
+    except TypeError as error:
+        names = [name for name in signature.parameters if name != "self"]
+        takes = f"it takes {', '.join(names)}" if names else "it takes none"
+        raise ModelError(f"{text} cannot be called like this ({error}); {takes}; "
+                         "give them as MODEL?name=value&name=value") from error
+    return function(**keywords)
+
+
+def _module(value: Any, text: str) -> nn.Module:
+    """`value`, which has to be a module."""
+    if isinstance(value, nn.Module):
+        return value
+    raise ModelError(f"{text} gives a {type(value).__name__}; it has to return an nn.Module or (module, inputs)")
+
+
+# ---- functions ----
+
+
+def _function_source(text: str, location: str, name: str, overrides: dict[str, Any]) -> Source:
+    """`package.module:function` and `path/file.py:function`; overrides are keywords of the function."""
+    is_file = location.endswith(".py")
+    folder = Path(location).expanduser().resolve().parent if is_file else Path.cwd()
+    loaded = _loaded_file(location) if is_file else _imported(text, location)
+    function = getattr(loaded, name, None)
+    if not callable(function):
+        names = [n for n, value in vars(loaded).items() if callable(value) and not n.startswith("_")]
+        own = [n for n in names if getattr(getattr(loaded, n), "__module__", None) == loaded.__name__]
+        raise unknown(f"function in {location}", name, own or names, ModelError)
+    beside = getattr(loaded, "example_inputs", None)
+    kept: WeakKeyDictionary[nn.Module, Inputs] = WeakKeyDictionary()
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        with _importing_from(folder):
+            value = _called(function, overrides, text)
+        pair = isinstance(value, tuple) and len(value) == 2
+        model = _module(value[0] if pair else value, text).to(dtype)
+        if pair:
+            kept[model] = called_with(value[1])
+        return model
+
+    def examples(model: nn.Module, request: InputRequest) -> Inputs:
+        if request.input_shape is None and callable(beside):
+            with _importing_from(folder):
+                return redrawn(called_with(_ask(beside, request, text)))
+        if request.input_shape is None and model in kept:
+            return redrawn(kept[model], request.batch_size)
+        if _is_transformers(model):
+            return transformers_inputs(model, request)
+        return _by_shape(text, model, request)
+
+    return Source(text, construct, examples)
+
+
+def _ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
+    """What an `example_inputs` function gives; it may take `seq_len` beside the batch size."""
+    keywords = {}
+    if request.seq_len is not None:
+        if "seq_len" not in inspect.signature(make).parameters:
+            raise InputError(
+                f"seq_len is {request.seq_len}, but example_inputs of {text} has no parameter of this name; "
+                "add one, or leave seq_len out"
+            )
+        keywords["seq_len"] = request.seq_len
+    try:
+        return make(request.batch_size, **keywords)
+    except NeuralPowerError:
+        raise
+    except Exception as error:
+        raise ModelError(_failed(f"example_inputs({request.batch_size}) of {text} failed", error)) from error
+
+
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """Let the user's code import what lies beside it."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
+
+
+def _loaded_file(location: str) -> ModuleType:
+    """The module in a file, loaded afresh."""
+    path = Path(location).expanduser().resolve()
+    if not path.is_file():
+        raise ModelError(f"there is no file {location}; give an existing path/file.py:function")
+    name = f"neuralpower_model_{path.stem}_{abs(hash(path))}"
+    specification = importlib.util.spec_from_file_location(name, path)
+    if specification is None or specification.loader is None:
+        raise ModelError(f"{location} is no Python file; give path/file.py:function")
+    loaded = importlib.util.module_from_spec(specification)
+    sys.modules[name] = loaded  # dataclasses look their module up
+    try:
+        with _importing_from(path.parent):
+            specification.loader.exec_module(loaded)
+    except Exception as error:
+        del sys.modules[name]
+        raise ModelError(_failed(f"{location} cannot be imported", error)) from error
+    return loaded
+
+
+def _imported(text: str, location: str) -> ModuleType:
+    """An installed module, or one of the working folder."""
+    try:
+        with _importing_from(Path.cwd()):
+            return importlib.import_module(location)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (location == error.name or location.startswith(error.name + ".")):
+            raise ModelError(_failed(f"{location} cannot be imported", error)) from error
+        raise ModelError(f"there is no module {location!r} for {text!r}; {GRAMMAR}") from error
+    except Exception as error:
+        raise ModelError(_failed(f"{location} cannot be imported", error)) from error
+
+
+# ---- exported programs ----
+
+
+def _exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
+    """A .pt2 file: its shapes are those of the export, except where these were dynamic."""
+    if overrides:
+        raise ModelError(f"{text!r} has overrides, but an exported program is fixed; export it again with other sizes")
+    if not path.is_file():
+        raise ModelError(f"there is no file {path}; give an existing .pt2, written by torch.export.save")
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        raise ModelError(_failed(f"{path} is no exported program of this torch", error)) from error
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        if torch.get_default_device().type == "meta":
+            raise NotImplementedError("an exported graph names its devices")
+        return program.module()
+
+    def examples(model: nn.Module, request: InputRequest) -> Inputs:
+        return _exported_inputs(text, program, request)
+
+    return Source(text, construct, examples)
+
+
+def _exported_inputs(text: str, program: Any, request: InputRequest) -> Inputs:
+    """The inputs of the export; raises ModelError where another batch size or shape is asked for and fixed."""
+    if program.example_inputs is None:
+        raise ModelError(f"{text} was saved without its example inputs; export it again with torch.export.save")
+    args, kwargs = program.example_inputs
+    inputs = Inputs(tuple(args), dict(kwargs))
+    example = _batch(inputs)
+    if request.input_shape is not None or request.seq_len is not None:
+        raise ModelError(f"{text} is exported for fixed shapes; leave input_shape and seq_len out, or export it again")
+    if request.batch_size != example and not _has_dynamic_batch(program):
+        raise ModelError(
+            f"batch size is {request.batch_size}, but {text} is exported for a batch of {example}; "
+            "give this one, or export it with a dynamic batch (torch.export.Dim)"
+        )
+    return redrawn(inputs, request.batch_size)
+
+
+def _batch(inputs: Inputs) -> int | None:
+    """The first size of the first tensor."""
+    tensors = [v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor) and v.dim()]
+    return tensors[0].shape[0] if tensors else None
+
+
+def _has_dynamic_batch(program: Any) -> bool:
+    """Whether the first size of the first input is a symbol."""
+    names = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and node.name in names and isinstance(value, Tensor) and value.dim():
+            return isinstance(value.shape[0], torch.SymInt)
+    return False
+
+
+_PREFIXES: Mapping[str, Callable[[str, str, dict[str, Any]], Source]] = {
+    "transformers": _transformers_source,
+    "torchvision": _torchvision_source,
+    "timm": _timm_source,
+    "zoo": _zoo_source,
+}

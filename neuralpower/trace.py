@@ -1,0 +1,380 @@
+"""Model + inputs -> the layers that one forward pass makes, in order, without weights and without a device.
+
+The model runs on the `meta` device under inference mode, where composite operators stay whole, below a dispatch mode that
+sees each operator with its output. Every operator is
+  a layer      its kind's fields describe the call,
+  decomposed   no kind describes it, but it is composed of operators that are traced instead,
+  free         its output shares memory with an input (a view), or it is on the short list FREE,
+  unmodelled   anything else; listed with its reason and its bytes, never dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map
+
+from neuralpower.errors import ModelError, Unmodelled
+from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
+from neuralpower.layers.base import FLOATING, ITEMSIZE
+
+META = torch.device("meta")
+
+# Operators that neither compute nor move anything and yet return no view.
+FREE = frozenset({
+    "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "_local_scalar_dense", "item",
+    "sym_size", "sym_numel", "sym_stride", "is_same_size", "_assert_async", "_assert_tensor_metadata", "lift_fresh", "lift",
+    "set_", "resize_", "_has_compatible_shallow_copy_type", "_nested_tensor_size", "is_nonzero", "equal", "size", "dim",
+    "result_type", "can_cast", "promote_types", "_is_zerotensor", "is_floating_point", "device", "_fw_primal",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One layer and the module that called it ("" for the model itself)."""
+
+    path: str
+    layer: Layer
+
+
+@dataclass(frozen=True)
+class UnmodelledCall:
+    """One operator call that no kind describes: what is known of it, for a roofline estimate."""
+
+    path: str
+    operator: str
+    reason: str
+    bytes: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one pass does, in order."""
+
+    calls: tuple[LayerCall, ...]
+    unmodelled: tuple[UnmodelledCall, ...] = ()
+    free_calls: int = 0  # operators that are views or bookkeeping
+    module_calls: int = 0
+    parameters: int = 0
+    parameter_bytes: int = 0
+    method: str = "meta"  # meta, fake or cpu: which way of tracing succeeded
+    notes: tuple[str, ...] = field(default=())  # why the earlier ways did not
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers alone."""
+        return tuple(call.layer for call in self.calls)
+
+    @property
+    def flops(self) -> int:
+        """FLOP of all layers."""
+        return int(sum(layer.flops() for layer in self.layers))
+
+
+def trace(
+    model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, training: bool = False
+) -> Trace:
+    """The layers of `model(*args, **kwargs)`.
+
+    The module is left as it was found (state dict, mode, hooks, attributes, random state), also when its forward raises.
+    `training` chooses the mode during the pass; False is eval. Inputs may be on any device, their values matter only to
+    the last fall-back. Three ways are tried: meta tensors, fake tensors, a real run on the CPU.
+
+    Raises:
+        ModelError: the forward raises in all three ways; the message quotes its own error.
+    """
+    model = _unwrapped(model)
+    kwargs = dict(kwargs or {})
+    notes: list[str] = []
+    failure: BaseException | None = None
+    for method, run in (("meta", _run_meta), ("fake", _run_fake), ("cpu", _run_cpu)):
+        recorder = _Recorder(model)
+        try:
+            with _undisturbed(model, training), recorder.attached():
+                run(model, tuple(args), kwargs, recorder)
+        except Exception as error:
+            failure = error
+            notes.append(f"{method}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[:300])
+            continue
+        return recorder.trace(method, tuple(notes))
+    first = str(failure).strip().splitlines()
+    raise ModelError(
+        f"{type(model).__name__}: its forward raises {type(failure).__name__}: {first[0] if first else ''}; "
+        "check the inputs (batch size, sequence length, input shape) against what the model takes"
+    ) from failure
+
+
+def trace_call(call: Callable[[], Any]) -> Trace:
+    """The layers that a call on meta tensors makes, such as a layer's own `build`."""
+    model = nn.Module()
+    recorder = _Recorder(model)
+    with torch.random.fork_rng(devices=[]), recorder.attached(), contextlib.ExitStack() as stack:
+        if not (isinstance(call, Call) and _steps_optimizer(call)):
+            stack.enter_context(torch.inference_mode())
+        stack.enter_context(recorder)
+        call()
+    return recorder.trace("meta", ())
+
+
+def _steps_optimizer(call: Call) -> bool:
+    return isinstance(getattr(call.function, "__self__", None), torch.optim.Optimizer)
+
+
+def _run_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
+    state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
+    with torch.inference_mode(), recorder:
+        torch.func.functional_call(model, state, _to(META, args), _to(META, kwargs), tie_weights=True)
+
+
+def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def convert(t: Any) -> Any:
+        if not isinstance(t, Tensor):
+            return t
+        with fake:
+            return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device="cpu")
+
+    state = {name: convert(t) for name, t in _state(model)}
+    with torch.inference_mode(), fake, recorder:
+        torch.func.functional_call(model, state, tree_map(convert, args), tree_map(convert, kwargs), tie_weights=True)
+
+
+def _run_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
+    def convert(t: Any) -> Any:
+        if not isinstance(t, Tensor):
+            return t
+        if not t.is_meta:
+            return t.detach().cpu().clone()
+        if t.is_floating_point():
+            return torch.randn(t.shape).mul_(0.02).to(t.dtype)
+        return torch.ones(t.shape, dtype=t.dtype)
+
+    state = {name: convert(t) for name, t in _state(model)}
+    with torch.inference_mode(), recorder:
+        torch.func.functional_call(model, state, tree_map(convert, args), tree_map(convert, kwargs), tie_weights=True)
+
+
+def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _to(device: torch.device, values: Any) -> Any:
+    return tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, values)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside DataParallel, DistributedDataParallel and torch.compile's wrapper."""
+    while True:
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        elif "_orig_mod" in model._modules and isinstance(model._modules["_orig_mod"], nn.Module):
+            model = model._modules["_orig_mod"]
+        else:
+            return model
+
+
+@contextlib.contextmanager
+def _undisturbed(model: nn.Module, training: bool) -> Iterator[None]:
+    """Set the mode, and put back every attribute of every module afterwards, whatever the forward did to them."""
+    before = [
+        (m, dict(m.__dict__), {name: dict(m.__dict__[name]) for name in ("_parameters", "_buffers", "_modules")})
+        for m in model.modules()
+    ]
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for module, _, _ in before:
+                module.training = training
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        for module, attributes, tables in before:
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+            for name, table in tables.items():
+                module.__dict__[name].clear()
+                module.__dict__[name].update(table)
+
+
+class _Recorder(TorchDispatchMode):
+    """Sees every operator call, and by global module hooks the path of the module that makes it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.calls: list[LayerCall] = []
+        self.unmodelled: list[UnmodelledCall] = []
+        self.free_calls = self.module_calls = 0
+        self._paths: dict[int, list[str]] = {}
+        for name, module in model.named_modules(remove_duplicate=False):
+            self._paths.setdefault(id(module), []).append(name)
+        self._stack: list[tuple[int, str]] = []
+        self._in_optimizer = False
+
+    def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
+        """What was seen."""
+        parameters = list(self.model.parameters())
+        return Trace(
+            calls=tuple(self.calls), unmodelled=tuple(self.unmodelled), free_calls=self.free_calls,
+            module_calls=self.module_calls, parameters=sum(p.numel() for p in parameters),
+            parameter_bytes=sum(p.numel() * p.element_size() for p in parameters), method=method, notes=notes,
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """Module and optimizer hooks, taken off again in any case."""
+        handles = [
+            nn.modules.module.register_module_forward_pre_hook(self._enter),
+            nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @property
+    def path(self) -> str:
+        """Path of the innermost module that is running."""
+        return self._stack[-1][1] if self._stack else ""
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        names = self._paths.get(id(module))
+        if names is None:
+            path = self.path  # made during the forward; it has no name of its own
+        else:
+            inside = self.path + "." if self.path else ""
+            path = next((name for name in names if name.startswith(inside)), names[0])
+        self.module_calls += 1
+        self._stack.append((id(module), path))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        while self._stack:  # a forward that raised below leaves its entries behind
+            if self._stack.pop()[0] == id(module):
+                break
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        layer = self._described("optimizer.step", None, (optimizer,), {})
+        if isinstance(layer, Layer):
+            self.calls.append(LayerCall(self.path, layer))
+        self._in_optimizer = True
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._in_optimizer = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator and record it."""
+        kwargs = kwargs or {}
+        packet = getattr(func, "overloadpacket", None)
+        operator = str(packet).removeprefix("torch.ops.") if packet is not None else str(func)
+        if _mixed_devices((args, kwargs)):
+            args, kwargs = _on_meta(args), _on_meta(kwargs)
+        tags = getattr(func, "tags", ())
+        name = operator.split(".", 1)[-1]
+        if name in FREE:
+            self.free_calls += not self._in_optimizer
+            return func(*args, **kwargs)
+        known = operator in BY_OPERATOR or torch.Tag.pointwise in tags or torch.Tag.reduction in tags
+        if not known and not self._in_optimizer:
+            out = self._decomposed(func, args, kwargs)
+            if out is not NotImplemented:
+                return out
+        output = func(*args, **kwargs)
+        if self._in_optimizer:
+            return output
+        if not _writes(func) and _is_view(output, args, kwargs):
+            self.free_calls += 1
+            return output
+        layer = self._described(operator, output, args, kwargs, tags)
+        if isinstance(layer, Layer):
+            if not _is_empty(output):
+                self.calls.append(LayerCall(self.path, layer))
+        else:
+            reason = layer
+            if known:
+                out = self._decomposed(func, args, kwargs)
+                if out is not NotImplemented:
+                    return output
+            tensors = [t for t in tree_iter((args, kwargs, output)) if isinstance(t, Tensor)]
+            size = sum(t.numel() * t.element_size() for t in tensors)
+            self.unmodelled.append(UnmodelledCall(self.path, operator, reason, size, _dtype_of(args, kwargs, output)))
+        return output
+
+    def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The call made of its parts, each traced; NotImplemented where it is not composed of others."""
+        if not hasattr(func, "decompose") or not func.has_kernel_for_dispatch_key(
+            torch._C.DispatchKey.CompositeImplicitAutograd
+        ):
+            return NotImplemented
+        with self:
+            return func.decompose(*args, **kwargs)
+
+    @staticmethod
+    def _described(operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Layer | str:
+        """The layer that the call is, or the reason why no kind describes it."""
+        kind = BY_OPERATOR.get(operator)
+        if kind is None and torch.Tag.pointwise in tags:
+            kind = KINDS["elementwise"]
+        if kind is None and torch.Tag.reduction in tags:
+            kind = KINDS["reduction"]
+        if kind is None:
+            return "no layer kind knows this operator"
+        try:
+            layer = kind.from_call(operator, output, *args, **kwargs)
+        except Unmodelled as reason:
+            return str(reason)
+        return dataclasses.replace(layer, dtype=_dtype_of(args, kwargs, output))
+
+
+def _mixed_devices(values: Any) -> bool:
+    """Whether meta tensors meet real ones with axes, as a module's plain attributes are."""
+    devices = {t.device.type for t in tree_iter(values) if isinstance(t, Tensor) and (t.is_meta or t.dim())}
+    return "meta" in devices and len(devices) > 1
+
+
+def _on_meta(values: Any) -> Any:
+    return tree_map(lambda v: v.to(META) if isinstance(v, Tensor) and v.dim() else v, values)
+
+
+def _writes(func: Any) -> bool:
+    """Whether the operator changes an argument's numbers."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or torch.Tag.inplace_view in getattr(func, "tags", ()):
+        return False
+    return any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+
+
+def _is_view(output: Any, args: Any, kwargs: Any) -> bool:
+    """Whether every output shares memory with an input."""
+    outputs = [t for t in tree_iter(output) if isinstance(t, Tensor)]
+    inputs = {t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
+    return all(t.untyped_storage()._cdata in inputs for t in outputs)
+
+
+def _is_empty(output: Any) -> bool:
+    tensors = [t for t in tree_iter(output) if isinstance(t, Tensor)]
+    return bool(tensors) and all(math.prod(t.shape) == 0 for t in tensors)
+
+
+def _dtype_of(args: Any, kwargs: Any, output: Any) -> str:
+    """The first floating type among arguments, then output; else the first type."""
+    names = [str(t.dtype).removeprefix("torch.") for t in tree_iter((args, kwargs, output)) if isinstance(t, Tensor)]
+    floating = [name for name in names if name in FLOATING]
+    known = floating or [name for name in names if name in ITEMSIZE]
+    return known[0] if known else "float32"

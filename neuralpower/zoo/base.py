@@ -1,0 +1,59 @@
+"""What the zoo keeps of a network, and the decorator that puts it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from neuralpower.errors import ModelError
+
+Builder = Callable[..., nn.Module]
+ExampleInputs = Callable[[int], tuple[Tensor, ...]]
+
+REGISTRY: dict[str, ZooEntry] = {}
+
+
+@dataclass(frozen=True)
+class ZooEntry:
+    """One network: `build(**keywords)` makes it, without weights from anywhere, on the current default device."""
+
+    id: str
+    title: str
+    input_shape: tuple[int, ...]
+    """Shape of one example, without the batch dimension."""
+    classes: int
+    build: Builder
+    example_inputs: ExampleInputs | None = None
+    """Batch size -> the arguments of `forward`; None where these are one float tensor [batch, *input_shape]."""
+
+    def inputs(self, batch_size: int) -> tuple[Tensor, ...]:
+        """The arguments of `forward` for one batch, on the current default device: random values or token ids."""
+        if self.example_inputs is not None:
+            return self.example_inputs(batch_size)
+        return (torch.randn(batch_size, *self.input_shape),)
+
+
+def zoo_model(
+    id: str,
+    *,
+    title: str,
+    input_shape: tuple[int, ...],
+    classes: int = 1000,
+    example_inputs: ExampleInputs | None = None,
+) -> Callable[[Builder], Builder]:
+    """A decorator that registers a builder under `id` and hands it back unchanged.
+
+    Raises:
+        ModelError: the id is taken.
+    """
+
+    def register(build: Builder) -> Builder:
+        if id in REGISTRY:
+            raise ModelError(f"zoo id {id!r} is taken by {REGISTRY[id].title}: every id stands once, choose another")
+        REGISTRY[id] = ZooEntry(id, title, tuple(input_shape), classes, build, example_inputs)
+        return build
+
+    return register

@@ -1,0 +1,92 @@
+"""Building blocks that several families share: convolution units, branches, residual blocks, classifiers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Size = int | tuple[int, int]
+Activation = Callable[[], nn.Module]
+
+
+def relu() -> nn.Module:
+    """A rectifier that overwrites its input, as the published networks have it."""
+    return nn.ReLU(inplace=True)
+
+
+def local_norm() -> nn.Module:
+    """Local response normalisation with the constants of the AlexNet paper, section 3.3."""
+    return nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=2.0)
+
+
+def named(**modules: nn.Module) -> nn.Sequential:
+    """The modules one after the other, under their names."""
+    return nn.Sequential(OrderedDict(modules))
+
+
+def half(kernel: Size) -> Size:
+    """The padding that keeps the size of an image under an odd kernel."""
+    return kernel // 2 if isinstance(kernel, int) else (kernel[0] // 2, kernel[1] // 2)
+
+
+def conv_unit(
+    inputs: int,
+    outputs: int,
+    kernel: Size = 1,
+    stride: int = 1,
+    padding: Size | None = None,
+    *,
+    groups: int = 1,
+    bias: bool = False,
+    activation: Activation | None = relu,
+    epsilon: float = 1e-5,
+    momentum: float = 0.1,
+) -> nn.Sequential:
+    """Convolution, batch normalisation and, unless None, an activation; without `padding` the size is kept."""
+    edge = half(kernel) if padding is None else padding
+    unit = named(
+        convolution=nn.Conv2d(inputs, outputs, kernel, stride, edge, groups=groups, bias=bias),
+        normalisation=nn.BatchNorm2d(outputs, eps=epsilon, momentum=momentum),
+    )
+    if activation is not None:
+        unit.add_module("activation", activation())
+    return unit
+
+
+def pooled_classifier(features: int, classes: int, dropout: float = 0.0) -> nn.Sequential:
+    """Global average pooling, dropout where asked for, and one linear layer."""
+    head = named(pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
+    if dropout:
+        head.add_module("dropout", nn.Dropout(dropout))
+    head.add_module("linear", nn.Linear(features, classes))
+    return head
+
+
+class Branches(nn.Module):
+    """Branches on the same input, concatenated along the channels."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features [batch, channels, ...] -> [batch, sum of the branches' channels, ...]."""
+        return torch.cat([branch(x) for branch in self.branches], dim=1)
+
+
+class Residual(nn.Module):
+    """`after(shortcut(x) + body(x))`; the shortcut and what comes after are the identity where None."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module | None = None, after: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = shortcut
+        self.after = after
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features -> the shape that body and shortcut share."""
+        total: Tensor = (x if self.shortcut is None else self.shortcut(x)) + self.body(x)
+        return total if self.after is None else self.after(total)

@@ -1,0 +1,449 @@
+"""The MODEL grammar and the inputs of every modality, on tiny configurations that really run."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neuralpower.errors import InputError, ModelError
+from neuralpower.sources import InputRequest, resolve
+
+TEXT = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64&vocab_size=99"
+IMAGE = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64&image_size=32&patch_size=16"
+BART = (
+    "encoder_layers=1&decoder_layers=1&d_model=32&encoder_attention_heads=2&decoder_attention_heads=2"
+    "&encoder_ffn_dim=64&decoder_ffn_dim=64&vocab_size=99"
+)
+GPT2 = "n_layer=1&n_embd=32&n_head=2&vocab_size=99&bos_token_id=98&eos_token_id=98"
+CLIP = "&".join(
+    f"{part}.{field}"
+    for part in ("text_config", "vision_config")
+    for field in ("num_hidden_layers=1", "hidden_size=32", "num_attention_heads=2", "intermediate_size=64")
+)
+SWIN = "embed_dim=16&depths=[1,1]&num_heads=[1,2]&image_size=32&patch_size=4&window_size=4"
+WHISPER = f"{BART}&pad_token_id=0&bos_token_id=1&eos_token_id=2&decoder_start_token_id=3"
+WAV2VEC2 = (
+    f"{TEXT}&conv_dim=[16,16]&conv_kernel=[10,3]&conv_stride=[5,2]&num_feat_extract_layers=2"
+    "&num_conv_pos_embeddings=4&num_conv_pos_embedding_groups=2&feat_extract_norm=layer"
+)
+
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+    f"transformers:bert?{TEXT}": {"input_ids": (2, 7)},
+    f"transformers:BertForMultipleChoice?{TEXT}": {"input_ids": (2, 2, 7)},
+    f"transformers:RobertaForTokenClassification?{TEXT}": {"input_ids": (2, 7)},
+    f"transformers:GPT2LMHeadModel?{GPT2}": {"input_ids": (2, 7)},
+    f"transformers:GPT2ForSequenceClassification?{GPT2}": {"input_ids": (2, 7)},
+    f"transformers:GPT2DoubleHeadsModel?{GPT2}": {"input_ids": (2, 2, 7)},
+    "transformers:xlnet?n_layer=1&d_model=32&n_head=2&d_inner=64&vocab_size=99": {"input_ids": (2, 7)},
+    "transformers:XLMWithLMHeadModel?n_layers=1&emb_dim=32&n_heads=2&n_words=99": {"input_ids": (2, 7)},
+    "transformers:flaubert?n_layers=1&emb_dim=32&n_heads=2": {"input_ids": (2, 7)},
+    "transformers:t5?num_layers=1&d_model=32&d_ff=64&num_heads=2&vocab_size=99": {
+        "input_ids": (2, 7), "decoder_input_ids": (2, 7),
+    },
+    f"transformers:BartForSequenceClassification?{BART}": {"input_ids": (2, 7), "decoder_input_ids": (2, 7)},
+    f"transformers:layoutlm?{TEXT}": {"input_ids": (2, 7), "bbox": (2, 7, 4)},
+    f"transformers:clip?{CLIP}": {"input_ids": (2, 7), "pixel_values": (2, 3, 224, 224)},
+    f"transformers:WhisperForConditionalGeneration?{WHISPER}&max_source_positions=20": {
+        "input_features": (2, 80, 40), "decoder_input_ids": (2, 7),
+    },
+    # two convolutions: 7 frames need (7 - 1) * 2 + 3 = 15 steps, and these (15 - 1) * 5 + 10 = 80 samples
+    f"transformers:Wav2Vec2ForCTC?{WAV2VEC2}": {"input_values": (2, 80)},
+}
+IMAGES: dict[str, dict[str, tuple[int, ...]]] = {
+    f"transformers:ViTForImageClassification?{IMAGE}&num_labels=10": {"pixel_values": (2, 3, 32, 32)},
+    f"transformers:videomae?{IMAGE}&num_frames=4": {"pixel_values": (2, 4, 3, 32, 32)},
+    f"transformers:swin?{SWIN}": {"pixel_values": (2, 3, 32, 32)},
+}
+
+
+def run(model: str, request: InputRequest) -> dict[str, tuple[int, ...]]:
+    source = resolve(model)
+    module = source.build("cpu")
+    inputs = source.inputs(module, request, "cpu")
+    with torch.inference_mode():
+        module(*inputs.args, **inputs.kwargs)
+    return {name: tuple(value.shape) for name, value in inputs.kwargs.items()}
+
+
+@pytest.mark.parametrize("model", SHAPES, ids=lambda model: model.partition("?")[0])
+def test_every_text_and_audio_model_runs_on_its_inputs(model: str) -> None:
+    assert run(model, InputRequest(batch_size=2, seq_len=7)) == SHAPES[model]
+
+
+@pytest.mark.parametrize("model", IMAGES, ids=lambda model: model.partition("?")[0])
+def test_every_image_model_runs_on_its_inputs(model: str) -> None:
+    assert run(model, InputRequest(batch_size=2)) == IMAGES[model]
+
+
+def test_a_model_is_built_on_meta_in_eval_mode_and_its_inputs_too() -> None:
+    source = resolve(f"transformers:bert?{TEXT}")
+    model = source.build()
+    inputs = source.inputs(model, InputRequest(), "meta")
+    assert not model.training
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert inputs.kwargs["input_ids"].is_meta
+
+
+def test_weights_on_the_cpu_are_finite_seeded_and_in_the_dtype_asked_for() -> None:
+    source = resolve(f"transformers:bert?{TEXT}")
+    first, second = source.build("cpu", torch.bfloat16), source.build("cpu", torch.bfloat16)
+    for left, right in zip(first.parameters(), second.parameters(), strict=True):
+        assert left.dtype == torch.bfloat16
+        assert torch.isfinite(left).all()
+        assert torch.equal(left, right)
+    assert any(parameter.std() > 0 for parameter in first.parameters() if parameter.dim() > 1)
+
+
+def test_building_leaves_the_random_state_of_the_caller_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    resolve(f"transformers:bert?{TEXT}").build("cpu")
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_token_ids_cover_the_vocabulary_without_the_special_ones() -> None:
+    source = resolve(f"transformers:bert?{TEXT}")
+    ids = source.inputs(source.build(), InputRequest(batch_size=8, seq_len=256)).kwargs["input_ids"]
+    assert set(ids.flatten().tolist()) == set(range(1, 99))  # 0 is padding
+
+
+def test_the_default_text_length_is_clipped_to_the_positions() -> None:
+    source = resolve(f"transformers:bert?{TEXT}&max_position_embeddings=40")
+    assert source.inputs(source.build()).kwargs["input_ids"].shape == (1, 40)
+    source = resolve(f"transformers:bert?{TEXT}")
+    assert source.inputs(source.build()).kwargs["input_ids"].shape == (1, 128)
+
+
+def test_floating_inputs_take_the_dtype_asked_for() -> None:
+    source = resolve(f"transformers:vit?{IMAGE}")
+    inputs = source.inputs(source.build("meta", torch.float16), InputRequest(dtype=torch.float16))
+    assert inputs.kwargs["pixel_values"].dtype == torch.float16
+
+
+# ---- folders and configuration objects ----
+
+
+def configuration(folder: Path, **values: object) -> Path:
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def test_a_folder_names_its_class_and_takes_overrides(tmp_path: Path) -> None:
+    values = dict(part.split("=") for part in TEXT.split("&"))
+    folder = configuration(
+        tmp_path, model_type="bert", architectures=["BertForMaskedLM"], **{k: int(v) for k, v in values.items()}
+    )
+    assert type(resolve(folder).build()).__name__ == "BertForMaskedLM"
+    model = resolve(f"{folder / 'config.json'}?num_hidden_layers=3").build()
+    assert len(model.bert.encoder.layer) == 3  # type: ignore[union-attr, arg-type]  # BERT's own attributes
+
+
+def test_one_entry_per_layer_is_cut_with_the_layers(tmp_path: Path) -> None:
+    folder = configuration(tmp_path, model_type="qwen3", num_hidden_layers=4, hidden_size=32, intermediate_size=64,
+                           num_attention_heads=2, num_key_value_heads=1, layer_types=["full_attention"] * 4)
+    model = resolve(f"{folder}?num_hidden_layers=2").build()
+    assert model.config.layer_types == ["full_attention"] * 2  # type: ignore[union-attr]  # of transformers
+
+
+def test_a_configuration_object_is_a_model() -> None:
+    from transformers import BertConfig
+
+    config = BertConfig(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, intermediate_size=64)
+    before = config.to_dict()
+    assert type(resolve(config).build()).__name__ == "BertModel"
+    assert config.to_dict() == before
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("{", "is no JSON"),
+    ("[]", "has no model_type"),
+    ('{"model_type": "bertt"}', "unknown transformers model type 'bertt': did you mean .*bert"),
+    ('{"model_type": "bert", "architectures": ["BertForMaskedML"]}', "did you mean .*BertForMaskedLM"),
+    ('{"model_type": "bert", "hidden_size": "x"}', "is not accepted"),
+])
+def test_a_bad_configuration_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelError, match=message):
+        resolve(tmp_path)
+
+
+def test_a_folder_without_configuration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"holds no config\.json"):
+        resolve(tmp_path)
+
+
+# ---- names ----
+
+
+@pytest.mark.parametrize(("model", "message"), [
+    ("bert", "'bert' is no folder and names no source; MODEL is"),
+    ("transformers:brt", "unknown transformers model type or class 'brt': did you mean .*bert"),
+    ("transformers:BertForMaskedML", "did you mean .*BertForMaskedLM"),
+    ("transformers:bert?hidden_sise=3", "unknown field of BertConfig.*did you mean hidden_size"),
+    ("transformers:clip?text_config.hidden_sise=3", "unknown field of CLIPTextConfig.*did you mean .*hidden_size"),
+    ("transformers:bert?hidden_size.x=3", "holds no configuration"),
+    ("transformers:bert?hidden_size=wide", "are not accepted"),
+    ("transformers:bert?hidden_size", "is not field=value"),
+    ("zoo:alexnett", "unknown zoo network 'alexnett': did you mean alexnet"),
+    ("no_such_module:network", "there is no module 'no_such_module'"),
+    ("no_such_file.py:network", r"there is no file no_such_file\.py"),
+    ("no_such_file.pt2", r"there is no file no_such_file\.pt2"),
+])
+def test_a_bad_name_is_refused(model: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        resolve(model)
+
+
+def test_a_composed_configuration_without_default_is_refused() -> None:
+    with pytest.raises(ModelError, match="MusicgenConfig is composed of other configurations and has no default"):
+        resolve("transformers:musicgen").build()
+
+
+@pytest.mark.parametrize("package", ["torchvision", "timm"])
+def test_a_package_that_is_not_installed_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModelError, match=rf"{package} is not installed; pip install \"neuralpower\[vision\]\""):
+        resolve(f"{package}:resnet50")
+
+
+def test_torchvision_models_take_its_image_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = types.SimpleNamespace(list_models=lambda: ["tiny"], get_model=lambda name, weights: nn.Conv2d(3, 2, 1))
+    monkeypatch.setitem(sys.modules, "torchvision", types.SimpleNamespace(models=models))
+    source = resolve("torchvision:tiny")
+    assert source.inputs(source.build(), InputRequest(2)).args[0].shape == (2, 3, 224, 224)
+    with pytest.raises(ModelError, match="unknown torchvision model 'tinny': did you mean tiny"):
+        resolve("torchvision:tinny")
+
+
+def test_a_configuration_that_cannot_be_built_says_why() -> None:
+    with pytest.raises(ModelError, match="cannot be built: ValueError"):
+        resolve("transformers:bert?hidden_size=33&num_attention_heads=2").build()
+
+
+def test_a_zoo_network_runs_and_takes_keywords() -> None:
+    source = resolve("zoo:sensor_net?classes=5")
+    model = source.build("cpu")
+    inputs = source.inputs(model, InputRequest(batch_size=3))
+    assert model(*inputs.args).shape == (3, 5)
+    with pytest.raises(ModelError, match=r"unexpected keyword argument 'width'.*it takes .*classes"):
+        resolve("zoo:sensor_net?width=5").build()
+
+
+# ---- functions ----
+
+FILE = """
+import torch
+from torch import nn
+from beside import WIDTH
+
+def network(width: int = WIDTH) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 5))
+
+class Network(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 5)
+
+def pair():
+    return nn.Linear(4, 5), torch.zeros(3, 4)
+
+def reader():
+    return nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 2))
+
+def data_dependent():
+    return nn.Linear(4, int(torch.ones(1).sum().item()))
+
+def nothing():
+    return None
+
+def broken():
+    raise ValueError("out of luck")
+"""
+EXAMPLE_INPUTS = """
+def example_inputs(batch_size, seq_len=3):
+    return {"input": torch.empty(batch_size, seq_len, 4)}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "beside.py").write_text("WIDTH = 4\n")
+    path = tmp_path / "net.py"
+    path.write_text(FILE)
+    yield path
+    sys.modules.pop("beside", None)
+
+
+def test_a_function_in_a_file_is_called_with_the_overrides(file: Path) -> None:
+    source = resolve(f"{file}:network?width=6")
+    model = source.build("cpu")
+    inputs = source.inputs(model, InputRequest(batch_size=2, input_shape=(6,)))
+    assert model(*inputs.args).shape == (2, 5)
+    assert inputs.args[0].std() > 0
+
+
+def test_a_module_class_is_a_function_too(file: Path) -> None:
+    assert isinstance(resolve(f"{file}:Network").build(), nn.Linear)
+
+
+def test_example_inputs_beside_a_function_are_used_and_drawn_afresh(file: Path) -> None:
+    file.write_text(FILE + EXAMPLE_INPUTS)
+    source = resolve(f"{file}:network")
+    inputs = source.inputs(source.build(), InputRequest(batch_size=2, seq_len=5))
+    assert inputs.kwargs["input"].shape == (2, 5, 4)
+    assert 0.5 < inputs.kwargs["input"].std() < 2
+
+
+def test_a_pair_brings_its_inputs_which_take_the_batch_size(file: Path) -> None:
+    source = resolve(f"{file}:pair")
+    assert source.inputs(source.build(), InputRequest(batch_size=7)).args[0].shape == (7, 4)
+
+
+def test_a_shape_for_a_model_that_starts_with_an_embedding_means_token_ids(file: Path) -> None:
+    source = resolve(f"{file}:reader")
+    model = source.build("cpu")
+    inputs = source.inputs(model, InputRequest(batch_size=2, seq_len=9))
+    assert inputs.args[0].dtype == torch.int64
+    assert model(*inputs.args).shape == (2, 9, 2)
+
+
+def test_a_constructor_that_needs_values_is_built_on_the_cpu(file: Path) -> None:
+    assert next(resolve(f"{file}:data_dependent").build("meta").parameters()).device.type == "cpu"
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("nothing", "gives a NoneType; it has to return an nn.Module"),
+    ("broken", "cannot be built: ValueError: out of luck"),
+    ("network?wdth=3", r"unexpected keyword argument 'wdth'.*it takes width"),
+])
+def test_a_function_that_gives_no_model_is_refused(file: Path, name: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        resolve(f"{file}:{name}").build()
+
+
+def test_a_missing_function_is_answered_with_the_nearest(file: Path) -> None:
+    with pytest.raises(ModelError, match=r"unknown function in .*net\.py 'netwrk': did you mean .*network"):
+        resolve(f"{file}:netwrk")
+
+
+def test_a_file_that_cannot_be_imported_says_why(file: Path) -> None:
+    file.write_text("import no_such_package")
+    with pytest.raises(ModelError, match=r"net\.py cannot be imported: ModuleNotFoundError"):
+        resolve(f"{file}:network")
+
+
+def test_a_model_without_known_inputs_asks_for_a_shape(file: Path) -> None:
+    source = resolve(f"{file}:network")
+    with pytest.raises(ModelError, match="give --input-shape"):
+        source.inputs(source.build())
+
+
+def test_a_function_of_an_installed_module_is_found() -> None:
+    source = resolve("torch.nn:Linear?in_features=4&out_features=5")
+    assert source.build("cpu")(torch.ones(1, 4)).shape == (1, 5)
+
+
+# ---- modules in hand and exported programs ----
+
+
+def test_a_module_in_hand_is_copied_and_left_as_it_is() -> None:
+    module = nn.Sequential(nn.Linear(4, 5), nn.Dropout())
+    built = resolve(module).build("meta", torch.float16)
+    assert next(built.parameters()).is_meta
+    assert next(built.parameters()).dtype == torch.float16
+    assert not built.training
+    assert module.training
+    assert module[0].weight.device.type == "cpu"
+
+
+def test_tied_weights_stay_tied_in_the_copy() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module[1].weight = module[0].weight
+    built = resolve(module).build("meta")
+    assert isinstance(built, nn.Sequential)
+    assert built[0].weight is built[1].weight
+
+
+def test_a_module_without_values_cannot_go_to_the_cpu() -> None:
+    with pytest.raises(ModelError, match="are on the meta device and have no values for cpu"):
+        resolve(nn.Linear(4, 5, device="meta")).build("cpu")
+
+
+def test_something_else_is_no_model() -> None:
+    with pytest.raises(ModelError, match="a int is no MODEL"):
+        resolve(3)  # type: ignore[arg-type]  # what is tested
+
+
+def exported(path: Path, dynamic: bool) -> Path:
+    dynamic_shapes = ({0: torch.export.Dim("batch", min=2, max=64)},) if dynamic else None
+    program = torch.export.export(nn.Linear(4, 5), (torch.randn(3, 4),), dynamic_shapes=dynamic_shapes)
+    torch.export.save(program, path)
+    return path
+
+
+def test_an_exported_program_keeps_a_static_batch(tmp_path: Path) -> None:
+    source = resolve(exported(tmp_path / "net.pt2", dynamic=False))
+    model = source.build()
+    inputs = source.inputs(model, InputRequest(batch_size=3))
+    assert model(*inputs.args).shape == (3, 5)
+    with pytest.raises(ModelError, match=r"batch size is 8, but .*net\.pt2 is exported for a batch of 3"):
+        source.inputs(model, InputRequest(batch_size=8))
+
+
+def test_an_exported_program_takes_any_dynamic_batch(tmp_path: Path) -> None:
+    source = resolve(exported(tmp_path / "net.pt2", dynamic=True))
+    model = source.build()
+    assert model(*source.inputs(model, InputRequest(batch_size=8)).args).shape == (8, 5)
+
+
+def test_a_file_that_is_no_exported_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.pt2").write_text("nothing")
+    with pytest.raises(ModelError, match="is no exported program"):
+        resolve(tmp_path / "net.pt2")
+
+
+# ---- requests ----
+
+
+@pytest.mark.parametrize(("model", "request_", "message"), [
+    (f"transformers:bert?{TEXT}", InputRequest(batch_size=0), "batch_size is 0, but at least 1"),
+    (f"transformers:bert?{TEXT}", InputRequest(seq_len=0), "seq_len is 0, but at least 1"),
+    (f"transformers:bert?{TEXT}", InputRequest(seq_len=513), "seq_len is 513, but BertModel has 512 positions"),
+    (f"transformers:gpt2?{GPT2}", InputRequest(seq_len=1025), "has 1024 positions; give at most 1024"),
+    (f"transformers:roberta?{TEXT}&max_position_embeddings=514", InputRequest(seq_len=513), "has 512 positions"),
+    (f"transformers:bart?{BART}", InputRequest(seq_len=1025), "has 1024 positions"),
+    (f"transformers:whisper?{WHISPER}", InputRequest(seq_len=449), "the decoder of WhisperModel has 448 positions"),
+    (f"transformers:whisper?{WHISPER}", InputRequest(input_shape=(80, 100)), "always reads 80 mel bins x 3000 frames"),
+    (f"transformers:bert?{TEXT}", InputRequest(input_shape=(3, 8, 8)), "reads tokens; give seq_len instead"),
+    (f"transformers:vit?{IMAGE}", InputRequest(seq_len=4), "reads no tokens; leave seq_len out"),
+    (f"transformers:vit?{IMAGE}", InputRequest(input_shape=(1, 32, 32)), "with 3 channels; give for example 3x32x32"),
+    (f"transformers:vit?{IMAGE}", InputRequest(input_shape=(32, 32)), "reads channels x height x width"),
+    (f"transformers:vit?{IMAGE}", InputRequest(input_shape=(3, 64, 64)), r"override image_size \(MODEL\?image_size=64"),
+    (f"transformers:vit?{IMAGE}", InputRequest(input_shape=(3, 0, 64)), "every size must be at least 1"),
+    ("zoo:sensor_net", InputRequest(input_shape=()), "every size must be at least 1"),
+], ids=str)
+def test_a_request_that_does_not_fit_is_refused(model: str, request_: InputRequest, message: str) -> None:
+    source = resolve(model)
+    with pytest.raises(InputError, match=message):
+        source.inputs(source.build(), request_)
+
+
+def test_a_length_up_to_the_last_roberta_position_runs() -> None:
+    model = f"transformers:roberta?{TEXT}&max_position_embeddings=20"
+    assert run(model, InputRequest(seq_len=18)) == {"input_ids": (1, 18)}
+    with pytest.raises(InputError, match="has 18 positions"):
+        run(model, InputRequest(seq_len=19))
+
+
+def test_boxes_are_ordered() -> None:
+    source = resolve(f"transformers:layoutlm?{TEXT}")
+    box: Tensor = source.inputs(source.build()).kwargs["bbox"]
+    assert (box[..., 0] <= box[..., 2]).all()
+    assert (box[..., 1] <= box[..., 3]).all()
