@@ -154,6 +154,12 @@ class Dataset:
         """The device's name."""
         return str(self.meta["device"])
 
+    @property
+    def sentinel_s(self) -> float | None:
+        """The sentinel's time when the machine was at its usual speed: a 10th percentile over the rows."""
+        times = [table["sentinel_s"].dropna().to_numpy() for table in self.tables.values() if "sentinel_s" in table]
+        return float(np.percentile(np.concatenate(times), 10)) if any(len(t) for t in times) else None
+
     def __len__(self) -> int:
         """Number of rows."""
         return sum(len(table) for table in self.tables.values())
@@ -272,8 +278,10 @@ class Rows:
         return len(self.runtime_s)
 
 
-def screen(kind: str, table: pd.DataFrame) -> Rows:
+def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None) -> Rows:
     """The usable rows of a kind's table, and for each of the others its line and the reason.
+
+    `sentinel_s` is the dataset's own, that the rows' slow-downs refer to.
 
     Raises:
         DatasetError: a column that the kind needs is missing.
@@ -330,7 +338,8 @@ def screen(kind: str, table: pd.DataFrame) -> Rows:
     identity = pd.DataFrame({"config": config, "runtime_s": runtime})
     reject(identity.duplicated(keep="first"), "repeats an earlier row")
     keep = reasons == ""
-    slowdown = table["sentinel_slowdown"].to_numpy(dtype=np.float64) if "sentinel_slowdown" in table else np.ones(len(table))
+    known = sentinel_s is not None and "sentinel_s" in table
+    slowdown = table["sentinel_s"].to_numpy(dtype=np.float64) / sentinel_s if known else np.ones(len(table))
     rejected = tuple(Rejected(kind, int(i) + 2, str(reasons[i])) for i in np.flatnonzero(~keep))
     return Rows(
         kind, as_columns(layer_kind, {name: values[keep] for name, values in columns.items()}), runtime[keep],

@@ -55,6 +55,12 @@ class Evaluation:
     timing: Timing
     roofline_s: float
     flops_only_s: float
+    sentinel_s: float | None  # of the collection that the predictor was learnt from
+
+    @property
+    def slowdown(self) -> float:
+        """How much slower the machine was than when it was collected; 1 where that is not known."""
+        return self.timing.sentinel_s / self.sentinel_s if self.sentinel_s else 1.0
 
     @property
     def measured_s(self) -> float:
@@ -64,7 +70,7 @@ class Evaluation:
     @property
     def corrected_s(self) -> float:
         """The same with the machine's slow-down taken out."""
-        return self.timing.runtime_s / self.timing.sentinel_slowdown
+        return self.timing.runtime_s / self.slowdown
 
     @property
     def noise(self) -> float:
@@ -94,7 +100,7 @@ def predict_case(case: Case, predictor: Predictor, source: Source | None = None)
     """Trace a network on the meta device and predict it."""
     source = source or resolve(case.model)
     module = source.build("meta", torch_dtype(case.dtype))
-    inputs = source.inputs(module, case.request(), device="meta")
+    inputs = source.inputs(module, case.request())
     traced = trace(module, inputs.args, inputs.kwargs)
     return compose(traced, predictor, model=case.model, batch_size=case.batch_size, dtype=case.dtype), traced
 
@@ -114,9 +120,7 @@ def evaluate(
         show(f"predicting {case.label}")
         predicted.append(predict_case(case, predictor))
     prepare_process(threads or torch.get_num_threads())
-    generator, sentinel = random.Random(seed), Sentinel()
-    for _ in range(50):
-        sentinel()
+    generator, sentinel = random.Random(seed), Sentinel().settle()
     results = []
     for group in _groups(cases, [t.parameter_bytes for _, t in predicted]):
         show("measuring " + ", ".join(cases[i].label for i in group))
@@ -127,7 +131,8 @@ def evaluate(
             prediction, traced = predicted[i]
             roof = predictor.roofline(cases[i].dtype)
             roofline_s = sum(float(roof.seconds(layer.flops(), sum(layer.bytes()))) for layer in traced.layers)
-            results.append(Evaluation(cases[i], prediction, timing, roofline_s, traced.flops / roof.flops_only_per_s))
+            results.append(Evaluation(cases[i], prediction, timing, roofline_s, traced.flops / roof.flops_only_per_s,
+                                      predictor.sentinel_s))  # fmt: skip
     return results
 
 

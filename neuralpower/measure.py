@@ -29,6 +29,7 @@ from neuralpower.layers.base import FLOATING, Call
 
 ROUNDS = 9
 SENTINEL_EVERY = 12  # calls
+SENTINEL_EVERY_S = 0.02
 SLOW_CALL_S = 0.3  # a call of this length and more is timed in fewer rounds
 STEAL_LIMIT = 0.01
 SWITCH_LIMIT = 3 / 9  # share of a call's rounds with an involuntary switch, above what its length explains
@@ -41,7 +42,8 @@ class Timing:
 
     samples_s: tuple[float, ...]
     first_call_s: float
-    sentinel_slowdown: float
+    sentinel_s: float  # 10th percentile of the sentinel's times just before this call's: the machine's speed by itself
+    sentinel_slowdown: float  # their median over the 10th percentile of all of the sentinel's times since the start
     switches_per_call: float
     faults_per_call: float
     steal: float  # share of the machine's time that others took
@@ -63,32 +65,35 @@ class Timing:
         return {
             "runtime_s": self.runtime_s, "runtime_median_s": median, "runtime_q25_s": q25, "runtime_q75_s": q75,
             "runtime_min_s": min(self.samples_s), "n": len(self.samples_s), "samples_s": list(self.samples_s),
-            "first_call_s": self.first_call_s, "sentinel_slowdown": self.sentinel_slowdown,
+            "first_call_s": self.first_call_s, "sentinel_s": self.sentinel_s,
+            "sentinel_slowdown": self.sentinel_slowdown,
             "nivcsw_per_call": self.switches_per_call, "minflt_per_call": self.faults_per_call, "steal": self.steal,
         }  # fmt: skip
 
 
 class Sentinel:
-    """One fixed layer, timed throughout: how much slower than at its best the machine is right now."""
+    """One fixed layer, timed throughout with its operands warm: how fast the machine itself is right now."""
 
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self.clock_ns = clock_ns
         self.times: list[float] = []
         generator = torch.Generator().manual_seed(0)
-        self.x = torch.randn(128, 768, generator=generator)
-        self.weight = torch.randn(768, 768, generator=generator)
+        self.x = torch.randn(256, 512, generator=generator)
+        self.weight = torch.randn(512, 512, generator=generator)
 
     def __call__(self) -> float:
-        """Time it once (s)."""
-        self.x.neg_()
+        """Time it once (s), after a call that brings its operands back into the caches."""
+        F.linear(self.x, self.weight)
         start = self.clock_ns()
         F.linear(self.x, self.weight)
         self.times.append((self.clock_ns() - start) / 1e9)
         return self.times[-1]
 
-    def slowdown(self, recent: Sequence[float]) -> float:
-        """Median of `recent` over the 10th percentile of all times since the start."""
-        return float(np.median(recent) / np.percentile(self.times, 10))
+    def settle(self, calls: int = 50) -> Sentinel:
+        """Warm up, so that the first times count as much as later ones."""
+        for _ in range(calls):
+            self()
+        return self
 
 
 def prepare_process(threads: int) -> None:
@@ -119,14 +124,17 @@ def time_calls(
         samples: dict[int, list[float]] = {i: [] for i in alive}
         switches = dict.fromkeys(alive, 0)
         faults = dict.fromkeys(alive, 0)
-        sentinels: list[float] = [sentinel()]
+        sentinels: dict[int, list[float]] = {i: [] for i in alive}
         stolen, ticks = steal_ticks()
         for number in range(rounds):
             order = [i for i in alive if number % 3 == 0 or float(first[i]) < SLOW_CALL_S]  # type: ignore[arg-type]  # alive
             generator.shuffle(order)
+            due = 0
             for position, i in enumerate(order):
-                if position % SENTINEL_EVERY == 0:
-                    sentinels.append(sentinel())
+                if position % SENTINEL_EVERY == 0 or clock_ns() > due:
+                    speed = sentinel()
+                    due = clock_ns() + round(SENTINEL_EVERY_S * 1e9)
+                sentinels[i].append(speed)
                 call = calls[i]
                 _rewrite(call)
                 before = resource.getrusage(resource.RUSAGE_SELF)
@@ -139,9 +147,12 @@ def time_calls(
                 faults[i] += after.ru_minflt - before.ru_minflt
         stolen_after, ticks_after = steal_ticks()
     steal = (stolen_after - stolen) / max(ticks_after - ticks, 1)
-    slowdown = sentinel.slowdown(sentinels)
+    usual = float(np.percentile(sentinel.times, 10)) if alive else 1.0
     return [
-        Timing(tuple(samples[i]), f, slowdown, switches[i] / len(samples[i]), faults[i] / len(samples[i]), steal)
+        Timing(
+            tuple(samples[i]), f, float(np.percentile(sentinels[i], 10)), float(np.median(sentinels[i])) / usual,
+            switches[i] / len(samples[i]), faults[i] / len(samples[i]), steal,
+        )
         if isinstance(f, float) else f
         for i, f in enumerate(first)
     ]  # fmt: skip

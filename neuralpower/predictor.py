@@ -40,7 +40,7 @@ class Roofline:
 
     flops_per_s: float  # roofline: max(FLOP / flops_per_s, B / bytes_per_s)
     bytes_per_s: float
-    flops_only_per_s: float  # FLOPs alone: all time over all FLOP
+    flops_only_per_s: float  # FLOPs alone
 
     def seconds(self, flops: Any, size: Any) -> Any:
         """The roofline's time."""
@@ -68,6 +68,7 @@ class Predictor:
     dataset: Mapping[str, Any]  # name, software, rows: where it was learnt
     learner: str = "hybrid"
     name: str = ""
+    sentinel_s: float | None = None  # the sentinel's time that all runtimes refer to
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -147,6 +148,7 @@ class Predictor:
         """The whole predictor as plain values."""
         return {
             "schema": SCHEMA, "neuralpower": __version__, "device": self.device, "learner": self.learner,
+            "sentinel_s": self.sentinel_s,
             "hardware": dataclasses.asdict(self.hardware), "dataset": dict(self.dataset),
             "units": {"runtime": "s", "flops": "FLOP (1 multiply-add = 2)", "bytes": "B"},
             "rooflines": {dtype: dataclasses.asdict(roofline) for dtype, roofline in self.rooflines.items()},
@@ -168,7 +170,7 @@ class Predictor:
             regressors = dict(_regressor_from_json(r) for r in data["regressors"])
             rooflines = {dtype: Roofline(**r) for dtype, r in data["rooflines"].items()}
             return cls(data["device"], Hardware(**data["hardware"]), regressors, rooflines, data["dataset"],
-                       data.get("learner", "hybrid"), name)  # fmt: skip
+                       data.get("learner", "hybrid"), name, data.get("sentinel_s"))  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PredictorError(f"predictor {name!r} is incomplete ({type(error).__name__}: {error}); "
                                  "train it again with train-predictor") from None  # fmt: skip
@@ -219,7 +221,7 @@ def train(
 
     if learner not in LEARNERS:
         raise unknown("learner", learner, LEARNERS)
-    hardware = _hardware(dataset.meta)
+    hardware, sentinel_s = _hardware(dataset.meta), dataset.sentinel_s
     problems: dict[Key, Problem] = {}
     rejected: list[Rejected] = []
     skipped: dict[Key, int] = {}
@@ -227,7 +229,7 @@ def train(
     for kind in dataset.tables:
         if kind == "network":
             continue  # whole-network totals are not learnt from
-        rows = screen(kind, dataset.tables[kind])
+        rows = screen(kind, dataset.tables[kind], sentinel_s)
         rejected += rows.rejected
         everything.append(rows)
         if not len(rows):
@@ -260,7 +262,8 @@ def train(
         "trained": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }  # fmt: skip
     ordered = {key: regressors[key] for key in sorted(regressors)}
-    predictor = Predictor(dataset.device, hardware, ordered, _rooflines(everything), about, learner, dataset.name)
+    predictor = Predictor(dataset.device, hardware, ordered, _rooflines(everything), about, learner, dataset.name,
+                          sentinel_s)  # fmt: skip
     return Trained(predictor, tuple(rejected), skipped)
 
 
@@ -288,7 +291,7 @@ def _rooflines(everything: Sequence[Rows]) -> dict[str, Roofline]:
         flops = np.broadcast_to(np.asarray(rows.layer.flops(), dtype=float), (len(rows),))
         for dtype in np.unique(rows.layer.dtype) if len(rows) else ():
             some = np.asarray(rows.layer.dtype) == dtype
-            parts.setdefault(str(dtype), []).append(np.stack([flops[some], size[some], rows.runtime_s[some]]))
+            parts.setdefault(str(dtype), []).append(np.stack([flops[some], size[some], (rows.runtime_s / rows.slowdown)[some]]))
     rooflines = {}
     for dtype, chunks in parts.items():
         flops, size, t = np.concatenate(chunks, axis=1)
@@ -299,7 +302,8 @@ def _rooflines(everything: Sequence[Rows]) -> dict[str, Roofline]:
             for a in grid[::2] for b in grid[::2]
         ]  # fmt: skip
         _, a, b = min(costs)
-        rooflines[dtype] = Roofline(fastest[0] * a, fastest[1] * b, float(np.sum(flops) / np.sum(t)) or 1.0)
+        alone = min(grid, key=lambda c: float(np.sum(np.abs(flops / (fastest[0] * c) - t))))
+        rooflines[dtype] = Roofline(fastest[0] * a, fastest[1] * b, fastest[0] * float(alone))
     return rooflines
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,6 +139,7 @@ def _run_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], r
 
 
 def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # a failure here is only a fall-back's
     fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def convert(t: Any) -> Any:
@@ -224,6 +226,7 @@ class _Recorder(TorchDispatchMode):
             self._paths.setdefault(id(module), []).append(name)
         self._stack: list[tuple[int, str]] = []
         self._in_optimizer = False
+        self._assumed: dict[int, tuple[Tensor, bool]] = {}  # the tensor is kept, lest its id be used again
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
         """What was seen."""
@@ -287,33 +290,44 @@ class _Recorder(TorchDispatchMode):
             args, kwargs = _on_meta(args), _on_meta(kwargs)
         tags = getattr(func, "tags", ())
         name = operator.split(".", 1)[-1]
+        if name in ("item", "_local_scalar_dense", "is_nonzero") and id(args[0]) in self._assumed:
+            return self._assumed[id(args[0])][1]
         if name in FREE:
             self.free_calls += not self._in_optimizer
             return func(*args, **kwargs)
+        if operator == "aten._grouped_mm" and args[0].device == META:  # its own meta code takes bfloat16 only
+            output = args[0].new_empty((args[0].shape[0], args[1].shape[-1]))
+            return self._recorded(operator, output, args, kwargs)
         known = operator in BY_OPERATOR or torch.Tag.pointwise in tags or torch.Tag.reduction in tags
-        if not known and not self._in_optimizer:
-            out = self._decomposed(func, args, kwargs)
-            if out is not NotImplemented:
-                return out
-        output = func(*args, **kwargs)
         if self._in_optimizer:
-            return output
-        if not _writes(func) and _is_view(output, args, kwargs):
+            return func(*args, **kwargs)
+        if not known:
+            output = self._decomposed(func, args, kwargs)
+            if output is not NotImplemented:
+                return output
+        output = func(*args, **kwargs)
+        if not _writes(func) and _is_view(output, args, kwargs):  # or numbers from numbers
             self.free_calls += 1
             return output
+        if name in ("all", "any") and isinstance(output, Tensor) and output.is_meta:
+            # a mask that the model made itself is all ones, and nothing is infinite: what a real run would find
+            self._assumed[id(output)] = (output, name == "all")
+        if known and isinstance(self._described(operator, output, args, kwargs, tags), str):
+            parts = self._decomposed(func, args, kwargs)
+            if parts is not NotImplemented:
+                return parts
+        return self._recorded(operator, output, args, kwargs, tags)
+
+    def _recorded(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Any:
+        """Note the call as a layer or as unmodelled; its output."""
         layer = self._described(operator, output, args, kwargs, tags)
         if isinstance(layer, Layer):
             if not _is_empty(output):
                 self.calls.append(LayerCall(self.path, layer))
-        else:
-            reason = layer
-            if known:
-                out = self._decomposed(func, args, kwargs)
-                if out is not NotImplemented:
-                    return output
-            tensors = [t for t in tree_iter((args, kwargs, output)) if isinstance(t, Tensor)]
-            size = sum(t.numel() * t.element_size() for t in tensors)
-            self.unmodelled.append(UnmodelledCall(self.path, operator, reason, size, _dtype_of(args, kwargs, output)))
+            return output
+        tensors = [t for t in tree_iter((args, kwargs, output)) if isinstance(t, Tensor)]
+        size = sum(t.numel() * t.element_size() for t in tensors)
+        self.unmodelled.append(UnmodelledCall(self.path, operator, layer, size, _dtype_of(args, kwargs, output)))
         return output
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -95,7 +95,7 @@ def _distinct(model: str, batch_size: int, seq_len: int | None, named: bool) -> 
     try:
         source = resolve(model)
         module = source.build("meta")
-        inputs = source.inputs(module, InputRequest(batch_size=batch_size, seq_len=seq_len), device="meta")
+        inputs = source.inputs(module, InputRequest(batch_size=batch_size, seq_len=seq_len))
         traced = trace(module, inputs.args, inputs.kwargs)
     except NeuralPowerError:
         if named:  # by the user; of our own list, a network that this version of a library no longer builds is passed over

@@ -63,9 +63,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr: stdout is the answers'
     prepare_process(int(os.environ["OMP_NUM_THREADS"]))
-    sentinel, generator = Sentinel(), random.Random(0)
-    for _ in range(50):
-        sentinel()
+    sentinel, generator = Sentinel().settle(), random.Random(0)
     for line in sys.stdin:
         request = json.loads(line)
         try:

@@ -20,7 +20,6 @@ from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, same_rank
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-MEMORY_FORMAT = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +109,7 @@ class Convolution(Layer):
 
     def build(self, device: torch.device) -> Call:
         """The functional call."""
-        x = self.tensor(self.batch, self.in_channels, *self.sizes("in"), device=device)
-        if self.channels_last:
-            x = x.contiguous(memory_format=MEMORY_FORMAT[len(self.axes)])
+        x = image(self, self.batch, self.in_channels, self.sizes("in"), device)
         bias = self.tensor(self.out_channels, device=device) if self.bias else None
         given = {"input": x, "weight": self.weight(device), "bias": bias, "groups": self.groups}
         for name in set(self.argument_order) - set(given):
@@ -196,12 +193,18 @@ class Convolution(Layer):
         fields |= {f"in_{axis}": size for axis, size in zip(cls.axes, sizes, strict=True)}
         return cls(
             batch=draw.choice((1, 1, 1, 2, 4, 8, draw.octaves(1, 32))), in_channels=inner, out_channels=outer,
-            groups=groups, bias=draw.chance(0.4), channels_last=len(cls.axes) == 2 and draw.chance(0.05),
+            groups=groups, bias=draw.chance(0.4), channels_last=inner > 1 and draw.chance(0.06 if len(cls.axes) == 2 else 0.3),
             **{name: value for name, value in fields.items() if name in cls.field_names()},
         )  # fmt: skip
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether an image tensor lies in memory with its channels side by side, and not also the other way."""
-    memory_format = MEMORY_FORMAT.get(x.dim() - 2)
-    return memory_format is not None and x.is_contiguous(memory_format=memory_format) and not x.is_contiguous()
+    """Whether x [batch, channels, *sizes] lies in memory with its channels side by side."""
+    return x.shape[1] > 1 and x.stride(1) == 1 and x.numel() > x.shape[0] * x.shape[1] and not x.is_contiguous()
+
+
+def image(layer: Any, batch: int, channels: int, sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """A random x [batch, channels, *sizes], in the memory format of `layer`."""
+    if layer.channels_last:
+        return torch.movedim(layer.tensor(batch, *sizes, channels, device=device), -1, 1)
+    return torch.as_tensor(layer.tensor(batch, channels, *sizes, device=device))

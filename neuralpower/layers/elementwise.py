@@ -27,7 +27,8 @@ SCALAR = {"add", "mul", "sub", "div", "ge", "gt", "le", "lt", "eq", "ne", "remai
 
 @layer_kind("elementwise", "aten.where", "aten.masked_fill", "aten.masked_fill_", "aten.rsub", "aten.square", "aten.dropout",
             "aten.clip", "aten.true_divide", "aten.multiply", "aten.isin", "aten.nan_to_num", "aten.special_expit",
-            "aten.lerp", "aten.addcmul", "aten.addcdiv", "aten.logical_not", "aten.bernoulli", "aten.bernoulli_")  # fmt: skip
+            "aten.lerp", "aten.addcmul", "aten.addcdiv", "aten.logical_not", "aten.bernoulli", "aten.bernoulli_",
+            "aten.floor_divide", "aten._weight_norm_interface")  # fmt: skip
 @dataclass(frozen=True, kw_only=True)
 class Elementwise(Pointwise):
     """y = function(a, b, ...); the operators that torch tags as pointwise come here, too."""
@@ -43,9 +44,9 @@ class Elementwise(Pointwise):
         name = operator.removeprefix("aten.")
         y = output[0] if isinstance(output, (tuple, list)) else output
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
-        if not isinstance(y, Tensor) or not tensors:
-            raise Unmodelled(f"{operator} without a tensor")
-        operands = [t for t in tensors if t.numel() > 1] or tensors[:1]
+        if not isinstance(y, Tensor):
+            raise Unmodelled(f"{operator} returns no tensor")
+        operands = [t for t in tensors if t.numel() > 1] or [y]
         full = [t for t in operands if t.shape == y.shape]
         runs = [run for run in (contiguous_run(t, y) for t in full) if run]
         inplace = name.endswith("_") and not name.endswith("__")

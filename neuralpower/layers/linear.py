@@ -37,13 +37,13 @@ class Linear(Layer):
             if vector.dim() != 1:
                 raise Unmodelled("addmm with a matrix to add")
             return cls(rows=x.shape[0], in_features=x.shape[1], out_features=weight.shape[1], bias=True,
-                       transposed=weight.stride(0) == 1 and weight.shape[1] > 1)  # fmt: skip
+                       transposed=weight.stride(0) == 1 or 1 in weight.shape)  # fmt: skip
         x, weight = args[:2]
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
         if weight.dim() != 2:
             raise Unmodelled(f"linear with weights of shape {tuple(weight.shape)}")
         return cls(rows=x.numel() // max(x.shape[-1], 1), in_features=x.shape[-1], out_features=weight.shape[0],
-                   bias=bias is not None)  # fmt: skip
+                   bias=bias is not None, transposed=weight.stride(0) != 1 or 1 in weight.shape)  # fmt: skip
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -54,7 +54,7 @@ class Linear(Layer):
         else:
             inner, out = draw.size(8, 8192), draw.size(1, 8192)
         return cls(rows=rows, in_features=inner, out_features=out, bias=draw.chance(0.6),
-                   transposed=draw.chance(0.85) or out == 1)  # fmt: skip
+                   transposed=draw.chance(0.85) or 1 in (inner, out))  # fmt: skip
 
     def build(self, device: torch.device) -> Call:
         """The functional call, weights as they lie in the network."""

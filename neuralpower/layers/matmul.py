@@ -13,7 +13,7 @@ from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to,
 from neuralpower.layers.registry import layer_kind
 
 # position of the left operand among the arguments
-LEFT = {"aten.bmm": 0, "aten.mm": 0, "aten.mv": 0, "aten.dot": 0, "aten.baddbmm": 1, "aten.addmv": 1}
+LEFT = {"aten.bmm": 0, "aten.mm": 0, "aten.mv": 0, "aten.dot": 0, "aten.baddbmm": 1, "aten.addmv": 1, "aten._grouped_mm": 0}
 
 
 @layer_kind("matmul", *LEFT)
@@ -34,6 +34,10 @@ class Matmul(Layer):
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """The products with and without a batch axis or an added matrix; vectors count as thin matrices."""
         left, right = args[LEFT[operator]], args[LEFT[operator] + 1]
+        if operator == "aten._grouped_mm":  # tokens sorted by expert; how many each gets is data, equal shares are assumed
+            if left.dim() != 2 or right.dim() != 3:
+                raise Unmodelled(f"grouped product of {tuple(left.shape)} and {tuple(right.shape)}")
+            left = left.new_empty((right.shape[0], -(-left.shape[0] // right.shape[0]), left.shape[1]))
         if left.dim() == 1:
             left = left.unsqueeze(0)
         if right.dim() == 1:

@@ -36,7 +36,7 @@ FUNCTIONS = {
     "triangle": ("tril", "triu", "tril_", "triu_"),
     "scan": ("cumsum", "cumprod", "cummax", "logcumsumexp"),
     "sort": ("sort", "topk", "argsort", "unique", "nonzero", "bincount", "searchsorted", "bucketize", "multinomial",
-             "kthvalue", "masked_select", "unique_consecutive", "_unique2", "nonzero_static"),
+             "kthvalue", "histc", "masked_select", "unique_consecutive", "_unique2", "nonzero_static"),
     "upsample_nearest": ("upsample_nearest2d", "upsample_nearest1d", "_upsample_nearest_exact2d"),
     "upsample_linear": ("upsample_bilinear2d", "upsample_linear1d", "_upsample_bilinear2d_aa", "grid_sampler_2d",
                         "grid_sampler"),
@@ -125,8 +125,8 @@ class Movement(Pointwise):
             "sort": (torch.argsort, x, -1),
         }  # fmt: skip
         if function == "repeat":
-            half = x[: max(rows // 2, 1)]
-            return Call(Tensor.repeat, (half, max(rows // half.shape[0], 1), 1), warm=(x,))
+            times = 2 if rows % 2 == 0 else 1
+            return Call(Tensor.repeat, (x[: rows // times], times, 1), warm=(x,))
         operator, *arguments = table[function]
         return Call(operator, tuple(arguments), warm=(x,))
 

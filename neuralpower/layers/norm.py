@@ -56,7 +56,8 @@ class Norm(Layer):
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """Layer norms of transformers, batch norms of convolutional networks."""
-        function = draw.choice(("layer", "layer", "layer", "batch", "batch", "batch", "group", "rms", "instance"))
+        function = draw.choice(("layer", "layer", "layer", "batch", "batch", "batch", "group", "rms", "instance",
+                                "batch_training"))  # fmt: skip
         strided = draw.chance(0.08)
         if function in ("layer", "rms"):
             rows = draw.octaves(1, 16) if draw.chance(0.2) else draw.octaves(8, 16384)

@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms, same_rank
-from neuralpower.layers.convolution import MEMORY_FORMAT, is_channels_last
+from neuralpower.layers.convolution import image, is_channels_last
 from neuralpower.layers.registry import layer_kind
 
 FUNCTIONS = {"max": F.max_pool2d, "avg": F.avg_pool2d, "adaptive_avg": F.adaptive_avg_pool2d,
@@ -66,9 +66,11 @@ class Pool2d(Layer):
             stride, padding = read("stride", 2, kernel), read("padding", 3, 0)
             if rank == 1:
                 kernel, stride, padding = (1, *kernel), (1, *stride), (0, *padding)
+            # a window in ceil mode may reach beyond the map; what it reads is the map
+            kernel = tuple(min(k, s + 2 * p) for k, s, p in zip(kernel, sizes, padding, strict=True))
         return cls(function=function, batch=shape[0], channels=shape[1], in_height=sizes[0], in_width=sizes[1],
                    kernel_height=kernel[0], kernel_width=kernel[1], stride_height=stride[0], stride_width=stride[1],
-                   padding_height=padding[0], padding_width=padding[1], channels_last=is_channels_last(x))  # fmt: skip
+                   padding_height=padding[0], padding_width=padding[1], channels_last=x.dim() > 2 and is_channels_last(x))  # fmt: skip
 
     @property
     def images(self) -> Any:
@@ -106,9 +108,7 @@ class Pool2d(Layer):
 
     def build(self, device: torch.device) -> Call:
         """The functional call."""
-        x = self.tensor(self.batch, self.channels, self.in_height, self.in_width, device=device)
-        if self.channels_last:
-            x = x.contiguous(memory_format=MEMORY_FORMAT[2])
+        x = image(self, self.batch, self.channels, (self.in_height, self.in_width), device)
         function = FUNCTIONS[self.function]
         if self.function.startswith("adaptive"):
             size = (self.in_height // self.stride_height, self.in_width // self.stride_width)

@@ -105,11 +105,11 @@ def prediction_csv(prediction: Prediction, path: Path) -> None:
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
     """Predicted beside measured, then the errors of neuralpower and of the two simplest predictors."""
     rows = [
-        [e.case.label, quantity(e.prediction.runtime_s.value, "s"), quantity(e.measured_s, "s"), quantity(e.corrected_s, "s"),
+        [e.case.label, quantity(e.prediction.runtime_s.value, "s"), quantity(e.measured_s, "s"), f"{e.slowdown:.2f}", quantity(e.corrected_s, "s"),
          f"{e.error(corrected=False):+.1%}", f"{e.error():+.1%}", f"{e.noise:.1%}", f"{e.prediction.coverage:.1%}"]
         for e in evaluations
     ]  # fmt: skip
-    header = ["network", "predicted", "measured", "corrected", "error raw", "error", "noise", "coverage"]
+    header = ["network", "predicted", "measured", "slow-down", "corrected", "error raw", "error", "noise", "coverage"]
     parts = [grid(header, rows), ""]
     lines = []
     for name, predicted in _predictors():
@@ -133,7 +133,7 @@ def evaluation_json(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     networks = [
         {"model": e.case.model, "batch_size": e.case.batch_size, "seq_len": e.case.seq_len,
          "predicted_s": e.prediction.runtime_s.to_json(), "measured_s": e.measured_s, "corrected_s": e.corrected_s,
-         "samples_s": list(e.timing.samples_s), "sentinel_slowdown": e.timing.sentinel_slowdown, "noise": e.noise,
+         "samples_s": list(e.timing.samples_s), "slowdown": e.slowdown, "noise": e.noise,
          "error": e.error(), "error_raw": e.error(corrected=False), "coverage": e.prediction.coverage,
          "roofline_s": e.roofline_s, "flops_only_s": e.flops_only_s}
         for e in evaluations

@@ -1,0 +1,108 @@
+"""The shape of the package: who may import whom, and what `--help` costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "neuralpower"
+
+# A module imports only from itself and from those above it.
+ORDER = (
+    "errors",
+    "layers",
+    "zoo",
+    "devices",
+    "inputs",
+    "sources",
+    "trace",
+    "measure",
+    "dataset",
+    "collect",
+    "regress",
+    "predictor",
+    "compose",
+    "evaluate",
+    "report",
+    "cli",
+)
+FILES = sorted(PACKAGE.rglob("*.py"))
+ANYONE = {"__version__"}  # what neuralpower/__init__.py itself defines
+
+
+def imported(source: str, package: tuple[str, ...]) -> Iterator[str]:
+    """What a file of that package imports from neuralpower, anywhere in it: a module, or a name in `ANYONE`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) + 1 - node.level]] if node.level else []
+            base += node.module.split(".") if node.module else []
+            names = [[*base, alias.name] for alias in node.names]
+        else:
+            continue
+        yield from (name[1] for name in names if name[0] == "neuralpower" and len(name) > 1)
+
+
+def place(file: Path) -> str:
+    """The entry of `ORDER` that a file belongs to; "" for neuralpower/__init__.py."""
+    first = file.relative_to(PACKAGE).parts[0]
+    return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def refused(source: str, module: str, package: tuple[str, ...]) -> list[str]:
+    """What a file of `module` imports although it does not stand above it."""
+    allowed = {*ANYONE, *ORDER[: ORDER.index(module) + 1]} if module else set()
+    return [name for name in imported(source, package) if name not in allowed]
+
+
+def test_every_module_has_its_place_in_the_order() -> None:
+    assert {place(file) for file in FILES} - {""} <= set(ORDER), "enter the new module in ORDER"
+
+
+@pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(PACKAGE)) for file in FILES])
+def test_a_module_imports_only_from_those_above_it(file: Path) -> None:
+    package = ("neuralpower", *file.relative_to(PACKAGE).parts[:-1])
+    assert refused(file.read_text(encoding="utf-8"), place(file), package) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import neuralpower.cli", ["cli"]),
+        ("import neuralpower.errors, neuralpower.report.table", ["report"]),
+        ("from neuralpower import cli, errors, __version__", ["cli"]),
+        ("from neuralpower.trace import trace", ["trace"]),
+        ("from .. import trace", ["trace"]),
+        ("from ..report import table", ["report"]),
+        ("def f():\n    from neuralpower.predictor import Predictor", ["predictor"]),
+        ("from . import base\nfrom .base import Layer\nfrom neuralpower.layers.base import Layer", []),
+        ("import torch\nfrom torch import nn", []),
+    ],
+)
+def test_an_import_from_below_is_seen(source: str, names: list[str]) -> None:
+    assert refused(source, "layers", ("neuralpower", "layers")) == names
+
+
+def test_help_does_not_import_torch() -> None:
+    program = (
+        "import sys\n"
+        "from neuralpower.cli import main\n"
+        "sys.argv = ['neuralpower', '--help']\n"
+        "try:\n"
+        "    status = main()\n"
+        "except SystemExit as stop:\n"
+        "    status = stop.code\n"
+        "assert not status, status\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=PACKAGE.parent, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "predict" in done.stdout
