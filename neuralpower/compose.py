@@ -99,21 +99,52 @@ class Prediction:
     def to_json(self) -> dict[str, object]:
         """The contract of `predict --json`."""
         layers = [
-            {"path": row.path, "kind": row.kind, "count": row.count, "runtime_s": row.runtime_s, "power_w": None,
-             "energy_j": None, "flops": row.flops, "bytes": row.bytes, "bound": row.bound, "share": row.share,
-             "basis": row.basis}
+            {
+                "path": row.path,
+                "kind": row.kind,
+                "count": row.count,
+                "runtime_s": row.runtime_s,
+                "power_w": None,
+                "energy_j": None,
+                "flops": row.flops,
+                "bytes": row.bytes,
+                "bound": row.bound,
+                "share": row.share,
+                "basis": row.basis,
+            }
             for row in self.rows
-        ]  # fmt: skip
+        ]
         return {
-            "schema": SCHEMA, "model": self.model, "predictor": self.predictor, "device": self.device,
-            "batch_size": self.batch_size, "dtype": self.dtype, "phase": self.phase, "runtime_s": self.runtime_s.to_json(),
-            "power_w": None, "energy_j": None, "memory_bytes": None,
-            "power_reason": "the predictor was learnt from runtimes alone", "flops": self.flops,
-            "parameters": self.parameters, "coverage": self.coverage, "extrapolated": self.extrapolated, "basis": self.basis,
-            "unmodelled": [{"operator": u.operator, "reason": u.reason, "count": u.count, "runtime_s": u.runtime_s,
-                            "share": u.share} for u in self.unmodelled],
-            "trace": {"method": self.method, "notes": list(self.notes)}, "layers": layers,
-        }  # fmt: skip
+            "schema": SCHEMA,
+            "model": self.model,
+            "predictor": self.predictor,
+            "device": self.device,
+            "batch_size": self.batch_size,
+            "dtype": self.dtype,
+            "phase": self.phase,
+            "runtime_s": self.runtime_s.to_json(),
+            "power_w": None,
+            "energy_j": None,
+            "memory_bytes": None,
+            "power_reason": "the predictor was learnt from runtimes alone",
+            "flops": self.flops,
+            "parameters": self.parameters,
+            "coverage": self.coverage,
+            "extrapolated": self.extrapolated,
+            "basis": self.basis,
+            "unmodelled": [
+                {
+                    "operator": u.operator,
+                    "reason": u.reason,
+                    "count": u.count,
+                    "runtime_s": u.runtime_s,
+                    "share": u.share,
+                }
+                for u in self.unmodelled
+            ],
+            "trace": {"method": self.method, "notes": list(self.notes)},
+            "layers": layers,
+        }
 
 
 def compose(
@@ -131,28 +162,60 @@ def compose(
     for index in grouped.values():
         layer, n, first = layers[index[0]], len(index), index[0]
         flops, size = int(layer.flops()), int(sum(layer.bytes()))
-        rows.append(Row(
-            _ranges([trace.calls[i].path for i in index]), layer.kind, n, n * float(estimates.runtime_s[first]),
-            n * float(estimates.low_s[first]), n * float(estimates.high_s[first]), n * flops, n * size,
-            "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory", str(estimates.basis[first]),
-        ))  # fmt: skip
+        rows.append(
+            Row(
+                _ranges([trace.calls[i].path for i in index]),
+                layer.kind,
+                n,
+                n * float(estimates.runtime_s[first]),
+                n * float(estimates.low_s[first]),
+                n * float(estimates.high_s[first]),
+                n * flops,
+                n * size,
+                "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",
+                str(estimates.basis[first]),
+            )
+        )
     unknown: dict[tuple[str, str], list[float]] = {}
     for missing in trace.unmodelled:
         seconds = missing.bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S
         unknown.setdefault((missing.operator, missing.reason), []).append(seconds)
-        rows.append(Row(missing.path, missing.operator, 1, seconds, seconds / 3, 3 * seconds, 0, missing.bytes, "memory",
-                        ROOFLINE))  # fmt: skip
+        rows.append(
+            Row(
+                missing.path,
+                missing.operator,
+                1,
+                seconds,
+                seconds / 3,
+                3 * seconds,
+                0,
+                missing.bytes,
+                "memory",
+                ROOFLINE,
+            )
+        )
     total = sum(row.runtime_s for row in rows) or 1e-12
     shared = tuple(_with_share(row, total) for row in rows)
     return Prediction(
-        model=model, predictor=predictor.name, device=predictor.device, batch_size=batch_size, dtype=dtype, phase=phase,
-        runtime_s=_total(rows), rows=shared,
-        unmodelled=tuple(Unmodelled(operator, reason, len(times), sum(times), sum(times) / total)
-                         for (operator, reason), times in unknown.items()),
-        flops=trace.flops, parameters=trace.parameters,
+        model=model,
+        predictor=predictor.name,
+        device=predictor.device,
+        batch_size=batch_size,
+        dtype=dtype,
+        phase=phase,
+        runtime_s=_total(rows),
+        rows=shared,
+        unmodelled=tuple(
+            Unmodelled(operator, reason, len(times), sum(times), sum(times) / total)
+            for (operator, reason), times in unknown.items()
+        ),
+        flops=trace.flops,
+        parameters=trace.parameters,
         coverage=1 - sum(row.share for row in shared if row.basis == ROOFLINE),
-        extrapolated=sum(row.share for row in shared if row.basis == EXTRAPOLATED), method=trace.method, notes=trace.notes,
-    )  # fmt: skip
+        extrapolated=sum(row.share for row in shared if row.basis == EXTRAPOLATED),
+        method=trace.method,
+        notes=trace.notes,
+    )
 
 
 def _with_share(row: Row, total: float) -> Row:
@@ -194,15 +257,26 @@ def _runs(names: Sequence[str]) -> str:
     return ",".join(parts)
 
 
-def _merged(rows: Sequence[Row], path_of: Callable[[Row], str], kind_of: Callable[[Row], str], in_order: bool = False) -> list[Row]:
+def _merged(
+    rows: Sequence[Row], path_of: Callable[[Row], str], kind_of: Callable[[Row], str], in_order: bool = False
+) -> list[Row]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((path_of(row), kind_of(row)), []).append(row)
     merged = [
-        Row(path, kind or ", ".join(sorted({r.kind for r in some})), sum(r.count for r in some),
-            sum(r.runtime_s for r in some), sum(r.low_s for r in some), sum(r.high_s for r in some),
-            sum(r.flops for r in some), sum(r.bytes for r in some), max(some, key=lambda r: r.runtime_s).bound,
-            max((r.basis for r in some), key=BASES.index), sum(r.share for r in some))
+        Row(
+            path,
+            kind or ", ".join(sorted({r.kind for r in some})),
+            sum(r.count for r in some),
+            sum(r.runtime_s for r in some),
+            sum(r.low_s for r in some),
+            sum(r.high_s for r in some),
+            sum(r.flops for r in some),
+            sum(r.bytes for r in some),
+            max(some, key=lambda r: r.runtime_s).bound,
+            max((r.basis for r in some), key=BASES.index),
+            sum(r.share for r in some),
+        )
         for (path, kind), some in groups.items()
-    ]  # fmt: skip
+    ]
     return merged if in_order else sorted(merged, key=lambda row: -row.runtime_s)

@@ -206,12 +206,16 @@ def _read_meta(folder: Path) -> dict[str, Any]:
     try:
         meta = json.loads(file.read_text())
     except FileNotFoundError:
-        raise DatasetError(f'{folder}: has no dataset.json; it needs at least {{"schema": 1, "device": "..."}}') from None
+        raise DatasetError(
+            f'{folder}: has no dataset.json; it needs at least {{"schema": 1, "device": "..."}}'
+        ) from None
     except (ValueError, OSError) as error:
         raise DatasetError(f"{file}: is no JSON ({error}); write it again") from None
     if not isinstance(meta, dict) or meta.get("schema") != SCHEMA or not meta.get("device"):
         found = meta.get("schema") if isinstance(meta, dict) else meta
-        raise DatasetError(f"{file}: schema {found!r} and a device are given; schema {SCHEMA} and a device name are needed")
+        raise DatasetError(
+            f"{file}: schema {found!r} and a device are given; schema {SCHEMA} and a device name are needed"
+        )
     return meta
 
 
@@ -244,8 +248,9 @@ def seal(folder: Path) -> dict[str, int]:
             if table[column].dtype == np.float64 and column not in ("runtime_s", "energy_j", "power_w"):
                 table = table.assign(**{column: table[column].astype(np.float32)})
         if "samples_s" in table:
-            table = table.assign(samples_s=[np.asarray(v, dtype=np.float32) if v is not None else None
-                                            for v in table["samples_s"]])  # fmt: skip
+            table = table.assign(
+                samples_s=[np.asarray(v, dtype=np.float32) if np.ndim(v) else None for v in table["samples_s"]]
+            )
         aside = folder / f"{kind}.parquet.new"
         table.to_parquet(aside, index=False, compression="zstd")
         if len(pd.read_parquet(aside, columns=["runtime_s"])) != len(table):
@@ -342,9 +347,13 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None) -> R
     slowdown = table["sentinel_s"].to_numpy(dtype=np.float64) / sentinel_s if known else np.ones(len(table))
     rejected = tuple(Rejected(kind, int(i) + 2, str(reasons[i])) for i in np.flatnonzero(~keep))
     return Rows(
-        kind, as_columns(layer_kind, {name: values[keep] for name, values in columns.items()}), runtime[keep],
-        np.where(np.isfinite(slowdown), slowdown, 1.0)[keep], config[keep], rejected,
-    )  # fmt: skip
+        kind,
+        as_columns(layer_kind, {name: values[keep] for name, values in columns.items()}),
+        runtime[keep],
+        np.where(np.isfinite(slowdown), slowdown, 1.0)[keep],
+        config[keep],
+        rejected,
+    )
 
 
 def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:

@@ -45,7 +45,7 @@ class DeviceError(NeuralPowerError):
     exit_code = 4
 
 
-class Unmodelled(Exception):
+class Unmodelled(Exception):  # noqa: N818  # a verdict on a call, not a fault
     """An operator call that a layer kind's fields cannot describe; the text says why."""
 
 

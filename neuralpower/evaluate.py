@@ -127,12 +127,17 @@ def evaluate(
         timings = time_calls([_built(cases[i]) for i in group], sentinel, generator, rounds=rounds)
         for i, timing in zip(group, timings, strict=True):
             if isinstance(timing, Exception):
-                raise ModelError(f"{cases[i].label}: its forward raises {type(timing).__name__}: {timing}; nothing to measure")
+                raise ModelError(
+                    f"{cases[i].label}: its forward raises {type(timing).__name__}: {timing}; nothing to measure"
+                )
             prediction, traced = predicted[i]
             roof = predictor.roofline(cases[i].dtype)
             roofline_s = sum(float(roof.seconds(layer.flops(), sum(layer.bytes()))) for layer in traced.layers)
-            results.append(Evaluation(cases[i], prediction, timing, roofline_s, traced.flops / roof.flops_only_per_s,
-                                      predictor.sentinel_s))  # fmt: skip
+            results.append(
+                Evaluation(
+                    cases[i], prediction, timing, roofline_s, traced.flops / roof.flops_only_per_s, predictor.sentinel_s
+                )
+            )
     return results
 
 
@@ -154,7 +159,9 @@ def _built(case: Case) -> Call:
     return Call(module, tuple(inputs.args), dict(inputs.kwargs), warm=tensors)
 
 
-def summary(evaluations: Sequence[Evaluation], predicted: Callable[[Evaluation], float], corrected: bool = True) -> Summary:
+def summary(
+    evaluations: Sequence[Evaluation], predicted: Callable[[Evaluation], float], corrected: bool = True
+) -> Summary:
     """Errors of `predicted` against the measured times."""
     from scipy.stats import spearmanr
 
@@ -162,5 +169,11 @@ def summary(evaluations: Sequence[Evaluation], predicted: Callable[[Evaluation],
     values = np.array([predicted(e) for e in evaluations])
     error = values / measured - 1
     rank = float(spearmanr(values, measured).statistic) if len(error) > 2 else float("nan")
-    return Summary(len(error), float(np.mean(np.abs(error))), float(np.median(np.abs(error))),
-                   float(np.sqrt(np.mean(error**2))), float(error[np.argmax(np.abs(error))]), rank)  # fmt: skip
+    return Summary(
+        len(error),
+        float(np.mean(np.abs(error))),
+        float(np.median(np.abs(error))),
+        float(np.sqrt(np.mean(error**2))),
+        float(error[np.argmax(np.abs(error))]),
+        rank,
+    )

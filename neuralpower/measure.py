@@ -63,12 +63,20 @@ class Timing:
         """Columns of a dataset row."""
         q25, median, q75 = (float(q) for q in np.percentile(self.samples_s, (25, 50, 75)))
         return {
-            "runtime_s": self.runtime_s, "runtime_median_s": median, "runtime_q25_s": q25, "runtime_q75_s": q75,
-            "runtime_min_s": min(self.samples_s), "n": len(self.samples_s), "samples_s": list(self.samples_s),
-            "first_call_s": self.first_call_s, "sentinel_s": self.sentinel_s,
+            "runtime_s": self.runtime_s,
+            "runtime_median_s": median,
+            "runtime_q25_s": q25,
+            "runtime_q75_s": q75,
+            "runtime_min_s": min(self.samples_s),
+            "n": len(self.samples_s),
+            "samples_s": list(self.samples_s),
+            "first_call_s": self.first_call_s,
+            "sentinel_s": self.sentinel_s,
             "sentinel_slowdown": self.sentinel_slowdown,
-            "nivcsw_per_call": self.switches_per_call, "minflt_per_call": self.faults_per_call, "steal": self.steal,
-        }  # fmt: skip
+            "nivcsw_per_call": self.switches_per_call,
+            "minflt_per_call": self.faults_per_call,
+            "steal": self.steal,
+        }
 
 
 class Sentinel:
@@ -150,12 +158,18 @@ def time_calls(
     usual = float(np.percentile(sentinel.times, 10)) if alive else 1.0
     return [
         Timing(
-            tuple(samples[i]), f, float(np.percentile(sentinels[i], 10)), float(np.median(sentinels[i])) / usual,
-            switches[i] / len(samples[i]), faults[i] / len(samples[i]), steal,
+            tuple(samples[i]),
+            f,
+            float(np.percentile(sentinels[i], 10)),
+            float(np.median(sentinels[i])) / usual,
+            switches[i] / len(samples[i]),
+            faults[i] / len(samples[i]),
+            steal,
         )
-        if isinstance(f, float) else f
+        if isinstance(f, float)
+        else f
         for i, f in enumerate(first)
-    ]  # fmt: skip
+    ]
 
 
 def _warm_up(call: Call, clock_ns: Callable[[], int], limit_s: float = 0.1) -> float | Exception:

@@ -1,6 +1,6 @@
 """Dataset -> Predictor: one regressor per kind, group, dtype and phase; a JSON file in and out, no pickle.
 
-    Predictor.estimate(layers) -> Estimates     seconds with 90 % bounds, and how each is known
+Predictor.estimate(layers) -> Estimates     seconds with 90 % bounds, and how each is known
 """
 
 from __future__ import annotations
@@ -84,8 +84,10 @@ class Predictor:
         """Raise PredictorError unless it knows the dtype and the phase."""
         for what, asked, has in (("dtype", dtype, self.dtypes), ("phase", phase, self.phases)):
             if asked not in has:
-                raise PredictorError(f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: it has "
-                                     f"{', '.join(has)}; choose one of them, or collect-data --{what} {asked}")  # fmt: skip
+                raise PredictorError(
+                    f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: it has "
+                    f"{', '.join(has)}; choose one of them, or collect-data --{what} {asked}"
+                )
 
     def estimate(self, layers: Sequence[Layer]) -> Estimates:
         """Each layer's time; equal layers are computed once."""
@@ -140,20 +142,27 @@ class Predictor:
     def formula(self, key: Key) -> str:
         """The base of one regressor in plain text; dimensions are the kind's fields."""
         r = self.regressors[key]
-        parts = [f"{weight:.4g}" + ("" if str(term) == "1" else f" {term}") for term, weight in zip(r.terms, r.weights, strict=True)]
+        parts = [
+            f"{weight:.4g}" + ("" if str(term) == "1" else f" {term}")
+            for term, weight in zip(r.terms, r.weights, strict=True)
+        ]
         kind, dtype, phase, group = key
         return f"{kind}[{group}, {dtype}, {phase}] seconds = " + " + ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
         """The whole predictor as plain values."""
         return {
-            "schema": SCHEMA, "neuralpower": __version__, "device": self.device, "learner": self.learner,
+            "schema": SCHEMA,
+            "neuralpower": __version__,
+            "device": self.device,
+            "learner": self.learner,
             "sentinel_s": self.sentinel_s,
-            "hardware": dataclasses.asdict(self.hardware), "dataset": dict(self.dataset),
+            "hardware": dataclasses.asdict(self.hardware),
+            "dataset": dict(self.dataset),
             "units": {"runtime": "s", "flops": "FLOP (1 multiply-add = 2)", "bytes": "B"},
             "rooflines": {dtype: dataclasses.asdict(roofline) for dtype, roofline in self.rooflines.items()},
             "regressors": [_regressor_to_json(key, r) for key, r in self.regressors.items()],
-        }  # fmt: skip
+        }
 
     def save(self, path: Path) -> None:
         """Write the JSON file; raises DatasetError where it cannot be written."""
@@ -164,16 +173,28 @@ class Predictor:
     def from_json(cls, data: Mapping[str, Any], name: str = "") -> Predictor:
         """The reverse of `to_json`; raises PredictorError for another schema or missing parts."""
         if data.get("schema") != SCHEMA:
-            raise PredictorError(f"predictor {name!r} has schema {data.get('schema')!r}, this version reads {SCHEMA}; "
-                                 "train it again with train-predictor")  # fmt: skip
+            raise PredictorError(
+                f"predictor {name!r} has schema {data.get('schema')!r}, this version reads {SCHEMA}; "
+                "train it again with train-predictor"
+            )
         try:
             regressors = dict(_regressor_from_json(r) for r in data["regressors"])
             rooflines = {dtype: Roofline(**r) for dtype, r in data["rooflines"].items()}
-            return cls(data["device"], Hardware(**data["hardware"]), regressors, rooflines, data["dataset"],
-                       data.get("learner", "hybrid"), name, data.get("sentinel_s"))  # fmt: skip
+            return cls(
+                data["device"],
+                Hardware(**data["hardware"]),
+                regressors,
+                rooflines,
+                data["dataset"],
+                data.get("learner", "hybrid"),
+                name,
+                data.get("sentinel_s"),
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PredictorError(f"predictor {name!r} is incomplete ({type(error).__name__}: {error}); "
-                                 "train it again with train-predictor") from None  # fmt: skip
+            raise PredictorError(
+                f"predictor {name!r} is incomplete ({type(error).__name__}: {error}); "
+                "train it again with train-predictor"
+            ) from None
 
 
 def describe(columns: Layer, hardware: Hardware, runtime_s: Any = None, config: Any = None) -> Problem:
@@ -190,9 +211,15 @@ def describe(columns: Layer, hardware: Hardware, runtime_s: Any = None, config: 
     axes = {name: np.log2(np.maximum(value, 1)) for name, value in dimensions.items()}
     features = {**axes, "flops": np.log2(flops + 1), "bytes": np.log2(size + 1), **columns.features()}
     return Problem(
-        dimensions, special, np.column_stack([full(v) for v in features.values()]), tuple(features), axes,
-        full(0.0 if runtime_s is None else runtime_s), np.arange(count) if config is None else config, flops + size,
-    )  # fmt: skip
+        dimensions,
+        special,
+        np.column_stack([full(v) for v in features.values()]),
+        tuple(features),
+        axes,
+        full(0.0 if runtime_s is None else runtime_s),
+        np.arange(count) if config is None else config,
+        flops + size,
+    )
 
 
 @dataclass(frozen=True)
@@ -246,8 +273,10 @@ def train(
             problems[key] = describe(part.layer, hardware, part.runtime_s / part.slowdown, part.config)
     if not problems:
         found = sum(len(rows) for rows in everything)
-        raise DatasetError(f"{dataset.path}: {found} usable rows, {len(rejected)} left out, no kind has {FEWEST_ROWS}; "
-                           "collect more, or mend the rows")  # fmt: skip
+        raise DatasetError(
+            f"{dataset.path}: {found} usable rows, {len(rejected)} left out, no kind has {FEWEST_ROWS}; "
+            "collect more, or mend the rows"
+        )
     order = sorted(problems, key=lambda key: -len(problems[key]))
     fits = joblib.Parallel(n_jobs=jobs, return_as="generator")(
         joblib.delayed(fit)(problems[key], learner, seed) for key in order
@@ -257,13 +286,17 @@ def train(
         regressors[key] = regressor
         show(key, regressor)
     about = {
-        "name": dataset.name, "rows": int(sum(len(rows) for rows in everything)), "rejected": len(rejected),
-        "hardware": dataset.meta.get("hardware", {}), "sessions": dataset.meta.get("sessions", []),
+        "name": dataset.name,
+        "rows": int(sum(len(rows) for rows in everything)),
+        "rejected": len(rejected),
+        "hardware": dataset.meta.get("hardware", {}),
+        "sessions": dataset.meta.get("sessions", []),
         "trained": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-    }  # fmt: skip
+    }
     ordered = {key: regressors[key] for key in sorted(regressors)}
-    predictor = Predictor(dataset.device, hardware, ordered, _rooflines(everything), about, learner, dataset.name,
-                          sentinel_s)  # fmt: skip
+    predictor = Predictor(
+        dataset.device, hardware, ordered, _rooflines(everything), about, learner, dataset.name, sentinel_s
+    )
     return Trained(predictor, tuple(rejected), skipped)
 
 
@@ -271,15 +304,24 @@ def _rows_at(rows: Rows, index: np.ndarray) -> Rows:
     columns = object.__new__(type(rows.layer))
     for name in rows.layer.field_names():
         object.__setattr__(columns, name, getattr(rows.layer, name)[index])
-    return dataclasses.replace(rows, layer=columns, runtime_s=rows.runtime_s[index], slowdown=rows.slowdown[index],
-                               config=rows.config[index], rejected=())  # fmt: skip
+    return dataclasses.replace(
+        rows,
+        layer=columns,
+        runtime_s=rows.runtime_s[index],
+        slowdown=rows.slowdown[index],
+        config=rows.config[index],
+        rejected=(),
+    )
 
 
 def _hardware(meta: Mapping[str, Any]) -> Hardware:
     given = meta.get("hardware") or {}
     default = Hardware()
-    return Hardware(cores=int(given.get("cores") or default.cores), l2_bytes=int(given.get("l2_bytes") or default.l2_bytes),
-                    llc_bytes=int(given.get("llc_bytes") or default.llc_bytes))  # fmt: skip
+    return Hardware(
+        cores=int(given.get("cores") or default.cores),
+        l2_bytes=int(given.get("l2_bytes") or default.l2_bytes),
+        llc_bytes=int(given.get("llc_bytes") or default.llc_bytes),
+    )
 
 
 def _rooflines(everything: Sequence[Rows]) -> dict[str, Roofline]:
@@ -291,7 +333,9 @@ def _rooflines(everything: Sequence[Rows]) -> dict[str, Roofline]:
         flops = np.broadcast_to(np.asarray(rows.layer.flops(), dtype=float), (len(rows),))
         for dtype in np.unique(rows.layer.dtype) if len(rows) else ():
             some = np.asarray(rows.layer.dtype) == dtype
-            parts.setdefault(str(dtype), []).append(np.stack([flops[some], size[some], (rows.runtime_s / rows.slowdown)[some]]))
+            parts.setdefault(str(dtype), []).append(
+                np.stack([flops[some], size[some], (rows.runtime_s / rows.slowdown)[some]])
+            )
     rooflines = {}
     for dtype, chunks in parts.items():
         flops, size, t = np.concatenate(chunks, axis=1)
@@ -299,8 +343,9 @@ def _rooflines(everything: Sequence[Rows]) -> dict[str, Roofline]:
         grid = 1.05 ** -np.arange(0, 100)
         costs = [
             (float(np.sum(np.abs(np.maximum(flops / (fastest[0] * a), size / (fastest[1] * b)) - t))), a, b)
-            for a in grid[::2] for b in grid[::2]
-        ]  # fmt: skip
+            for a in grid[::2]
+            for b in grid[::2]
+        ]
         _, a, b = min(costs)
         alone = min(grid, key=lambda c: float(np.sum(np.abs(flops / (fastest[0] * c) - t))))
         rooflines[dtype] = Roofline(fastest[0] * a, fastest[1] * b, fastest[0] * float(alone))
@@ -310,27 +355,51 @@ def _rooflines(everything: Sequence[Rows]) -> dict[str, Roofline]:
 def _regressor_to_json(key: Key, r: Regressor) -> dict[str, Any]:
     trees = None
     if r.trees is not None:
-        trees = {"features": r.trees.features, "initial": r.trees.initial, "roots": r.trees.roots.tolist(),
-                 "feature": r.trees.feature.tolist(), "right": r.trees.right.tolist(), "number": r.trees.number.tolist()}  # fmt: skip
-    terms = [{"powers": dict(term.powers), "weight": weight} if not term.special else {"special": term.special, "weight": weight}
-             for term, weight in zip(r.terms, r.weights.tolist(), strict=True)]  # fmt: skip
+        trees = {
+            "features": r.trees.features,
+            "initial": r.trees.initial,
+            "roots": r.trees.roots.tolist(),
+            "feature": r.trees.feature.tolist(),
+            "right": r.trees.right.tolist(),
+            "number": r.trees.number.tolist(),
+        }
+    terms = [
+        {"powers": dict(term.powers), "weight": weight}
+        if not term.special
+        else {"special": term.special, "weight": weight}
+        for term, weight in zip(r.terms, r.weights.tolist(), strict=True)
+    ]
     return {
-        **dict(zip(("kind", "dtype", "phase", "group"), key, strict=True)), "target": "runtime_s", "degree": r.degree,
-        "alpha": r.alpha, "terms": terms, "box_log2": {name: list(bounds) for name, bounds in r.box.items()},
-        "scores": {name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(r.scores).items()},
+        **dict(zip(("kind", "dtype", "phase", "group"), key, strict=True)),
+        "target": "runtime_s",
+        "degree": r.degree,
+        "alpha": r.alpha,
+        "terms": terms,
+        "box_log2": {name: list(bounds) for name, bounds in r.box.items()},
+        "scores": {
+            name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(r.scores).items()
+        },
         "residual": trees,
-    }  # fmt: skip
+    }
 
 
 def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
     key = (data["kind"], data["dtype"], data["phase"], data["group"])
     if data["kind"] not in KINDS:
         raise unknown("layer kind of the predictor", data["kind"], KINDS, PredictorError)
-    terms = tuple(Term(special=t["special"]) if "special" in t else Term(tuple(t["powers"].items())) for t in data["terms"])
+    terms = tuple(
+        Term(special=t["special"]) if "special" in t else Term(tuple(t["powers"].items())) for t in data["terms"]
+    )
     trees, kept = None, data["residual"]
     if kept is not None:
-        trees = Trees(tuple(kept["features"]), kept["initial"], np.array(kept["roots"]), np.array(kept["feature"]),
-                      np.array(kept["right"]), np.array(kept["number"], dtype=np.float64))  # fmt: skip
+        trees = Trees(
+            tuple(kept["features"]),
+            kept["initial"],
+            np.array(kept["roots"]),
+            np.array(kept["feature"]),
+            np.array(kept["right"]),
+            np.array(kept["number"], dtype=np.float64),
+        )
     scores = Scores(**{name: float("nan") if value is None else value for name, value in data["scores"].items()})
     box = {name: (bounds[0], bounds[1]) for name, bounds in data["box_log2"].items()}
     weights = np.array([t["weight"] for t in data["terms"]], dtype=np.float64)
@@ -372,7 +441,9 @@ def load(name: str | Path) -> Predictor:
     try:
         data = json.loads(path.read_text())
     except (ValueError, OSError) as error:
-        raise PredictorError(f"{path}: is no predictor file, or cut off ({error}); train it again with train-predictor") from None
+        raise PredictorError(
+            f"{path}: is no predictor file, or cut off ({error}); train it again with train-predictor"
+        ) from None
     if not isinstance(data, dict):
         raise PredictorError(f"{path}: holds a {type(data).__name__}, a predictor file holds an object; train it again")
     return Predictor.from_json(data, path.stem)
@@ -382,5 +453,7 @@ def default_predictor(slug: str) -> Predictor:
     """This machine's own predictor where there is one, else the first that is shipped."""
     known = known_predictors()
     if not known:
-        raise InputError("there is no predictor yet: run collect-data and train-predictor, or name a file with --predictor")
+        raise InputError(
+            "there is no predictor yet: run collect-data and train-predictor, or name a file with --predictor"
+        )
     return load(slug if slug in known else next(iter(known)))

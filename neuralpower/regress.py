@@ -54,7 +54,9 @@ def polynomial(dimensions: Sequence[str], degree: int) -> list[Term]:
     return terms
 
 
-def evaluate_terms(terms: Sequence[Term], dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
+def evaluate_terms(
+    terms: Sequence[Term], dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int
+) -> Array:
     """[rows, len(terms)]."""
     matrix = np.empty((rows, len(terms)))
     for j, term in enumerate(terms):
@@ -111,8 +113,14 @@ def flatten(model: Any, features: Sequence[str]) -> Trees:
         right.append(np.where(leaf, -1, nodes.children_right + offset))
         number.append(np.where(leaf, model.learning_rate * nodes.value[:, 0, 0], nodes.threshold))
         offset += nodes.node_count
-    return Trees(tuple(features), float(model.init_.constant_[0, 0]), np.array(roots), np.concatenate(feature),
-                 np.concatenate(right), np.concatenate(number))  # fmt: skip
+    return Trees(
+        tuple(features),
+        float(model.init_.constant_[0, 0]),
+        np.array(roots),
+        np.concatenate(feature),
+        np.concatenate(right),
+        np.concatenate(number),
+    )
 
 
 @dataclass(frozen=True)
@@ -149,8 +157,10 @@ class Regressor:
 
     def outside(self, axes: Mapping[str, Array]) -> Array:
         """Octaves outside the sampled box, summed over the axes, [rows]."""
-        return np.sum([np.maximum(low - axes[n], 0) + np.maximum(axes[n] - high, 0)
-                       for n, (low, high) in self.box.items()], axis=0)  # fmt: skip
+        return np.sum(
+            [np.maximum(low - axes[n], 0) + np.maximum(axes[n] - high, 0) for n, (low, high) in self.box.items()],
+            axis=0,
+        )
 
     def predict(
         self, dimensions: Mapping[str, Array], special: Mapping[str, Array], features: Array, axes: Mapping[str, Array]
@@ -183,23 +193,35 @@ class Problem:
     def at(self, index: Array) -> Problem:
         """Some of the rows."""
         return replace(
-            self, dimensions={n: v[index] for n, v in self.dimensions.items()},
-            special={n: v[index] for n, v in self.special.items()}, features=self.features[index],
-            axes={n: v[index] for n, v in self.axes.items()}, runtime_s=self.runtime_s[index], config=self.config[index],
+            self,
+            dimensions={n: v[index] for n, v in self.dimensions.items()},
+            special={n: v[index] for n, v in self.special.items()},
+            features=self.features[index],
+            axes={n: v[index] for n, v in self.axes.items()},
+            runtime_s=self.runtime_s[index],
+            config=self.config[index],
             size=self.size[index],
-        )  # fmt: skip
+        )
 
 
 def fit(problem: Problem, learner: str = "hybrid", seed: int = 0) -> Regressor:
     """Degree and alpha by ten folds, then weights, box and residual; `learner` lasso leaves the residual out."""
     folds = _folds(problem.config, seed)
     terms, alpha, degree = _select(problem, folds)
-    weights = _lasso(evaluate_terms(terms, problem.dimensions, problem.special, len(problem)), problem.runtime_s, [alpha])[0]
+    weights = _lasso(
+        evaluate_terms(terms, problem.dimensions, problem.special, len(problem)), problem.runtime_s, [alpha]
+    )[0]
     box = {name: (float(values.min()), float(values.max())) for name, values in problem.axes.items()}
     kept = weights > 0
     empty = Scores(len(problem), *[float("nan")] * 9)
     base = Regressor(
-        tuple(term for term, keep in zip(terms, kept, strict=True) if keep), weights[kept], degree, alpha, box, None, empty
+        tuple(term for term, keep in zip(terms, kept, strict=True) if keep),
+        weights[kept],
+        degree,
+        alpha,
+        box,
+        None,
+        empty,
     )
     with_trees = learner == "hybrid" and len(problem) >= FEWEST_FOR_RESIDUAL
     held_out = _held_out(problem, terms, alpha, folds, with_trees, seed)
@@ -234,8 +256,9 @@ def _lasso(matrix: Array, runtime_s: Array, alphas: Sequence[float]) -> Array:
         root = np.sqrt(emphasis)[:, None]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the polynomial's columns are nearly collinear
-            _, path, _ = lasso_path(scaled * root, root[:, 0], alphas=sorted(alphas, reverse=True), positive=True, tol=1e-5,
-                                    max_iter=3000)  # fmt: skip
+            _, path, _ = lasso_path(
+                scaled * root, root[:, 0], alphas=sorted(alphas, reverse=True), positive=True, tol=1e-5, max_iter=3000
+            )
         residual = scaled @ path[:, -1] - 1
         spread = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
         emphasis = np.minimum(1.0, (OUTLIER * spread / np.maximum(np.abs(residual), 1e-12)) ** 2)
@@ -272,7 +295,9 @@ def _residual(problem: Problem, base: Regressor, seed: int) -> Trees:
     target = np.log(problem.runtime_s / t0)
     spread = max(1.4826 * float(np.median(np.abs(target - np.median(target)))), 0.02)
     middle = float(np.median(target))
-    target = np.clip(target, middle - OUTLIER * spread, middle + OUTLIER * spread)  # one corrupt row must not make a leaf
+    target = np.clip(
+        target, middle - OUTLIER * spread, middle + OUTLIER * spread
+    )  # one corrupt row must not make a leaf
     x = np.column_stack([problem.features, np.log2(t0)])
     model = GradientBoostingRegressor(random_state=seed, **TREES).fit(x.astype(np.float32), target)
     return flatten(model, (*problem.feature_names, "log2_base"))
@@ -304,9 +329,14 @@ def _scores(problem: Problem, held_out: tuple[Array, Array], beyond: tuple[Array
     far = np.isfinite(beyond[0])
     low, high = np.quantile(t / chosen, (0.05, 0.95))
     return Scores(
-        rows=len(t), mape=float(np.mean(np.abs(error))), rmspe=float(np.sqrt(np.mean(error**2))),
-        median_base=float(np.median(np.abs(held_out[0] / t - 1))), median=float(np.median(np.abs(error))),
+        rows=len(t),
+        mape=float(np.mean(np.abs(error))),
+        rmspe=float(np.sqrt(np.mean(error**2))),
+        median_base=float(np.median(np.abs(held_out[0] / t - 1))),
+        median=float(np.median(np.abs(error))),
         bias=float(np.sum(chosen) / np.sum(t) - 1),
         largest_base=float(np.mean(np.abs(beyond[0][far] / t[far] - 1))),
-        largest=float(np.mean(np.abs(chosen_beyond[far] / t[far] - 1))), low=float(low), high=float(high),
-    )  # fmt: skip
+        largest=float(np.mean(np.abs(chosen_beyond[far] / t[far] - 1))),
+        low=float(low),
+        high=float(high),
+    )

@@ -454,8 +454,9 @@ def _called(function: Callable[..., Any], keywords: Mapping[str, Any], text: str
     except TypeError as error:
         names = [name for name in signature.parameters if name != "self"]
         takes = f"it takes {', '.join(names)}" if names else "it takes none"
-        raise ModelError(f"{text} cannot be called like this ({error}); {takes}; "
-                         "give them as MODEL?name=value&name=value") from error
+        raise ModelError(
+            f"{text} cannot be called like this ({error}); {takes}; give them as MODEL?name=value&name=value"
+        ) from error
     return function(**keywords)
 
 

@@ -32,12 +32,14 @@ from neuralpower.layers.base import FLOATING, ITEMSIZE
 META = torch.device("meta")
 
 # Operators that neither compute nor move anything and yet return no view.
-FREE = frozenset({
-    "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "_local_scalar_dense", "item",
-    "sym_size", "sym_numel", "sym_stride", "is_same_size", "_assert_async", "_assert_tensor_metadata", "lift_fresh", "lift",
-    "set_", "resize_", "_has_compatible_shallow_copy_type", "_nested_tensor_size", "is_nonzero", "equal", "size", "dim",
-    "result_type", "can_cast", "promote_types", "_is_zerotensor", "is_floating_point", "device", "_fw_primal",
-})  # fmt: skip
+FREE = frozenset(
+    """
+    empty empty_like new_empty empty_strided new_empty_strided empty_permuted _local_scalar_dense item sym_size
+    sym_numel sym_stride is_same_size _assert_async _assert_tensor_metadata lift_fresh lift set_ resize_
+    _has_compatible_shallow_copy_type _nested_tensor_size is_nonzero equal size dim result_type can_cast
+    promote_types _is_zerotensor is_floating_point device _fw_primal
+    """.split()
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,9 @@ def trace(
                 run(model, tuple(args), kwargs, recorder)
         except Exception as error:
             failure = error
-            notes.append(f"{method}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[:300])
+            notes.append(
+                f"{method}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[:300]
+            )
             continue
         return recorder.trace(method, tuple(notes))
     first = str(failure).strip().splitlines()
@@ -139,7 +143,9 @@ def _run_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], r
 
 
 def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
-    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # a failure here is only a fall-back's
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(
+        logging.CRITICAL
+    )  # a failure here is only a fall-back's
     fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def convert(t: Any) -> Any:
@@ -232,10 +238,15 @@ class _Recorder(TorchDispatchMode):
         """What was seen."""
         parameters = list(self.model.parameters())
         return Trace(
-            calls=tuple(self.calls), unmodelled=tuple(self.unmodelled), free_calls=self.free_calls,
-            module_calls=self.module_calls, parameters=sum(p.numel() for p in parameters),
-            parameter_bytes=sum(p.numel() * p.element_size() for p in parameters), method=method, notes=notes,
-        )  # fmt: skip
+            calls=tuple(self.calls),
+            unmodelled=tuple(self.unmodelled),
+            free_calls=self.free_calls,
+            module_calls=self.module_calls,
+            parameters=sum(p.numel() for p in parameters),
+            parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+            method=method,
+            notes=notes,
+        )
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:

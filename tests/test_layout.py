@@ -30,6 +30,7 @@ ORDER = (
     "evaluate",
     "report",
     "cli",
+    "__main__",
 )
 FILES = sorted(PACKAGE.rglob("*.py"))
 ANYONE = {"__version__"}  # what neuralpower/__init__.py itself defines

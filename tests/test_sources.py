@@ -45,13 +45,15 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "transformers:XLMWithLMHeadModel?n_layers=1&emb_dim=32&n_heads=2&n_words=99": {"input_ids": (2, 7)},
     "transformers:flaubert?n_layers=1&emb_dim=32&n_heads=2": {"input_ids": (2, 7)},
     "transformers:t5?num_layers=1&d_model=32&d_ff=64&num_heads=2&vocab_size=99": {
-        "input_ids": (2, 7), "decoder_input_ids": (2, 7),
+        "input_ids": (2, 7),
+        "decoder_input_ids": (2, 7),
     },
     f"transformers:BartForSequenceClassification?{BART}": {"input_ids": (2, 7), "decoder_input_ids": (2, 7)},
     f"transformers:layoutlm?{TEXT}": {"input_ids": (2, 7), "bbox": (2, 7, 4)},
     f"transformers:clip?{CLIP}": {"input_ids": (2, 7), "pixel_values": (2, 3, 224, 224)},
     f"transformers:WhisperForConditionalGeneration?{WHISPER}&max_source_positions=20": {
-        "input_features": (2, 80, 40), "decoder_input_ids": (2, 7),
+        "input_features": (2, 80, 40),
+        "decoder_input_ids": (2, 7),
     },
     # two convolutions: 7 frames need (7 - 1) * 2 + 3 = 15 steps, and these (15 - 1) * 5 + 10 = 80 samples
     f"transformers:Wav2Vec2ForCTC?{WAV2VEC2}": {"input_values": (2, 80)},
@@ -147,8 +149,16 @@ def test_a_folder_names_its_class_and_takes_overrides(tmp_path: Path) -> None:
 
 
 def test_one_entry_per_layer_is_cut_with_the_layers(tmp_path: Path) -> None:
-    folder = configuration(tmp_path, model_type="qwen3", num_hidden_layers=4, hidden_size=32, intermediate_size=64,
-                           num_attention_heads=2, num_key_value_heads=1, layer_types=["full_attention"] * 4)
+    folder = configuration(
+        tmp_path,
+        model_type="qwen3",
+        num_hidden_layers=4,
+        hidden_size=32,
+        intermediate_size=64,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        layer_types=["full_attention"] * 4,
+    )
     model = resolve(f"{folder}?num_hidden_layers=2").build()
     assert model.config.layer_types == ["full_attention"] * 2  # type: ignore[union-attr]  # of transformers
 
@@ -162,13 +172,16 @@ def test_a_configuration_object_is_a_model() -> None:
     assert config.to_dict() == before
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("{", "is no JSON"),
-    ("[]", "has no model_type"),
-    ('{"model_type": "bertt"}', "unknown transformers model type 'bertt': did you mean .*bert"),
-    ('{"model_type": "bert", "architectures": ["BertForMaskedML"]}', "did you mean .*BertForMaskedLM"),
-    ('{"model_type": "bert", "hidden_size": "x"}', "is not accepted"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "has no model_type"),
+        ('{"model_type": "bertt"}', "unknown transformers model type 'bertt': did you mean .*bert"),
+        ('{"model_type": "bert", "architectures": ["BertForMaskedML"]}', "did you mean .*BertForMaskedLM"),
+        ('{"model_type": "bert", "hidden_size": "x"}', "is not accepted"),
+    ],
+)
 def test_a_bad_configuration_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ModelError, match=message):
@@ -183,20 +196,23 @@ def test_a_folder_without_configuration_is_refused(tmp_path: Path) -> None:
 # ---- names ----
 
 
-@pytest.mark.parametrize(("model", "message"), [
-    ("bert", "'bert' is no folder and names no source; MODEL is"),
-    ("transformers:brt", "unknown transformers model type or class 'brt': did you mean .*bert"),
-    ("transformers:BertForMaskedML", "did you mean .*BertForMaskedLM"),
-    ("transformers:bert?hidden_sise=3", "unknown field of BertConfig.*did you mean hidden_size"),
-    ("transformers:clip?text_config.hidden_sise=3", "unknown field of CLIPTextConfig.*did you mean .*hidden_size"),
-    ("transformers:bert?hidden_size.x=3", "holds no configuration"),
-    ("transformers:bert?hidden_size=wide", "are not accepted"),
-    ("transformers:bert?hidden_size", "is not field=value"),
-    ("zoo:alexnett", "unknown zoo network 'alexnett': did you mean alexnet"),
-    ("no_such_module:network", "there is no module 'no_such_module'"),
-    ("no_such_file.py:network", r"there is no file no_such_file\.py"),
-    ("no_such_file.pt2", r"there is no file no_such_file\.pt2"),
-])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("bert", "'bert' is no folder and names no source; MODEL is"),
+        ("transformers:brt", "unknown transformers model type or class 'brt': did you mean .*bert"),
+        ("transformers:BertForMaskedML", "did you mean .*BertForMaskedLM"),
+        ("transformers:bert?hidden_sise=3", "unknown field of BertConfig.*did you mean hidden_size"),
+        ("transformers:clip?text_config.hidden_sise=3", "unknown field of CLIPTextConfig.*did you mean .*hidden_size"),
+        ("transformers:bert?hidden_size.x=3", "holds no configuration"),
+        ("transformers:bert?hidden_size=wide", "are not accepted"),
+        ("transformers:bert?hidden_size", "is not field=value"),
+        ("zoo:alexnett", "unknown zoo network 'alexnett': did you mean alexnet"),
+        ("no_such_module:network", "there is no module 'no_such_module'"),
+        ("no_such_file.py:network", r"there is no file no_such_file\.py"),
+        ("no_such_file.pt2", r"there is no file no_such_file\.pt2"),
+    ],
+)
 def test_a_bad_name_is_refused(model: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         resolve(model)
@@ -318,11 +334,14 @@ def test_a_constructor_that_needs_values_is_built_on_the_cpu(file: Path) -> None
     assert next(resolve(f"{file}:data_dependent").build("meta").parameters()).device.type == "cpu"
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("nothing", "gives a NoneType; it has to return an nn.Module"),
-    ("broken", "cannot be built: ValueError: out of luck"),
-    ("network?wdth=3", r"unexpected keyword argument 'wdth'.*it takes width"),
-])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", "gives a NoneType; it has to return an nn.Module"),
+        ("broken", "cannot be built: ValueError: out of luck"),
+        ("network?wdth=3", r"unexpected keyword argument 'wdth'.*it takes width"),
+    ],
+)
 def test_a_function_that_gives_no_model_is_refused(file: Path, name: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         resolve(f"{file}:{name}").build()
@@ -412,23 +431,39 @@ def test_a_file_that_is_no_exported_program_is_refused(tmp_path: Path) -> None:
 # ---- requests ----
 
 
-@pytest.mark.parametrize(("model", "request_", "message"), [
-    (f"transformers:bert?{TEXT}", InputRequest(batch_size=0), "batch_size is 0, but at least 1"),
-    (f"transformers:bert?{TEXT}", InputRequest(seq_len=0), "seq_len is 0, but at least 1"),
-    (f"transformers:bert?{TEXT}", InputRequest(seq_len=513), "seq_len is 513, but BertModel has 512 positions"),
-    (f"transformers:gpt2?{GPT2}", InputRequest(seq_len=1025), "has 1024 positions; give at most 1024"),
-    (f"transformers:roberta?{TEXT}&max_position_embeddings=514", InputRequest(seq_len=513), "has 512 positions"),
-    (f"transformers:bart?{BART}", InputRequest(seq_len=1025), "has 1024 positions"),
-    (f"transformers:whisper?{WHISPER}", InputRequest(seq_len=449), "the decoder of WhisperModel has 448 positions"),
-    (f"transformers:whisper?{WHISPER}", InputRequest(input_shape=(80, 100)), "always reads 80 mel bins x 3000 frames"),
-    (f"transformers:bert?{TEXT}", InputRequest(input_shape=(3, 8, 8)), "reads tokens; give seq_len instead"),
-    (f"transformers:vit?{IMAGE}", InputRequest(seq_len=4), "reads no tokens; leave seq_len out"),
-    (f"transformers:vit?{IMAGE}", InputRequest(input_shape=(1, 32, 32)), "with 3 channels; give for example 3x32x32"),
-    (f"transformers:vit?{IMAGE}", InputRequest(input_shape=(32, 32)), "reads channels x height x width"),
-    (f"transformers:vit?{IMAGE}", InputRequest(input_shape=(3, 64, 64)), r"override image_size \(MODEL\?image_size=64"),
-    (f"transformers:vit?{IMAGE}", InputRequest(input_shape=(3, 0, 64)), "every size must be at least 1"),
-    ("zoo:sensor_net", InputRequest(input_shape=()), "every size must be at least 1"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("model", "request_", "message"),
+    [
+        (f"transformers:bert?{TEXT}", InputRequest(batch_size=0), "batch_size is 0, but at least 1"),
+        (f"transformers:bert?{TEXT}", InputRequest(seq_len=0), "seq_len is 0, but at least 1"),
+        (f"transformers:bert?{TEXT}", InputRequest(seq_len=513), "seq_len is 513, but BertModel has 512 positions"),
+        (f"transformers:gpt2?{GPT2}", InputRequest(seq_len=1025), "has 1024 positions; give at most 1024"),
+        (f"transformers:roberta?{TEXT}&max_position_embeddings=514", InputRequest(seq_len=513), "has 512 positions"),
+        (f"transformers:bart?{BART}", InputRequest(seq_len=1025), "has 1024 positions"),
+        (f"transformers:whisper?{WHISPER}", InputRequest(seq_len=449), "the decoder of WhisperModel has 448 positions"),
+        (
+            f"transformers:whisper?{WHISPER}",
+            InputRequest(input_shape=(80, 100)),
+            "always reads 80 mel bins x 3000 frames",
+        ),
+        (f"transformers:bert?{TEXT}", InputRequest(input_shape=(3, 8, 8)), "reads tokens; give seq_len instead"),
+        (f"transformers:vit?{IMAGE}", InputRequest(seq_len=4), "reads no tokens; leave seq_len out"),
+        (
+            f"transformers:vit?{IMAGE}",
+            InputRequest(input_shape=(1, 32, 32)),
+            "with 3 channels; give for example 3x32x32",
+        ),
+        (f"transformers:vit?{IMAGE}", InputRequest(input_shape=(32, 32)), "reads channels x height x width"),
+        (
+            f"transformers:vit?{IMAGE}",
+            InputRequest(input_shape=(3, 64, 64)),
+            r"override image_size \(MODEL\?image_size=64",
+        ),
+        (f"transformers:vit?{IMAGE}", InputRequest(input_shape=(3, 0, 64)), "every size must be at least 1"),
+        ("zoo:sensor_net", InputRequest(input_shape=()), "every size must be at least 1"),
+    ],
+    ids=str,
+)
 def test_a_request_that_does_not_fit_is_refused(model: str, request_: InputRequest, message: str) -> None:
     source = resolve(model)
     with pytest.raises(InputError, match=message):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-import click
 import typer
 
 from neuralpower import __version__
 from neuralpower.errors import NeuralPowerError
 
 app = typer.Typer(
-    name="neuralpower", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    name="neuralpower",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
     help="Latency of neural networks, layer by layer, without running them.",
-)  # fmt: skip
+)
 
 
 def _version(asked: bool) -> None:
@@ -27,24 +30,22 @@ def root(version: bool = typer.Option(False, "--version", callback=_version, is_
     """Latency of neural networks, layer by layer, without running them."""
 
 
-def main() -> None:
-    """Run the program; an error of ours is one line on stderr, and its class the exit code."""
+def build() -> typer.Typer:
+    """The program with all of its commands."""
     from neuralpower.cli import collect, devices, evaluate, predict, train
 
-    for command in (collect, train, predict, evaluate, devices):
-        command.register(app)
+    if not app.registered_commands:
+        for command in (collect, train, predict, evaluate, devices):
+            command.register(app)
+    return app
+
+
+def main() -> None:
+    """Run the program; an error of ours is one line on stderr, and its class the exit code."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models are built from configurations; nothing is ever downloaded
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        code = app(standalone_mode=False)
+        build()()
     except NeuralPowerError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        code = error.exit_code
-    except click.exceptions.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        print("interrupted; what was measured is kept", file=sys.stderr)
-        code = 130
-    except BrokenPipeError:
-        code = 0
-        sys.stderr.close()
-    sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(error.exit_code)

@@ -15,13 +15,23 @@ def devices(as_json: bool = typer.Option(False, "--json", help="Print as JSON.")
     cpu = read_cpu()
     found = {name: load(path) for name, path in known_predictors().items()}
     if as_json:
-        print(json.dumps({
-            "schema": 1, "devices": [{"name": "cpu", **cpu.to_json()}], "meters": [],
-            "predictors": [{"name": name, "device": p.device, "dtypes": p.dtypes, "phases": p.phases}
-                           for name, p in found.items()],
-        }))  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "schema": 1,
+                    "devices": [{"name": "cpu", **cpu.to_json()}],
+                    "meters": [],
+                    "predictors": [
+                        {"name": name, "device": p.device, "dtypes": p.dtypes, "phases": p.phases}
+                        for name, p in found.items()
+                    ],
+                }
+            )
+        )
         return
-    print(f"cpu        {cpu.name}, {cpu.cores} cores, {' '.join(f for f in cpu.flags if f.startswith(('avx', 'amx', 'sve')))}")
+    print(
+        f"cpu        {cpu.name}, {cpu.cores} cores, {' '.join(f for f in cpu.flags if f.startswith(('avx', 'amx', 'sve')))}"
+    )
     print("power      none: this version reads no power meter; runtime is measured")
     for name, predictor in found.items():
         print(f"predictor  {name}: {predictor.device}, {', '.join(predictor.dtypes)}, {', '.join(predictor.phases)}")

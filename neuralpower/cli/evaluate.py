@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Optional
 
 import typer
 
@@ -13,11 +12,13 @@ from neuralpower.cli import options
 
 
 def evaluate(
-    models: list[str] = typer.Argument(help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none)."),
-    predictor: Optional[str] = typer.Option(None, help="Name or file; this machine's by default."),  # noqa: UP007, UP045  # typer reads it
+    models: list[str] = typer.Argument(
+        help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none)."
+    ),
+    predictor: str | None = typer.Option(None, help="Name or file; this machine's by default."),
     batch_size: int = typer.Option(1, help="Samples in a batch."),
-    seq_len: Optional[int] = typer.Option(None, help="Tokens per sample."),  # noqa: UP007, UP045
-    input_shape: Optional[str] = typer.Option(None, help="Of one sample, such as 3x224x224."),  # noqa: UP007, UP045
+    seq_len: int | None = typer.Option(None, help="Tokens per sample."),
+    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
     dtype: str = typer.Option("float32", help="Of weights and inputs."),
     rounds: int = typer.Option(21, help="Runs of each network, spread over the time."),
     as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
@@ -57,7 +58,9 @@ def listed(file: Path) -> list[tuple[str, int, int | None]]:
     try:
         lines = file.read_text().splitlines()
     except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); it holds lines of MODEL, batch size, length") from None
+        raise InputError(
+            f"{file}: cannot be read ({error.strerror}); it holds lines of MODEL, batch size, length"
+        ) from None
     cases: list[tuple[str, int, int | None]] = []
     for number, line in enumerate(lines, 1):
         words = line.split()

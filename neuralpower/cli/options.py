@@ -26,13 +26,22 @@ def shape(text: str | None) -> tuple[int, ...] | None:
     """(3, 224, 224) for "3x224x224"; raises InputError."""
     if text is None:
         return None
-    if not re.fullmatch(r"\d+(x\d+)*", text.strip().lower()) or 0 in (sizes := [int(s) for s in text.lower().split("x")]):
+    if not re.fullmatch(r"\d+(x\d+)*", text.strip().lower()) or 0 in (
+        sizes := [int(s) for s in text.lower().split("x")]
+    ):
         raise InputError(f"input shape {text!r}: write positive sizes without the batch, such as 3x224x224")
     return tuple(sizes)
 
 
-SHORT_DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "half": "float16",
-                "float": "float32", "double": "float64"}  # fmt: skip
+SHORT_DTYPES = {
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+}
 
 
 def dtype(text: str) -> str:

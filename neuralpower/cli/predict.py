@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Optional
 
 import typer
 
@@ -12,19 +11,21 @@ from neuralpower.cli import options
 
 
 def predict(
-    model: str = typer.Argument(help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."),
-    predictor: Optional[str] = typer.Option(None, help="Name or file; this machine's by default."),  # noqa: UP007, UP045  # typer reads it
+    model: str = typer.Argument(
+        help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
+    ),
+    predictor: str | None = typer.Option(None, help="Name or file; this machine's by default."),
     batch_size: int = typer.Option(1, help="Samples in a batch."),
-    seq_len: Optional[int] = typer.Option(None, help="Tokens per sample."),  # noqa: UP007, UP045
-    input_shape: Optional[str] = typer.Option(None, help="Of one sample, such as 3x224x224."),  # noqa: UP007, UP045
+    seq_len: int | None = typer.Option(None, help="Tokens per sample."),
+    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
     dtype: str = typer.Option("float32", help="Of weights and inputs."),
     phase: str = typer.Option("forward", help="forward."),
     by: str = typer.Option("kind", help="Rows of the table: layer, kind or module."),
     depth: int = typer.Option(3, help="Names of a module's path that --by module tells apart."),
     top: int = typer.Option(15, help="Rows to print; 0 for all."),
-    strict: Optional[float] = typer.Option(None, help="End with code 3 where the coverage is below this share."),  # noqa: UP007, UP045
+    strict: float | None = typer.Option(None, help="End with code 3 where the coverage is below this share."),
     as_json: bool = typer.Option(False, "--json", help="Print the whole prediction as JSON."),
-    csv: Optional[Path] = typer.Option(None, help="Write one line per layer to this file."),  # noqa: UP007, UP045
+    csv: Path | None = typer.Option(None, help="Write one line per layer to this file."),
 ) -> None:
     """Predict a network's latency, in total and layer by layer, without running it."""
     from neuralpower.devices.host import read_cpu
@@ -49,9 +50,11 @@ def predict(
         prediction_csv(prediction, csv)
     print(json.dumps(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))
     if strict is not None and prediction.coverage < strict:
-        raise CoverageError(f"coverage {prediction.coverage:.1%} is below {strict:.1%}: "
-                            f"{', '.join(u.operator for u in prediction.unmodelled[:5]) or 'kinds without a regressor'}; "
-                            "lower --strict, or collect the kinds")  # fmt: skip
+        raise CoverageError(
+            f"coverage {prediction.coverage:.1%} is below {strict:.1%}: "
+            f"{', '.join(u.operator for u in prediction.unmodelled[:5]) or 'kinds without a regressor'}; "
+            "lower --strict, or collect the kinds"
+        )
 
 
 def register(app: typer.Typer) -> None:

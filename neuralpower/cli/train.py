@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
-from typing import Optional
 
 import typer
 
@@ -12,13 +12,14 @@ import typer
 def train_predictor(
     dataset: Path = typer.Argument(help="A dataset's folder."),
     learner: str = typer.Option("hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."),
-    out: Optional[Path] = typer.Option(None, help="The predictor file; models/NAME.json by default."),  # noqa: UP007, UP045  # typer reads it
+    out: Path | None = typer.Option(None, help="The predictor file; models/NAME.json by default."),
     jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
     seed: int = typer.Option(0, help="Of the folds and the trees."),
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
-    from neuralpower.dataset import read_dataset, summarised
+    from neuralpower.dataset import read_dataset, replace_file, summarised
     from neuralpower.predictor import train
+    from neuralpower.report.cards import predictor_card
     from neuralpower.report.tables import training_table
 
     data = read_dataset(dataset)
@@ -32,7 +33,9 @@ def train_predictor(
     if learner == "lasso":
         for key in trained.predictor.regressors:
             print(trained.predictor.formula(key))
-    trained.predictor.save(target)
+    learnt = dataclasses.replace(trained.predictor, name=target.stem)
+    learnt.save(target)
+    replace_file(target.with_suffix(".md"), predictor_card(learnt))
     print(f"predictor: {target}", file=sys.stderr)
 
 

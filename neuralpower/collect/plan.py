@@ -39,8 +39,16 @@ def make_plan(
             typed = dataclasses.replace(layer, dtype=dtype) if layer.dtype == "float32" else layer
             row = typed.to_row()
             name = config_id({"kind": typed.kind, **row})
-            plan.setdefault(name, {"kind": typed.kind, "config_id": name, "source": source,
-                                   "bytes": int(sum(typed.bytes()) + typed.parameters() * typed.itemsize), "row": row})  # fmt: skip
+            plan.setdefault(
+                name,
+                {
+                    "kind": typed.kind,
+                    "config_id": name,
+                    "source": source,
+                    "bytes": int(sum(typed.bytes()) + typed.parameters() * typed.itemsize),
+                    "row": row,
+                },
+            )
     items = list(plan.values())
     random.Random(seed).shuffle(items)
     return items
@@ -98,7 +106,9 @@ def _distinct(model: str, batch_size: int, seq_len: int | None, named: bool) -> 
         inputs = source.inputs(module, InputRequest(batch_size=batch_size, seq_len=seq_len))
         traced = trace(module, inputs.args, inputs.kwargs)
     except NeuralPowerError:
-        if named:  # by the user; of our own list, a network that this version of a library no longer builds is passed over
+        if (
+            named
+        ):  # by the user; of our own list, a network that this version of a library no longer builds is passed over
             raise
         return
     yield from dict.fromkeys(traced.layers)
@@ -114,4 +124,6 @@ def check_dtypes(dtypes: Sequence[str]) -> None:
         try:
             torch.nn.functional.linear(*(torch.ones(2, 2, dtype=getattr(torch, dtype)) for _ in range(2)))
         except RuntimeError as error:
-            raise InputError(f"dtype {dtype}: this CPU build of torch cannot use it ({error}); choose float32") from None
+            raise InputError(
+                f"dtype {dtype}: this CPU build of torch cannot use it ({error}); choose float32"
+            ) from None

@@ -93,7 +93,12 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=worker_environment(self.threads)
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=worker_environment(self.threads),
+            start_new_session=True,  # Ctrl-C is for the supervisor, which ends the worker itself
         )
         return self._process
 
@@ -160,9 +165,11 @@ def _open_meta(folder: Path, cpu: Cpu) -> dict[str, Any]:
             )
         return {name: value for name, value in meta.items() if name != "schema"}
     meta = {
-        "device": cpu.name, "hardware": {"type": "cpu", "l2_bytes": cpu.l2_bytes, **cpu.to_json()},
-        "protocol_version": PROTOCOL_VERSION, "power_reason": "runtime only: no meter was read",
-    }  # fmt: skip
+        "device": cpu.name,
+        "hardware": {"type": "cpu", "l2_bytes": cpu.l2_bytes, **cpu.to_json()},
+        "protocol_version": PROTOCOL_VERSION,
+        "power_reason": "runtime only: no meter was read",
+    }
     write_meta(folder, meta)
     return meta
 
@@ -254,6 +261,10 @@ def _session(request: Request, cpu: Cpu) -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {
-        "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "rounds": ROUNDS,
-        "threads": cpu.cores, "flush_denormals": True, **request.plan_key(), **software(versions),
-    }  # fmt: skip
+        "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "rounds": ROUNDS,
+        "threads": cpu.cores,
+        "flush_denormals": True,
+        **request.plan_key(),
+        **software(versions),
+    }

@@ -55,15 +55,22 @@ def read_cpu(proc: Path = PROC, sys: Path = SYS) -> Cpu:
     words = (flags.group(1) if flags else "").split()
     return Cpu(
         name=name.group(1).strip() if name else platform.processor() or platform.machine(),
-        cores=len(cores), threads=len(allowed), l1d_bytes=caches[1], l2_bytes=caches[2],
-        llc_bytes=caches[3] or caches[2], memory_bytes=int(memory.group(1)) * 1024 if memory else None,
-        flags=tuple(f for f in words if re.match(r"avx|amx|fma|f16c|sve|asimd|neon|bf16", f)), virtual="hypervisor" in words,
-    )  # fmt: skip
+        cores=len(cores),
+        threads=len(allowed),
+        l1d_bytes=caches[1],
+        l2_bytes=caches[2],
+        llc_bytes=caches[3] or caches[2],
+        memory_bytes=int(memory.group(1)) * 1024 if memory else None,
+        flags=tuple(f for f in words if re.match(r"avx|amx|fma|f16c|sve|asimd|neon|bf16", f)),
+        virtual="hypervisor" in words,
+    )
 
 
 def _cache_bytes(sys: Path, level: int, cpu: int) -> int | None:
     for index in sorted((sys / f"devices/system/cpu/cpu{cpu}/cache").glob("index*")):
-        if (_read(index / "level") or "").strip() == str(level) and (_read(index / "type") or "").strip() != "Instruction":
+        if (_read(index / "level") or "").strip() == str(level) and (
+            _read(index / "type") or ""
+        ).strip() != "Instruction":
             size = re.match(r"(\d+)([KMG]?)", (_read(index / "size") or "").strip())
             if size:
                 return int(size.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size.group(2)]
@@ -87,14 +94,22 @@ def software(versions: dict[str, str]) -> dict[str, Any]:
     """Python, system and library versions, as they stand in a dataset's session record."""
     boot = _read(PROC / "sys/kernel/random/boot_id")
     return {
-        "python": platform.python_version(), "system": platform.system(), "kernel": platform.release(),
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "kernel": platform.release(),
         "hostname_hash": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12],
-        "boot_id": boot.strip() if boot else None, **versions,
-        "environment": {k: v for k, v in sorted(os.environ.items()) if re.match(r"(OMP|MKL|KMP|GOMP|MALLOC|LD_PRELOAD|ONEDNN)", k)},
-    }  # fmt: skip
+        "boot_id": boot.strip() if boot else None,
+        **versions,
+        "environment": {
+            k: v for k, v in sorted(os.environ.items()) if re.match(r"(OMP|MKL|KMP|GOMP|MALLOC|LD_PRELOAD|ONEDNN)", k)
+        },
+    }
 
 
 def worker_environment(threads: int) -> dict[str, str]:
     """Environment of a measuring process: its thread counts must be set before torch is imported."""
-    environment = {k: v for k, v in os.environ.items() if k != "GOMP_CPU_AFFINITY"}  # it binds the children's threads, too
-    return {**environment, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    environment = {
+        k: v for k, v in os.environ.items() if k != "GOMP_CPU_AFFINITY"
+    }  # it binds the children's threads, too
+    quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
+    return {**quiet, **environment, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}

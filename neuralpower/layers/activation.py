@@ -14,21 +14,67 @@ from neuralpower.layers.pointwise import Pointwise, effort, per_function
 from neuralpower.layers.registry import layer_kind
 
 FUNCTIONS: dict[str, Any] = {
-    "relu": torch.relu, "gelu": F.gelu, "silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
-    "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "hardtanh": F.hardtanh, "leaky_relu": F.leaky_relu,
-    "elu": F.elu, "softplus": F.softplus, "mish": F.mish, "relu6": F.relu6, "log_sigmoid": F.logsigmoid, "selu": F.selu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "celu": F.celu, "prelu": lambda x: F.prelu(x, x.new_ones(1)),
-}  # fmt: skip
-INPLACE = {"relu": torch.relu_, "silu": lambda x: F.silu(x, inplace=True), "relu6": lambda x: F.relu6(x, inplace=True),
-           "hardtanh": lambda x: F.hardtanh(x, inplace=True)}  # fmt: skip
-COMMON = ("relu", "relu", "gelu", "gelu", "silu", "sigmoid", "tanh", "hardswish", "hardsigmoid", "hardtanh", "leaky_relu",
-          "elu", "softplus", "mish", "gelu_tanh")  # fmt: skip
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "hardtanh": F.hardtanh,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "softplus": F.softplus,
+    "mish": F.mish,
+    "relu6": F.relu6,
+    "log_sigmoid": F.logsigmoid,
+    "selu": F.selu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "celu": F.celu,
+    "prelu": lambda x: F.prelu(x, x.new_ones(1)),
+}
+INPLACE = {
+    "relu": torch.relu_,
+    "silu": lambda x: F.silu(x, inplace=True),
+    "relu6": lambda x: F.relu6(x, inplace=True),
+    "hardtanh": lambda x: F.hardtanh(x, inplace=True),
+}
+COMMON = (
+    "relu",
+    "relu",
+    "gelu",
+    "gelu",
+    "silu",
+    "sigmoid",
+    "tanh",
+    "hardswish",
+    "hardsigmoid",
+    "hardtanh",
+    "leaky_relu",
+    "elu",
+    "softplus",
+    "mish",
+    "gelu_tanh",
+)
 # FLOP per element: the additions, multiplications and comparisons of the usual formula, 1 for a root or an exponential
-FLOPS = {"gelu": 8, "gelu_tanh": 8, "silu": 4, "sigmoid": 3, "tanh": 5, "mish": 8, "softplus": 3, "hardswish": 4,
-         "hardsigmoid": 3, "elu": 3, "log_sigmoid": 3}  # fmt: skip
+FLOPS = {
+    "gelu": 8,
+    "gelu_tanh": 8,
+    "silu": 4,
+    "sigmoid": 3,
+    "tanh": 5,
+    "mish": 8,
+    "softplus": 3,
+    "hardswish": 4,
+    "hardsigmoid": 3,
+    "elu": 3,
+    "log_sigmoid": 3,
+}
 
 
-@layer_kind("activation", *(f"aten.{name}{suffix}" for name in FUNCTIONS if name != "gelu_tanh" for suffix in ("", "_")))
+@layer_kind(
+    "activation", *(f"aten.{name}{suffix}" for name in FUNCTIONS if name != "gelu_tanh" for suffix in ("", "_"))
+)
 @dataclass(frozen=True, kw_only=True)
 class Activation(Pointwise):
     """y = function(x), element by element."""
@@ -62,7 +108,7 @@ class Activation(Pointwise):
         return self.elements * per_function(self.function, FLOPS, 1)
 
     def bytes(self) -> Bytes:
-        """x in, y out."""
+        """X in, y out."""
         size = self.itemsize * self.elements
         return Bytes(size, 0, size)
 

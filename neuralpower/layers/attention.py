@@ -44,10 +44,15 @@ class Attention(Layer):
         if query.dim() != 4 or value.shape[-1] != query.shape[-1]:
             raise Unmodelled(f"attention of query {tuple(query.shape)} with values {tuple(value.shape)}")
         return cls(
-            batch=query.shape[0], query_heads=query.shape[1], key_heads=key.shape[1], query_length=query.shape[2],
-            key_length=key.shape[2], head_size=query.shape[3], causal=bool(given.get("is_causal", False)),
+            batch=query.shape[0],
+            query_heads=query.shape[1],
+            key_heads=key.shape[1],
+            query_length=query.shape[2],
+            key_length=key.shape[2],
+            head_size=query.shape[3],
+            causal=bool(given.get("is_causal", False)),
             masked=given.get("attn_mask") is not None,
-        )  # fmt: skip
+        )
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -60,26 +65,60 @@ class Attention(Layer):
         style, batch = draw.random.random(), draw.choice((1, 1, 2, 4, 8))
         masked = draw.chance(0.4)
         if style < 0.15:
-            return cls(batch=batch, query_heads=heads, key_heads=key_heads, query_length=1, key_length=length,
-                       head_size=head_size, causal=False, masked=masked)  # fmt: skip
+            return cls(
+                batch=batch,
+                query_heads=heads,
+                key_heads=key_heads,
+                query_length=1,
+                key_length=length,
+                head_size=head_size,
+                causal=False,
+                masked=masked,
+            )
         if style < 0.3:
             window = draw.choice((16, 49, 64, 144, 197, 256))
-            return cls(batch=draw.octaves(1, 64), query_heads=heads, key_heads=heads, query_length=window,
-                       key_length=window, head_size=min(head_size, 64), causal=False, masked=masked)  # fmt: skip
+            return cls(
+                batch=draw.octaves(1, 64),
+                query_heads=heads,
+                key_heads=heads,
+                query_length=window,
+                key_length=window,
+                head_size=min(head_size, 64),
+                causal=False,
+                masked=masked,
+            )
         if style < 0.4:
-            return cls(batch=batch, query_heads=heads, key_heads=heads, query_length=draw.octaves(1, 512),
-                       key_length=length, head_size=head_size, causal=False, masked=masked)  # fmt: skip
-        return cls(batch=batch, query_heads=heads, key_heads=key_heads, query_length=length, key_length=length,
-                   head_size=head_size, causal=not masked and draw.chance(0.6), masked=masked)  # fmt: skip
+            return cls(
+                batch=batch,
+                query_heads=heads,
+                key_heads=heads,
+                query_length=draw.octaves(1, 512),
+                key_length=length,
+                head_size=head_size,
+                causal=False,
+                masked=masked,
+            )
+        return cls(
+            batch=batch,
+            query_heads=heads,
+            key_heads=key_heads,
+            query_length=length,
+            key_length=length,
+            head_size=head_size,
+            causal=not masked and draw.chance(0.6),
+            masked=masked,
+        )
 
     def build(self, device: torch.device) -> Call:
         """Operands as the projections leave them: [batch, length, heads, head_size], seen transposed."""
         query, key, value = (
             self.tensor(self.batch, length, heads, self.head_size, device=device).transpose(1, 2)
             for length, heads in (
-                (self.query_length, self.query_heads), (self.key_length, self.key_heads), (self.key_length, self.key_heads),
+                (self.query_length, self.query_heads),
+                (self.key_length, self.key_heads),
+                (self.key_length, self.key_heads),
             )
-        )  # fmt: skip
+        )
         mask = self.tensor(self.batch, 1, self.query_length, self.key_length, device=device) if self.masked else None
         options = {"attn_mask": mask, "is_causal": self.causal, "enable_gqa": self.key_heads != self.query_heads}
         return Call(F.scaled_dot_product_attention, (query, key, value), options, warm=(value, key, query))
@@ -119,6 +158,11 @@ class Attention(Layer):
 
     def features(self) -> dict[str, Any]:
         """Variants of the kernel."""
-        return {"causal": self.causal, "masked": self.masked, "sharing": self.query_heads / self.key_heads,
-                "length_mod_16": self.key_length % 16, "head_mod_16": self.head_size % 16,
-                "tasks": np.log2(self.batch * self.query_heads)}  # fmt: skip
+        return {
+            "causal": self.causal,
+            "masked": self.masked,
+            "sharing": self.query_heads / self.key_heads,
+            "length_mod_16": self.key_length % 16,
+            "head_mod_16": self.head_size % 16,
+            "tasks": np.log2(self.batch * self.query_heads),
+        }

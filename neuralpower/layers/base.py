@@ -22,9 +22,19 @@ from typing_extensions import Self
 from neuralpower.errors import DatasetError, Unmodelled
 
 ITEMSIZE = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
-}  # fmt: skip
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "complex64": 8,
+    "complex128": 16,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
 FLOATING = ("float32", "bfloat16", "float16", "float64")
 
 T = TypeVar("T")
@@ -193,7 +203,9 @@ class Layer(ABC):
             value = row.get(f.name)
             if value is None or value != value:
                 if f.name not in defaults:
-                    raise DatasetError(f"{cls.kind}: no value for {f.name!r}; needed are {', '.join(cls.field_names())}")
+                    raise DatasetError(
+                        f"{cls.kind}: no value for {f.name!r}; needed are {', '.join(cls.field_names())}"
+                    )
                 value = defaults[f.name]
             values[f.name] = _as_field(cls.kind, f.name, str(f.type), value)
         return cls(**values)
@@ -207,7 +219,11 @@ def _as_field(kind: str, name: str, declared: str, value: Any) -> Any:
     if declared == "str":
         return str(value)
     try:
-        number = float(value) if not isinstance(value, str) else float(value.strip().lower().replace("true", "1").replace("false", "0"))
+        number = (
+            float(value)
+            if not isinstance(value, str)
+            else float(value.strip().lower().replace("true", "1").replace("false", "0"))
+        )
     except (TypeError, ValueError):
         raise DatasetError(f"{kind}: {name} is {value!r}, must be a number") from None
     if declared == "bool":

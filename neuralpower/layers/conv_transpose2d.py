@@ -66,5 +66,11 @@ class ConvTranspose2d(Convolution):
         size = draw.octaves(4, 64)
         both = {"in": size, "kernel": kernel, "stride": stride, "padding": (kernel - stride) // 2, "dilation": 1}
         fields = {f"{name}_{axis}": value for name, value in both.items() for axis in cls.axes}
-        return cls(batch=draw.choice((1, 1, 2, 4)), in_channels=draw.size(8, 512), out_channels=draw.size(1, 512),
-                   groups=1, bias=draw.chance(0.6), **fields)  # fmt: skip
+        return cls(
+            batch=draw.choice((1, 1, 2, 4)),
+            in_channels=draw.size(8, 512),
+            out_channels=draw.size(1, 512),
+            groups=1,
+            bias=draw.chance(0.6),
+            **fields,
+        )

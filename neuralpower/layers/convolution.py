@@ -54,12 +54,18 @@ class Convolution(Layer):
                 same = [(d * (k - 1)) // 2 for d, k in zip(sizes["dilation"], sizes["kernel"], strict=True)]
                 value = same if value == "same" else 0
             sizes[name] = same_rank(name, value, rank)
-        fields = {f"{name}_{axis}": v for name, values in sizes.items() for axis, v in zip(cls.axes, values, strict=True)}
+        fields = {
+            f"{name}_{axis}": v for name, values in sizes.items() for axis, v in zip(cls.axes, values, strict=True)
+        }
         return cls(
-            batch=x.shape[0], in_channels=x.shape[1], out_channels=output.shape[1], groups=int(given.get("groups", 1)),
-            bias=given.get("bias") is not None, channels_last=is_channels_last(x),
+            batch=x.shape[0],
+            in_channels=x.shape[1],
+            out_channels=output.shape[1],
+            groups=int(given.get("groups", 1)),
+            bias=given.get("bias") is not None,
+            channels_last=is_channels_last(x),
             **{name: value for name, value in fields.items() if name in cls.field_names()},
-        )  # fmt: skip
+        )
 
     def sizes(self, name: str) -> tuple[Any, ...]:
         """The values of `name` ("kernel", "stride", ...) along the axes."""
@@ -104,8 +110,11 @@ class Convolution(Layer):
     def bytes(self) -> Bytes:
         """Input, weights and output, once each."""
         size = self.itemsize
-        return Bytes(size * self.batch * self.in_channels * math.prod(self.sizes("in")), size * self.parameters(),
-                     size * self.batch * self.out_channels * self.positions)  # fmt: skip
+        return Bytes(
+            size * self.batch * self.in_channels * math.prod(self.sizes("in")),
+            size * self.parameters(),
+            size * self.batch * self.out_channels * self.positions,
+        )
 
     def build(self, device: torch.device) -> Call:
         """The functional call."""
@@ -160,12 +169,18 @@ class Convolution(Layer):
     def features(self) -> dict[str, Any]:
         """How channels and maps fit the vectors, and which kernel it is."""
         return {
-            "macs": np.log2(self.macs()), "window": np.log2(self.window), "groups": np.log2(self.groups),
-            "in_mod_16": self.in_channels / self.groups % 16, "out_mod_16": self.out_channels / self.groups % 16,
-            "width": self.out_sizes[-1], "stride": math.prod(self.sizes("stride")), "bias": self.bias,
-            "dilation": math.prod(self.sizes("dilation")), "channels_last": self.channels_last,
+            "macs": np.log2(self.macs()),
+            "window": np.log2(self.window),
+            "groups": np.log2(self.groups),
+            "in_mod_16": self.in_channels / self.groups % 16,
+            "out_mod_16": self.out_channels / self.groups % 16,
+            "width": self.out_sizes[-1],
+            "stride": math.prod(self.sizes("stride")),
+            "bias": self.bias,
+            "dilation": math.prod(self.sizes("dilation")),
+            "channels_last": self.channels_last,
             "padding": math.prod(self.sizes("padding")) > 0,
-        }  # fmt: skip
+        }
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -185,17 +200,23 @@ class Convolution(Layer):
             inner, outer = max(inner // groups, 1) * groups, max(outer // groups, 1) * groups
         dilation = 2 if kernel == 3 and style == "dense" and draw.chance(0.08) else 1
         smallest = max(dilation * (kernel - 1) + 1, 4) if style != "image" else max(32, kernel)
-        sizes = [draw.octaves(smallest, max(cls.largest_input if style == "image" else cls.largest_input // 2, smallest))]
+        sizes = [
+            draw.octaves(smallest, max(cls.largest_input if style == "image" else cls.largest_input // 2, smallest))
+        ]
         sizes += [sizes[0] if draw.chance(0.85) else draw.octaves(smallest, 2 * sizes[0]) for _ in cls.axes[1:]]
         padding = 0 if stride == kernel or draw.chance(0.1) else dilation * (kernel - 1) // 2
         values = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "output_padding": 0}
         fields = {f"{name}_{axis}": value for name, value in values.items() for axis in cls.axes}
         fields |= {f"in_{axis}": size for axis, size in zip(cls.axes, sizes, strict=True)}
         return cls(
-            batch=draw.choice((1, 1, 1, 2, 4, 8, draw.octaves(1, 32))), in_channels=inner, out_channels=outer,
-            groups=groups, bias=draw.chance(0.4), channels_last=inner > 1 and draw.chance(0.06 if len(cls.axes) == 2 else 0.3),
+            batch=draw.choice((1, 1, 1, 2, 4, 8, draw.octaves(1, 32))),
+            in_channels=inner,
+            out_channels=outer,
+            groups=groups,
+            bias=draw.chance(0.4),
+            channels_last=inner > 1 and draw.chance(0.06 if len(cls.axes) == 2 else 0.3),
             **{name: value for name, value in fields.items() if name in cls.field_names()},
-        )  # fmt: skip
+        )
 
 
 def is_channels_last(x: Tensor) -> bool:

@@ -17,18 +17,29 @@ from neuralpower.layers.pointwise import Pointwise, effort
 from neuralpower.layers.registry import layer_kind
 
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
-ALIASES = {"__and__": "bitwise_and", "__or__": "bitwise_or", "rsub": "sub", "true_divide": "div", "multiply": "mul",
-           "subtract": "sub", "divide": "div", "special_expit": "sigmoid", "clamp_min": "clamp", "clamp_max": "clamp"}  # fmt: skip
-BINARY = ("add", "add", "add", "mul", "mul", "sub", "div", "maximum", "ge", "masked_fill")
-UNARY = ("add", "mul", "sub", "div", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "cos", "sin", "square", "cube", "pow",
-         "clamp", "reciprocal", "erf")  # fmt: skip
+ALIASES = {
+    "__and__": "bitwise_and",
+    "__or__": "bitwise_or",
+    "rsub": "sub",
+    "true_divide": "div",
+    "multiply": "mul",
+    "subtract": "sub",
+    "divide": "div",
+    "special_expit": "sigmoid",
+    "clamp_min": "clamp",
+    "clamp_max": "clamp",
+}
+BINARY = "add add add mul mul sub div maximum ge masked_fill".split()
+UNARY = "add mul sub div neg abs exp log sqrt rsqrt cos sin square cube pow clamp reciprocal erf".split()
+# beside those that torch tags as pointwise
+OPERATORS = """
+    where masked_fill masked_fill_ rsub square dropout clip true_divide multiply isin nan_to_num special_expit lerp addcmul
+    addcdiv logical_not bernoulli bernoulli_ floor_divide _weight_norm_interface
+"""
 SCALAR = {"add", "mul", "sub", "div", "ge", "gt", "le", "lt", "eq", "ne", "remainder", "floor_divide"}
 
 
-@layer_kind("elementwise", "aten.where", "aten.masked_fill", "aten.masked_fill_", "aten.rsub", "aten.square", "aten.dropout",
-            "aten.clip", "aten.true_divide", "aten.multiply", "aten.isin", "aten.nan_to_num", "aten.special_expit",
-            "aten.lerp", "aten.addcmul", "aten.addcdiv", "aten.logical_not", "aten.bernoulli", "aten.bernoulli_",
-            "aten.floor_divide", "aten._weight_norm_interface")  # fmt: skip
+@layer_kind("elementwise", *(f"aten.{name}" for name in OPERATORS.split()))
 @dataclass(frozen=True, kw_only=True)
 class Elementwise(Pointwise):
     """y = function(a, b, ...); the operators that torch tags as pointwise come here, too."""
@@ -53,8 +64,14 @@ class Elementwise(Pointwise):
         function = ALIASES.get(name, name.rstrip("_") if inplace else name)
         if function == "pow" and len(args) > 1 and isinstance(args[1], (int, float)):
             function = POWERS.get(args[1], "pow")
-        return cls(function=function, elements=y.numel(), operands=len(operands), broadcast=len(full) < len(operands),
-                   inplace=inplace, run=min(runs, default=0))  # fmt: skip
+        return cls(
+            function=function,
+            elements=y.numel(),
+            operands=len(operands),
+            broadcast=len(full) < len(operands),
+            inplace=inplace,
+            run=min(runs, default=0),
+        )
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -101,7 +118,10 @@ class Elementwise(Pointwise):
             if function is None:
                 raise TypeError(name)
             Call(function, tuple(torch.empty_like(t, device="meta") for t in call.args))()
-        except (TypeError, RuntimeError):  # its arguments are not (first, others...): what it costs is its class of work
+        except (
+            TypeError,
+            RuntimeError,
+        ):  # its arguments are not (first, others...): what it costs is its class of work
             stand_in: Any = {"cheap": torch.add, "transcendental": torch.exp}.get(str(effort(name)), torch.erf)
             arguments = (first, others[0] if others else 1.5) if stand_in is torch.add else (first,)
             return Call(stand_in, arguments, warm=warm)
@@ -121,8 +141,11 @@ class Elementwise(Pointwise):
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """As for any pass over memory; a broadcast operand is looked up row by row."""
-        return {**super().terms(hardware), "elements_broadcast": self.elements * self.broadcast,
-                "elements_operands": self.elements * self.operands}  # fmt: skip
+        return {
+            **super().terms(hardware),
+            "elements_broadcast": self.elements * self.broadcast,
+            "elements_operands": self.elements * self.operands,
+        }
 
     def features(self) -> dict[str, Any]:
         """Operands, and whether one is smaller."""

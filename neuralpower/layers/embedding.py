@@ -34,8 +34,11 @@ class Embedding(Layer):
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """Tables of words, positions and token types."""
-        return cls(tokens=draw.octaves(1, 4096), vocabulary=draw.choice((2, draw.octaves(100, 60000))),
-                   width=draw.size(16, 4096))  # fmt: skip
+        return cls(
+            tokens=draw.octaves(1, 4096),
+            vocabulary=draw.choice((2, draw.octaves(100, 60000))),
+            width=draw.size(16, 4096),
+        )
 
     def build(self, device: torch.device) -> Call:
         """Random rows of the table."""

@@ -36,14 +36,24 @@ class Linear(Layer):
             vector, x, weight = args[:3]
             if vector.dim() != 1:
                 raise Unmodelled("addmm with a matrix to add")
-            return cls(rows=x.shape[0], in_features=x.shape[1], out_features=weight.shape[1], bias=True,
-                       transposed=weight.stride(0) == 1 or 1 in weight.shape)  # fmt: skip
+            return cls(
+                rows=x.shape[0],
+                in_features=x.shape[1],
+                out_features=weight.shape[1],
+                bias=True,
+                transposed=weight.stride(0) == 1 or 1 in weight.shape,
+            )
         x, weight = args[:2]
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
         if weight.dim() != 2:
             raise Unmodelled(f"linear with weights of shape {tuple(weight.shape)}")
-        return cls(rows=x.numel() // max(x.shape[-1], 1), in_features=x.shape[-1], out_features=weight.shape[0],
-                   bias=bias is not None, transposed=weight.stride(0) != 1 or 1 in weight.shape)  # fmt: skip
+        return cls(
+            rows=x.numel() // max(x.shape[-1], 1),
+            in_features=x.shape[-1],
+            out_features=weight.shape[0],
+            bias=bias is not None,
+            transposed=weight.stride(0) != 1 or 1 in weight.shape,
+        )
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -53,8 +63,13 @@ class Linear(Layer):
             inner, out = draw.size(256, 2048), draw.size(8192, 65536)
         else:
             inner, out = draw.size(8, 8192), draw.size(1, 8192)
-        return cls(rows=rows, in_features=inner, out_features=out, bias=draw.chance(0.6),
-                   transposed=draw.chance(0.85) or 1 in (inner, out))  # fmt: skip
+        return cls(
+            rows=rows,
+            in_features=inner,
+            out_features=out,
+            bias=draw.chance(0.6),
+            transposed=draw.chance(0.85) or 1 in (inner, out),
+        )
 
     def build(self, device: torch.device) -> Call:
         """The functional call, weights as they lie in the network."""
@@ -74,8 +89,11 @@ class Linear(Layer):
     def bytes(self) -> Bytes:
         """Inputs, weights and outputs, once each."""
         weights = self.in_features * self.out_features + self.out_features * self.bias
-        return Bytes(self.itemsize * self.rows * self.in_features, self.itemsize * weights,
-                     self.itemsize * self.rows * self.out_features)  # fmt: skip
+        return Bytes(
+            self.itemsize * self.rows * self.in_features,
+            self.itemsize * weights,
+            self.itemsize * self.rows * self.out_features,
+        )
 
     def parameters(self) -> int:
         """Weights and bias."""
@@ -97,8 +115,13 @@ class Linear(Layer):
 
     def features(self) -> dict[str, Any]:
         """How the operands fit the tiles."""
-        return {"rows_mod_8": self.rows % 8, "out_mod_16": self.out_features % 16, "in_mod_16": self.in_features % 16,
-                "bias": self.bias, "transposed": self.transposed}  # fmt: skip
+        return {
+            "rows_mod_8": self.rows % 8,
+            "out_mod_16": self.out_features % 16,
+            "in_mod_16": self.in_features % 16,
+            "bias": self.bias,
+            "transposed": self.transposed,
+        }
 
     def group(self) -> Any:
         """One row is a matrix-vector product, other code in every library."""

@@ -13,7 +13,15 @@ from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to,
 from neuralpower.layers.registry import layer_kind
 
 # position of the left operand among the arguments
-LEFT = {"aten.bmm": 0, "aten.mm": 0, "aten.mv": 0, "aten.dot": 0, "aten.baddbmm": 1, "aten.addmv": 1, "aten._grouped_mm": 0}
+LEFT = {
+    "aten.bmm": 0,
+    "aten.mm": 0,
+    "aten.mv": 0,
+    "aten.dot": 0,
+    "aten.baddbmm": 1,
+    "aten.addmv": 1,
+    "aten._grouped_mm": 0,
+}
 
 
 @layer_kind("matmul", *LEFT)
@@ -34,7 +42,9 @@ class Matmul(Layer):
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """The products with and without a batch axis or an added matrix; vectors count as thin matrices."""
         left, right = args[LEFT[operator]], args[LEFT[operator] + 1]
-        if operator == "aten._grouped_mm":  # tokens sorted by expert; how many each gets is data, equal shares are assumed
+        if (
+            operator == "aten._grouped_mm"
+        ):  # tokens sorted by expert; how many each gets is data, equal shares are assumed
             if left.dim() != 2 or right.dim() != 3:
                 raise Unmodelled(f"grouped product of {tuple(left.shape)} and {tuple(right.shape)}")
             left = left.new_empty((right.shape[0], -(-left.shape[0] // right.shape[0]), left.shape[1]))
@@ -44,9 +54,13 @@ class Matmul(Layer):
             right = right.unsqueeze(1)
         if left.dim() not in (2, 3) or left.shape[-1] != right.shape[-2]:
             raise Unmodelled(f"product of {tuple(left.shape)} and {tuple(right.shape)}")
-        return cls(batch=left.shape[0] if left.dim() == 3 else 1, rows=left.shape[-2], inner=left.shape[-1],
-                   columns=right.shape[-1],
-                   transposed=right.stride(-2) == 1 and right.shape[-1] > 1 and right.shape[-2] > 1)  # fmt: skip
+        return cls(
+            batch=left.shape[0] if left.dim() == 3 else 1,
+            rows=left.shape[-2],
+            inner=left.shape[-1],
+            columns=right.shape[-1],
+            transposed=right.stride(-2) == 1 and right.shape[-1] > 1 and right.shape[-2] > 1,
+        )
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -60,8 +74,13 @@ class Matmul(Layer):
         if shape < 0.6:
             return cls(batch=batch, rows=rows, inner=length, columns=head)
         inner, columns = draw.size(1, 2048), draw.size(1, 2048)
-        return cls(batch=draw.octaves(1, 16), rows=rows, inner=inner, columns=columns,
-                   transposed=draw.chance(0.3) and min(inner, columns) > 1)  # fmt: skip
+        return cls(
+            batch=draw.octaves(1, 16),
+            rows=rows,
+            inner=inner,
+            columns=columns,
+            transposed=draw.chance(0.3) and min(inner, columns) > 1,
+        )
 
     def build(self, device: torch.device) -> Call:
         """torch.bmm on operands that were both just written."""
@@ -99,5 +118,9 @@ class Matmul(Layer):
 
     def features(self) -> dict[str, Any]:
         """How the operands fit the tiles."""
-        return {"rows_mod_8": self.rows % 8, "columns_mod_16": self.columns % 16, "inner_mod_16": self.inner % 16,
-                "transposed": self.transposed}  # fmt: skip
+        return {
+            "rows_mod_8": self.rows % 8,
+            "columns_mod_16": self.columns % 16,
+            "inner_mod_16": self.inner % 16,
+            "transposed": self.transposed,
+        }

@@ -18,34 +18,45 @@ from neuralpower.layers.pointwise import Pointwise
 from neuralpower.layers.registry import layer_kind
 
 FUNCTIONS = {
-    "copy": ("clone", "contiguous", "reshape", "copy_", "flatten", "expand_copy", "to", "type_as", "_reshape_copy", "t_copy",
-             "view_copy", "permute_copy", "_unsafe_view", "swapaxes", "diag_embed", "im2col", "unfold_copy", "col2im"),
-    "cast": ("_to_copy", "float", "half", "bfloat16", "double", "long", "int", "bool", "type"),
-    "cat": ("cat", "concat", "concatenate", "stack", "hstack", "vstack"),
-    "pad": ("pad", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "replication_pad1d"),
-    "roll": ("roll", "flip", "rot90", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"),
-    "repeat": ("repeat", "tile", "repeat_interleave"),
-    "index": ("index", "index_select", "take"),
-    "gather": ("gather", "take_along_dim"),
-    "scatter": ("index_put", "index_put_", "scatter", "scatter_", "index_copy", "index_copy_", "index_add", "index_add_",
-                "scatter_add", "scatter_add_", "masked_scatter", "masked_scatter_", "slice_scatter", "select_scatter",
-                "index_fill", "index_fill_"),
-    "fill": ("arange", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full",
-             "fill_", "zero_", "linspace", "rand", "randn", "rand_like", "randn_like", "eye", "scalar_tensor", "fill",
-             "one_hot", "randint", "meshgrid", "normal_", "uniform_", "randperm"),
-    "triangle": ("tril", "triu", "tril_", "triu_"),
-    "scan": ("cumsum", "cumprod", "cummax", "logcumsumexp"),
-    "sort": ("sort", "topk", "argsort", "unique", "nonzero", "bincount", "searchsorted", "bucketize", "multinomial",
-             "kthvalue", "histc", "masked_select", "unique_consecutive", "_unique2", "nonzero_static"),
-    "upsample_nearest": ("upsample_nearest2d", "upsample_nearest1d", "_upsample_nearest_exact2d"),
-    "upsample_linear": ("upsample_bilinear2d", "upsample_linear1d", "_upsample_bilinear2d_aa", "grid_sampler_2d",
-                        "grid_sampler"),
-    "upsample_cubic": ("upsample_bicubic2d", "_upsample_bicubic2d_aa"),
-}  # fmt: skip
-OPERATORS = {f"aten.{name}": function for function, names in FUNCTIONS.items() for name in names}
-SWEPT = ("copy", "copy", "copy", "copy", "cast", "cat", "cat", "pad", "roll", "repeat", "index", "gather", "scatter", "fill",
-         "triangle", "scan", "sort", "upsample_nearest", "upsample_linear", "upsample_cubic")  # fmt: skip
-# one operator of each function, as the built call shows it
+    "copy": """
+        clone contiguous reshape copy_ flatten expand_copy to type_as _reshape_copy t_copy view_copy
+        permute_copy _unsafe_view swapaxes diag_embed im2col unfold_copy col2im
+    """,
+    "cast": "_to_copy float half bfloat16 double long int bool type",
+    "cat": "cat concat concatenate stack hstack vstack",
+    "pad": """
+        pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d replication_pad1d
+    """,
+    "roll": "roll flip rot90 pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle",
+    "repeat": "repeat tile repeat_interleave",
+    "index": "index index_select take",
+    "gather": "gather take_along_dim",
+    "scatter": """
+        index_put index_put_ scatter scatter_ index_copy index_copy_ index_add index_add_ scatter_add
+        scatter_add_ masked_scatter masked_scatter_ slice_scatter select_scatter index_fill index_fill_
+    """,
+    "fill": """
+        arange zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full fill_ zero_ linspace
+        rand randn rand_like randn_like eye scalar_tensor fill one_hot randint meshgrid normal_ uniform_
+        randperm
+    """,
+    "triangle": "tril triu tril_ triu_",
+    "scan": "cumsum cumprod cummax logcumsumexp",
+    "sort": """
+        sort topk argsort unique nonzero bincount searchsorted bucketize multinomial kthvalue histc
+        masked_select unique_consecutive _unique2 nonzero_static
+    """,
+    "upsample_nearest": "upsample_nearest2d upsample_nearest1d _upsample_nearest_exact2d",
+    "upsample_linear": """
+        upsample_bilinear2d upsample_linear1d _upsample_bilinear2d_aa grid_sampler_2d grid_sampler
+    """,
+    "upsample_cubic": "upsample_bicubic2d _upsample_bicubic2d_aa",
+}
+OPERATORS = {f"aten.{name}": function for function, names in FUNCTIONS.items() for name in names.split()}
+SWEPT = (
+    "copy copy copy copy cast cat cat pad roll repeat index gather scatter fill triangle scan sort upsample_nearest "
+    "upsample_linear upsample_cubic"
+).split()
 HEAVY = ("sort", "scan", "upsample_linear", "upsample_cubic", "scatter", "gather", "index")
 
 
@@ -67,12 +78,14 @@ class Movement(Pointwise):
         if function == "copy" and x is not None and x.dtype != y.dtype:
             function = "cast"
         source = args[1] if operator == "aten.copy_" else x
-        if function == "sort" and isinstance(x, Tensor):
-            elements = x.numel()
-        else:
-            elements = sum(t.numel() for t in tensors)
+        elements = x.numel() if function == "sort" and x is not None else sum(t.numel() for t in tensors)
         run = 0
-        if function in ("copy", "cast", "roll") and isinstance(source, Tensor) and source.numel() == y.numel() and elements > 1:
+        if (
+            function in ("copy", "cast", "roll")
+            and isinstance(source, Tensor)
+            and source.numel() == y.numel()
+            and elements > 1
+        ):
             run = contiguous_run(source.reshape(y.shape) if source.is_contiguous() else _same_shape(source, y), y)
         return cls(function=function, elements=elements, inplace=operator.endswith("_"), run=run)
 
@@ -121,9 +134,11 @@ class Movement(Pointwise):
                 return Call(torch.gather, (x, 0, index), warm=(x,))
             return Call(torch.scatter, (x, 0, index, self.tensor(rows, width, device=device)), warm=(x,))
         table: dict[str, tuple[Any, ...]] = {
-            "roll": (torch.roll, x, 1, 0), "triangle": (torch.tril, x), "scan": (torch.cumsum, x, -1),
+            "roll": (torch.roll, x, 1, 0),
+            "triangle": (torch.tril, x),
+            "scan": (torch.cumsum, x, -1),
             "sort": (torch.argsort, x, -1),
-        }  # fmt: skip
+        }
         if function == "repeat":
             times = 2 if rows % 2 == 0 else 1
             return Call(Tensor.repeat, (x[: rows // times], times, 1), warm=(x,))
@@ -142,8 +157,10 @@ class Movement(Pointwise):
     def features(self) -> dict[str, Any]:
         """The commonest functions of the cheap group, told apart."""
         function = np.asarray(self.function)
-        return {**super().features(),
-                **{name: (function == name) * 1.0 for name in ("cat", "pad", "roll", "fill", "cast", "repeat")}}  # fmt: skip
+        return {
+            **super().features(),
+            **{name: (function == name) * 1.0 for name in ("cat", "pad", "roll", "fill", "cast", "repeat")},
+        }
 
     def group(self) -> Any:
         """Copies in order run at memory speed; searches and interpolations each have their own."""

@@ -14,8 +14,14 @@ from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, contiguous_run, memory_terms
 from neuralpower.layers.registry import layer_kind
 
-OPERATORS = {"aten.batch_norm": "batch", "aten.layer_norm": "layer", "aten.native_layer_norm": "layer",
-             "aten.rms_norm": "rms", "aten.group_norm": "group", "aten.instance_norm": "instance"}  # fmt: skip
+OPERATORS = {
+    "aten.batch_norm": "batch",
+    "aten.layer_norm": "layer",
+    "aten.native_layer_norm": "layer",
+    "aten.rms_norm": "rms",
+    "aten.group_norm": "group",
+    "aten.instance_norm": "instance",
+}
 GROUPS = 32  # of the group norm that is built for timing, where the channels allow it
 
 
@@ -56,14 +62,20 @@ class Norm(Layer):
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """Layer norms of transformers, batch norms of convolutional networks."""
-        function = draw.choice(("layer", "layer", "layer", "batch", "batch", "batch", "group", "rms", "instance",
-                                "batch_training"))  # fmt: skip
+        function = draw.choice(
+            ("layer", "layer", "layer", "batch", "batch", "batch", "group", "rms", "instance", "batch_training")
+        )
         strided = draw.chance(0.08)
         if function in ("layer", "rms"):
             rows = draw.octaves(1, 16) if draw.chance(0.2) else draw.octaves(8, 16384)
             return cls(function=function, rows=rows, width=draw.size(8, 8192), strided=strided and rows > 1)
-        return cls(function=function, rows=draw.choice((1, 1, 2, 4, 8, draw.octaves(1, 32))), width=draw.size(8, 2048),
-                   spatial=draw.octaves(2, 224) ** 2, strided=strided and function == "batch")  # fmt: skip
+        return cls(
+            function=function,
+            rows=draw.choice((1, 1, 2, 4, 8, draw.octaves(1, 32))),
+            width=draw.size(8, 2048),
+            spatial=draw.octaves(2, 224) ** 2,
+            strided=strided and function == "batch",
+        )
 
     def build(self, device: torch.device) -> Call:
         """The functional call with scale and shift."""
@@ -93,7 +105,7 @@ class Norm(Layer):
         return 5 * self.rows * self.width * self.spatial
 
     def bytes(self) -> Bytes:
-        """x in, y out, scale and shift."""
+        """X in, y out, scale and shift."""
         elements = self.rows * self.width * self.spatial
         return Bytes(self.itemsize * elements, 2 * self.itemsize * self.width, self.itemsize * elements)
 
@@ -114,8 +126,12 @@ class Norm(Layer):
 
     def features(self) -> dict[str, Any]:
         """How a row or a map fits the vectors."""
-        return {"width_mod_16": self.width % 16, "spatial_mod_16": self.spatial % 16, "strided": self.strided,
-                "elements": np.log2(self.rows * self.width * self.spatial)}  # fmt: skip
+        return {
+            "width_mod_16": self.width % 16,
+            "spatial_mod_16": self.spatial % 16,
+            "strided": self.strided,
+            "elements": np.log2(self.rows * self.width * self.spatial),
+        }
 
     def group(self) -> Any:
         """Each function is a kernel of its own."""

@@ -47,8 +47,11 @@ class Optimizer(Layer):
     def sample(cls, draw: Draw) -> Self:
         """From one vector to the parameters of a whole network."""
         tensors = draw.octaves(1, 256)
-        return cls(function=draw.choice(tuple(STATES)), tensors=tensors,
-                   elements=tensors * draw.octaves(16, max(4 * 10**6 // tensors, 17)))  # fmt: skip
+        return cls(
+            function=draw.choice(tuple(STATES)),
+            tensors=tensors,
+            elements=tensors * draw.octaves(16, max(4 * 10**6 // tensors, 17)),
+        )
 
     def build(self, device: torch.device) -> Call:
         """Parameters of equal size, the last one taking what does not divide."""
@@ -73,7 +76,7 @@ class Optimizer(Layer):
     def bytes(self) -> Bytes:
         """Parameters, gradients and states in; parameters and states out."""
         traffic = self.itemsize * self.elements * (1 + self.states)
-        return Bytes(traffic, self.itemsize * self.elements, traffic)  # fmt: skip
+        return Bytes(traffic, self.itemsize * self.elements, traffic)
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Traffic per state."""

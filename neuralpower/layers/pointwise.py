@@ -10,11 +10,18 @@ import numpy as np
 
 from neuralpower.layers.base import Hardware, Layer, memory_terms, past
 
-HEAVY = frozenset({"gelu", "tanh", "mish", "erf", "erfc", "logit", "atan2", "acos", "asin", "atan", "sinh", "cosh", "lgamma",
-                   "pow", "softplus", "log_sigmoid", "erfinv", "digamma", "tan"})  # fmt: skip
-TRANSCENDENTAL = frozenset({"sigmoid", "silu", "exp", "expm1", "log", "log1p", "log2", "log10", "elu", "selu", "celu", "sin",
-                            "cos", "sqrt", "rsqrt", "reciprocal", "div", "remainder", "fmod", "floor_divide", "exp2", "glu",
-                            "logaddexp", "xlogy", "gelu_tanh"})  # fmt: skip
+HEAVY = frozenset(
+    """
+    gelu tanh mish erf erfc logit atan2 acos asin atan sinh cosh lgamma pow softplus log_sigmoid erfinv digamma
+    tan
+    """.split()
+)
+TRANSCENDENTAL = frozenset(
+    """
+    sigmoid silu exp expm1 log log1p log2 log10 elu selu celu sin cos sqrt rsqrt reciprocal div remainder fmod
+    floor_divide exp2 glu logaddexp xlogy gelu_tanh
+    """.split()
+)
 
 
 @dataclass(frozen=True, kw_only=True)

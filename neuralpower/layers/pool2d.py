@@ -15,10 +15,19 @@ from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_t
 from neuralpower.layers.convolution import image, is_channels_last
 from neuralpower.layers.registry import layer_kind
 
-FUNCTIONS = {"max": F.max_pool2d, "avg": F.avg_pool2d, "adaptive_avg": F.adaptive_avg_pool2d,
-             "adaptive_max": F.adaptive_max_pool2d}  # fmt: skip
-OPERATORS = {f"aten.{name}_pool{rank}d{suffix}": name for name in FUNCTIONS for rank in (1, 2)
-             for suffix in ("", "_with_indices") if not suffix or name == "max"}  # fmt: skip
+FUNCTIONS = {
+    "max": F.max_pool2d,
+    "avg": F.avg_pool2d,
+    "adaptive_avg": F.adaptive_avg_pool2d,
+    "adaptive_max": F.adaptive_max_pool2d,
+}
+OPERATORS = {
+    f"aten.{name}_pool{rank}d{suffix}": name
+    for name in FUNCTIONS
+    for rank in (1, 2)
+    for suffix in ("", "_with_indices")
+    if not suffix or name == "max"
+}
 OPERATORS["aten.mkldnn_max_pool2d"] = "max"
 
 
@@ -58,6 +67,7 @@ class Pool2d(Layer):
             kernel = stride = (-(-sizes[0] // out[0]), -(-sizes[1] // out[1]))
             padding: tuple[int, ...] = (0, 0)
         else:
+
             def read(name: str, position: int, default: Any) -> tuple[int, ...]:
                 value = args[position] if len(args) > position else kwargs.get(name, default)
                 return same_rank(name, default if value == [] else value, rank)
@@ -68,9 +78,20 @@ class Pool2d(Layer):
                 kernel, stride, padding = (1, *kernel), (1, *stride), (0, *padding)
             # a window in ceil mode may reach beyond the map; what it reads is the map
             kernel = tuple(min(k, s + 2 * p) for k, s, p in zip(kernel, sizes, padding, strict=True))
-        return cls(function=function, batch=shape[0], channels=shape[1], in_height=sizes[0], in_width=sizes[1],
-                   kernel_height=kernel[0], kernel_width=kernel[1], stride_height=stride[0], stride_width=stride[1],
-                   padding_height=padding[0], padding_width=padding[1], channels_last=x.dim() > 2 and is_channels_last(x))  # fmt: skip
+        return cls(
+            function=function,
+            batch=shape[0],
+            channels=shape[1],
+            in_height=sizes[0],
+            in_width=sizes[1],
+            kernel_height=kernel[0],
+            kernel_width=kernel[1],
+            stride_height=stride[0],
+            stride_width=stride[1],
+            padding_height=padding[0],
+            padding_width=padding[1],
+            channels_last=x.dim() > 2 and is_channels_last(x),
+        )
 
     @property
     def images(self) -> Any:
@@ -102,9 +123,19 @@ class Pool2d(Layer):
             side = min(draw.choice((2, 2, 3, 3, 3, 5, 7)), size, width)
             step = draw.choice((1, 2, 2, side))
             kernel, stride, padding = (side, side), (step, step), draw.choice((0, side // 2))
-        return cls(function=function, batch=batch, channels=channels, in_height=size, in_width=width,
-                   kernel_height=kernel[0], kernel_width=kernel[1], stride_height=stride[0], stride_width=stride[1],
-                   padding_height=padding, padding_width=padding)  # fmt: skip
+        return cls(
+            function=function,
+            batch=batch,
+            channels=channels,
+            in_height=size,
+            in_width=width,
+            kernel_height=kernel[0],
+            kernel_width=kernel[1],
+            stride_height=stride[0],
+            stride_width=stride[1],
+            padding_height=padding,
+            padding_width=padding,
+        )
 
     def build(self, device: torch.device) -> Call:
         """The functional call."""
@@ -113,8 +144,11 @@ class Pool2d(Layer):
         if self.function.startswith("adaptive"):
             size = (self.in_height // self.stride_height, self.in_width // self.stride_width)
             return Call(function, (x, tuple(max(s, 1) for s in size)), warm=(x,))
-        options = {"kernel_size": (self.kernel_height, self.kernel_width), "stride": (self.stride_height, self.stride_width),
-                   "padding": (self.padding_height, self.padding_width)}  # fmt: skip
+        options = {
+            "kernel_size": (self.kernel_height, self.kernel_width),
+            "stride": (self.stride_height, self.stride_width),
+            "padding": (self.padding_height, self.padding_width),
+        }
         return Call(function, (x,), options, warm=(x,))
 
     def flops(self) -> int:
@@ -123,8 +157,11 @@ class Pool2d(Layer):
 
     def bytes(self) -> Bytes:
         """The maps in and out."""
-        return Bytes(self.itemsize * self.images * self.in_height * self.in_width, 0,
-                     self.itemsize * self.images * self.out_positions)  # fmt: skip
+        return Bytes(
+            self.itemsize * self.images * self.in_height * self.in_width,
+            0,
+            self.itemsize * self.images * self.out_positions,
+        )
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Reads by size of the window; outputs; rows of the input."""
@@ -141,8 +178,13 @@ class Pool2d(Layer):
 
     def features(self) -> dict[str, Any]:
         """The window and how it moves."""
-        return {"kernel_width": self.kernel_width, "stride_width": self.stride_width, "padding": self.padding_width,
-                "in_width": np.log2(self.in_width), "channels_last": self.channels_last}  # fmt: skip
+        return {
+            "kernel_width": self.kernel_width,
+            "stride_width": self.stride_width,
+            "padding": self.padding_width,
+            "in_width": np.log2(self.in_width),
+            "channels_last": self.channels_last,
+        }
 
     def group(self) -> Any:
         """The four functions are four kernels."""

@@ -42,25 +42,51 @@ class Recurrent(Layer):
             raise Unmodelled(f"{function} of a packed sequence")
         state = hidden[0] if isinstance(hidden, (tuple, list)) else hidden
         batch, steps = (x.shape[0], x.shape[1]) if args[8] else (x.shape[1], x.shape[0])
-        return cls(function=function, batch=batch, steps=steps, input_size=x.shape[2], hidden_size=state.shape[2],
-                   num_layers=int(args[4]), bidirectional=bool(args[7]))  # fmt: skip
+        return cls(
+            function=function,
+            batch=batch,
+            steps=steps,
+            input_size=x.shape[2],
+            hidden_size=state.shape[2],
+            num_layers=int(args[4]),
+            bidirectional=bool(args[7]),
+        )
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """One to three layers, short and long sequences."""
-        return cls(function=draw.choice(tuple(GATES)[:3] + ("lstm",)), batch=draw.octaves(1, 32), steps=draw.octaves(1, 128),
-                   input_size=draw.size(8, 1024), hidden_size=draw.size(8, 1024), num_layers=draw.choice((1, 1, 2, 3)),
-                   bidirectional=draw.chance(0.3))  # fmt: skip
+        return cls(
+            function=draw.choice(tuple(GATES)[:3] + ("lstm",)),
+            batch=draw.octaves(1, 32),
+            steps=draw.octaves(1, 128),
+            input_size=draw.size(8, 1024),
+            hidden_size=draw.size(8, 1024),
+            num_layers=draw.choice((1, 1, 2, 3)),
+            bidirectional=draw.chance(0.3),
+        )
 
     def build(self, device: torch.device) -> Call:
         """The torch module in eval mode."""
         make = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.function, nn.RNN)
         options = {"nonlinearity": self.function.removeprefix("rnn_")} if make is nn.RNN else {}
-        module = make(self.input_size, self.hidden_size, self.num_layers, batch_first=True, device=device,
-                      dtype=self.torch_dtype, bidirectional=self.bidirectional, **options).eval()  # fmt: skip
+        module = make(
+            self.input_size,
+            self.hidden_size,
+            self.num_layers,
+            batch_first=True,
+            device=device,
+            dtype=self.torch_dtype,
+            bidirectional=self.bidirectional,
+            **options,
+        ).eval()
         x = self.tensor(self.batch, self.steps, self.input_size, device=device)
-        state = torch.zeros(self.num_layers * (1 + self.bidirectional), self.batch, self.hidden_size, device=device,
-                            dtype=self.torch_dtype)  # fmt: skip
+        state = torch.zeros(
+            self.num_layers * (1 + self.bidirectional),
+            self.batch,
+            self.hidden_size,
+            device=device,
+            dtype=self.torch_dtype,
+        )
         return Call(module, (x, (state, state.clone()) if self.function == "lstm" else state), warm=(x,))
 
     @property
@@ -86,8 +112,11 @@ class Recurrent(Layer):
 
     def bytes(self) -> Bytes:
         """Sequences in and out, weights."""
-        return Bytes(self.itemsize * self.batch * self.steps * self.input_size, self.itemsize * self.weights,
-                     self.itemsize * self.batch * self.steps * self.hidden_size * self.directions)  # fmt: skip
+        return Bytes(
+            self.itemsize * self.batch * self.steps * self.input_size,
+            self.itemsize * self.weights,
+            self.itemsize * self.batch * self.steps * self.hidden_size * self.directions,
+        )
 
     def parameters(self) -> int:
         """Matrices and the two biases of each gate."""

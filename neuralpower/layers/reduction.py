@@ -15,11 +15,25 @@ from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_t
 from neuralpower.layers.registry import layer_kind
 
 FUNCTIONS: dict[str, Any] = {
-    "sum": torch.sum, "mean": torch.mean, "var": torch.var, "std": torch.std, "amax": torch.amax, "amin": torch.amin,
-    "argmax": torch.argmax, "argmin": torch.argmin, "max": torch.max, "min": torch.min, "prod": torch.prod,
-    "linalg_vector_norm": torch.linalg.vector_norm, "logsumexp": torch.logsumexp, "any": torch.any, "all": torch.all,
-    "norm": torch.linalg.vector_norm, "var_mean": torch.var_mean, "std_mean": torch.std_mean,
-}  # fmt: skip
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "var": torch.var,
+    "std": torch.std,
+    "amax": torch.amax,
+    "amin": torch.amin,
+    "argmax": torch.argmax,
+    "argmin": torch.argmin,
+    "max": torch.max,
+    "min": torch.min,
+    "prod": torch.prod,
+    "linalg_vector_norm": torch.linalg.vector_norm,
+    "logsumexp": torch.logsumexp,
+    "any": torch.any,
+    "all": torch.all,
+    "norm": torch.linalg.vector_norm,
+    "var_mean": torch.var_mean,
+    "std_mean": torch.std_mean,
+}
 SWEPT = ("sum", "mean", "mean", "mean", "var", "amax", "argmax", "linalg_vector_norm", "logsumexp", "max")
 
 
@@ -64,8 +78,18 @@ class Reduction(Layer):
         width = max(self.elements // self.outputs, 1)
         shape = (self.outputs, width) if self.last else (width, self.outputs)
         x = self.tensor(*shape, device=device)
-        if not x.is_floating_point() and self.function not in ("sum", "prod", "any", "all", "max", "min", "amax", "amin",
-                                                               "argmax", "argmin"):  # fmt: skip
+        if not x.is_floating_point() and self.function not in (
+            "sum",
+            "prod",
+            "any",
+            "all",
+            "max",
+            "min",
+            "amax",
+            "amin",
+            "argmax",
+            "argmin",
+        ):
             x = x.float()
         function = FUNCTIONS.get(self.function, torch.sum)
         return Call(function, (x,), {"dim": -1 if self.last else 0}, warm=(x,))
@@ -84,7 +108,8 @@ class Reduction(Layer):
         function = np.asarray(self.function)
         return {
             "elements_across": self.elements * across,
-            "elements_two_passes": self.elements * np.isin(function, ("var", "std", "var_mean", "std_mean", "logsumexp")),
+            "elements_two_passes": self.elements
+            * np.isin(function, ("var", "std", "var_mean", "std_mean", "logsumexp")),
             "elements_extrema": self.elements * np.isin(function, ("argmax", "argmin", "max", "min", "amax", "amin")),
             "outputs_across": self.outputs * across,
             **memory_terms(self, hardware),
@@ -93,8 +118,11 @@ class Reduction(Layer):
     def features(self) -> dict[str, Any]:
         """Which function, over which axes."""
         function = np.asarray(self.function)
-        return {"last": self.last, "width": np.log2(self.elements / self.outputs),
-                "two_passes": np.isin(function, ("var", "std", "var_mean", "std_mean")) * 1.0,
-                "exponential": (function == "logsumexp") * 1.0,
-                "index": np.isin(function, ("argmax", "argmin", "max", "min")) * 1.0,
-                "sum": np.isin(function, ("sum", "mean")) * 1.0}  # fmt: skip
+        return {
+            "last": self.last,
+            "width": np.log2(self.elements / self.outputs),
+            "two_passes": np.isin(function, ("var", "std", "var_mean", "std_mean")) * 1.0,
+            "exponential": (function == "logsumexp") * 1.0,
+            "index": np.isin(function, ("argmax", "argmin", "max", "min")) * 1.0,
+            "sum": np.isin(function, ("sum", "mean")) * 1.0,
+        }

@@ -12,8 +12,15 @@ from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to,
 from neuralpower.layers.registry import layer_kind
 
 
-@layer_kind("softmax", "aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax", "aten.special_softmax",
-            "aten._safe_softmax")  # fmt: skip
+@layer_kind(
+    "softmax",
+    "aten.softmax",
+    "aten._softmax",
+    "aten.log_softmax",
+    "aten._log_softmax",
+    "aten.special_softmax",
+    "aten._safe_softmax",
+)
 @dataclass(frozen=True, kw_only=True)
 class Softmax(Layer):
     """One softmax, or its logarithm, over an axis."""
@@ -52,7 +59,7 @@ class Softmax(Layer):
         return 5 * self.rows * self.width
 
     def bytes(self) -> Bytes:
-        """x in, y out."""
+        """X in, y out."""
         size = self.itemsize * self.rows * self.width
         return Bytes(size, 0, size)
 

@@ -20,7 +20,9 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) ->
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
-        return "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))).rstrip()
+        return "  ".join(
+            c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+        ).rstrip()
 
     return "\n".join([line(header), line(["-" * width for width in widths]), *(line(row) for row in rows)])
 
@@ -29,7 +31,11 @@ def quantity(value: float, unit: str) -> str:
     """Three digits with an SI prefix: 12.3 ms, 4.56 GFLOP."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "u")):
         if abs(value) >= factor * 0.9995 or factor == 1e-6:
-            return f"{value / factor:.3g} {prefix}{unit}" if abs(value) / factor < 999.5 else f"{value / factor:.0f} {prefix}{unit}"
+            return (
+                f"{value / factor:.3g} {prefix}{unit}"
+                if abs(value) / factor < 999.5
+                else f"{value / factor:.0f} {prefix}{unit}"
+            )
     return f"{value:.3g} {unit}"
 
 
@@ -41,13 +47,42 @@ def training_table(trained: Trained) -> str:
     rows = []
     for (kind, dtype, phase, group), r in trained.predictor.regressors.items():
         s = r.scores
-        rows.append([
-            kind, group, dtype, phase, str(s.rows), str(lost.get(kind, 0)), str(r.degree), f"{r.alpha:.0e}", str(len(r.terms)),
-            f"{s.mape:.1%}", f"{s.rmspe:.1%}", f"{s.median_base:.1%}", f"{s.median:.1%}" if r.trees else "-", f"{s.bias:+.1%}",
-            f"{s.largest:.1%}",
-        ])  # fmt: skip
-    header = ["kind", "group", "dtype", "phase", "rows", "left out", "degree", "alpha", "terms", "MAPE", "RMSPE", "median base",
-              "base+residual", "bias", "largest"]  # fmt: skip
+        rows.append(
+            [
+                kind,
+                group,
+                dtype,
+                phase,
+                str(s.rows),
+                str(lost.get(kind, 0)),
+                str(r.degree),
+                f"{r.alpha:.0e}",
+                str(len(r.terms)),
+                f"{s.mape:.1%}",
+                f"{s.rmspe:.1%}",
+                f"{s.median_base:.1%}",
+                f"{s.median:.1%}" if r.trees else "-",
+                f"{s.bias:+.1%}",
+                f"{s.largest:.1%}",
+            ]
+        )
+    header = [
+        "kind",
+        "group",
+        "dtype",
+        "phase",
+        "rows",
+        "left out",
+        "degree",
+        "alpha",
+        "terms",
+        "MAPE",
+        "RMSPE",
+        "median base",
+        "base+residual",
+        "bias",
+        "largest",
+    ]
     return grid(header, rows, left=4)
 
 
@@ -64,13 +99,25 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
     cells = [[_name(row, by), row.kind if by == "layer" else "", *_figures(row)] for row in shown]
     if len(shown) < len(rows):
         rest = rows[len(shown) :]
-        cells.append([f"({len(rest)} more)", "", str(sum(r.count for r in rest)),
-                      quantity(sum(r.runtime_s for r in rest), "s"), f"{sum(r.share for r in rest):.1%}", "", "", ""])  # fmt: skip
+        cells.append(
+            [
+                f"({len(rest)} more)",
+                "",
+                str(sum(r.count for r in rest)),
+                quantity(sum(r.runtime_s for r in rest), "s"),
+                f"{sum(r.share for r in rest):.1%}",
+                "",
+                "",
+                "",
+            ]
+        )
     t = p.runtime_s
-    head = (f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({p.predictor})\n"
-            f"latency {quantity(t.value, 's')} ({quantity(t.low, 's')} to {quantity(t.high, 's')}, 90 %), "
-            f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters, "
-            f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}")  # fmt: skip
+    head = (
+        f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({p.predictor})\n"
+        f"latency {quantity(t.value, 's')} ({quantity(t.low, 's')} to {quantity(t.high, 's')}, 90 %), "
+        f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters, "
+        f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
+    )
     header = [by, "kind" if by == "layer" else "", "calls", "latency", "share", "FLOP", "bound", "basis"]
     foot = [f"unmodelled: {u.operator} x{u.count}, {u.share:.1%} by roofline ({u.reason})" for u in p.unmodelled]
     if p.method != "meta":
@@ -105,40 +152,82 @@ def prediction_csv(prediction: Prediction, path: Path) -> None:
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
     """Predicted beside measured, then the errors of neuralpower and of the two simplest predictors."""
     rows = [
-        [e.case.label, quantity(e.prediction.runtime_s.value, "s"), quantity(e.measured_s, "s"), f"{e.slowdown:.2f}", quantity(e.corrected_s, "s"),
-         f"{e.error(corrected=False):+.1%}", f"{e.error():+.1%}", f"{e.noise:.1%}", f"{e.prediction.coverage:.1%}"]
+        [
+            short(e.case.label),
+            quantity(e.prediction.runtime_s.value, "s"),
+            quantity(e.measured_s, "s"),
+            f"{e.slowdown:.2f}",
+            quantity(e.corrected_s, "s"),
+            f"{e.error(corrected=False):+.1%}",
+            f"{e.error():+.1%}",
+            f"{e.noise:.1%}",
+            f"{e.prediction.coverage:.1%}",
+        ]
         for e in evaluations
-    ]  # fmt: skip
+    ]
     header = ["network", "predicted", "measured", "slow-down", "corrected", "error raw", "error", "noise", "coverage"]
     parts = [grid(header, rows), ""]
     lines = []
     for name, predicted in _predictors():
         for corrected in (True, False):
             s = summary(evaluations, predicted, corrected)
-            lines.append([name, "corrected" if corrected else "raw", str(s.networks), f"{s.median:.1%}", f"{s.mape:.1%}",
-                          f"{s.rmspe:.1%}", f"{s.worst:+.1%}", f"{s.spearman:.4f}"])  # fmt: skip
-    parts.append(grid(["predictor", "against", "networks", "median", "MAPE", "RMSPE", "worst", "Spearman"], lines, left=2))
+            lines.append(
+                [
+                    name,
+                    "corrected" if corrected else "raw",
+                    str(s.networks),
+                    f"{s.median:.1%}",
+                    f"{s.mape:.1%}",
+                    f"{s.rmspe:.1%}",
+                    f"{s.worst:+.1%}",
+                    f"{s.spearman:.4f}",
+                ]
+            )
+    parts.append(
+        grid(["predictor", "against", "networks", "median", "MAPE", "RMSPE", "worst", "Spearman"], lines, left=2)
+    )
     return "\n".join(parts)
+
+
+def short(label: str) -> str:
+    """A label whose overrides are left out: they can fill lines."""
+    model, _, rest = label.partition(" ")
+    name, query, _ = model.partition("?")
+    return f"{name.removeprefix('transformers:')}{'?..' if query else ''} {rest}".strip()
 
 
 def _predictors() -> list[tuple[str, Any]]:
     return [
-        ("neuralpower", lambda e: e.prediction.runtime_s.value), ("roofline", lambda e: e.roofline_s),
+        ("neuralpower", lambda e: e.prediction.runtime_s.value),
+        ("roofline", lambda e: e.roofline_s),
         ("FLOPs only", lambda e: e.flops_only_s),
-    ]  # fmt: skip
+    ]
 
 
 def evaluation_json(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     """The same figures in SI units and shares."""
     networks = [
-        {"model": e.case.model, "batch_size": e.case.batch_size, "seq_len": e.case.seq_len,
-         "predicted_s": e.prediction.runtime_s.to_json(), "measured_s": e.measured_s, "corrected_s": e.corrected_s,
-         "samples_s": list(e.timing.samples_s), "slowdown": e.slowdown, "noise": e.noise,
-         "error": e.error(), "error_raw": e.error(corrected=False), "coverage": e.prediction.coverage,
-         "roofline_s": e.roofline_s, "flops_only_s": e.flops_only_s}
+        {
+            "model": e.case.model,
+            "batch_size": e.case.batch_size,
+            "seq_len": e.case.seq_len,
+            "predicted_s": e.prediction.runtime_s.to_json(),
+            "measured_s": e.measured_s,
+            "corrected_s": e.corrected_s,
+            "samples_s": list(e.timing.samples_s),
+            "minflt_per_call": e.timing.faults_per_call,
+            "slowdown": e.slowdown,
+            "noise": e.noise,
+            "error": e.error(),
+            "error_raw": e.error(corrected=False),
+            "coverage": e.prediction.coverage,
+            "roofline_s": e.roofline_s,
+            "flops_only_s": e.flops_only_s,
+        }
         for e in evaluations
-    ]  # fmt: skip
+    ]
     return {
-        "schema": 1, "networks": networks,
+        "schema": 1,
+        "networks": networks,
         "summary": {name: summary(evaluations, predicted).__dict__ for name, predicted in _predictors()},
-    }  # fmt: skip
+    }

@@ -1,0 +1,87 @@
+"""How long neuralpower itself takes: start, tracing, prediction, fitting. Prints one table.
+
+python -m benchmarks.speed [DATASET]
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PYTHON = sys.executable
+LLAMA_70B = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+}
+IN_PROCESS = """
+import json, resource, sys, time
+from neuralpower.devices.host import read_cpu
+from neuralpower.evaluate import Case, predict_case
+from neuralpower.predictor import default_predictor
+predictor = default_predictor(read_cpu().slug)
+times = []
+for _ in range(int(sys.argv[3])):
+    start = time.perf_counter()
+    predict_case(Case(sys.argv[1], 1, int(sys.argv[2])), predictor)
+    times.append(time.perf_counter() - start)
+print(json.dumps([times, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+
+
+def command_s(*arguments: str, runs: int = 3) -> float:
+    """Median wall time of a whole process (s)."""
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        subprocess.run([PYTHON, "-m", "neuralpower", *arguments], check=True, capture_output=True)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def predictions(model: str, seq_len: int, runs: int) -> tuple[list[float], float]:
+    """(seconds of each prediction in one fresh process, the process's largest memory in B)."""
+    output = subprocess.run(
+        [PYTHON, "-c", IN_PROCESS, model, str(seq_len), str(runs)], check=True, capture_output=True, text=True
+    ).stdout
+    times, memory = json.loads(output.splitlines()[-1])
+    return times, memory
+
+
+def main() -> None:
+    """Print the table."""
+    dataset = (
+        Path(sys.argv[1]) if len(sys.argv) > 1 else next(iter(sorted(Path("datasets").glob("*/dataset.json")))).parent
+    )
+    rows: list[tuple[str, str, str]] = [("neuralpower --help", f"{command_s('--help', runs=5):.2f} s", "0.5 s")]
+    rows.append(("predict transformers:bert, cold shell", f"{command_s('predict', 'transformers:bert'):.1f} s", "8 s"))
+    times, _ = predictions("transformers:bert", 128, 6)
+    rows.append(("predict transformers:bert, warm process", f"{statistics.median(times[1:]):.2f} s", "0.5 s"))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(LLAMA_70B))
+        times, memory = predictions(folder, 512, 3)
+    rows.append(("predict Llama-70B, 80 layers, warm process", f"{statistics.median(times[1:]):.1f} s", "3 s"))
+    rows.append(("... the first in its process", f"{times[0]:.1f} s", ""))
+    rows.append(("... memory of the process", f"{memory / 1e9:.2f} GB", "1.5 GB"))
+    with tempfile.TemporaryDirectory() as folder:
+        took = command_s("train-predictor", str(dataset), "--out", str(Path(folder) / "p.json"), runs=1)
+    rows.append((f"train-predictor {dataset}", f"{took:.0f} s", "60 s"))
+    width = max(len(row[0]) for row in rows)
+    print(f"{'what':{width}}  {'took':>8}  {'bound':>8}")
+    for what, took, bound in rows:
+        print(f"{what:{width}}  {took:>8}  {bound:>8}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m neuralpower`: the same program as `neuralpower`."""
+
+from neuralpower.cli import main
+
+main()

@@ -1,0 +1,124 @@
+"""Timing: what is called, in which order, and what a number means."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from neuralpower.devices.host import read_cpu, steal_ticks, worker_environment
+from neuralpower.layers import Call
+from neuralpower.measure import Sentinel, Timing, time_calls
+
+
+class Clock:
+    """A clock that a test turns: a call costs what it says."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def work(self, milliseconds: float) -> None:
+        self.now += round(milliseconds * 1e6)
+
+
+def timings(calls: list[Call], clock: Clock, rounds: int = 9) -> list[Timing | Exception]:
+    return time_calls(calls, Sentinel(clock), random.Random(0), rounds=rounds, clock_ns=clock)
+
+
+def test_a_call_is_timed_once_a_round_after_its_warm_up() -> None:
+    clock, log = Clock(), []
+
+    def call(name: str, milliseconds: float) -> Call:
+        return Call(lambda: (log.append(name), clock.work(milliseconds)), ())
+
+    a, b = timings([call("a", 2.0), call("b", 5.0)], clock)
+    assert isinstance(a, Timing)
+    assert isinstance(b, Timing)
+    assert a.samples_s == pytest.approx([0.002] * 9)
+    assert b.runtime_s == pytest.approx(0.005)
+    assert log[:4] == ["a", "a", "b", "b"]  # two calls agree: warm
+    assert sorted(log[4:6]) == ["a", "b"]
+    assert log.count("a") == log.count("b") == 11
+
+
+def test_the_order_changes_from_round_to_round() -> None:
+    clock, log = Clock(), []
+    timings([Call(lambda i=i: (log.append(i), clock.work(1)), ()) for i in range(6)], clock)
+    rounds = [tuple(log[12 + 6 * i : 18 + 6 * i]) for i in range(9)]
+    assert all(sorted(order) == list(range(6)) for order in rounds)
+    assert len(set(rounds)) > 5
+
+
+def test_inputs_are_written_afresh_and_weights_are_not() -> None:
+    x, weight = torch.ones(4), torch.ones(4)
+    timings([Call(torch.add, (x, weight), warm=(x,))], Clock(), rounds=3)
+    assert x.tolist() == [-1] * 4  # three changes of sign
+    assert weight.tolist() == [1] * 4
+
+
+def test_a_slow_call_takes_fewer_rounds() -> None:
+    clock = Clock()
+    (slow,) = timings([Call(lambda: clock.work(400), ())], clock)
+    assert isinstance(slow, Timing)
+    assert len(slow.samples_s) == 3
+
+
+def test_a_call_that_raises_leaves_the_others_alone() -> None:
+    clock = Clock()
+    bad, good = timings([Call(torch.zeros, ("no size",)), Call(lambda: clock.work(1), ())], clock)
+    assert isinstance(bad, TypeError)
+    assert isinstance(good, Timing)
+    assert good.runtime_s == pytest.approx(0.001)
+
+
+def test_the_value_is_the_tenth_percentile_and_the_row_keeps_the_rest() -> None:
+    timing = Timing(tuple(float(i) for i in range(1, 12)), 1.0, 2.0, 1.1, 0.0, 0.0, 0.0)
+    row = timing.to_row()
+    # eleven values 1..11: the 10th percentile is the second, the median the sixth
+    assert (row["runtime_s"], row["runtime_median_s"], row["runtime_min_s"], row["n"]) == (2.0, 6.0, 1.0, 11)
+    assert row["samples_s"] == list(timing.samples_s)
+
+
+@pytest.mark.parametrize(
+    ("switches", "steal", "noisy"), [(0.0, 0.0, False), (0.5, 0.0, True), (0.0, 0.02, True), (0.3, 0.009, False)]
+)
+def test_contention_is_noticed(switches: float, steal: float, noisy: bool) -> None:
+    assert Timing((1e-5,) * 9, 1e-5, 1e-3, 1.0, switches, 0.0, steal).noisy == noisy
+
+
+def test_a_long_call_may_meet_the_scheduler() -> None:
+    assert not Timing((0.05,) * 9, 0.05, 1e-3, 1.0, 1.0, 0.0, 0.0).noisy
+
+
+def test_a_machine_is_read_from_its_files(tmp_path: Path) -> None:
+    proc, system = tmp_path / "proc", tmp_path / "sys"
+    proc.mkdir()
+    (proc / "cpuinfo").write_text(
+        "model name\t: Intel(R) Xeon(R) CPU @ 2.20GHz\nflags\t: fpu avx2 avx512f hypervisor\n"
+    )
+    (proc / "meminfo").write_text("MemTotal:       1024 kB\n")
+    (proc / "stat").write_text("cpu  10 0 10 60 0 0 0 20 0 0\n")
+    for index, (level, kind, size) in enumerate([(1, "Instruction", "16K"), (1, "Data", "32K"), (2, "Unified", "1M")]):
+        folder = system / f"devices/system/cpu/cpu0/cache/index{index}"
+        folder.mkdir(parents=True)
+        for name, value in (("level", str(level)), ("type", kind), ("size", size)):
+            (folder / name).write_text(value + "\n")
+    cpu = read_cpu(proc, system)
+    assert cpu.name == "Intel(R) Xeon(R) CPU @ 2.20GHz"
+    assert cpu.slug == f"intel-xeon-{cpu.cores}c"
+    assert (cpu.l1d_bytes, cpu.l2_bytes, cpu.llc_bytes) == (32 * 2**10, 2**20, 2**20)
+    assert cpu.memory_bytes == 2**20
+    assert cpu.flags == ("avx2", "avx512f")
+    assert cpu.virtual
+    # 20 of 100 ticks were stolen
+    assert steal_ticks(proc) == (20, 100)
+
+
+def test_a_worker_gets_its_threads_and_no_binding_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOMP_CPU_AFFINITY", "0-3")
+    environment = worker_environment(3)
+    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "3"
+    assert "GOMP_CPU_AFFINITY" not in environment

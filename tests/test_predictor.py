@@ -1,0 +1,202 @@
+"""A synthetic device closes the loop: what it costs is known, training has to find it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from torch import nn
+
+from neuralpower import predictor as predictors
+from neuralpower.collect.plan import draw
+from neuralpower.collect.presets import PRESETS
+from neuralpower.compose import compose
+from neuralpower.dataset import Dataset
+from neuralpower.errors import DatasetError, InputError, PredictorError
+from neuralpower.layers import KINDS, Layer
+from neuralpower.layers.linear import Linear
+from neuralpower.predictor import EXTRAPOLATED, IN_RANGE, ROOFLINE, Predictor, Trained, train
+from neuralpower.trace import LayerCall, Trace, UnmodelledCall, trace
+
+QUICK = PRESETS["quick"]
+
+
+def seconds(layer: Layer) -> float:
+    """The synthetic device: 5 us a call, 200 GFLOP/s, 10 GB/s."""
+    return 5e-6 + layer.flops() / 2e11 + sum(layer.bytes()) / 1e10
+
+
+def dataset(kinds: list[str], count: int = 120, **columns: Any) -> Dataset:
+    tables = {}
+    for kind in kinds:
+        layers = list(draw(KINDS[kind], count, 0, QUICK))
+        tables[kind] = pd.DataFrame([{**layer.to_row(), "runtime_s": seconds(layer), **columns} for layer in layers])
+    return Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, tables)
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    return train(dataset(["linear", "norm", "softmax", "activation"]), jobs=1)
+
+
+@pytest.fixture(scope="module")
+def predictor(trained: Trained) -> Predictor:
+    return trained.predictor
+
+
+def fresh(kind: str, count: int = 40) -> list[Layer]:
+    return [layer for layer in draw(KINDS[kind], count, 99, QUICK) if str(layer.group()) not in ("vector", "instance")]
+
+
+def test_a_known_device_is_recovered(predictor: Predictor) -> None:
+    for kind in ("linear", "softmax"):
+        layers = fresh(kind)
+        values = predictor.estimate(layers).runtime_s
+        assert np.median(np.abs(values / [seconds(layer) for layer in layers] - 1)) < 0.02
+
+
+def test_the_formula_of_the_lasso_can_be_read(predictor: Predictor) -> None:
+    lasso = train(dataset(["softmax"]), learner="lasso", jobs=1).predictor
+    (key,) = lasso.regressors
+    assert lasso.regressors[key].trees is None
+    assert lasso.formula(key).startswith("softmax[all, float32, forward] seconds = ")
+    # what the plain text says is what the predictor computes
+    layer = fresh("softmax")[0]
+    names = {"rows": layer.rows, "width": layer.width, **layer.terms(lasso.hardware)}  # type: ignore[attr-defined]
+    total = 0.0
+    for part in lasso.formula(key).split(" = ")[1].split(" + "):
+        weight, *factors = part.split(" ")
+        value = float(weight)
+        for factor in factors:
+            name, _, power = factor.partition("^")
+            value *= names[name] ** int(power or 1)
+        total += value
+    assert total == pytest.approx(float(lasso.estimate([layer]).runtime_s[0]), rel=2e-3)
+
+
+def test_a_predictor_file_gives_the_same_predictions(predictor: Predictor, tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "synthetic.json"
+    predictor.save(file)
+    again = predictors.load(file)
+    layers = fresh("linear") + fresh("norm")
+    np.testing.assert_allclose(again.estimate(layers).runtime_s, predictor.estimate(layers).runtime_s, rtol=1e-5)
+    assert again.device == "synthetic"
+    assert again.estimate(layers).basis == predictor.estimate(layers).basis
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text[: len(text) // 2], "cut off"),
+        (lambda text: "[1, 2]", "holds a list"),
+        (lambda text: text.replace('"schema":1', '"schema":9'), "schema 9, this version reads 1"),
+        (lambda text: text.replace('"rooflines"', '"roof"'), "incomplete .*rooflines"),
+        (lambda text: text.replace('"kind":"linear"', '"kind":"lineal"'), "did you mean linear"),
+    ],
+)
+def test_a_damaged_predictor_file_is_refused(predictor: Predictor, tmp_path: Path, change: Any, said: str) -> None:
+    file = tmp_path / "p.json"
+    predictor.save(file)
+    file.write_text(change(file.read_text()))
+    with pytest.raises(PredictorError, match=said):
+        predictors.load(file)
+
+
+def test_an_unknown_predictor_is_answered_with_known_ones(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    predictor.save(tmp_path / "models" / "my-device.json")
+    assert predictors.default_predictor("my-device").device == "synthetic"
+    with pytest.raises(PredictorError, match="unknown predictor 'my-devise': did you mean my-device"):
+        predictors.load("my-devise")
+
+
+def test_bounds_enclose_and_widen_outside_the_box(predictor: Predictor) -> None:
+    near, far = (
+        Linear(rows=64, in_features=512, out_features=512, bias=True),
+        Linear(rows=10**6, in_features=10**5, out_features=10**5, bias=True),
+    )
+    estimates = predictor.estimate([near, far])
+    assert (estimates.low_s <= estimates.runtime_s).all()
+    assert (estimates.runtime_s <= estimates.high_s).all()
+    width = estimates.high_s / estimates.low_s
+    assert width[1] >= width[0]
+    assert estimates.basis == (IN_RANGE, EXTRAPOLATED)
+
+
+def test_a_kind_that_was_not_learnt_falls_back_to_the_roofline_and_says_so(predictor: Predictor) -> None:
+    layers = fresh("matmul", 5)
+    estimates = predictor.estimate(layers)
+    assert set(estimates.basis) == {ROOFLINE}
+    assert (estimates.runtime_s > 0).all()
+
+
+def test_a_dtype_or_phase_that_was_not_learnt_is_refused_with_those_that_were(predictor: Predictor) -> None:
+    with pytest.raises(PredictorError, match="dtype 'bfloat16': it has float32"):
+        predictor.check("bfloat16", "forward")
+    with pytest.raises(PredictorError, match="phase 'training': it has forward"):
+        predictor.check("float32", "training")
+
+
+def test_dirty_rows_never_reach_a_fit() -> None:
+    data = dataset(["softmax"])
+    table = data.tables["softmax"]
+    dirty = pd.concat([table, table.head(3).assign(runtime_s=[0.0, -1.0, np.inf])], ignore_index=True)
+    trained = train(Dataset(data.path, data.meta, {"softmax": dirty}), jobs=1)
+    assert sorted(row.line for row in trained.rejected) == [122, 123, 124]
+    key = ("softmax", "float32", "forward", "all")
+    assert np.array_equal(
+        trained.predictor.regressors[key].weights, train(data, jobs=1).predictor.regressors[key].weights
+    )
+
+
+def test_rows_taken_while_the_machine_was_slow_count_as_if_it_had_not_been() -> None:
+    data = dataset(["softmax"], 200)
+    slow = np.where(np.arange(200) % 2, 1.5, 1.0)
+    table = data.tables["softmax"].assign(sentinel_s=1e-3 * slow)
+    table["runtime_s"] *= slow
+    learnt = train(Dataset(data.path, data.meta, {"softmax": table}), jobs=1).predictor
+    assert learnt.sentinel_s == pytest.approx(1e-3)
+    layers = fresh("softmax")
+    assert np.median(np.abs(learnt.estimate(layers).runtime_s / [seconds(layer) for layer in layers] - 1)) < 0.02
+
+
+def test_too_few_rows_are_an_error_with_the_number_that_is_needed() -> None:
+    with pytest.raises(DatasetError, match="1 usable rows, 0 left out, no kind has 10"):
+        train(dataset(["softmax"], 1), jobs=1)
+    with pytest.raises(InputError, match="unknown learner 'laso': did you mean lasso"):
+        train(dataset(["softmax"], 12), learner="laso", jobs=1)
+
+
+def test_the_rooflines_peaks_are_found(predictor: Predictor) -> None:
+    roof = predictor.roofline("float32")
+    assert roof.flops_per_s == pytest.approx(2e11, rel=0.5)
+    assert roof.bytes_per_s == pytest.approx(1e10, rel=0.5)
+
+
+def test_a_prediction_adds_up_and_folds_repeated_blocks(predictor: Predictor) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(6)), nn.Linear(64, 8))
+    traced = trace(model, (__import__("torch").empty(16, 64),))
+    prediction = compose(traced, predictor, model="blocks", batch_size=16)
+    assert [(row.path, row.count) for row in prediction.rows] == [("[0-5].0", 6), ("[0-5].1", 6), ("6", 1)]
+    assert sum(row.runtime_s for row in prediction.rows) == pytest.approx(prediction.runtime_s.value)
+    assert sum(row.share for row in prediction.rows) == pytest.approx(1)
+    assert prediction.runtime_s.low <= prediction.runtime_s.value <= prediction.runtime_s.high
+    assert prediction.flops == traced.flops
+    for rows in (prediction.by_kind(), prediction.by_module(1)):
+        assert sum(row.runtime_s for row in rows) == pytest.approx(prediction.runtime_s.value)
+        assert sum(row.count for row in rows) == 13
+    json.dumps(prediction.to_json(), allow_nan=False)
+
+
+def test_what_is_not_modelled_is_named_with_its_share(predictor: Predictor) -> None:
+    calls = (LayerCall("a", Linear(rows=8, in_features=64, out_features=64, bias=True)),)
+    missing = (UnmodelledCall("b", "aten.fft", "no layer kind knows this operator", 10**7, "float32"),)
+    prediction = compose(Trace(calls, missing), predictor, model="m", batch_size=1)
+    assert [(u.operator, u.count) for u in prediction.unmodelled] == [("aten.fft", 1)]
+    assert prediction.coverage == pytest.approx(1 - prediction.unmodelled[0].share)
+    assert prediction.basis == ROOFLINE
+    assert prediction.runtime_s.value > predictor.estimate([calls[0].layer]).runtime_s[0] + 1e-6

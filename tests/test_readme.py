@@ -1,0 +1,53 @@
+"""What the README shows is run: Python blocks as they are, commands as they are typed."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from neuralpower import cli
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+COMMANDS = [
+    shlex.split(line.removeprefix("$ "), comments=True)[1:]
+    for block in re.findall(r"```console\n(.*?)```", README, re.S)
+    for line in block.splitlines()
+    if line.removeprefix("$ ").startswith("neuralpower ")
+]
+WITHOUT_A_DEVICE = ("predict", "devices")
+
+
+def test_the_readme_has_commands_and_code() -> None:
+    assert {command[0] for command in COMMANDS} == {"predict", "devices", "collect-data", "train-predictor", "evaluate"}
+    assert "make demo" in README
+    assert "make test" in README
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.S))
+def test_a_python_block_runs(code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(Path(__file__).parent.parent)
+    exec(compile(code, "README.md", "exec"), {})  # the block is ours
+    value, low, high = (float(word) for word in capsys.readouterr().out.split())
+    assert 0 < low < value < high
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c[0] in WITHOUT_A_DEVICE], ids=" ".join)
+def test_a_command_that_needs_no_device_runs(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(Path(__file__).parent.parent)
+    monkeypatch.setattr(sys, "argv", ["neuralpower", *command])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c[0] not in WITHOUT_A_DEVICE], ids=" ".join)
+def test_a_command_that_measures_is_spelt_as_the_program_has_it(command: list[str]) -> None:
+    group = typer.main.get_command(cli.build())
+    context = group.commands[command[0]].make_context(command[0], list(command[1:]))  # type: ignore[attr-defined]
+    assert context.params

@@ -1,0 +1,116 @@
+"""The learner on functions that are known."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from sklearn.ensemble import GradientBoostingRegressor
+
+from neuralpower.regress import Problem, Term, evaluate_terms, fit, flatten, polynomial
+
+
+def problem(rows: int, seed: int = 0, noise: float = 0.0, low: float = 1, high: float = 1024) -> Problem:
+    """T = 2e-6 + 3e-9 a b + 1e-8 b, with log-normal noise."""
+    generator = np.random.default_rng(seed)
+    a, b = (np.exp(generator.uniform(np.log(low), np.log(high), rows)).round() for _ in range(2))
+    t = (2e-6 + 3e-9 * a * b + 1e-8 * b) * np.exp(noise * generator.normal(size=rows))
+    axes = {"a": np.log2(a), "b": np.log2(b)}
+    return Problem(
+        {"a": a, "b": b},
+        {"ab_past": np.maximum(a * b - 1e5, 0)},
+        np.column_stack([axes["a"], axes["b"]]),
+        ("a", "b"),
+        axes,
+        t,
+        np.arange(rows),
+        a * b,
+    )
+
+
+def predicted(regressor, asked: Problem) -> np.ndarray:
+    return regressor.predict(asked.dimensions, asked.special, asked.features, asked.axes)[0]
+
+
+def test_a_polynomial_has_every_product_once() -> None:
+    # 1; a, b; a^2, ab, b^2
+    assert [str(term) for term in polynomial(("a", "b"), 2)] == ["1", "a", "b", "a^2", "a b", "b^2"]
+    matrix = evaluate_terms(
+        [Term(), Term((("a", 2),)), Term(special="s")], {"a": np.array([3.0])}, {"s": np.array([7.0])}, 1
+    )
+    assert matrix.tolist() == [[1, 9, 7]]
+
+
+def test_a_known_polynomial_is_recovered_inside_and_beyond_the_box() -> None:
+    regressor = fit(problem(300), learner="lasso")
+    for asked in (problem(100, seed=1), problem(100, seed=2, low=1024, high=16384)):
+        assert np.max(np.abs(predicted(regressor, asked) / asked.runtime_s - 1)) < 0.02
+    assert regressor.scores.mape < 0.01
+    assert (regressor.weights > 0).all()
+
+
+def test_a_regressor_without_residual_is_chosen_where_the_base_says_it_all() -> None:
+    assert fit(problem(200), learner="lasso").trees is None
+    noisy = fit(problem(300, noise=0.05))
+    assert noisy.scores.median < 0.06
+    assert noisy.scores.rows == 300
+
+
+def test_the_residual_learns_what_the_base_cannot_say() -> None:
+    rippled = problem(500)
+    step = np.where(rippled.dimensions["a"] % 2 == 0, 1.0, 1.6)  # as a size that is not aligned costs
+    features = np.column_stack([rippled.features, rippled.dimensions["a"] % 2])
+    rippled = dataclasses.replace(
+        rippled, runtime_s=rippled.runtime_s * step, features=features, feature_names=("a", "b", "odd")
+    )
+    regressor = fit(rippled)
+    assert regressor.trees is not None
+    assert regressor.scores.median < 0.4 * regressor.scores.median_base
+
+
+def test_the_residual_fades_outside_the_box() -> None:
+    regressor = fit(problem(300, noise=0.2))
+    if regressor.trees is None:
+        pytest.skip("the folds chose the base alone")
+    asked = problem(50, seed=5, low=2**20, high=2**22)
+    base = regressor.base(asked.dimensions, asked.special, len(asked))
+    assert np.max(np.abs(predicted(regressor, asked) / base - 1)) < 0.02
+    assert (regressor.outside(asked.axes) > 15).all()
+
+
+def test_predictions_are_positive_and_grow_far_outside() -> None:
+    regressor = fit(problem(200, noise=0.1))
+    sizes = [problem(1, seed=9, low=s, high=s) for s in (2**11, 2**13, 2**15, 2**17)]
+    values = [predicted(regressor, asked)[0] for asked in sizes]
+    assert values[0] > 0
+    assert values == sorted(values)
+
+
+def test_one_corrupt_row_moves_no_prediction_by_more_than_a_hundredth() -> None:
+    clean, asked = problem(400, noise=0.02), problem(200, seed=3)
+    reference = predicted(fit(clean, learner="lasso"), asked)
+    for factor in (1e-3, 1e3):
+        runtime = clean.runtime_s.copy()
+        runtime[17] *= factor
+        corrupt = predicted(fit(dataclasses.replace(clean, runtime_s=runtime), learner="lasso"), asked)
+        assert np.max(np.abs(corrupt / reference - 1)) < 0.01
+
+
+def test_trees_are_evaluated_to_the_last_digit_as_scikit_learn_does() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(400, 3)).astype(np.float32)
+    y = np.sin(x[:, 0]) + x[:, 1] * (x[:, 2] > 0)
+    model = GradientBoostingRegressor(n_estimators=50, max_depth=4, subsample=0.7, random_state=0).fit(x, y)
+    fresh = generator.normal(size=(1000, 3))
+    assert np.array_equal(flatten(model, "abc").predict(fresh), model.predict(fresh.astype(np.float32)))
+
+
+def test_rows_of_one_configuration_share_a_fold() -> None:
+    repeated = problem(40).at(np.repeat(np.arange(40), 3))
+    jittered = dataclasses.replace(repeated, runtime_s=repeated.runtime_s * np.tile([1.0, 1.1, 0.9], 40))
+    assert fit(jittered, learner="lasso").scores.mape > 0.05  # a row is never predicted from its own repetition
+
+
+def test_a_fit_is_the_same_each_time() -> None:
+    first, second = fit(problem(120, noise=0.1), seed=3), fit(problem(120, noise=0.1), seed=3)
+    assert first.terms == second.terms
+    assert np.array_equal(first.weights, second.weights)

@@ -1,0 +1,224 @@
+"""Everything counted or named, nothing left on the model."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from neuralpower.errors import ModelError
+from neuralpower.sources import InputRequest, resolve
+from neuralpower.trace import Trace, trace, trace_call
+
+TINY_GPT2 = "transformers:GPT2Model?n_layer=2&n_embd=64&n_head=4&vocab_size=100&bos_token_id=0&eos_token_id=0"
+TINY_BERT = (
+    "transformers:BertModel?num_hidden_layers=2&hidden_size=64&num_attention_heads=4&intermediate_size=256"
+    "&vocab_size=100"
+)
+
+
+def traced(model: str, seq_len: int | None = None, batch_size: int = 1) -> Trace:
+    source = resolve(model)
+    module = source.build("meta")
+    inputs = source.inputs(module, InputRequest(batch_size=batch_size, seq_len=seq_len))
+    return trace(module, inputs.args, inputs.kwargs)
+
+
+class Block(nn.Module):
+    """A residual block with everything that hooks miss: functional calls, `@`, einsum, a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.scale = torch.tensor([2.0] * 8)  # a plain attribute: stays on the CPU
+        self.calls = 0
+
+    def forward(self, x: Tensor, fail: bool = False) -> Tensor:
+        self.calls += 1
+        self.cache = x
+        y = torch.relu(self.norm(self.linear(x))) * self.scale
+        if fail:
+            raise RuntimeError("out of luck")
+        return x + torch.einsum("bi,bi->bi", y, y) + y @ self.linear.weight
+
+
+def test_gpt2_counts() -> None:
+    # linear: 2 layers * 2 * 32 tokens * 64 * (192 + 64 + 256 + 256) = 6,291,456
+    # attention: 2 layers * 4 * 4 heads * 32 * 32 * 16 = 524,288
+    result = traced(TINY_GPT2, 32)
+    assert result.parameters == 64 * 100 + 1024 * 64 + 2 * (12 * 64 * 64 + 13 * 64) + 2 * 64
+    assert sum(layer.flops() for layer in result.layers if layer.kind in ("linear", "attention")) == 6_291_456 + 524_288
+    assert result.method == "meta"
+
+
+def test_bert_is_traced_whole_and_in_order() -> None:
+    result = traced("transformers:BertModel?num_hidden_layers=2", 64)
+    kinds = [layer.kind for layer in result.layers]
+    assert (kinds.count("linear"), kinds.count("attention"), kinds.count("norm")) == (13, 2, 5)
+    paths = [call.path for call in result.calls if call.layer.kind == "linear"]
+    assert paths[0] == "encoder.layer.0.attention.self.query"
+    assert paths[-1] == "pooler.dense"
+    assert result.unmodelled == ()
+
+
+@pytest.mark.parametrize(
+    "model", [TINY_GPT2, TINY_BERT, "zoo:resnet18", "zoo:vgg11", "zoo:googlenet", "zoo:densenet121"]
+)
+def test_flops_are_what_pytorch_counts(model: str) -> None:
+    source = resolve(model)
+    module = source.build("meta")
+    inputs = source.inputs(module, InputRequest(batch_size=2))
+    on_meta = [a.to("meta") for a in inputs.args], {k: v.to("meta") for k, v in inputs.kwargs.items()}
+    result = trace(module, *on_meta)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:  # without inference mode attention is bmm
+        module(*on_meta[0], **on_meta[1])
+    ours = sum(layer.flops() for layer in result.layers if layer.kind in ("linear", "matmul", "attention", "conv2d"))
+    assert ours == counter.get_total_flops()
+
+
+def test_multi_head_attention_is_counted_in_eval_and_without_gradients() -> None:
+    # 4 projections of 2 * 12 rows * 16 * 16 = 24,576
+    # scores and context: 4 * 2 sequences * 4 heads * 6 * 6 * 4 = 4,608
+    module = nn.MultiheadAttention(16, 4, batch_first=True).eval().requires_grad_(False)
+    x = torch.randn(2, 6, 16)
+    result = trace(module, (x, x, x), {"need_weights": False})
+    assert (
+        sum(layer.flops() for layer in result.layers if layer.kind in ("linear", "matmul", "attention"))
+        == 24_576 + 4_608
+    )
+
+
+def test_a_transformer_encoder_layer_is_counted_on_its_slow_path() -> None:
+    module = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
+    before = torch.backends.mha.get_fastpath_enabled()
+    result = trace(module, (torch.randn(2, 6, 16),))
+    # projections 24,576; feed-forward 2 * 2 * 12 * 16 * 32 = 24,576; attention 4,608
+    assert sum(layer.flops() for layer in result.layers if layer.kind in ("linear", "matmul", "attention")) == 53_760
+    assert torch.backends.mha.get_fastpath_enabled() == before
+
+
+def test_an_lstm_is_one_layer_and_functional_calls_are_seen() -> None:
+    result = trace(nn.LSTM(8, 16, batch_first=True), (torch.randn(2, 5, 8),))
+    assert [layer.flops() for layer in result.layers if layer.kind == "recurrent"] == [30_720]
+    kinds = [layer.kind for layer in trace(Block(), (torch.randn(4, 8),)).layers]
+    assert {"linear", "norm", "activation", "elementwise", "matmul"} <= set(kinds)
+
+
+def test_views_are_free_and_copies_are_not() -> None:
+    x = torch.empty(2, 6, 4, device="meta")
+    assert trace_call(lambda: x.transpose(1, 2).unsqueeze(0)[..., :2].detach()).layers == ()
+    copied = trace_call(lambda: x.transpose(1, 2).reshape(2, 24))
+    assert [(layer.kind, layer.elements, layer.run) for layer in copied.layers] == [("movement", 48, 1)]  # type: ignore[attr-defined]
+
+
+def test_an_operator_without_a_kind_is_named() -> None:
+    result = trace_call(lambda: torch.linalg.inv_ex(torch.empty(4, 4, device="meta")))
+    assert [u.operator for u in result.unmodelled] == ["aten.linalg_inv_ex"]
+    assert result.unmodelled[0].bytes >= 2 * 64
+    assert "no layer kind" in result.unmodelled[0].reason
+
+
+def test_a_shared_module_has_a_path_for_each_caller_and_its_parameters_once() -> None:
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(nn.Sequential(shared, nn.ReLU()), nn.Sequential(shared))
+    result = trace(model, (torch.randn(1, 4),))
+    assert [call.path for call in result.calls if call.layer.kind == "linear"] == ["0.0", "1.0"]
+    assert result.parameters == 20
+
+
+def test_the_users_module_is_left_as_it_was() -> None:
+    model = Block().train()
+    twin = copy.deepcopy(model)
+    generator = torch.random.get_rng_state()
+    trace(model, (torch.randn(4, 8, generator=torch.Generator().manual_seed(0)),), training=True)
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+    assert model.__dict__.keys() == twin.__dict__.keys()
+    assert model.calls == 0
+    assert model.training
+    assert all(m.training for m in model.modules())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert not nn.modules.module._global_forward_hooks
+    assert not nn.modules.module._global_forward_pre_hooks
+    assert torch.equal(torch.random.get_rng_state(), generator)
+    assert next(model.parameters()).device.type == "cpu"
+    assert torch.isfinite(model(torch.randn(4, 8))).all()
+
+
+def test_the_users_module_is_left_as_it_was_when_its_forward_raises() -> None:
+    model = Block()
+    twin = copy.deepcopy(model)
+    with pytest.raises(ModelError, match="Block: its forward raises RuntimeError: out of luck"):
+        trace(model, (torch.randn(4, 8),), {"fail": True})
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+    assert model.__dict__.keys() == twin.__dict__.keys()
+    assert not nn.modules.module._global_forward_hooks
+    first = trace(model, (torch.randn(4, 8),))
+    assert trace(model, (torch.randn(4, 8),)) == first  # and a second trace counts the same
+
+
+def test_a_data_dependent_forward_falls_back_to_a_real_run_and_says_so() -> None:
+    class Picky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) if float(x.sum()) > 0 else self.linear(self.linear(x))
+
+    result = trace(Picky(), (torch.ones(2, 4),))
+    assert result.method == "cpu"
+    assert [note.split(":")[0] for note in result.notes] == ["meta", "fake"]
+    assert [layer.kind for layer in result.layers if layer.kind == "linear"] == ["linear"]
+
+
+def test_wrappers_are_looked_through() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    wrapped = trace(nn.DataParallel(model), (torch.randn(2, 4),))
+    assert [call.path for call in wrapped.calls] == ["0"]
+
+
+def test_a_mask_that_the_model_made_itself_counts_as_all_ones() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            mask = torch.ones(x.shape[0], dtype=torch.bool, device=x.device)
+            return x if mask.all() else x + 1
+
+    assert all(layer.kind != "elementwise" for layer in trace(Masked(), (torch.randn(3, 3),)).layers)
+
+
+def test_experts_are_grouped_products() -> None:
+    model = "transformers:MixtralModel?num_hidden_layers=1&hidden_size=64&intermediate_size=128&num_local_experts=4"
+    result = traced(model + "&num_attention_heads=4&num_key_value_heads=2&vocab_size=100", 32)
+    # 32 tokens to 2 of 4 experts each: 64 rows, 16 per expert
+    experts = [layer for layer in result.layers if layer.kind == "matmul" and layer.batch == 4]  # type: ignore[attr-defined]
+    assert result.method == "meta"
+    assert [(layer.rows, layer.inner, layer.columns) for layer in experts] == [(16, 64, 256), (16, 128, 64)]  # type: ignore[attr-defined]
+
+
+def test_an_exported_program_is_traced(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
+    torch.export.save(torch.export.export(model, (torch.randn(2, 8),)), tmp_path / "model.pt2")
+    kinds = [layer.kind for layer in traced(str(tmp_path / "model.pt2"), batch_size=2).layers]
+    assert kinds == ["linear", "activation", "linear"]
+
+
+def test_an_optimizer_step_is_one_layer() -> None:
+    parameters = [nn.Parameter(torch.ones(6)), nn.Parameter(torch.ones(4))]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    result = trace(_Stepping(torch.optim.Adam(parameters)), ())
+    assert [(layer.kind, layer.to_row()["tensors"], layer.to_row()["elements"]) for layer in result.layers] == [
+        ("optimizer", 2, 10)
+    ]
+
+
+class _Stepping(nn.Module):
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__()
+        self.optimizer = optimizer
+
+    def forward(self) -> None:
+        self.optimizer.step()
