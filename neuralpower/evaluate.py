@@ -79,6 +79,11 @@ class Evaluation:
         odd, even = (float(np.percentile(samples[i::2], 10)) for i in (0, 1))
         return abs(odd / even - 1)
 
+    @property
+    def inside(self) -> bool:
+        """Whether the corrected time lies within the predicted bounds."""
+        return self.prediction.runtime_s.low <= self.corrected_s <= self.prediction.runtime_s.high
+
     def error(self, corrected: bool = True) -> float:
         """Predicted over measured, minus 1."""
         return self.prediction.runtime_s.value / (self.corrected_s if corrected else self.measured_s) - 1

@@ -29,6 +29,7 @@ SCHEMA = 1
 LEARNERS = ("hybrid", "lasso")
 MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
+INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
 DIGITS = 8  # significant ones of the numbers in the file
 
 Key = tuple[str, str, str, str]  # kind, dtype, phase, group
@@ -73,7 +74,7 @@ class Predictor:
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """Floating types that it has learnt."""
-        return tuple(dict.fromkeys(key[1] for key in self.regressors))
+        return tuple(dict.fromkeys(key[1] for key in self.regressors if key[1] != INTEGER))
 
     @cached_property
     def phases(self) -> tuple[str, ...]:
@@ -122,8 +123,9 @@ class Predictor:
     def _regressor(self, key: Key) -> tuple[Regressor | None, bool]:
         """The regressor of a key, else the nearest: numbers that are no floats as floats, a group as its largest sibling."""
         kind, dtype, phase, group = key
-        if dtype not in FLOATING and dtype not in self.dtypes:
-            dtype = "float32" if "float32" in self.dtypes else self.dtypes[0]
+        if dtype not in FLOATING:
+            known = any(k[:3] == (kind, INTEGER, phase) for k in self.regressors)
+            dtype = INTEGER if known else "float32" if "float32" in self.dtypes else self.dtypes[0]
         exact = self.regressors.get((kind, dtype, phase, group))
         if exact is not None:
             return exact, True
@@ -262,7 +264,8 @@ def train(
         if not len(rows):
             continue
         groups = np.broadcast_to(np.asarray(rows.layer.group()), (len(rows),))
-        keys = np.stack([np.asarray(rows.layer.dtype), np.asarray(rows.layer.phase), groups], axis=1).astype(str)
+        dtypes = np.where(np.isin(rows.layer.dtype, FLOATING), rows.layer.dtype, INTEGER)
+        keys = np.stack([dtypes, np.asarray(rows.layer.phase), groups], axis=1).astype(str)
         for dtype, phase, group in np.unique(keys, axis=0):
             index = np.flatnonzero((keys == (dtype, phase, group)).all(axis=1))
             key = (kind, str(dtype), str(phase), str(group))

@@ -17,6 +17,8 @@ from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import trace
 
+BLOCK = 60  # configurations that are measured in turn
+
 
 def kinds_named(names: Sequence[str] | None) -> list[type[Layer]]:
     """The kinds; all that a forward pass makes where none is named. Raises InputError for an unknown name."""
@@ -31,27 +33,34 @@ def make_plan(
 ) -> list[dict[str, Any]]:
     """Configurations in the order to measure them: `{"kind", "config_id", "source", "bytes", "row"}`, each once.
 
-    Sweep and networks are interleaved, so that a collection that is cut off is a smaller one of the same make-up.
+    They come in blocks of BLOCK that are measured in turn: the layers of one network together, so that they meet the caches
+    as that network's do, and layers of the sweep, mixed. Blocks are shuffled: a collection that is cut off is a smaller one
+    of the same make-up.
     """
-    plan: dict[str, dict[str, Any]] = {}
-    for layer, source in (*_sweep(preset, kinds, seed), *_networks(preset, kinds, models, seed)):
-        for dtype in dtypes:
-            typed = dataclasses.replace(layer, dtype=dtype) if layer.dtype == "float32" else layer
-            row = typed.to_row()
-            name = config_id({"kind": typed.kind, **row})
-            plan.setdefault(
-                name,
-                {
-                    "kind": typed.kind,
-                    "config_id": name,
-                    "source": source,
-                    "bytes": int(sum(typed.bytes()) + typed.parameters() * typed.itemsize),
-                    "row": row,
-                },
-            )
-    items = list(plan.values())
-    random.Random(seed).shuffle(items)
-    return items
+    generator = random.Random(seed)
+    sweep = list(_sweep(preset, kinds, seed))
+    generator.shuffle(sweep)
+    seen: set[str] = set()
+    blocks: list[list[dict[str, Any]]] = []
+    for source, layers in (("sweep", sweep), *_networks(preset, kinds, models, seed)):
+        items = []
+        for layer in layers:
+            for dtype in dtypes:
+                typed = dataclasses.replace(layer, dtype=dtype) if layer.dtype == "float32" else layer
+                item = _item(typed, source)
+                if item["config_id"] not in seen:
+                    seen.add(item["config_id"])
+                    items.append(item)
+        blocks += [items[i : i + BLOCK] for i in range(0, len(items), BLOCK)]
+    generator.shuffle(blocks)
+    return [item for block in blocks for item in block]
+
+
+def _item(layer: Layer, source: str) -> dict[str, Any]:
+    row = layer.to_row()
+    size = int(sum(layer.bytes()) + layer.parameters() * layer.itemsize)
+    name = config_id({"kind": layer.kind, **row})
+    return {"kind": layer.kind, "config_id": name, "source": source, "bytes": size, "row": row}
 
 
 def affordable(layer: Layer, preset: Preset) -> bool:
@@ -74,16 +83,16 @@ def draw(kind: type[Layer], count: int, seed: int, preset: Preset = PRESETS["sta
             yield layer
 
 
-def _sweep(preset: Preset, kinds: Sequence[type[Layer]], seed: int) -> Iterator[tuple[Layer, str]]:
+def _sweep(preset: Preset, kinds: Sequence[type[Layer]], seed: int) -> Iterator[Layer]:
     shares = sum(kind.sweep_share for kind in KINDS.values())
     for kind in kinds:
-        for layer in draw(kind, max(round(preset.sweep * kind.sweep_share / shares), 10), seed, preset):
-            yield layer, "sweep"
+        yield from draw(kind, max(round(preset.sweep * kind.sweep_share / shares), 10), seed, preset)
 
 
 def _networks(
     preset: Preset, kinds: Sequence[type[Layer]], models: Sequence[str] | None, seed: int
-) -> Iterator[tuple[Layer, str]]:
+) -> Iterator[tuple[str, list[Layer]]]:
+    """(MODEL, distinct layers) of every network, variant, batch size and length."""
     generator = random.Random(seed)
     if models is not None:
         chosen = [next((n for n in NETWORKS if n.model == m), Network(m, (1, 4))) for m in models if m != "none"]
@@ -94,9 +103,8 @@ def _networks(
         for variant in (network, *(jittered(network, generator) for _ in range(preset.jitters))):
             for batch_size in variant.batch_sizes:
                 for seq_len in variant.seq_lens:
-                    for layer in _distinct(variant.model, batch_size, seq_len, named=models is not None):
-                        if layer.kind in wanted and affordable(layer, preset):
-                            yield layer, variant.model
+                    layers = _distinct(variant.model, batch_size, seq_len, named=models is not None)
+                    yield variant.model, [la for la in layers if la.kind in wanted and affordable(la, preset)]
 
 
 def _distinct(model: str, batch_size: int, seq_len: int | None, named: bool) -> Iterator[Layer]:

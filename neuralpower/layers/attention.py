@@ -87,7 +87,18 @@ class Attention(Layer):
                 causal=False,
                 masked=masked,
             )
-        if style < 0.4:
+        if style < 0.37:  # keys of a reduced map
+            return cls(
+                batch=batch,
+                query_heads=heads,
+                key_heads=heads,
+                query_length=draw.octaves(64, 4096),
+                key_length=draw.octaves(4, 256),
+                head_size=min(head_size, 64),
+                causal=False,
+                masked=False,
+            )
+        if style < 0.45:
             return cls(
                 batch=batch,
                 query_heads=heads,

@@ -175,10 +175,12 @@ class Layer(ABC):
         return torch_dtype(self.dtype)
 
     def tensor(self, *shape: int, device: torch.device) -> Tensor:
-        """Random normal numbers of the layer's dtype; integers and booleans are drawn from {0, 1}."""
+        """Random normal numbers of the layer's dtype; integers are 1 or 2, booleans true."""
         if self.dtype in FLOATING:
             return torch.randn(shape, device=device, dtype=torch.float32).to(self.torch_dtype)
-        return torch.randint(0, 2, shape, device=device).to(self.torch_dtype)
+        return torch.randint(1, 3, shape, device=device).to(
+            self.torch_dtype
+        )  # no zeros: an integer division by one traps
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:

@@ -24,3 +24,4 @@ class Conv1d(Convolution):
     axes = ("length",)
     function = F.conv1d
     largest_input = 16384
+    sweep_share = 1.5

@@ -27,6 +27,6 @@ class Conv2d(Convolution):
     dilation_width: int
 
     axes = ("height", "width")
-    sweep_share = 4.0
+    sweep_share = 6.0
     function = F.conv2d
     largest_input = 320

@@ -185,7 +185,7 @@ class Convolution(Layer):
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """Dense, grouped and depthwise; 1x1 to 11x11; strides 1, 2 and patches; now and then an image's 3 channels."""
-        style = draw.choice(("dense", "dense", "dense", "depthwise", "grouped", "image"))
+        style = draw.choice(("dense", "dense", "dense", "depthwise", "depthwise", "grouped", "grouped", "image"))
         kernel = draw.choice((1, 1, 1, 3, 3, 3, 3, 5, 7, 11))
         stride = draw.choice((1, 1, 1, 2)) if style != "image" else draw.choice((1, 2, 2, 4))
         inner, outer, groups = draw.size(8, 1024), draw.size(8, 1024), 1
@@ -193,10 +193,14 @@ class Convolution(Layer):
             inner, kernel = draw.choice((1, 3, 3, 3, 4)), draw.choice((3, 3, 5, 7, 11, 4, 8, 16))
             stride = kernel if kernel in (4, 8, 16) else stride
         elif style == "depthwise":
-            kernel = draw.choice((3, 3, 3, 5, 5, 7))
+            kernel = draw.choice((3, 3, 3, 5, 5, 7, 9))
             outer = groups = inner
         elif style == "grouped":
-            groups = draw.choice((2, 4, 8, 16, 32, 64))
+            if draw.chance(0.5):
+                groups = draw.choice((2, 3, 4, 8, 16, 32, 64))
+            else:  # by the width of a group
+                groups = max(inner // draw.choice((4, 8, 8, 16, 24, 32, 64)), 2)
+            outer = inner if draw.chance(0.6) else outer
             inner, outer = max(inner // groups, 1) * groups, max(outer // groups, 1) * groups
         dilation = 2 if kernel == 3 and style == "dense" and draw.chance(0.08) else 1
         smallest = max(dilation * (kernel - 1) + 1, 4) if style != "image" else max(32, kernel)

@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, contiguous_run, strided
+from neuralpower.layers.base import FLOATING, Bytes, Call, Draw, Hardware, contiguous_run, strided
 from neuralpower.layers.pointwise import Pointwise, effort
 from neuralpower.layers.registry import layer_kind
 
@@ -30,6 +30,7 @@ ALIASES = {
     "clamp_max": "clamp",
 }
 BINARY = "add add add mul mul sub div maximum ge masked_fill".split()
+INTEGER = "add sub mul ge eq".split()
 UNARY = "add mul sub div neg abs exp log sqrt rsqrt cos sin square cube pow clamp reciprocal erf".split()
 # beside those that torch tags as pointwise
 OPERATORS = """
@@ -79,6 +80,14 @@ class Elementwise(Pointwise):
         elements = draw.size(2, 2**24)
         if draw.chance(0.4):
             return cls(function=draw.choice(UNARY), elements=elements, operands=1, broadcast=False)
+        if draw.chance(0.12):  # positions and masks
+            return cls(
+                dtype="int64",
+                function=draw.choice(INTEGER),
+                elements=elements,
+                operands=draw.choice((1, 2)),
+                broadcast=False,
+            )
         function = draw.choice(BINARY)
         broadcast = function in ("add", "mul", "sub", "div") and elements >= 64 and draw.chance(0.3)
         if broadcast:
@@ -112,7 +121,7 @@ class Elementwise(Pointwise):
         if self.inplace:
             function = getattr(Tensor, f"{name}_", function)
         if name in SCALAR and not others:
-            return Call(function, (first, 1.5 if self.dtype != "bool" else 1), warm=warm)
+            return Call(function, (first, 1.5 if self.dtype in FLOATING else 1), warm=warm)
         call = Call(function, (first, *others), warm=warm)
         try:
             if function is None:

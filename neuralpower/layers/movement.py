@@ -80,13 +80,9 @@ class Movement(Pointwise):
         source = args[1] if operator == "aten.copy_" else x
         elements = x.numel() if function == "sort" and x is not None else sum(t.numel() for t in tensors)
         run = 0
-        if (
-            function in ("copy", "cast", "roll")
-            and isinstance(source, Tensor)
-            and source.numel() == y.numel()
-            and elements > 1
-        ):
-            run = contiguous_run(source.reshape(y.shape) if source.is_contiguous() else _same_shape(source, y), y)
+        if function in ("copy", "cast", "roll") and isinstance(source, Tensor) and source.numel() == y.numel() > 1:
+            # what changes its shape is copied in the order of its axes
+            run = contiguous_run(source, y if source.shape == y.shape else source.new_empty(source.shape))
         return cls(function=function, elements=elements, inplace=operator.endswith("_"), run=run)
 
     @classmethod
@@ -98,7 +94,8 @@ class Movement(Pointwise):
         elements = max(elements // 16, 1) * 16
         if run:
             elements = max(elements // (16 * run), 1) * 16 * run
-        return cls(function=function, elements=elements, run=run)
+        integer = function in ("copy", "cat", "roll", "repeat", "pad", "fill") and draw.chance(0.12)
+        return cls(dtype="int64" if integer else "float32", function=function, elements=elements, run=run)
 
     def build(self, device: torch.device) -> Call:
         """One call of the function's commonest operator."""
@@ -166,10 +163,3 @@ class Movement(Pointwise):
         """Copies in order run at memory speed; searches and interpolations each have their own."""
         function = np.asarray(self.function)
         return np.where(np.isin(function, HEAVY), function, "copy")
-
-
-def _same_shape(source: Tensor, like: Tensor) -> Tensor:
-    """`source` seen in the shape of `like` where their shapes differ by merged axes: the innermost run is what counts."""
-    if source.shape == like.shape:
-        return source
-    return source if source.dim() == like.dim() else source.reshape(like.shape)

@@ -52,7 +52,7 @@ class Pointwise(Layer):
 
     def features(self) -> dict[str, Any]:
         """Jumps, and whether the output is fresh memory."""
-        return {"run": np.log2(np.asarray(self.run) + 1.0), "inplace": self.inplace}
+        return {"run": np.log2(np.asarray(self.run) + 1.0), "inplace": self.inplace, "itemsize": self.itemsize}
 
 
 def effort(function: Any) -> Any:

@@ -186,6 +186,8 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
     parts.append(
         grid(["predictor", "against", "networks", "median", "MAPE", "RMSPE", "worst", "Spearman"], lines, left=2)
     )
+    inside = sum(e.inside for e in evaluations)
+    parts.append(f"measured (corrected) inside the 90 % bounds: {inside} of {len(evaluations)}")
     return "\n".join(parts)
 
 
@@ -229,5 +231,6 @@ def evaluation_json(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     return {
         "schema": 1,
         "networks": networks,
+        "inside_bounds": sum(e.inside for e in evaluations),
         "summary": {name: summary(evaluations, predicted).__dict__ for name, predicted in _predictors()},
     }

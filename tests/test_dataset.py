@@ -1,0 +1,570 @@
+"""Datasets: a journal that survives crashes, tables that survive sealing, and rows that no fit may see."""
+
+import gzip
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neuralpower.collect.plan import draw
+from neuralpower.collect.presets import PRESETS
+from neuralpower.dataset import (
+    Dataset,
+    Journal,
+    Rejected,
+    Rows,
+    config_id,
+    read_dataset,
+    read_journal,
+    replace_file,
+    screen,
+    seal,
+    summarised,
+    write_meta,
+)
+from neuralpower.errors import DatasetError
+from neuralpower.layers import KINDS
+from neuralpower.predictor import train
+
+DEVICE = '{"schema": 1, "device": "x"}'
+
+
+def softmax(number: int, **columns: Any) -> dict[str, Any]:
+    """A row as a collection writes it; 8 rows a step, so that no two are the same configuration."""
+    return {
+        "dtype": "float32",
+        "phase": "forward",
+        "rows": 8 * (number + 1),
+        "width": 16,
+        "strided": bool(number % 2),
+        "source": "sweep",
+        "session_id": "s1",
+        "config_id": f"c{number}",
+        "status": "ok",
+        "flops": 640 * (number + 1),
+        "runtime_s": 1e-6 * (number + 1),
+        "samples_s": [1e-6 * (number + 1), 2e-6],
+        **columns,
+    }
+
+
+def failed(number: int, status: str) -> dict[str, Any]:
+    """The row of a configuration that was never timed."""
+    names = ("dtype", "phase", "rows", "width", "strided", "source", "session_id", "config_id")
+    return {**{name: softmax(number)[name] for name in names}, "status": status}
+
+
+def written(folder: Path, rows: list[dict[str, Any]], kind: str = "softmax") -> Path:
+    """A folder with these rows in its journal."""
+    with Journal(folder) as journal:
+        if not (folder / "dataset.json").exists():
+            write_meta(folder, {"device": "x"})
+        for row in rows:
+            journal.append({"type": "result", "kind": kind, "row": row})
+    return folder
+
+
+# ---- the journal ----
+
+
+def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
+    records = [{"type": "session", "text": "line\nbreak, \r, é"}, {"type": "result", "value": [1, 2.5, None, True]}]
+    with Journal(tmp_path / "new" / "folder") as journal:
+        for record in records:
+            journal.append(record)
+        assert journal.records() == records
+    assert read_journal(tmp_path / "new" / "folder") == records
+    with Journal(tmp_path / "new" / "folder") as journal:
+        journal.append({"more": 1})
+    assert read_journal(tmp_path / "new" / "folder") == [*records, {"more": 1}]
+
+
+def test_a_folder_without_a_journal_has_no_records(tmp_path: Path) -> None:
+    assert read_journal(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [b'1234abcd {"value": 3', b"12", b"\x00" * 64, b'00000000 {"value":3}\n', b"\xff\xfe no text\n"],
+    ids=["half a record", "half a checksum", "zeros", "another checksum", "no text"],
+)
+def test_a_torn_last_line_is_moved_aside_and_the_rest_kept(tmp_path: Path, torn: bytes) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append({"value": 1})
+        journal.append({"value": 2})
+    with (tmp_path / "journal.jsonl").open("ab") as file:
+        file.write(torn)
+    assert [record["value"] for record in read_journal(tmp_path)] == [1, 2]
+    with Journal(tmp_path) as journal:
+        assert torn.rstrip(b"\n") in (tmp_path / "journal.torn").read_bytes()
+        journal.append({"value": 3})
+    assert [record["value"] for record in read_journal(tmp_path)] == [1, 2, 3]
+
+
+def test_a_record_whose_line_was_not_ended_does_not_swallow_the_next_one(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append({"value": 1})
+        journal.append({"value": 2})
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(path.read_bytes()[:-1])
+    with Journal(tmp_path) as journal:
+        journal.append({"value": 3})
+    values = [record["value"] for record in read_journal(tmp_path)]
+    assert values in ([1, 3], [1, 2, 3])
+
+
+def test_a_damaged_line_in_the_middle_costs_that_record_alone(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        for value in (111, 222, 333):
+            journal.append({"value": value})
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"222", b"229"))
+    assert [record["value"] for record in read_journal(tmp_path)] == [111, 333]
+    with Journal(tmp_path) as journal:  # opening it to go on must not cost more than reading it
+        journal.append({"value": 444})
+    assert [record["value"] for record in read_journal(tmp_path)] == [111, 333, 444]
+    assert b"229" in (tmp_path / "journal.torn").read_bytes()
+    assert b"333" not in (tmp_path / "journal.torn").read_bytes()
+
+
+def test_a_second_writer_is_refused_until_the_first_is_done(tmp_path: Path) -> None:
+    program = "import sys; from pathlib import Path; from neuralpower.dataset import Journal\n"
+    program += "with Journal(Path(sys.argv[1])): pass"
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with Journal(tmp_path) as journal:
+        with pytest.raises(DatasetError, match="another collection is writing to it; wait for it, or"):
+            Journal(tmp_path).__enter__()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "another collection is writing to it" in done.stderr
+        journal.append({"value": 1})
+    with Journal(tmp_path) as journal:
+        assert journal.records() == [{"value": 1}]
+
+
+@pytest.mark.parametrize("place", ["file", "file/folder", "taken"])
+def test_a_folder_that_cannot_be_written_is_refused_with_a_way_out(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("a regular file")
+    (tmp_path / "taken" / "journal.jsonl").mkdir(parents=True)
+    with pytest.raises(DatasetError, match=rf"{place}.*cannot be written \(.*\); choose another --out"):
+        Journal(tmp_path / place).__enter__()
+
+
+FULL_DISK = """
+import json, resource, sys
+from pathlib import Path
+from neuralpower.dataset import Journal
+from neuralpower.errors import DatasetError
+
+count = 0
+with Journal(Path(sys.argv[1])) as journal:
+    try:
+        while count < 1000:
+            journal.append({"value": count, "ballast": "x" * 300})
+            count += 1
+    except DatasetError as error:
+        print(json.dumps({"count": count, "error": str(error)}))
+"""
+
+
+def _small_disk() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+
+
+def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=_small_disk,
+    )
+    answer = json.loads(done.stdout)
+    # 4000 B hold eleven records of some 350 B, not a thousand
+    assert 5 < answer["count"] < 13
+    assert "could not be written" in answer["error"]
+    assert "what was measured before is safe, free some space" in answer["error"]
+    assert [record["value"] for record in read_journal(folder)] == list(range(answer["count"]))
+    with Journal(folder) as journal:  # nothing half-written is left behind
+        journal.append({"value": "again"})
+    assert len(read_journal(folder)) == answer["count"] + 1
+    assert not (folder / "journal.torn").exists()
+
+
+# ---- sealing ----
+
+
+def test_sealing_turns_the_journal_into_a_table_per_kind(tmp_path: Path) -> None:
+    written(tmp_path, [softmax(i) for i in range(4)])
+    linear = {"rows": 2, "in_features": 3, "out_features": 4, "bias": True, "config_id": "l", "runtime_s": 1e-6}
+    written(tmp_path, [linear], "linear")
+    lines = (tmp_path / "journal.jsonl").read_bytes()
+    before = read_dataset(tmp_path)
+    assert seal(tmp_path) == {"softmax": 4, "linear": 1}
+    after = read_dataset(tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("*.parquet*")) == ["linear.parquet", "softmax.parquet"]
+    assert not (tmp_path / "journal.jsonl").exists()
+    assert gzip.decompress((tmp_path / "journal.jsonl.gz").read_bytes()) == lines
+    for kind, table in before.tables.items():
+        kept = after.tables[kind]
+        assert list(kept.columns) == list(table.columns)
+        for column in table.columns.drop("samples_s", errors="ignore"):
+            assert kept[column].tolist() == table[column].tolist(), column
+    for kept, fresh in zip(after.tables["softmax"]["samples_s"], before.tables["softmax"]["samples_s"], strict=True):
+        assert list(kept) == pytest.approx(fresh)
+
+
+def test_a_sealed_dataset_can_be_continued_and_sealed_again(tmp_path: Path) -> None:
+    written(tmp_path, [softmax(0), softmax(1)])
+    seal(tmp_path)
+    written(tmp_path, [softmax(2)])
+    assert read_dataset(tmp_path).tables["softmax"]["config_id"].tolist() == ["c0", "c1", "c2"]
+    assert seal(tmp_path) == {"softmax": 3}
+    assert read_dataset(tmp_path).tables["softmax"]["config_id"].tolist() == ["c0", "c1", "c2"]
+    assert gzip.decompress((tmp_path / "journal.jsonl.gz").read_bytes()).count(b"\n") == 3
+
+
+def test_a_crash_between_the_tables_and_the_journals_end_counts_nothing_twice(tmp_path: Path) -> None:
+    written(tmp_path, [softmax(i) for i in range(3)])
+    lines = (tmp_path / "journal.jsonl").read_bytes()
+    seal(tmp_path)
+    (tmp_path / "journal.jsonl").write_bytes(lines)  # as if its removal had not been reached
+    assert seal(tmp_path) == {"softmax": 3}
+    assert len(screen("softmax", read_dataset(tmp_path).tables["softmax"])) == 3
+
+
+@pytest.mark.parametrize("status", ["crashed", "timeout", "oom", "error"])
+def test_configurations_that_failed_are_sealed_beside_those_that_did_not(tmp_path: Path, status: str) -> None:
+    written(tmp_path, [softmax(0), failed(1, status), softmax(2)])
+    assert seal(tmp_path) == {"softmax": 3}
+    data = read_dataset(tmp_path)
+    assert data.tables["softmax"]["status"].tolist() == ["ok", status, "ok"]
+    rows = screen("softmax", data.tables["softmax"])
+    assert len(rows) == 2
+    assert rows.rejected == (Rejected("softmax", 3, f"status {status}"),)
+
+
+def test_a_kind_of_which_every_configuration_failed_does_not_stop_the_others(tmp_path: Path) -> None:
+    written(tmp_path, [softmax(i) for i in range(12)])
+    written(tmp_path, [{"function": "relu", "elements": 4, "config_id": "a", "status": "crashed"}], "activation")
+    for data in (read_dataset(tmp_path), seal(tmp_path) and read_dataset(tmp_path)):
+        assert isinstance(data, Dataset)
+        trained = train(data, "lasso", jobs=1)
+        assert [key[0] for key in trained.predictor.regressors] == ["softmax"]
+        assert [row.reason for row in trained.rejected] == ["status crashed"]
+
+
+def test_tables_that_cannot_be_written_leave_the_journal_as_it_was(tmp_path: Path) -> None:
+    written(tmp_path, [softmax(0), softmax(1)])
+    (tmp_path / "softmax.parquet.new").mkdir()
+    lines = (tmp_path / "journal.jsonl").read_bytes()
+    with pytest.raises(DatasetError, match="softmax.parquet.new"):
+        seal(tmp_path)
+    assert (tmp_path / "journal.jsonl").read_bytes() == lines
+    assert len(read_dataset(tmp_path)) == 2
+
+
+def test_ones_own_rows_beside_a_collection_are_all_kept(tmp_path: Path) -> None:
+    written(tmp_path, [softmax(0), softmax(1)])
+    seal(tmp_path)
+    mine = pd.DataFrame([{"rows": 100 + i, "width": 7, "runtime_s": 1e-3 + i} for i in range(3)])
+    mine.to_csv(tmp_path / "softmax.csv", index=False)
+    assert len(screen("softmax", read_dataset(tmp_path).tables["softmax"])) == 5
+    written(tmp_path, [softmax(2)])
+    assert seal(tmp_path) == {"softmax": 6}
+    kept = read_dataset(tmp_path).tables["softmax"]
+    assert sorted(kept["rows"]) == [8, 16, 24, 100, 101, 102]
+    assert len(screen("softmax", kept)) == 6
+
+
+def test_two_datasets_merge_by_concatenating_their_tables(tmp_path: Path) -> None:
+    a = written(tmp_path / "a", [softmax(0), softmax(1), softmax(2)])
+    b = written(tmp_path / "b", [softmax(2, session_id="s2", runtime_s=2.5e-6), softmax(3, session_id="s2")])
+    merged = tmp_path / "merged"
+    merged.mkdir()
+    (merged / "dataset.json").write_text(DEVICE)
+    for folder in (a, b):
+        seal(folder)
+    parts = [pd.read_parquet(folder / "softmax.parquet") for folder in (a, b)]
+    pd.concat(parts).to_parquet(merged / "softmax.parquet")
+    rows = screen("softmax", read_dataset(merged).tables["softmax"])
+    assert len(rows) == 5
+    assert rows.rejected == ()
+    assert len(np.unique(rows.config)) == 4  # c2 was measured in both: one configuration, two rows
+
+
+def test_the_sentinel_of_a_dataset_is_its_usual_speed(tmp_path: Path) -> None:
+    written(tmp_path, [softmax(i, sentinel_s=1e-3 * (1 + i)) for i in range(11)])
+    data = read_dataset(tmp_path)
+    # 1 to 11 ms: the 10th percentile is the second, 2 ms
+    assert data.sentinel_s == pytest.approx(2e-3)
+    rows = screen("softmax", data.tables["softmax"], data.sentinel_s)
+    assert rows.slowdown == pytest.approx([(1 + i) / 2 for i in range(11)])
+
+
+# ---- a folder of one's own ----
+
+
+def columns(rows: Rows) -> Any:
+    """The fields of the rows, each an array."""
+    return rows.layer
+
+
+def own(folder: Path, table: pd.DataFrame, kind: str = "softmax", meta: str = DEVICE) -> Path:
+    """A user's dataset: one csv file and a description."""
+    folder.mkdir(exist_ok=True)
+    (folder / "dataset.json").write_text(meta)
+    table.to_csv(folder / f"{kind}.csv", index=False)
+    return folder
+
+
+def needed(count: int = 5) -> pd.DataFrame:
+    """Only what the softmax kind cannot do without."""
+    return pd.DataFrame([{"rows": 8 + i, "width": 16 * (i + 1), "runtime_s": 1e-6 * (3 + i)} for i in range(count)])
+
+
+def test_the_columns_a_kind_needs_and_a_device_are_enough_to_train(tmp_path: Path) -> None:
+    layers = list(draw(KINDS["softmax"], 20, 0, PRESETS["quick"]))
+    table = pd.DataFrame([{**layer.to_row(), "runtime_s": 5e-6 + sum(layer.bytes()) / 1e10} for layer in layers])
+    data = read_dataset(own(tmp_path / "mine", table[["rows", "width", "runtime_s"]]))
+    assert (data.name, data.device, len(data), data.sentinel_s) == ("mine", "x", 20, None)
+    trained = train(data, "lasso", jobs=1)
+    assert trained.rejected == ()
+    assert trained.predictor.device == "x"
+    assert list(trained.predictor.regressors) == [("softmax", "float32", "forward", "all")]
+    straight = [layer for layer in layers if not getattr(layer, "strided", False)]
+    seconds = [5e-6 + sum(layer.bytes()) / 1e10 for layer in straight]
+    assert trained.predictor.estimate(straight).runtime_s == pytest.approx(seconds, rel=0.1)
+
+
+def test_optional_columns_have_defaults(tmp_path: Path) -> None:
+    rows = screen("softmax", read_dataset(own(tmp_path, needed())).tables["softmax"])
+    assert set(columns(rows).dtype) == {"float32"}
+    assert set(columns(rows).phase) == {"forward"}
+    assert columns(rows).strided.tolist() == [0] * 5
+    assert rows.slowdown.tolist() == [1] * 5
+
+
+@pytest.mark.parametrize("gaps", [[1], [0, 1, 2, 3, 4]], ids=["one gap", "an empty column"])
+def test_a_gap_in_an_optional_column_is_its_default(tmp_path: Path, gaps: list[int]) -> None:
+    table = needed().assign(dtype="bfloat16", phase="forward", strided=True).astype({"strided": object})
+    table.loc[gaps, ["dtype", "phase", "strided"]] = None
+    rows = screen("softmax", read_dataset(own(tmp_path, table)).tables["softmax"])
+    assert rows.rejected == ()
+    assert columns(rows).dtype.tolist() == ["float32" if i in gaps else "bfloat16" for i in range(5)]
+    assert set(columns(rows).phase) == {"forward"}
+    assert columns(rows).strided.tolist() == [0 if i in gaps else 1 for i in range(5)]
+
+
+def test_truth_may_be_spelt_in_any_way(tmp_path: Path) -> None:
+    (tmp_path / "dataset.json").write_text(DEVICE)
+    lines = [f"{8 + i}, 16, 1e-{i + 3}, {word}" for i, word in enumerate(["True", "true", "1", "False", "false", "0"])]
+    (tmp_path / "softmax.csv").write_text("rows, width, runtime_s, strided\n" + "\n".join(lines))
+    rows = screen("softmax", read_dataset(tmp_path).tables["softmax"])
+    assert rows.rejected == ()
+    assert columns(rows).strided.tolist() == [1, 1, 1, 0, 0, 0]
+
+
+# ---- rows that no fit may see ----
+
+WHOLE = "{} is no whole number, 0 or more"
+
+
+def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
+    return screen(kind, read_dataset(own(folder, table, kind)).tables[kind])
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("rows", "many", WHOLE.format("rows")),
+        ("rows", -8, WHOLE.format("rows")),
+        ("rows", 8.5, WHOLE.format("rows")),
+        ("rows", "inf", WHOLE.format("rows")),
+        ("rows", None, WHOLE.format("rows")),
+        ("width", "16 wide", WHOLE.format("width")),
+        ("strided", "perhaps", WHOLE.format("strided")),
+        ("runtime_s", "fast", "runtime_s is no number"),
+        ("runtime_s", None, "runtime_s is no number"),
+        ("runtime_s", "nan", "runtime_s is no number"),
+        ("runtime_s", "inf", "runtime_s is no number"),
+        ("runtime_s", 0, "runtime_s is not above 0"),
+        ("runtime_s", -1e-5, "runtime_s is not above 0"),
+        ("runtime_s", 1e-9, "runtime_s is outside 1e-08 to 10000 s"),
+        ("runtime_s", 12_000, "runtime_s is outside 1e-08 to 10000 s"),
+        ("rows", 10**11, "more than 1e+17 FLOP/s"),  # 5 FLOP * 1e11 * 48 in 5 us: 4.8e18 FLOP/s
+        ("dtype", "float33", "dtype is none that torch knows"),
+        ("status", "noisy", "status noisy"),
+    ],
+)
+def test_a_bad_value_is_left_out_with_its_line_and_the_reason(
+    tmp_path: Path, column: str, value: Any, reason: str
+) -> None:
+    table = needed().assign(strided=False, dtype="float32", status="ok").astype({column: object})
+    table.loc[2, column] = value
+    rows = screened(tmp_path, table)
+    assert rows.rejected == (Rejected("softmax", 4, reason),)  # the header is line 1, the third row line 4
+    assert rows.runtime_s == pytest.approx([3e-6, 4e-6, 6e-6, 7e-6])
+    assert columns(rows).rows.tolist() == [8, 9, 11, 12]
+    assert columns(rows).width.tolist() == [16, 32, 64, 80]
+    assert columns(rows).strided.tolist() == [0, 0, 0, 0]
+
+
+def test_a_bad_word_among_truths_costs_its_own_row_alone(tmp_path: Path) -> None:
+    rows = screened(tmp_path, needed().assign(strided=["True", "False", "maybe", "False", "True"]))
+    assert rows.rejected == (Rejected("softmax", 4, WHOLE.format("strided")),)
+    assert columns(rows).strided.tolist() == [1, 0, 0, 1]
+
+
+def test_a_repeated_row_counts_once(tmp_path: Path) -> None:
+    table = needed()
+    rows = screened(tmp_path, pd.concat([table, table.loc[[1]]]))
+    assert rows.rejected == (Rejected("softmax", 7, "repeats an earlier row"),)
+    assert len(rows) == 5
+
+
+def test_a_second_measurement_of_a_configuration_is_no_repetition(tmp_path: Path) -> None:
+    table = needed()
+    rows = screened(tmp_path, pd.concat([table, table.loc[[1]].assign(runtime_s=4.1e-6)]))
+    assert rows.rejected == ()
+    assert rows.config[5] == rows.config[1]
+    assert len(set(rows.config)) == 5
+
+
+def test_a_good_row_that_repeats_one_that_was_left_out_is_kept(tmp_path: Path) -> None:
+    table = needed().assign(status="ok")
+    twice = pd.concat([table.loc[[1]].assign(status="noisy"), table])
+    rows = screened(tmp_path, twice)
+    assert rows.rejected == (Rejected("softmax", 2, "status noisy"),)
+    assert len(rows) == 5
+
+
+def test_a_function_that_is_not_named_is_left_out(tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {"function": ["relu", None, "gelu"], "elements": [64, 65, 66], "runtime_s": [1e-6, 2e-6, 3e-6]}
+    )
+    rows = screened(tmp_path, table, "activation")
+    assert [row.line for row in rows.rejected] == [3]
+    assert columns(rows).function.tolist() == ["relu", "gelu"]
+
+
+def test_fields_that_no_layer_can_have_are_left_out(tmp_path: Path) -> None:
+    layers = list(draw(KINDS["pool2d"], 4, 0, PRESETS["quick"]))
+    table = pd.DataFrame([{**layer.to_row(), "runtime_s": 1e-3 * (i + 1)} for i, layer in enumerate(layers)])
+    table.loc[1, "stride_width"] = 0
+    rows = screened(tmp_path, table, "pool2d")
+    assert rows.rejected == (Rejected("pool2d", 3, "the fields describe no possible layer"),)
+
+
+@pytest.mark.parametrize("sentinel", [0.0, -1e-3, np.nan, np.inf])
+def test_a_broken_sentinel_never_makes_a_time_infinite(sentinel: float) -> None:
+    table = needed().assign(sentinel_s=[1e-3, 1e-3, sentinel, 2e-3, 1e-3])
+    rows = screen("softmax", table, 1e-3)
+    assert rows.slowdown.tolist() == [1, 1, 1, 2, 1]
+    assert np.isfinite(rows.runtime_s / rows.slowdown).all()
+
+
+def test_missing_columns_are_named_with_those_that_are_needed() -> None:
+    with pytest.raises(DatasetError, match="softmax: column width missing; needed are rows, width and runtime_s"):
+        screen("softmax", needed().drop(columns="width"))
+    with pytest.raises(DatasetError, match="softmax: columns rows, runtime_s missing"):
+        screen("softmax", needed().drop(columns=["rows", "runtime_s"]))
+
+
+def test_an_empty_table_has_no_rows(tmp_path: Path) -> None:
+    rows = screened(tmp_path, needed().head(0))
+    assert len(rows) == 0
+    assert rows.rejected == ()
+
+
+def test_reasons_are_summed_up_with_their_first_lines() -> None:
+    rejected = [Rejected("softmax", line, "too odd") for line in range(2, 9)] + [Rejected("linear", 5, "too even")]
+    assert list(summarised(rejected)) == [
+        "softmax: 7 left out, too odd (line 2, 3, 4, 5, 6, ...)",
+        "linear: 1 left out, too even (line 5)",
+    ]
+
+
+# ---- folders that are no dataset ----
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        ('{"schema": 2, "device": "x"}', "'schema': 2, .*; needed are at least .\"schema\": 1, \"device\": \"...\""),
+        ('{"schema": 1}', "'device': None"),
+        ('{"device": "x"}', "'schema': None"),
+        ("[1, 2]", "holds .1, 2.; needed"),
+        ("{", "is no JSON .*; write it again"),
+        ("\ufffe", "is no JSON"),
+    ],
+)
+def test_a_description_that_cannot_be_used_is_refused(tmp_path: Path, meta: str, said: str) -> None:
+    with pytest.raises(DatasetError, match=f"dataset.json: .*{said}"):
+        read_dataset(own(tmp_path, needed(), meta=meta))
+
+
+def test_a_folder_without_a_description_is_told_the_least_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r'has no dataset.json; it needs at least \{"schema": 1, "device": "..."\}'):
+        read_dataset(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    own(tmp_path / "laptop", needed())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DatasetError, match=r"unknown dataset '.*/labtop': .*laptop") as raised:
+        read_dataset(tmp_path / "labtop")
+    assert "empty" not in str(raised.value)
+    with pytest.raises(DatasetError, match="unknown dataset .*: there is none"):
+        read_dataset(tmp_path / "nowhere" / "at all")
+
+
+def test_a_table_of_an_unknown_kind_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="unknown layer kind of .*softmaks.csv 'softmaks': did you mean softmax"):
+        read_dataset(own(tmp_path, needed(), "softmaks"))
+
+
+@pytest.mark.parametrize(("name", "content"), [("softmax.parquet", b"PAR1 no more"), ("softmax.csv", b"")])
+def test_a_table_that_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / "dataset.json").write_text(DEVICE)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DatasetError, match=rf"{name}: cannot be read \(.*\); write it again"):
+        read_dataset(tmp_path)
+
+
+def test_a_dataset_without_tables_says_what_fills_it(tmp_path: Path) -> None:
+    (tmp_path / "dataset.json").write_text(DEVICE)
+    with pytest.raises(DatasetError, match="holds no table of any layer kind; collect-data --out .* fills it"):
+        read_dataset(tmp_path)
+
+
+# ---- small things ----
+
+
+def test_a_configuration_has_the_same_name_whatever_the_order_of_its_fields() -> None:
+    fields: Mapping[str, Any] = {"kind": "softmax", "rows": 8, "width": 16, "strided": False}
+    assert config_id(fields) == config_id(dict(reversed(fields.items())))
+    assert config_id(fields) != config_id({**fields, "width": 17})
+    # written into tables that are merged across machines and years: it must not change
+    assert config_id({"kind": "softmax"}) == "PINNED"
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    replace_file(file, "old")
+    (tmp_path / "file.new").mkdir()  # where the new text would go first
+    with pytest.raises(DatasetError, match="file: cannot be written .*; choose another place"):
+        replace_file(file, "new")
+    assert file.read_text() == "old"
+    with pytest.raises(DatasetError, match="cannot be written"):
+        replace_file(file / "below", "text")
