@@ -64,8 +64,12 @@ class Journal:
             raise DatasetError(
                 f"{self.folder}: another collection is writing to it; wait for it, or choose another --out"
             ) from None
-        self._repair()
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            self._repair()
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            os.close(self._lock)
+            raise DatasetError(f"{self.path}: cannot be written ({error.strerror}); choose another --out") from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,18 +78,24 @@ class Journal:
         os.close(self._lock)
 
     def _repair(self) -> None:
+        """Move lines that a crash or the disk damaged to `journal.torn`; each of the others stands by itself."""
         if not self.path.exists():
             return
         data = self.path.read_bytes()
-        good = 0
-        for line in data.splitlines(keepends=True):
-            if not line.endswith(b"\n") or _checked(line) is None:
-                break
-            good += len(line)
-        if good < len(data):
-            with (self.folder / "journal.torn").open("ab") as torn:
-                torn.write(data[good:] + b"\n")
-            os.truncate(self.path, good)
+        good, torn = [], []
+        for line in data.splitlines():
+            (good if _checked(line) is not None else torn).append(line + b"\n")
+        kept = b"".join(good)
+        if kept == data:
+            return
+        with (self.folder / "journal.torn").open("ab") as file:
+            file.writelines(torn)
+        aside = self.folder / "journal.new"
+        with aside.open("wb") as file:
+            file.write(kept)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self.path)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one record and wait until it is on the disk; raises DatasetError where it cannot be."""
@@ -157,8 +167,10 @@ class Dataset:
     @property
     def sentinel_s(self) -> float | None:
         """The sentinel's time when the machine was at its usual speed: a 10th percentile over the rows."""
-        times = [table["sentinel_s"].dropna().to_numpy() for table in self.tables.values() if "sentinel_s" in table]
-        return float(np.percentile(np.concatenate(times), 10)) if any(len(t) for t in times) else None
+        columns = [_numbers(table["sentinel_s"]) for table in self.tables.values() if "sentinel_s" in table]
+        times = np.concatenate([np.empty(0), *columns])
+        times = times[np.isfinite(times) & (times > 0)]
+        return float(np.percentile(times, 10)) if len(times) else None
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -176,31 +188,53 @@ def read_dataset(path: str | Path) -> Dataset:
     from neuralpower.layers import KINDS
 
     folder = Path(path)
-    meta = _read_meta(folder)
-    tables: dict[str, pd.DataFrame] = {}
+    meta = read_meta(folder)
+    parts: dict[str, list[pd.DataFrame]] = {}
     for file in sorted((*folder.glob("*.parquet"), *folder.glob("*.csv"))):
         if file.stem not in KINDS and file.stem != "network":
             raise unknown(f"layer kind of {file}", file.stem, [*KINDS, "network"], DatasetError)
         try:
             table = pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file, skipinitialspace=True)
         except Exception as error:  # each reader has its own errors
-            raise DatasetError(f"{file}: cannot be read ({str(error).splitlines()[0]}); write it again") from None
-        tables[file.stem] = table
+            raise DatasetError(f"{file}: cannot be read ({_line(error)}); write it again") from None
+        parts.setdefault(file.stem, []).append(table)
     fresh: dict[str, list[dict[str, Any]]] = {}
     for record in read_journal(folder):
         if record.get("type") == "result":
             fresh.setdefault(record["kind"], []).append(record["row"])
     for kind, rows in fresh.items():
-        parts = [tables[kind]] if kind in tables else []
-        tables[kind] = pd.concat([*parts, pd.DataFrame(rows)], ignore_index=True)
-    if not tables:
+        table = pd.DataFrame(rows)
+        # no column of times where every configuration failed
+        parts.setdefault(kind, []).append(table.assign(runtime_s=table.get("runtime_s", np.nan)))
+    if not parts:
         raise DatasetError(f"{folder}: holds no table of any layer kind; collect-data --out {folder} fills it")
+    tables = {kind: pd.concat(some, ignore_index=True) if len(some) > 1 else some[0] for kind, some in parts.items()}
     return Dataset(folder, meta, tables)
 
 
-def _read_meta(folder: Path) -> dict[str, Any]:
+def _line(error: Exception) -> str:
+    """The first line of a foreign error."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def finished_ids(folder: Path) -> set[str]:
+    """Configurations that a collection's folder has a verdict on; needs no torch. Raises DatasetError."""
+    import pyarrow.parquet
+
+    names = {record["row"].get("config_id") for record in read_journal(folder) if record.get("type") == "result"}
+    for file in folder.glob("*.parquet"):
+        try:
+            if "config_id" in pyarrow.parquet.read_schema(file).names:
+                names.update(pyarrow.parquet.read_table(file, columns=["config_id"])["config_id"].to_pylist())
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"{file}: cannot be read ({_line(error)}); move it away, or mend it") from None
+    return {name for name in names if name is not None}
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """What `dataset.json` says; raises DatasetError where it or the folder is missing or cannot be used."""
     if not folder.is_dir():
-        near = sorted(p.parent.name for p in folder.parent.glob("*/dataset.json")) if folder.parent.is_dir() else []
+        near = sorted(str(p.parent) for p in folder.parent.glob("*/dataset.json")) if folder.parent.is_dir() else []
         raise unknown("dataset", str(folder), near, DatasetError)
     file = folder / "dataset.json"
     try:
@@ -212,10 +246,8 @@ def _read_meta(folder: Path) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise DatasetError(f"{file}: is no JSON ({error}); write it again") from None
     if not isinstance(meta, dict) or meta.get("schema") != SCHEMA or not meta.get("device"):
-        found = meta.get("schema") if isinstance(meta, dict) else meta
-        raise DatasetError(
-            f"{file}: schema {found!r} and a device are given; schema {SCHEMA} and a device name are needed"
-        )
+        given = {name: meta.get(name) for name in ("schema", "device")} if isinstance(meta, dict) else meta
+        raise DatasetError(f'{file}: holds {given}; needed are at least {{"schema": {SCHEMA}, "device": "..."}}')
     return meta
 
 
@@ -235,7 +267,25 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def seal(folder: Path) -> dict[str, int]:
-    """Turn the journal into tables, next to the rows that are there; the journal is kept, compressed. Rows per kind."""
+    """Turn the journal into tables, next to the rows that are there; the journal is kept, compressed. Rows per kind.
+
+    Raises:
+        DatasetError: the tables cannot be read or written; the journal then stays as it is.
+    """
+    try:
+        return _sealed(folder)
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+    ) as error:  # the last two are pyarrow's, of a column with values of two types
+        raise DatasetError(
+            f"{folder}: the tables cannot be written ({_line(error)}); the journal holds everything that was measured, "
+            "mend that and give the same command again"
+        ) from None
+
+
+def _sealed(folder: Path) -> dict[str, int]:
     import pandas as pd
 
     dataset = read_dataset(folder)
@@ -243,7 +293,7 @@ def seal(folder: Path) -> dict[str, int]:
     for kind, table in dataset.tables.items():
         if "config_id" in table:
             keys = [c for c in ("config_id", "session_id", "replicate") if c in table]
-            table = table.drop_duplicates(keys, keep="last")
+            table = table[~(table.duplicated(keys, keep="last") & table["config_id"].notna())]  # others' rows have none
         for column in table.columns:
             if table[column].dtype == np.float64 and column not in ("runtime_s", "energy_j", "power_w"):
                 table = table.assign(**{column: table[column].astype(np.float32)})
@@ -310,26 +360,28 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None) -> R
         reasons[np.asarray(where, dtype=bool) & (reasons == "")] = reason
 
     if "status" in table:
-        status = table["status"].fillna("ok").astype(str)
+        status = _words(table["status"], "ok")
         for value in sorted(set(status) - {"ok"}):
             reject(status == value, f"status {value}")
     columns: dict[str, Any] = {}
     for name in layer_kind.field_names():
         values = table[name] if name in table else pd.Series([defaults[name]] * len(table))
         if isinstance(defaults.get(name, 0), str) or name == "function":
-            values = values.fillna(defaults.get(name, ""))
-            columns[name] = values.astype(str).to_numpy()
+            words = _words(values, defaults.get(name, ""))
+            reject(words == "", f"{name} is missing")
             if name == "dtype":
-                reject(~np.isin(columns[name], list(ITEMSIZE)), "dtype is none that torch knows")
+                bad = ~np.isin(words, list(ITEMSIZE))
+                reject(bad, "dtype is none that torch knows")
+                words[bad] = defaults[name]
+            columns[name] = words
             continue
+        numbers = _numbers(values)
         if name in defaults:
-            values = values.fillna(defaults[name])
-        words = values.replace({"True": 1, "true": 1, "False": 0, "false": 0}) if values.dtype == object else values
-        numbers = pd.to_numeric(words, errors="coerce").to_numpy(dtype=np.float64)
+            numbers[values.isna().to_numpy()] = defaults[name]
         bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
         reject(bad, f"{name} is no whole number, 0 or more")
         columns[name] = np.where(bad, 1, numbers)
-    runtime = pd.to_numeric(table["runtime_s"], errors="coerce").to_numpy(dtype=np.float64)
+    runtime = _numbers(table["runtime_s"])
     reject(~np.isfinite(runtime), "runtime_s is no number")
     reject(~(runtime > 0), "runtime_s is not above 0")
     reject((runtime < SHORTEST_S) | (runtime > LONGEST_S), f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s")
@@ -340,20 +392,37 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None) -> R
         reject(~np.isfinite(flops) | ~np.isfinite(size) | (size <= 0), "the fields describe no possible layer")
         reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
     config = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
-    identity = pd.DataFrame({"config": config, "runtime_s": runtime})
+    identity = pd.DataFrame({"config": config, "runtime_s": runtime, "usable": reasons == ""})
     reject(identity.duplicated(keep="first"), "repeats an earlier row")
     keep = reasons == ""
     known = sentinel_s is not None and "sentinel_s" in table
-    slowdown = table["sentinel_s"].to_numpy(dtype=np.float64) / sentinel_s if known else np.ones(len(table))
+    slowdown = _numbers(table["sentinel_s"]) / sentinel_s if known else np.ones(len(table))
     rejected = tuple(Rejected(kind, int(i) + 2, str(reasons[i])) for i in np.flatnonzero(~keep))
     return Rows(
         kind,
         as_columns(layer_kind, {name: values[keep] for name, values in columns.items()}),
         runtime[keep],
-        np.where(np.isfinite(slowdown), slowdown, 1.0)[keep],
+        np.where(np.isfinite(slowdown) & (slowdown > 0), slowdown, 1.0)[keep],
         config[keep],
         rejected,
     )
+
+
+def _words(values: pd.Series, default: str) -> np.ndarray:
+    """A column as text, `default` where it holds nothing."""
+    words = values.astype(object).to_numpy(copy=True)
+    words[values.isna().to_numpy()] = default
+    return np.array([str(word) for word in words], dtype=object)
+
+
+def _numbers(values: pd.Series) -> np.ndarray:
+    """A column as float64, NaN where it holds nothing or no number; true and false, however written, are 1 and 0."""
+    import pandas as pd
+
+    if values.dtype.kind not in "biuf":
+        truths = {"true": 1, "false": 0}
+        values = values.astype(object).map(lambda value: truths.get(str(value).strip().lower(), value))
+    return pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, copy=True)
 
 
 def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:

@@ -27,6 +27,7 @@ ALPHAS = tuple(10.0 ** (-exponent / 2) for exponent in range(3, 13))
 FEWEST_ROWS = 10  # for a base
 FEWEST_FOR_RESIDUAL = 60
 LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
+FEWEST_FOR_BOUND = 20
 OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
 TREES = {"n_estimators": 120, "max_depth": 4, "learning_rate": 0.08, "subsample": 0.7, "min_samples_leaf": 4}
 
@@ -251,7 +252,7 @@ def _lasso(matrix: Array, runtime_s: Array, alphas: Sequence[float]) -> Array:
     used = scale > 0
     scaled = np.asfortranarray(relative[:, used] / scale[used])
     weights = np.zeros((len(alphas), matrix.shape[1]))
-    emphasis = np.ones(len(scaled))
+    plausible = emphasis = _plausible(scaled)
     for _ in range(2):
         root = np.sqrt(emphasis)[:, None]
         with warnings.catch_warnings():
@@ -261,10 +262,26 @@ def _lasso(matrix: Array, runtime_s: Array, alphas: Sequence[float]) -> Array:
             )
         residual = scaled @ path[:, -1] - 1
         spread = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
-        emphasis = np.minimum(1.0, (OUTLIER * spread / np.maximum(np.abs(residual), 1e-12)) ** 2)
+        emphasis = np.minimum(plausible, (OUTLIER * spread / np.maximum(np.abs(residual), 1e-12)) ** 2)
     order = np.argsort(np.argsort(-np.asarray(alphas)))
     weights[:, used] = (path / scale[used][:, None]).T[order]
     return weights
+
+
+def _plausible(relative: Array) -> Array:
+    """Weight per row: below 1 where a term per second exceeds what nearly all other rows reach.
+
+    With weights that are not negative, phi_j(x) / t is at most 1 / w_j: a row far above that for any j is too fast to be
+    true, and would pull the whole fit to itself.
+    """
+    emphasis = np.ones(len(relative))
+    for column in relative.T:
+        rows = np.flatnonzero(column)
+        if len(rows) >= FEWEST_FOR_BOUND:
+            beyond = len(rows) // 100 + 2
+            bound = 2 * np.partition(column[rows], -beyond)[-beyond]
+            emphasis[rows] = np.minimum(emphasis[rows], (bound / column[rows]) ** 2)
+    return emphasis
 
 
 def _select(problem: Problem, folds: Array) -> tuple[list[Term], float, int]:

@@ -138,8 +138,9 @@ def _steps_optimizer(call: Call) -> bool:
 
 def _run_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
     state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
+    args, kwargs = _to(META, args), _to(META, kwargs)
     with torch.inference_mode(), recorder:
-        torch.func.functional_call(model, state, _to(META, args), _to(META, kwargs), tie_weights=True)
+        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
 
 
 def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
@@ -155,8 +156,9 @@ def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], r
             return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device="cpu")
 
     state = {name: convert(t) for name, t in _state(model)}
+    args, kwargs = tree_map(convert, args), tree_map(convert, kwargs)
     with torch.inference_mode(), fake, recorder:
-        torch.func.functional_call(model, state, tree_map(convert, args), tree_map(convert, kwargs), tie_weights=True)
+        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
 
 
 def _run_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
@@ -170,8 +172,9 @@ def _run_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], re
         return torch.ones(t.shape, dtype=t.dtype)
 
     state = {name: convert(t) for name, t in _state(model)}
+    args, kwargs = tree_map(convert, args), tree_map(convert, kwargs)
     with torch.inference_mode(), recorder:
-        torch.func.functional_call(model, state, tree_map(convert, args), tree_map(convert, kwargs), tie_weights=True)
+        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -36,6 +36,10 @@ def predict(
         raise unknown("view", by, views)
     if batch_size < 1:
         raise InputError(f"batch size {batch_size}: must be 1 or more; choose --batch-size 1")
+    if strict is not None and not 0 <= strict <= 1:
+        raise InputError(f"strict {strict:g}: a share must lie between 0 and 1; choose --strict 0.95 for 95 %")
+    if top < 0 or depth < 1:
+        raise InputError(f"top {top}, depth {depth}: top must be 0 (all rows) or more, depth 1 or more")
     shape = options.shape(input_shape)
 
     from neuralpower.evaluate import Case, predict_case

@@ -18,13 +18,18 @@ def train_predictor(
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
     from neuralpower.dataset import read_dataset, replace_file, summarised
+    from neuralpower.errors import InputError
     from neuralpower.predictor import train
     from neuralpower.report.cards import predictor_card
     from neuralpower.report.tables import training_table
 
     data = read_dataset(dataset)
-    trained = train(data, learner, jobs, seed)
     target = out or Path("models") / f"{data.name}.json"
+    try:  # now rather than after minutes of fitting
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written ({error.strerror}); choose another --out") from None
+    trained = train(data, learner, jobs, seed)
     print(training_table(trained))
     for line in summarised(trained.rejected):
         print(line, file=sys.stderr)

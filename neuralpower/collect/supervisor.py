@@ -6,6 +6,7 @@ is then measured one configuration at a time, and the one that does it again is 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import selectors
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower import __version__
-from neuralpower.dataset import Journal, read_dataset, seal, write_meta
+from neuralpower.dataset import Journal, finished_ids, read_meta, replace_file, seal, write_meta
 from neuralpower.devices.host import Cpu, read_cpu, software, worker_environment
 from neuralpower.errors import DatasetError, DeviceError, InputError
 
@@ -84,7 +85,7 @@ class Worker:
             if not selector.select(timeout_s):
                 return self.stop()
         line = process.stdout.readline()
-        if not line:
+        if not line.endswith("\n"):  # it died, maybe in the middle of its answer
             return self.stop()
         answer = json.loads(line)
         if "error" in answer:
@@ -92,6 +93,7 @@ class Worker:
         return dict(answer)
 
     def _start(self) -> subprocess.Popen[str]:
+        self.stop()
         self._process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
@@ -106,7 +108,8 @@ class Worker:
         """Kill the process."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(BrokenPipeError), self._process:  # waits, and closes the pipes
+                pass
             self._process = None
 
 
@@ -126,7 +129,7 @@ def collect(
         meta = _open_meta(request.out, cpu)
         try:
             plan = _plan(request, worker)
-            done = _finished(request.out)
+            done = finished_ids(request.out)
             items = [item for item in plan if item["config_id"] not in done]
             session = uuid.uuid4().hex[:12]
             journal.append({"type": "session", "session_id": session, **_session(request, cpu)})
@@ -143,21 +146,24 @@ def collect(
                 show(progress)
         finally:
             worker.stop()
-        sessions = [*meta.get("sessions", []), *(r for r in journal.records() if r["type"] == "session")]
+        meta["sessions"] = _sessions(meta, journal.records())
+        write_meta(request.out, meta)  # before the journal, which holds the new ones, is put away
         counts = seal(request.out)
-        write_meta(request.out, {**meta, "sessions": [_without_type(s) for s in sessions], "rows": counts})
+        write_meta(request.out, {**meta, "rows": counts})
     return counts
 
 
-def _without_type(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != "type"}
+def _sessions(meta: dict[str, Any], records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sessions that are described already, then those of the journal, each once."""
+    fresh = ({k: v for k, v in record.items() if k != "type"} for record in records if record["type"] == "session")
+    everything = (*meta.get("sessions", []), *fresh)
+    return list({str(session.get("session_id", session)): session for session in everything}.values())
 
 
 def _open_meta(folder: Path, cpu: Cpu) -> dict[str, Any]:
     """The dataset's description, new or as it stands; raises DatasetError for another device's."""
-    file = folder / "dataset.json"
-    if file.exists():
-        meta = json.loads(file.read_text())
+    if (folder / "dataset.json").exists():
+        meta = read_meta(folder)
         if meta.get("device") != cpu.name or meta.get("hardware", {}).get("cores") != cpu.cores:
             raise DatasetError(
                 f"{folder}: holds measurements of {meta.get('device')!r}, this is {cpu.name!r} with {cpu.cores} cores; "
@@ -183,22 +189,13 @@ def _plan(request: Request, worker: Worker) -> list[dict[str, Any]]:
             kept = json.loads(file.read_text())
         except ValueError:
             kept = {}
-        if kept.get("key") == key and kept.get("version") == __version__:
+        if isinstance(kept, dict) and kept.get("key") == key and kept.get("version") == __version__:
             return list(kept["plan"])
     answer = worker.ask({"do": "plan", **key})
     if answer is None:
         raise DeviceError("the measuring process died while planning; run `neuralpower devices` to see what works here")
-    file.write_text(json.dumps({"key": key, "version": __version__, "plan": answer["plan"]}))
+    replace_file(file, json.dumps({"key": key, "version": __version__, "plan": answer["plan"]}))
     return list(answer["plan"])
-
-
-def _finished(folder: Path) -> set[str]:
-    """Configurations that the dataset has a verdict on."""
-    try:
-        tables = read_dataset(folder).tables
-    except DatasetError:
-        return set()  # nothing measured yet
-    return {name for table in tables.values() if "config_id" in table for name in table["config_id"].dropna()}
 
 
 def _batches(items: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -219,13 +216,18 @@ def _batches(items: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 def _measured(
     items: Sequence[dict[str, Any]], worker: Worker, spent: Callable[[], bool]
 ) -> Iterator[list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """Results batch by batch until all are there or the budget is spent; noisy ones are taken again at the end."""
+    """Results batch by batch until all are there or the budget is spent; noisy ones are taken again at the end.
+
+    One batch is measured in any case: the same command, given often enough, comes to an end.
+    """
     again: list[dict[str, Any]] = []
+    begun = False
     for attempt in range(1, ATTEMPTS + 1):
         todo, again = (list(items), []) if attempt == 1 else (again, [])
         for batch in _batches(todo):
-            if spent():
+            if begun and spent():
                 return
+            begun = True
             answers = _ask(batch, worker)
             finished = []
             for item, result in zip(batch, answers, strict=True):

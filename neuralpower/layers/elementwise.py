@@ -117,7 +117,7 @@ class Elementwise(Pointwise):
             return Call(torch.clamp, (first, -0.5, 0.5), warm=warm)
         if name in ("cube", "pow") and not others:
             return Call(torch.pow, (first, 3.0 if name == "cube" else 1.7), warm=warm)
-        function: Any = getattr(torch, name, None)
+        function: Any = None if name.startswith("_") else getattr(torch, name, None)
         if self.inplace:
             function = getattr(Tensor, f"{name}_", function)
         if name in SCALAR and not others:
