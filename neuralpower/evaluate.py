@@ -55,12 +55,7 @@ class Evaluation:
     timing: Timing
     roofline_s: float
     flops_only_s: float
-    sentinel_s: float | None  # of the collection that the predictor was learnt from
-
-    @property
-    def slowdown(self) -> float:
-        """How much slower the machine was than when it was collected; 1 where that is not known."""
-        return self.timing.sentinel_s / self.sentinel_s if self.sentinel_s else 1.0
+    slowdown: float  # of this network, by the speed that the machine had and what its layers are known to make of it
 
     @property
     def measured_s(self) -> float:
@@ -138,11 +133,10 @@ def evaluate(
             prediction, traced = predicted[i]
             roof = predictor.roofline(cases[i].dtype)
             roofline_s = sum(float(roof.seconds(layer.flops(), sum(layer.bytes()))) for layer in traced.layers)
-            results.append(
-                Evaluation(
-                    cases[i], prediction, timing, roofline_s, traced.flops / roof.flops_only_per_s, predictor.sentinel_s
-                )
-            )
+            estimates = predictor.estimate(traced.layers)
+            slowdown = estimates.slowdown(timing.sentinel_s / predictor.sentinel_s) if predictor.sentinel_s else 1.0
+            flops_only_s = traced.flops / roof.flops_only_per_s
+            results.append(Evaluation(cases[i], prediction, timing, roofline_s, flops_only_s, slowdown))
     return results
 
 

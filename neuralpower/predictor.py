@@ -56,6 +56,13 @@ class Estimates:
     low_s: np.ndarray
     high_s: np.ndarray
     basis: tuple[str, ...]
+    exponent: np.ndarray  # how each follows the machine's slow-downs
+
+    def slowdown(self, machine: float) -> float:
+        """How much longer all of them together take when the machine is that much slower than usual."""
+        return (
+            float(np.sum(self.runtime_s * machine**self.exponent) / np.sum(self.runtime_s)) if len(self.basis) else 1.0
+        )
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ class Predictor:
     def estimate(self, layers: Sequence[Layer]) -> Estimates:
         """Each layer's time; equal layers are computed once."""
         distinct = list(dict.fromkeys(layers))
-        runtime, low, high = (np.empty(len(distinct)) for _ in range(3))
+        runtime, low, high, exponent = (np.empty(len(distinct)) for _ in range(4))
         basis = np.empty(len(distinct), dtype=object)
         members: dict[tuple[str, str, str], list[int]] = {}
         for i, layer in enumerate(distinct):
@@ -104,21 +111,23 @@ class Predictor:
             for group in np.unique(groups):
                 some = np.asarray(index)[groups == group]
                 part = columns_of(KINDS[kind], [distinct[i] for i in some])
-                runtime[some], low[some], high[some], basis[some] = self._group(part, (kind, dtype, phase, str(group)))
+                key = (kind, dtype, phase, str(group))
+                runtime[some], low[some], high[some], basis[some], exponent[some] = self._group(part, key)
         at = {layer: i for i, layer in enumerate(distinct)}
         order = np.array([at[layer] for layer in layers], dtype=int)
-        return Estimates(runtime[order], low[order], high[order], tuple(basis[order]))
+        return Estimates(runtime[order], low[order], high[order], tuple(basis[order]), exponent[order])
 
-    def _group(self, columns: Layer, key: Key) -> tuple[Any, Any, Any, Any]:
+    def _group(self, columns: Layer, key: Key) -> tuple[Any, Any, Any, Any, float]:
         found, exact = self._regressor(key)
         if found is None:
             seconds = self._roofline(columns, key[1])
-            return seconds, seconds / 3, seconds * 3, ROOFLINE
+            return seconds, seconds / 3, seconds * 3, ROOFLINE, 0.0
         problem = describe(columns, self.hardware)
         t, outside = found.predict(problem.dimensions, problem.special, problem.features, problem.axes)
         wider = 1 + outside / 2  # an interval from inside the box says less the farther outside
         basis = np.where(outside > EXTRAPOLATION_OCTAVES, EXTRAPOLATED, IN_RANGE) if exact else EXTRAPOLATED
-        return t, t * min(found.scores.low, 1.0) ** wider, t * max(found.scores.high, 1.0) ** wider, basis
+        low, high = min(found.scores.low, 1.0), max(found.scores.high, 1.0)
+        return t, t * low**wider, t * high**wider, basis, found.exponent
 
     def _regressor(self, key: Key) -> tuple[Regressor | None, bool]:
         """The regressor of a key, else the nearest: numbers that are no floats as floats, a group as its largest sibling."""
@@ -199,8 +208,8 @@ class Predictor:
             ) from None
 
 
-def describe(columns: Layer, hardware: Hardware, runtime_s: Any = None, config: Any = None) -> Problem:
-    """What the learner sees of layers of one kind: dimensions, special terms, features, axes of the box."""
+def describe(columns: Layer, hardware: Hardware, rows: Rows | None = None) -> Problem:
+    """What the learner sees of layers of one kind: dimensions, special terms, features, axes of the box; times of `rows`."""
     count = len(np.atleast_1d(columns.dtype))
 
     def full(value: Any) -> np.ndarray:
@@ -218,8 +227,9 @@ def describe(columns: Layer, hardware: Hardware, runtime_s: Any = None, config: 
         np.column_stack([full(v) for v in features.values()]),
         tuple(features),
         axes,
-        full(0.0 if runtime_s is None else runtime_s),
-        np.arange(count) if config is None else config,
+        full(0.0 if rows is None else rows.runtime_s),
+        full(1.0 if rows is None else rows.slowdown),
+        np.arange(count) if rows is None else rows.config,
         flops + size,
     )
 
@@ -273,7 +283,7 @@ def train(
                 skipped[key] = len(index)
                 continue
             part = _rows_at(rows, index)
-            problems[key] = describe(part.layer, hardware, part.runtime_s / part.slowdown, part.config)
+            problems[key] = describe(part.layer, hardware, part)
     if not problems:
         found = sum(len(rows) for rows in everything)
         raise DatasetError(
@@ -336,9 +346,7 @@ def _rooflines(everything: Sequence[Rows]) -> dict[str, Roofline]:
         flops = np.broadcast_to(np.asarray(rows.layer.flops(), dtype=float), (len(rows),))
         for dtype in np.unique(rows.layer.dtype) if len(rows) else ():
             some = np.asarray(rows.layer.dtype) == dtype
-            parts.setdefault(str(dtype), []).append(
-                np.stack([flops[some], size[some], (rows.runtime_s / rows.slowdown)[some]])
-            )
+            parts.setdefault(str(dtype), []).append(np.stack([flops[some], size[some], rows.runtime_s[some]]))
     rooflines = {}
     for dtype, chunks in parts.items():
         flops, size, t = np.concatenate(chunks, axis=1)
@@ -377,6 +385,7 @@ def _regressor_to_json(key: Key, r: Regressor) -> dict[str, Any]:
         "target": "runtime_s",
         "degree": r.degree,
         "alpha": r.alpha,
+        "speed_exponent": r.exponent,
         "terms": terms,
         "box_log2": {name: list(bounds) for name, bounds in r.box.items()},
         "scores": {
@@ -406,7 +415,9 @@ def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
     scores = Scores(**{name: float("nan") if value is None else value for name, value in data["scores"].items()})
     box = {name: (bounds[0], bounds[1]) for name, bounds in data["box_log2"].items()}
     weights = np.array([t["weight"] for t in data["terms"]], dtype=np.float64)
-    return key, Regressor(terms, weights, data["degree"], data["alpha"], box, trees, scores)
+    return key, Regressor(
+        terms, weights, data["degree"], data["alpha"], box, trees, scores, data.get("speed_exponent", 0.0)
+    )
 
 
 def _rounded(value: Any) -> Any:

@@ -28,6 +28,8 @@ FEWEST_ROWS = 10  # for a base
 FEWEST_FOR_RESIDUAL = 60
 LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
 FEWEST_FOR_BOUND = 20
+IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
+PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
 OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
 TREES = {"n_estimators": 120, "max_depth": 4, "learning_rate": 0.08, "subsample": 0.7, "min_samples_leaf": 4}
 
@@ -151,6 +153,7 @@ class Regressor:
     box: Mapping[str, tuple[float, float]]  # octaves of each axis that were sampled
     trees: Trees | None
     scores: Scores
+    exponent: float = 0.0  # when the machine is s times slower than usual, these layers take s^exponent times as long
 
     def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
         """t0 [rows] (s)."""
@@ -184,6 +187,7 @@ class Problem:
     feature_names: tuple[str, ...]
     axes: Mapping[str, Array]  # octaves of the box
     runtime_s: Array
+    slowdown: Array  # of the machine while each row was taken
     config: Array  # rows of one configuration share a fold
     size: Array  # what "largest" means
 
@@ -200,15 +204,24 @@ class Problem:
             features=self.features[index],
             axes={n: v[index] for n, v in self.axes.items()},
             runtime_s=self.runtime_s[index],
+            slowdown=self.slowdown[index],
             config=self.config[index],
             size=self.size[index],
         )
 
 
 def fit(problem: Problem, learner: str = "hybrid", seed: int = 0) -> Regressor:
-    """Degree and alpha by ten folds, then weights, box and residual; `learner` lasso leaves the residual out."""
+    """Degree and alpha by ten folds, then weights, box and residual; `learner` lasso leaves the residual out.
+
+    Times are learnt as they are at the machine's usual speed: how far these layers follow its slow-downs is itself learnt.
+    """
     folds = _folds(problem.config, seed)
     terms, alpha, degree = _select(problem, folds)
+    with_trees = learner == "hybrid" and len(problem) >= FEWEST_FOR_RESIDUAL
+    exponent = 0.0
+    if np.ptp(problem.slowdown) > 0:
+        exponent = _speed_exponent(problem, _held_out(problem, terms, alpha, folds, False, seed)[0])
+        problem = replace(problem, runtime_s=problem.runtime_s / problem.slowdown**exponent)
     weights = _lasso(
         evaluate_terms(terms, problem.dimensions, problem.special, len(problem)), problem.runtime_s, [alpha]
     )[0]
@@ -223,8 +236,8 @@ def fit(problem: Problem, learner: str = "hybrid", seed: int = 0) -> Regressor:
         box,
         None,
         empty,
+        exponent,
     )
-    with_trees = learner == "hybrid" and len(problem) >= FEWEST_FOR_RESIDUAL
     held_out = _held_out(problem, terms, alpha, folds, with_trees, seed)
     largest = problem.size >= np.quantile(problem.size, 1 - LARGEST_SHARE)
     beyond = _held_out(problem, terms, alpha, np.where(largest, 0, -1), with_trees, seed)
@@ -233,6 +246,19 @@ def fit(problem: Problem, learner: str = "hybrid", seed: int = 0) -> Regressor:
     if with_trees and scores.median + 0.5 * scores.largest < scores.median_base + 0.5 * scores.largest_base:
         return replace(base, trees=_residual(problem, base, seed), scores=scores)
     return replace(base, scores=_scores(problem, held_out, beyond, False))
+
+
+def _speed_exponent(problem: Problem, predicted: Array) -> float:
+    """Slope of log(measured / predicted) on log(slow-down), in [0, 1]; near PRIOR where the rows do not tell."""
+    x = np.log(problem.slowdown) - np.median(np.log(problem.slowdown))
+    r = np.log(problem.runtime_s / predicted)
+    r -= np.median(r)
+    usual = np.abs(r) <= OUTLIER * 1.4826 * np.median(np.abs(r))
+    x, r = x[usual], r[usual]
+    information = float(np.sum(x**2)) / max(float(np.var(r)), 1e-6)
+    own = float(np.sum(x * r)) / max(float(np.sum(x**2)), 1e-12)
+    mean, deviation = PRIOR
+    return float(np.clip((own * information + mean / deviation**2) / (information + 1 / deviation**2), 0.0, 1.0))
 
 
 def _folds(config: Array, seed: int) -> Array:
@@ -252,7 +278,7 @@ def _lasso(matrix: Array, runtime_s: Array, alphas: Sequence[float]) -> Array:
     used = scale > 0
     scaled = np.asfortranarray(relative[:, used] / scale[used])
     weights = np.zeros((len(alphas), matrix.shape[1]))
-    plausible = emphasis = _plausible(scaled)
+    plausible = emphasis = _plausible(scaled) * _importance(runtime_s)
     for _ in range(2):
         root = np.sqrt(emphasis)[:, None]
         with warnings.catch_warnings():
@@ -262,10 +288,15 @@ def _lasso(matrix: Array, runtime_s: Array, alphas: Sequence[float]) -> Array:
             )
         residual = scaled @ path[:, -1] - 1
         spread = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
-        emphasis = np.minimum(plausible, (OUTLIER * spread / np.maximum(np.abs(residual), 1e-12)) ** 2)
+        emphasis = plausible * np.minimum(1.0, (OUTLIER * spread / np.maximum(np.abs(residual), 1e-12)) ** 2)
     order = np.argsort(np.argsort(-np.asarray(alphas)))
     weights[:, used] = (path / scale[used][:, None]).T[order]
     return weights
+
+
+def _importance(runtime_s: Array) -> Array:
+    """Weight per row: a network's time is made of its long layers, so they count for more, within bounds."""
+    return np.asarray(np.clip((runtime_s / np.median(runtime_s)) ** IMPORTANCE, 1 / MOST_IMPORTANT, MOST_IMPORTANT))
 
 
 def _plausible(relative: Array) -> Array:
@@ -316,7 +347,8 @@ def _residual(problem: Problem, base: Regressor, seed: int) -> Trees:
         target, middle - OUTLIER * spread, middle + OUTLIER * spread
     )  # one corrupt row must not make a leaf
     x = np.column_stack([problem.features, np.log2(t0)])
-    model = GradientBoostingRegressor(random_state=seed, **TREES).fit(x.astype(np.float32), target)
+    model = GradientBoostingRegressor(random_state=seed, **TREES)
+    model.fit(x.astype(np.float32), target, sample_weight=_importance(problem.runtime_s))
     return flatten(model, (*problem.feature_names, "log2_base"))
 
 

@@ -34,6 +34,7 @@ from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS
 from neuralpower.predictor import train
 
+ROOT = Path(__file__).parent.parent
 DEVICE = '{"schema": 1, "device": "x"}'
 
 
@@ -142,7 +143,7 @@ def test_a_second_writer_is_refused_until_the_first_is_done(tmp_path: Path) -> N
     with Journal(tmp_path) as journal:
         with pytest.raises(DatasetError, match="another collection is writing to it; wait for it, or"):
             Journal(tmp_path).__enter__()
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         assert done.returncode == 1
         assert "another collection is writing to it" in done.stderr
         journal.append({"value": 1})
@@ -187,6 +188,7 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> N
         capture_output=True,
         text=True,
         check=True,
+        cwd=ROOT,
         preexec_fn=_small_disk,
     )
     answer = json.loads(done.stdout)

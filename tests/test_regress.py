@@ -22,6 +22,7 @@ def problem(rows: int, seed: int = 0, noise: float = 0.0, low: float = 1, high: 
         ("a", "b"),
         axes,
         t,
+        np.ones(rows),
         np.arange(rows),
         a * b,
     )
@@ -113,6 +114,16 @@ def test_rows_of_one_configuration_share_a_fold() -> None:
     repeated = problem(40).at(np.repeat(np.arange(40), 3))
     jittered = dataclasses.replace(repeated, runtime_s=repeated.runtime_s * np.tile([1.0, 1.1, 0.9], 40))
     assert fit(jittered, learner="lasso").scores.mape > 0.05  # a row is never predicted from its own repetition
+
+
+def test_how_far_layers_follow_the_machines_speed_is_learnt() -> None:
+    smooth, generator = problem(400), np.random.default_rng(8)
+    slowdown = np.exp(generator.uniform(0, 0.4, 400))
+    follows = dataclasses.replace(smooth, slowdown=slowdown, runtime_s=smooth.runtime_s * slowdown**0.7)
+    regressor = fit(follows, learner="lasso")
+    assert regressor.exponent == pytest.approx(0.7, abs=0.05)
+    assert np.median(np.abs(predicted(regressor, smooth) / smooth.runtime_s - 1)) < 0.02
+    assert fit(smooth, learner="lasso").exponent == 0.0
 
 
 def test_a_fit_is_the_same_each_time() -> None:
