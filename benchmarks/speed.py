@@ -79,8 +79,8 @@ def main() -> None:
     rows.append((f"train-predictor {dataset}", f"{took:.0f} s", "60 s"))
     width = max(len(row[0]) for row in rows)
     print(f"{'what':{width}}  {'took':>8}  {'bound':>8}")
-    for what, took, bound in rows:
-        print(f"{what:{width}}  {took:>8}  {bound:>8}")
+    for row in rows:
+        print(f"{row[0]:{width}}  {row[1]:>8}  {row[2]:>8}")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,8 @@ class Journal:
         if not self.path.exists():
             return
         data = self.path.read_bytes()
-        good, torn = [], []
+        good: list[bytes] = []
+        torn: list[bytes] = []
         for line in data.splitlines():
             (good if _checked(line) is not None else torn).append(line + b"\n")
         kept = b"".join(good)
@@ -298,9 +299,8 @@ def _sealed(folder: Path) -> dict[str, int]:
             if table[column].dtype == np.float64 and column not in ("runtime_s", "energy_j", "power_w"):
                 table = table.assign(**{column: table[column].astype(np.float32)})
         if "samples_s" in table:
-            table = table.assign(
-                samples_s=[np.asarray(v, dtype=np.float32) if np.ndim(v) else None for v in table["samples_s"]]
-            )
+            samples: Any = [np.asarray(v, dtype=np.float32) if np.ndim(v) else None for v in table["samples_s"]]
+            table = table.assign(samples_s=samples)
         aside = folder / f"{kind}.parquet.new"
         table.to_parquet(aside, index=False, compression="zstd")
         if len(pd.read_parquet(aside, columns=["runtime_s"])) != len(table):

@@ -68,9 +68,11 @@ class Evaluation:
         return self.timing.runtime_s / self.slowdown
 
     @property
-    def noise(self) -> float:
+    def noise(self) -> float | None:
         """How far the statistic of the odd rounds lies from that of the even ones: no error below it means anything."""
         samples = self.timing.samples_s
+        if len(samples) < 2:
+            return None
         odd, even = (float(np.percentile(samples[i::2], 10)) for i in (0, 1))
         return abs(odd / even - 1)
 
@@ -93,7 +95,7 @@ class Summary:
     median: float
     rmspe: float
     worst: float
-    spearman: float
+    spearman: float | None  # of three networks or more
 
 
 def predict_case(case: Case, predictor: Predictor, source: Source | None = None) -> tuple[Prediction, Trace]:
@@ -167,7 +169,7 @@ def summary(
     measured = np.array([e.corrected_s if corrected else e.measured_s for e in evaluations])
     values = np.array([predicted(e) for e in evaluations])
     error = values / measured - 1
-    rank = float(spearmanr(values, measured).statistic) if len(error) > 2 else float("nan")
+    rank = float(spearmanr(values, measured).statistic) if len(error) > 2 else None
     return Summary(
         len(error),
         float(np.mean(np.abs(error))),

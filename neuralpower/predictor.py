@@ -412,7 +412,8 @@ def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
             np.array(kept["right"]),
             np.array(kept["number"], dtype=np.float64),
         )
-    scores = Scores(**{name: float("nan") if value is None else value for name, value in data["scores"].items()})
+    known: dict[str, Any] = {name: float("nan") if value is None else value for name, value in data["scores"].items()}
+    scores = Scores(**known)
     box = {name: (bounds[0], bounds[1]) for name, bounds in data["box_log2"].items()}
     weights = np.array([t["weight"] for t in data["terms"]], dtype=np.float64)
     return key, Regressor(

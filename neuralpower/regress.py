@@ -157,14 +157,12 @@ class Regressor:
 
     def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
         """t0 [rows] (s)."""
-        return evaluate_terms(self.terms, dimensions, special, rows) @ self.weights
+        return np.asarray(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights)
 
     def outside(self, axes: Mapping[str, Array]) -> Array:
         """Octaves outside the sampled box, summed over the axes, [rows]."""
-        return np.sum(
-            [np.maximum(low - axes[n], 0) + np.maximum(axes[n] - high, 0) for n, (low, high) in self.box.items()],
-            axis=0,
-        )
+        parts = [np.maximum(low - axes[n], 0) + np.maximum(axes[n] - high, 0) for n, (low, high) in self.box.items()]
+        return np.asarray(np.sum(parts, axis=0))
 
     def predict(
         self, dimensions: Mapping[str, Array], special: Mapping[str, Array], features: Array, axes: Mapping[str, Array]

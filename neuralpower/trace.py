@@ -221,11 +221,11 @@ def _undisturbed(model: nn.Module, training: bool) -> Iterator[None]:
                 module.__dict__[name].update(table)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Sees every operator call, and by global module hooks the path of the module that makes it."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.model = model
         self.calls: list[LayerCall] = []
         self.unmodelled: list[UnmodelledCall] = []

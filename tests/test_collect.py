@@ -162,7 +162,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     """A collection of the softmax sweep, as a user makes it."""
     out = tmp_path_factory.mktemp("real") / "datasets" / "here"
     options = ("--preset", "quick", "--kinds", "softmax", "--models", "none", "--time-budget", "60s")
-    return out, command("collect-data", *options, "--out", out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "ATTEMPTS", 1)  # a test run is noisy: once is enough
+        return out, command("collect-data", *options, "--out", out)
 
 
 def test_a_collection_ends_sealed_and_says_where(real: tuple[Path, Ran]) -> None:

@@ -75,18 +75,23 @@ class Worker:
     def ask(self, request: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any] | None:
         """The worker's answer; None if it died or gave none in `timeout_s` (it is killed then)."""
         process = self._process if self._process and self._process.poll() is None else self._start()
+        if process.stdin is None or process.stdout is None:
+            raise DeviceError("the measuring process has no pipes; this is a fault of neuralpower")
         try:
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
         except BrokenPipeError:
-            return self.stop()
+            self.stop()
+            return None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             if not selector.select(timeout_s):
-                return self.stop()
+                self.stop()
+                return None
         line = process.stdout.readline()
         if not line.endswith("\n"):  # it died, maybe in the middle of its answer
-            return self.stop()
+            self.stop()
+            return None
         answer = json.loads(line)
         if "error" in answer:
             raise InputError(answer["error"])

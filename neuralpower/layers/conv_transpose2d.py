@@ -65,7 +65,7 @@ class ConvTranspose2d(Convolution):
         kernel = max(kernel, stride)
         size = draw.octaves(4, 64)
         both = {"in": size, "kernel": kernel, "stride": stride, "padding": (kernel - stride) // 2, "dilation": 1}
-        fields = {f"{name}_{axis}": value for name, value in both.items() for axis in cls.axes}
+        fields: dict[str, Any] = {f"{name}_{axis}": value for name, value in both.items() for axis in cls.axes}
         return cls(
             batch=draw.choice((1, 1, 2, 4)),
             in_channels=draw.size(8, 512),

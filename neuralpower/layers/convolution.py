@@ -120,7 +120,7 @@ class Convolution(Layer):
         """The functional call."""
         x = image(self, self.batch, self.in_channels, self.sizes("in"), device)
         bias = self.tensor(self.out_channels, device=device) if self.bias else None
-        given = {"input": x, "weight": self.weight(device), "bias": bias, "groups": self.groups}
+        given: dict[str, Any] = {"input": x, "weight": self.weight(device), "bias": bias, "groups": self.groups}
         for name in set(self.argument_order) - set(given):
             given[name] = self.sizes(name)
         return Call(type(self).function, tuple(given[name] for name in self.argument_order), warm=(x,))
@@ -210,7 +210,7 @@ class Convolution(Layer):
         sizes += [sizes[0] if draw.chance(0.85) else draw.octaves(smallest, 2 * sizes[0]) for _ in cls.axes[1:]]
         padding = 0 if stride == kernel or draw.chance(0.1) else dilation * (kernel - 1) // 2
         values = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "output_padding": 0}
-        fields = {f"{name}_{axis}": value for name, value in values.items() for axis in cls.axes}
+        fields: dict[str, Any] = {f"{name}_{axis}": value for name, value in values.items() for axis in cls.axes}
         fields |= {f"in_{axis}": size for axis, size in zip(cls.axes, sizes, strict=True)}
         return cls(
             batch=draw.choice((1, 1, 1, 2, 4, 8, draw.octaves(1, 32))),

@@ -15,7 +15,7 @@ from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_t
 from neuralpower.layers.convolution import image, is_channels_last
 from neuralpower.layers.registry import layer_kind
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Any] = {
     "max": F.max_pool2d,
     "avg": F.avg_pool2d,
     "adaptive_avg": F.adaptive_avg_pool2d,
@@ -64,7 +64,8 @@ class Pool2d(Layer):
         sizes = (1, *shape[2:])[-2:]
         if function.startswith("adaptive"):
             out = (1, *y.shape[-rank:])[-2:]
-            kernel = stride = (-(-sizes[0] // out[0]), -(-sizes[1] // out[1]))
+            kernel: tuple[int, ...] = (-(-sizes[0] // out[0]), -(-sizes[1] // out[1]))
+            stride: tuple[int, ...] = kernel
             padding: tuple[int, ...] = (0, 0)
         else:
 

@@ -160,7 +160,7 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
             quantity(e.corrected_s, "s"),
             f"{e.error(corrected=False):+.1%}",
             f"{e.error():+.1%}",
-            f"{e.noise:.1%}",
+            "-" if e.noise is None else f"{e.noise:.1%}",
             f"{e.prediction.coverage:.1%}",
         ]
         for e in evaluations
@@ -180,7 +180,7 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
                     f"{s.mape:.1%}",
                     f"{s.rmspe:.1%}",
                     f"{s.worst:+.1%}",
-                    f"{s.spearman:.4f}",
+                    "-" if s.spearman is None else f"{s.spearman:.4f}",
                 ]
             )
     parts.append(
