@@ -185,7 +185,8 @@ def test_a_collections_rows_are_those_of_its_plan_with_their_times(real: tuple[P
     table = read_dataset(out).tables["softmax"]
     assert len(planned) >= 10
     assert sorted(table["config_id"]) == sorted(planned)
-    for row in table.to_dict("records"):
+    for record in table.to_dict("records"):
+        row = {str(name): value for name, value in record.items()}
         layer = KINDS["softmax"].from_row(row)
         assert layer.to_row() == planned[row["config_id"]]
         assert row["status"] in ("ok", "noisy")

@@ -77,7 +77,10 @@ def written(folder: Path, rows: list[dict[str, Any]], kind: str = "softmax") -> 
 
 
 def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
-    records = [{"type": "session", "text": "line\nbreak, \r, é"}, {"type": "result", "value": [1, 2.5, None, True]}]
+    records: list[dict[str, Any]] = [
+        {"type": "session", "text": "line\nbreak, \r, é"},
+        {"type": "result", "value": [1, 2.5, None, True]},
+    ]
     with Journal(tmp_path / "new" / "folder") as journal:
         for record in records:
             journal.append(record)
@@ -555,7 +558,7 @@ def test_a_dataset_without_tables_says_what_fills_it(tmp_path: Path) -> None:
 
 def test_a_configuration_has_the_same_name_whatever_the_order_of_its_fields() -> None:
     fields: Mapping[str, Any] = {"kind": "softmax", "rows": 8, "width": 16, "strided": False}
-    assert config_id(fields) == config_id(dict(reversed(fields.items())))
+    assert config_id(fields) == config_id(dict(reversed(list(fields.items()))))
     assert config_id(fields) != config_id({**fields, "width": 17})
     # the start of the SHA-256 of {"kind":"softmax"}; tables of all machines and years hold such names
     assert config_id({"kind": "softmax"}) == "b8c14af85f84a447"

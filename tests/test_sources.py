@@ -145,7 +145,7 @@ def test_a_folder_names_its_class_and_takes_overrides(tmp_path: Path) -> None:
     )
     assert type(resolve(folder).build()).__name__ == "BertForMaskedLM"
     model = resolve(f"{folder / 'config.json'}?num_hidden_layers=3").build()
-    assert len(model.bert.encoder.layer) == 3[union - attr, arg - type]  # BERT's own attributes
+    assert len(model.bert.encoder.layer) == 3  # type: ignore[union-attr]  # BERT's own attributes
 
 
 def test_one_entry_per_layer_is_cut_with_the_layers(tmp_path: Path) -> None:
