@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import resource
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -163,11 +161,13 @@ def test_a_folder_that_cannot_be_written_is_refused_with_a_way_out(tmp_path: Pat
 
 
 FULL_DISK = """
-import json, resource, sys
+import json, resource, signal, sys
 from pathlib import Path
 from neuralpower.dataset import Journal
 from neuralpower.errors import DatasetError
 
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 count = 0
 with Journal(Path(sys.argv[1])) as journal:
     try:
@@ -179,11 +179,6 @@ with Journal(Path(sys.argv[1])) as journal:
 """
 
 
-def _small_disk() -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
-
-
 def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     done = subprocess.run(
@@ -192,7 +187,6 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> N
         text=True,
         check=True,
         cwd=ROOT,
-        preexec_fn=_small_disk,
     )
     answer = json.loads(done.stdout)
     # 4000 B hold eleven records of some 350 B, not a thousand

@@ -10,6 +10,8 @@ import typer
 
 from neuralpower.cli import options
 
+NOISE_LIMIT = 0.1  # above it a measured time says nothing
+
 
 def evaluate(
     models: list[str] = typer.Argument(
@@ -49,6 +51,10 @@ def evaluate(
         print(f"warning: the predictor is of {learnt.device!r}, this is {cpu.name!r}", file=sys.stderr)
     results = run(cases, learnt, rounds=rounds, threads=cpu.cores, show=lambda text: print(text, file=sys.stderr))
     print(json.dumps(evaluation_json(results)) if as_json else evaluation_table(results))
+    for e in results:
+        if e.noise is not None and e.noise > NOISE_LIMIT:
+            text = f"{e.case.label}: two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"
+            print(f"warning: {text}", file=sys.stderr)
 
 
 def listed(file: Path) -> list[tuple[str, int, int | None]]:
