@@ -177,7 +177,10 @@ class Predictor:
 
     def save(self, path: Path) -> None:
         """Write the JSON file; raises DatasetError where it cannot be written."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DatasetError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
         replace_file(path, json.dumps(_rounded(self.to_json()), separators=(",", ":"), allow_nan=False) + "\n")
 
     @classmethod

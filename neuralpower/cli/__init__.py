@@ -45,7 +45,17 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models are built from configurations; nothing is ever downloaded
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        build()()
+        code = build()(standalone_mode=False)
     except NeuralPowerError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        code = error.exit_code
+    except Exception as error:
+        # typer's own: it brings a copy of click, whose classes cannot be named here
+        if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
+            raise
+        if error.format_message():
+            print(f"error: {error.format_message()}; --help shows what there is", file=sys.stderr)
+        else:
+            getattr(error, "show", print)()  # no arguments: the help
+        code = error.exit_code
+    sys.exit(code if isinstance(code, int) else 0)

@@ -31,7 +31,7 @@ def kinds_named(names: Sequence[str] | None) -> list[type[Layer]]:
 def make_plan(
     preset: Preset, kinds: Sequence[type[Layer]], models: Sequence[str] | None, dtypes: Sequence[str], seed: int
 ) -> list[dict[str, Any]]:
-    """Configurations in the order to measure them: `{"kind", "config_id", "source", "bytes", "row"}`, each once.
+    """Configurations in the order to measure them: `{"kind", "config_id", "source", "flops", "bytes", "row"}`, each once.
 
     They come in blocks of BLOCK that are measured in turn: the layers of one network together, so that they meet the caches
     as that network's do, and layers of the sweep, mixed. Blocks are shuffled: a collection that is cut off is a smaller one
@@ -60,7 +60,8 @@ def _item(layer: Layer, source: str) -> dict[str, Any]:
     row = layer.to_row()
     size = int(sum(layer.bytes()) + layer.parameters() * layer.itemsize)
     name = config_id({"kind": layer.kind, **row})
-    return {"kind": layer.kind, "config_id": name, "source": source, "bytes": size, "row": row}
+    flops = int(layer.flops())
+    return {"kind": layer.kind, "config_id": name, "source": source, "flops": flops, "bytes": size, "row": row}
 
 
 def affordable(layer: Layer, preset: Preset) -> bool:

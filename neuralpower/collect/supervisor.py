@@ -30,7 +30,8 @@ BATCH = 60  # configurations that are measured in turn
 BATCH_BYTES = 3 * 2**30  # of memory for them together
 ROUNDS = 9
 ATTEMPTS = 3  # of a noisy configuration
-HANG_S = 120.0  # a batch that takes so much longer than expected hangs
+HANG_S = 120.0  # a batch that takes so much longer than its calls at SLOWEST_FLOPS hangs
+SLOWEST_FLOPS = 1e9  # FLOP/s: what a CPU does that has to emulate a dtype
 LIBRARIES = ("torch", "transformers", "numpy", "scikit-learn")
 
 
@@ -245,19 +246,24 @@ def _measured(
 
 def _ask(batch: list[dict[str, Any]], worker: Worker) -> list[dict[str, Any]]:
     """Results of a batch; where the worker dies or hangs, of each alone, the culprit's being its end."""
-    answer = worker.ask({"do": "measure", "items": batch, "rounds": ROUNDS}, HANG_S)
+    answer = worker.ask({"do": "measure", "items": batch, "rounds": ROUNDS}, _patience_s(batch))
     if answer is not None:
         return list(answer["results"])
     results = []
     for item in batch:
         start = time.monotonic()
-        answer = worker.ask({"do": "measure", "items": [item], "rounds": ROUNDS}, HANG_S)
+        answer = worker.ask({"do": "measure", "items": [item], "rounds": ROUNDS}, _patience_s([item]))
         if answer is not None:
             results += answer["results"]
         else:
-            hung = time.monotonic() - start >= HANG_S
+            hung = time.monotonic() - start >= _patience_s([item])
             results.append({"config_id": item["config_id"], "status": "timeout" if hung else "crashed"})
     return results
+
+
+def _patience_s(batch: Sequence[dict[str, Any]]) -> float:
+    """How long to wait for a batch's answer."""
+    return HANG_S + ROUNDS * sum(item.get("flops", 0) for item in batch) / SLOWEST_FLOPS
 
 
 def _session(request: Request, cpu: Cpu) -> dict[str, Any]:
