@@ -263,7 +263,7 @@ def _ask(batch: list[dict[str, Any]], worker: Worker) -> list[dict[str, Any]]:
 
 def _patience_s(batch: Sequence[dict[str, Any]]) -> float:
     """How long to wait for a batch's answer."""
-    return HANG_S + ROUNDS * sum(item.get("flops", 0) for item in batch) / SLOWEST_FLOPS
+    return HANG_S + ROUNDS * sum(float(item.get("flops", 0)) for item in batch) / SLOWEST_FLOPS
 
 
 def _session(request: Request, cpu: Cpu) -> dict[str, Any]:
