@@ -21,7 +21,7 @@ class Preset:
 
 PRESETS = {
     "quick": Preset(budget_s=115, sweep=1000, network_share=1.0, jitters=0, most_flops=1.5e9, most_bytes=1e8),
-    "standard": Preset(budget_s=1190, sweep=6500, network_share=1.0, jitters=2, most_flops=1.6e10, most_bytes=6e8),
+    "standard": Preset(budget_s=1190, sweep=6900, network_share=1.0, jitters=2, most_flops=1.6e10, most_bytes=6e8),
     "full": Preset(budget_s=4 * 3600, sweep=30000, network_share=1.0, jitters=8, most_flops=4e10, most_bytes=2e9),
 }
 

@@ -32,6 +32,6 @@ class Conv3d(Convolution):
     dilation_width: int
 
     axes = ("depth", "height", "width")
-    sweep_share = 0.6
+    sweep_share = 2.0
     function = F.conv3d
     largest_input = 48

@@ -35,7 +35,7 @@ class ConvTranspose2d(Convolution):
     dilation_width: int
 
     axes = ("height", "width")
-    sweep_share = 0.7
+    sweep_share = 1.2
     function = F.conv_transpose2d
     argument_order = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 

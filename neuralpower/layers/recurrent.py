@@ -32,7 +32,7 @@ class Recurrent(Layer):
     bidirectional: bool
 
     dimensions = ("batch", "steps", "input_size", "hidden_size", "num_layers")
-    sweep_share = 0.6
+    sweep_share = 1.0
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
