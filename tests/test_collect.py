@@ -408,7 +408,7 @@ def test_a_batch_is_as_small_as_its_memory_demands(fake: Callable[..., Fake], tm
 def test_the_configuration_that_kills_the_worker_is_recorded_and_all_others_measured(
     fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(supervisor, "BATCH", 5)
+    monkeypatch.setattr(supervisor, "BLOCK", 5)
     seen = run(fake(count=12, **{way: ["c0006", "c0011"]}), tmp_path / "data")
     crashed = {"c0006": "crashed", "c0011": "crashed"}
     assert statuses(tmp_path / "data") == {**dict.fromkeys(names(12), "ok"), **crashed}
@@ -418,7 +418,7 @@ def test_the_configuration_that_kills_the_worker_is_recorded_and_all_others_meas
 def test_a_worker_that_dies_only_in_company_costs_nothing(
     fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "BATCH", 5)
+    monkeypatch.setattr(supervisor, "BLOCK", 5)
     run(fake(count=7, dies_in_company=["c0003"]), tmp_path / "data")
     assert statuses(tmp_path / "data") == dict.fromkeys(names(7), "ok")
 
@@ -426,7 +426,7 @@ def test_a_worker_that_dies_only_in_company_costs_nothing(
 def test_the_configuration_that_hangs_is_given_up(
     fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "BATCH", 3)
+    monkeypatch.setattr(supervisor, "BLOCK", 3)
     monkeypatch.setattr(supervisor, "HANG_S", 0.7)
     run(fake(count=5, hangs=["c0001"]), tmp_path / "data")
     assert statuses(tmp_path / "data") == {**dict.fromkeys(names(5), "ok"), "c0001": "timeout"}
@@ -454,7 +454,7 @@ def test_a_noisy_configuration_is_taken_again_a_few_times(fake: Callable[..., Fa
 def test_a_spent_budget_seals_what_there_is_and_can_be_continued(
     fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "BATCH", 5)
+    monkeypatch.setattr(supervisor, "BLOCK", 5)
     out, worker = tmp_path / "data", fake(count=100, item_s=0.01)
     seen = run(worker, out, budget_s=0.3)
     first = statuses(out)
@@ -601,7 +601,7 @@ from neuralpower import cli
 from neuralpower.collect import supervisor
 
 supervisor.Worker = partial(supervisor.Worker, command=json.loads(sys.argv.pop(1)))
-supervisor.BATCH = 4
+supervisor.BLOCK = 4
 cli.main()
 """
 
@@ -691,7 +691,7 @@ def noted(self, record):
 
 
 Journal.append = noted
-supervisor.BATCH = 4
+supervisor.BLOCK = 4
 request = supervisor.Request("quick", ("softmax",), ("none",), ("float32",), 0, float(budget_s), Path(out))
 cpu = Cpu("Fake CPU", 2, 2, None, None, None, None, (), False)
 supervisor.collect(request, lambda progress: None, supervisor.Worker(1, command), cpu)

@@ -10,14 +10,12 @@ from typing import Any
 import torch
 
 from neuralpower.collect.networks import NETWORKS, QUICK, Network, jittered
-from neuralpower.collect.presets import PRESETS, Preset
+from neuralpower.collect.presets import BLOCK, PRESETS, Preset
 from neuralpower.dataset import config_id
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import trace
-
-BLOCK = 60  # configurations that are measured in turn
 
 
 def kinds_named(names: Sequence[str] | None) -> list[type[Layer]]:

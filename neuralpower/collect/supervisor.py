@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower import __version__
+from neuralpower.collect.presets import BLOCK
 from neuralpower.dataset import Journal, finished_ids, read_meta, replace_file, seal, write_meta
 from neuralpower.devices.host import Cpu, read_cpu, software, worker_environment
 from neuralpower.errors import DatasetError, DeviceError, InputError
 
 PROTOCOL_VERSION = 1
-BATCH = 60  # configurations that are measured in turn
 BATCH_BYTES = 3 * 2**30  # of memory for them together
 ROUNDS = 9
 ATTEMPTS = 3  # of a noisy configuration
@@ -205,12 +205,12 @@ def _plan(request: Request, worker: Worker) -> list[dict[str, Any]]:
 
 
 def _batches(items: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """In order, BATCH at a time, fewer where their memory would exceed BATCH_BYTES."""
+    """In order, BLOCK at a time, fewer where their memory would exceed BATCH_BYTES."""
     batch: list[dict[str, Any]] = []
     size = 0
     for item in items:
         need = item["bytes"]
-        if batch and (len(batch) == BATCH or size + need > BATCH_BYTES):
+        if batch and (len(batch) == BLOCK or size + need > BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(item)

@@ -9,6 +9,7 @@ import numpy as np
 
 from neuralpower.dataset import Dataset
 from neuralpower.predictor import Predictor
+from neuralpower.report.tables import score_cells
 
 
 def dataset_card(dataset: Dataset) -> str:
@@ -79,21 +80,15 @@ def predictor_card(predictor: Predictor) -> str:
     """What it knows, what it was learnt from, how well it does on held-out folds."""
     rows = []
     for (kind, dtype, phase, group), r in predictor.regressors.items():
-        s = r.scores
         rows.append(
             [
                 f"`{kind}`",
                 group,
                 dtype,
                 phase,
-                str(s.rows),
+                str(r.scores.rows),
                 str(len(r.terms)),
-                f"{s.mape:.1%}",
-                f"{s.rmspe:.1%}",
-                f"{s.median_base:.1%}",
-                f"{s.median:.1%}" if r.trees else "-",
-                f"{s.bias:+.1%}",
-                f"{s.largest:.1%}",
+                *score_cells(r),
             ]
         )
     data = predictor.dataset

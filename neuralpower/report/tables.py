@@ -11,6 +11,7 @@ from neuralpower.compose import Prediction, Row
 from neuralpower.errors import InputError
 from neuralpower.evaluate import Evaluation, summary
 from neuralpower.predictor import Trained
+from neuralpower.regress import Regressor
 
 CSV_COLUMNS = ("path", "kind", "count", "runtime_s", "low_s", "high_s", "flops", "bytes", "bound", "share", "basis")
 
@@ -39,6 +40,13 @@ def quantity(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
+def score_cells(regressor: Regressor) -> list[str]:
+    """MAPE, RMSPE, median of the base, median of base + residual, bias, error on the largest: all on held-out folds."""
+    s = regressor.scores
+    full = f"{s.median:.1%}" if regressor.trees else "-"
+    return [f"{s.mape:.1%}", f"{s.rmspe:.1%}", f"{s.median_base:.1%}", full, f"{s.bias:+.1%}", f"{s.largest:.1%}"]
+
+
 def training_table(trained: Trained) -> str:
     """Per regressor: rows, degree, alpha, terms kept, errors on held-out folds."""
     lost: dict[str, int] = {}
@@ -46,24 +54,18 @@ def training_table(trained: Trained) -> str:
         lost[row.kind] = lost.get(row.kind, 0) + 1
     rows = []
     for (kind, dtype, phase, group), r in trained.predictor.regressors.items():
-        s = r.scores
         rows.append(
             [
                 kind,
                 group,
                 dtype,
                 phase,
-                str(s.rows),
+                str(r.scores.rows),
                 str(lost.get(kind, 0)),
                 str(r.degree),
                 f"{r.alpha:.0e}",
                 str(len(r.terms)),
-                f"{s.mape:.1%}",
-                f"{s.rmspe:.1%}",
-                f"{s.median_base:.1%}",
-                f"{s.median:.1%}" if r.trees else "-",
-                f"{s.bias:+.1%}",
-                f"{s.largest:.1%}",
+                *score_cells(r),
             ]
         )
     header = [
