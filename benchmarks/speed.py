@@ -29,7 +29,7 @@ IN_PROCESS = """
 import json, resource, sys, time
 from neuralpower.devices.host import read_cpu
 from neuralpower.evaluate import Case, predict_case
-from neuralpower.predictor import default_predictor
+from neuralpower.codec import default_predictor
 predictor = default_predictor(read_cpu().slug)
 times = []
 for _ in range(int(sys.argv[3])):

@@ -1,24 +1,25 @@
 """Trace + Predictor -> Prediction: every layer's time, folded, and their sum with an interval.
 
-On a CPU a network takes the sum of its layers. Errors of layers of one kind go together (they share a regressor), those of
-different kinds do not: bounds are added within a kind, and in squares between kinds.
+A network takes the sum of its layers. Errors of layers of one regressor have a part in common, those of different ones do
+not: `Estimates.totals` adds them up accordingly.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuralpower.predictor import EXTRAPOLATED, IN_RANGE, MEASURED, ROOFLINE, Predictor
+from neuralpower.layers import Layer
+from neuralpower.predictor import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE, ROOFLINE_FACTOR, Estimates, Predictor
 from neuralpower.trace import Trace
 
 SCHEMA = 1
 UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
-BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
+ENERGY_COVERAGE = 0.9  # of the time must have a learnt power before energy is given
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,12 @@ class Row:
     bound: str  # compute or memory: the side of the roofline that the calls lie on
     basis: str
     share: float = 0.0  # of the whole
+    power_w: Interval | None = None
+
+    @property
+    def energy_j(self) -> float | None:
+        """Of all calls together."""
+        return None if self.power_w is None else self.power_w.value * self.runtime_s
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,9 @@ class Prediction:
     extrapolated: float  # share of the time outside what was sampled
     method: str  # how it was traced
     notes: tuple[str, ...] = ()
+    power_w: Interval | None = None
+    energy_j: Interval | None = None
+    power_reason: str = ""  # why there is no power
 
     @property
     def basis(self) -> str:
@@ -104,8 +114,8 @@ class Prediction:
                 "kind": row.kind,
                 "count": row.count,
                 "runtime_s": row.runtime_s,
-                "power_w": None,
-                "energy_j": None,
+                "power_w": None if row.power_w is None else row.power_w.value,
+                "energy_j": row.energy_j,
                 "flops": row.flops,
                 "bytes": row.bytes,
                 "bound": row.bound,
@@ -123,10 +133,10 @@ class Prediction:
             "dtype": self.dtype,
             "phase": self.phase,
             "runtime_s": self.runtime_s.to_json(),
-            "power_w": None,
-            "energy_j": None,
+            "power_w": self.power_w.to_json() if self.power_w else None,
+            "energy_j": self.energy_j.to_json() if self.energy_j else None,
             "memory_bytes": None,
-            "power_reason": "the predictor was learnt from runtimes alone",
+            "power_reason": self.power_reason or None,
             "flops": self.flops,
             "parameters": self.parameters,
             "coverage": self.coverage,
@@ -154,7 +164,7 @@ def compose(
     predictor.check(dtype, phase)
     layers = trace.layers
     estimates = predictor.estimate(layers)
-    roof = predictor.roofline(dtype)
+    basis, roof = estimates.basis, predictor.roofline(dtype)
     grouped: dict[tuple[str, object], list[int]] = {}
     for i, call in enumerate(trace.calls):
         grouped.setdefault((_pattern(call.path), call.layer), []).append(i)
@@ -173,21 +183,24 @@ def compose(
                 n * flops,
                 n * size,
                 "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",
-                str(estimates.basis[first]),
+                basis[first],
+                power_w=_power(estimates, first),
             )
         )
     unknown: dict[tuple[str, str], list[float]] = {}
+    unmodelled_s = []
     for missing in trace.unmodelled:
         seconds = missing.bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S
         unknown.setdefault((missing.operator, missing.reason), []).append(seconds)
+        unmodelled_s.append(seconds)
         rows.append(
             Row(
                 missing.path,
                 missing.operator,
                 1,
                 seconds,
-                seconds / 3,
-                3 * seconds,
+                seconds / ROOFLINE_FACTOR,
+                seconds * ROOFLINE_FACTOR,
                 0,
                 missing.bytes,
                 "memory",
@@ -196,6 +209,8 @@ def compose(
         )
     total = sum(row.runtime_s for row in rows) or 1e-12
     shared = tuple(_with_share(row, total) for row in rows)
+    runtime = _total(estimates, layers, unmodelled_s, predictor.system)
+    power, energy, reason = _energy(shared, runtime)
     return Prediction(
         model=model,
         predictor=predictor.name,
@@ -203,7 +218,7 @@ def compose(
         batch_size=batch_size,
         dtype=dtype,
         phase=phase,
-        runtime_s=_total(rows),
+        runtime_s=runtime,
         rows=shared,
         unmodelled=tuple(
             Unmodelled(operator, reason, len(times), sum(times), sum(times) / total)
@@ -215,6 +230,9 @@ def compose(
         extrapolated=sum(row.share for row in shared if row.basis == EXTRAPOLATED),
         method=trace.method,
         notes=trace.notes,
+        power_w=power,
+        energy_j=energy,
+        power_reason=reason,
     )
 
 
@@ -222,18 +240,37 @@ def _with_share(row: Row, total: float) -> Row:
     return replace(row, share=row.runtime_s / total)
 
 
-def _total(rows: Sequence[Row]) -> Interval:
-    value = sum(row.runtime_s for row in rows)
-    below: dict[str, float] = {}
-    above: dict[str, float] = {}
-    for row in rows:
-        below[row.kind] = below.get(row.kind, 0.0) + row.runtime_s - row.low_s
-        above[row.kind] = above.get(row.kind, 0.0) + row.high_s - row.runtime_s
-    return Interval(value, max(value - _root_of_squares(below), 0.0), value + _root_of_squares(above))
+def _power(estimates: Estimates, i: int) -> Interval | None:
+    if not np.isfinite(estimates.power_w[i]):
+        return None
+    return Interval(float(estimates.power_w[i]), float(estimates.power_low_w[i]), float(estimates.power_high_w[i]))
 
 
-def _root_of_squares(parts: Mapping[str, float]) -> float:
-    return float(np.sqrt(sum(part**2 for part in parts.values())))
+def _total(estimates: Estimates, layers: Sequence[Layer], unmodelled_s: Sequence[float], system: float) -> Interval:
+    """The sum of all calls; those that are not modelled are as uncertain as a roofline."""
+    first: dict[Layer, int] = {}
+    counts = np.zeros((1, len(layers)))
+    for i, layer in enumerate(layers):
+        counts[0, first.setdefault(layer, i)] += 1
+    total = estimates.totals(counts, system)
+    value, low, high = (float(part[0]) for part in (total.value, total.low, total.high))
+    extra = sum(unmodelled_s)
+    return Interval(value + extra, low + extra / ROOFLINE_FACTOR, high + extra * ROOFLINE_FACTOR)
+
+
+def _energy(rows: Sequence[Row], runtime: Interval) -> tuple[Interval | None, Interval | None, str]:
+    """(power, energy, why there is none): the rows' powers weighed by their times."""
+    known = [(row.power_w, row.share) for row in rows if row.power_w is not None]
+    if not known:
+        return None, None, "the predictor has not learnt power"
+    covered = sum(share for _, share in known)
+    if covered < ENERGY_COVERAGE:
+        return None, None, f"power is learnt for {covered:.0%} of the time; {ENERGY_COVERAGE:.0%} are needed"
+    value, low, high = (
+        sum(getattr(power, bound) * share for power, share in known) / covered for bound in ("value", "low", "high")
+    )
+    energy = Interval(value * runtime.value, low * runtime.low, high * runtime.high)
+    return Interval(value, low, high), energy, ""
 
 
 def _pattern(path: str) -> str:

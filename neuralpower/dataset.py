@@ -9,6 +9,7 @@ Anyone's measurements come in the same way: `dataset.json` with a schema and a d
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import gzip
 import hashlib
@@ -16,7 +17,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,11 +29,13 @@ from neuralpower.errors import DatasetError, unknown
 if TYPE_CHECKING:
     import pandas as pd
 
-    from neuralpower.layers import Layer
+    from neuralpower.layers import Hardware, Layer
 
 SCHEMA = 1
 SHORTEST_S, LONGEST_S = 1e-8, 1e4  # outside of these a runtime is a broken clock or a wrong unit
 FASTEST_FLOPS = 1e17  # FLOP/s that no single device reaches
+HIGHEST_W = 5000.0  # that no single device draws
+ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 
 
 def config_id(row: Mapping[str, Any]) -> str:
@@ -325,18 +328,26 @@ class Rows:
     layer: Layer
     runtime_s: np.ndarray
     slowdown: np.ndarray  # of the machine while each was taken, 1 where not known
-    config: np.ndarray  # equal for rows of the same configuration
+    power_w: np.ndarray  # NaN where not measured
+    line: np.ndarray  # of each row in its table, the header being line 1
     rejected: tuple[Rejected, ...]
 
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.runtime_s)
 
+    def at(self, index: np.ndarray) -> Rows:
+        """Some of the rows."""
+        from neuralpower.layers.base import take
 
-def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None) -> Rows:
+        parts = {name: getattr(self, name)[index] for name in ("runtime_s", "slowdown", "power_w", "line")}
+        return dataclasses.replace(self, layer=take(self.layer, index), rejected=(), **parts)
+
+
+def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hardware: Hardware | None = None) -> Rows:
     """The usable rows of a kind's table, and for each of the others its line and the reason.
 
-    `sentinel_s` is the dataset's own, that the rows' slow-downs refer to.
+    `sentinel_s` is the dataset's own, that the rows' slow-downs refer to; `hardware` says what no row can exceed.
 
     Raises:
         DatasetError: a column that the kind needs is missing.
@@ -344,7 +355,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None) -> R
     import pandas as pd
 
     from neuralpower.layers import KINDS
-    from neuralpower.layers.base import ITEMSIZE, as_columns
+    from neuralpower.layers.base import ITEMSIZE, as_columns, fingerprint, peak_flops
 
     layer_kind = KINDS[kind]
     defaults = layer_kind.defaults()
@@ -391,8 +402,11 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None) -> R
         size = np.asarray(moved.input + moved.weights + moved.output, dtype=np.float64)
         reject(~np.isfinite(flops) | ~np.isfinite(size) | (size <= 0), "the fields describe no possible layer")
         reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
-    config = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
-    identity = pd.DataFrame({"config": config, "runtime_s": runtime, "usable": reasons == ""})
+        if hardware is not None:
+            peak = np.broadcast_to(np.asarray(peak_flops(layer, hardware), dtype=np.float64), flops.shape)
+            reject((peak > 1) & (flops / runtime > layer_kind.savings * peak), "faster than the device's peak")
+    power = _power(table, runtime, hardware, reject)
+    identity = pd.DataFrame({"config": fingerprint(layer), "runtime_s": runtime, "usable": reasons == ""})
     reject(identity.duplicated(keep="first"), "repeats an earlier row")
     keep = reasons == ""
     known = sentinel_s is not None and "sentinel_s" in table
@@ -403,9 +417,27 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None) -> R
         as_columns(layer_kind, {name: values[keep] for name, values in columns.items()}),
         runtime[keep],
         np.where(np.isfinite(slowdown) & (slowdown > 0), slowdown, 1.0)[keep],
-        config[keep],
+        power[keep],
+        np.flatnonzero(keep) + 2,
         rejected,
     )
+
+
+def _power(
+    table: pd.DataFrame, runtime: np.ndarray, hardware: Hardware | None, reject: Callable[[Any, str], None]
+) -> np.ndarray:
+    """Watts per row, from the power or from energy over time, NaN where neither is there; impossible ones are rejected."""
+    nothing = np.full(len(table), np.nan)
+    power = _numbers(table["power_w"]) if "power_w" in table else nothing
+    energy = _numbers(table["energy_j"]) if "energy_j" in table else nothing
+    reject(power <= 0, "power_w is not above 0")
+    reject(energy <= 0, "energy_j is not above 0: the counter wrapped or was read backwards")
+    from_energy = energy / runtime
+    power = np.where(np.isfinite(power), power, from_energy)
+    highest = (hardware.limit_w if hardware is not None else None) or HIGHEST_W
+    reject(power > ABOVE_LIMIT * highest, "more power than the device can draw")
+    reject(from_energy > ABOVE_LIMIT * highest, "more energy than the device can draw in the time")
+    return power
 
 
 def _words(values: pd.Series, default: str) -> np.ndarray:

@@ -153,11 +153,7 @@ def _groups(cases: Sequence[Case], sizes: Sequence[int]) -> list[list[int]]:
 
 def _built(case: Case) -> Call:
     """The network on the CPU with random weights and inputs."""
-    source = resolve(case.model)
-    module = source.build("cpu", torch_dtype(case.dtype))
-    inputs = source.inputs(module, case.request(), device="cpu")
-    tensors = tuple(v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, torch.Tensor))
-    return Call(module, tuple(inputs.args), dict(inputs.kwargs), warm=tensors)
+    return resolve(case.model).call(case.request())
 
 
 def summary(

@@ -2,11 +2,12 @@
 
     base      t0(x) = sum_j w_j phi_j(x), w_j >= 0     minimise  mean_i (t0(x_i)/t_i - 1)^2 + alpha |w|_1
     residual  r(x)  = boosted trees on log(t / t0)
-    predict   t(x)  = t0(x) exp(r(x) / (1 + d(x)^2))   d: octaves outside the sampled box, summed over its axes
+    predict   t(x)  = t0(x) exp(r(x) / (1 + (d(x)/reach)^2))      d: octaves outside the sampled box, summed over its axes
 
 It knows arrays and names only. The polynomial with a Lasso and ten-fold cross-validation is NeuralPower's (Cai et al.,
 arXiv:1710.05420, section 3.2); dividing each row by its time makes the error relative, non-negative weights keep every
-prediction positive and growing.
+prediction positive and growing. Intervals are split-conformal (Vovk et al.; Lei et al., arXiv:1604.04173), on the errors
+of rows that the fit had not seen.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from neuralpower.trees import Trees, boost
+
 Array = np.ndarray
 
 FOLDS = 10
@@ -27,11 +30,17 @@ ALPHAS = tuple(10.0 ** (-exponent / 2) for exponent in range(3, 13))
 FEWEST_ROWS = 10  # for a base
 FEWEST_FOR_RESIDUAL = 60
 LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
+FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least one axis
+BEYOND, NEW_DEVICE = 0.5, 2.0  # what an error beyond the sampled rows, or on a new device, counts beside one among them
+REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))  # octaves outside the box at which the residual has half its say; 0: none
 FEWEST_FOR_BOUND = 20
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
 OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
-TREES = {"n_estimators": 120, "max_depth": 4, "learning_rate": 0.08, "subsample": 0.7, "min_samples_leaf": 4}
+CONTRADICTS = (12.0, 2.5)  # a row is left out when it is so many spreads, and this factor, from what the others say
+BINS = 6  # of predicted time, each with its own interval
+ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many above
+PLATEAU = 0.3  # share of the learner's error that is common to all layers of one regressor, where nothing else is known
 
 
 @dataclass(frozen=True)
@@ -74,56 +83,25 @@ def evaluate_terms(
 
 
 @dataclass(frozen=True)
-class Trees:
-    """Boosted regression trees as flat arrays, nodes in preorder: the left child of node i is i + 1."""
+class Spread:
+    """How far measurements lie from predictions, as log(measured / predicted): from rows that the fit had not seen."""
 
-    features: tuple[str, ...]
-    initial: float
-    roots: Array  # [trees]
-    feature: Array  # [nodes], -1 for a leaf
-    right: Array  # [nodes], the right child
-    number: Array  # [nodes], threshold, or a leaf's value
+    edges: Array  # [bins - 1], log2 of predicted times
+    low: Array  # [bins], below which ONE_SIDE of the measurements lie
+    high: Array  # [bins]
+    growth: float  # by this share an interval widens for each octave outside the box
+    common: float  # standard deviation of what all layers of the regressor have in common
+    common_growth: float  # and how that grows for each octave outside
 
-    def predict(self, x: Array) -> Array:
-        """[rows] from x [rows, features]; compares in single precision, as scikit-learn does."""
-        x = x.astype(np.float32)
-        rows = np.arange(len(x))[:, None]
-        node = np.broadcast_to(self.roots, (len(x), len(self.roots)))
-        while True:
-            feature = self.feature[node]
-            inner = feature >= 0
-            if not inner.any():
-                break
-            left = x[rows, feature] <= self.number[node]
-            node = np.where(inner, np.where(left, node + 1, self.right[node]), node)
-        total = np.empty((len(x), len(self.roots) + 1))
-        total[:, 0] = self.initial
-        total[:, 1:] = self.number[node]
-        return np.cumsum(total, axis=1)[:, -1]  # in the trees' order, so that the rounding is scikit-learn's, too
+    def bounds(self, predicted: Array, outside: Array) -> tuple[Array, Array]:
+        """Logarithms of the 90 % bounds relative to the prediction, each [rows]."""
+        bin_ = np.searchsorted(self.edges, np.log2(predicted))
+        wider = 1 + self.growth * outside
+        return self.low[bin_] * wider, self.high[bin_] * wider
 
-
-def flatten(model: Any, features: Sequence[str]) -> Trees:
-    """The arrays of a fitted GradientBoostingRegressor with squared error."""
-    roots, feature, right, number = [], [], [], []
-    offset = 0
-    for (tree,) in model.estimators_:
-        nodes = tree.tree_
-        leaf = nodes.children_left < 0
-        if not np.array_equal(nodes.children_left[~leaf], np.flatnonzero(~leaf) + 1):
-            raise ValueError("the trees' nodes are not in preorder")
-        roots.append(offset)
-        feature.append(np.where(leaf, -1, nodes.feature))
-        right.append(np.where(leaf, -1, nodes.children_right + offset))
-        number.append(np.where(leaf, model.learning_rate * nodes.value[:, 0, 0], nodes.threshold))
-        offset += nodes.node_count
-    return Trees(
-        tuple(features),
-        float(model.init_.constant_[0, 0]),
-        np.array(roots),
-        np.concatenate(feature),
-        np.concatenate(right),
-        np.concatenate(number),
-    )
+    def shared(self, outside: Array) -> Array:
+        """Standard deviation of the common part of log(measured / predicted), [rows]."""
+        return np.asarray(self.common + self.common_growth * outside)
 
 
 @dataclass(frozen=True)
@@ -136,10 +114,9 @@ class Scores:
     median_base: float
     median: float
     bias: float  # of the rows' sum: positive where predictions are too high
-    largest_base: float  # mean error where the largest LARGEST_SHARE of the rows are held out together
-    largest: float
-    low: float  # 5 % and 95 % quantiles of measured / predicted
-    high: float
+    beyond_base: float  # mean error where the largest rows, those farthest out, or a whole device are held out together
+    beyond: float
+    inside: float  # share of held-out rows within their 90 % interval
 
 
 @dataclass(frozen=True)
@@ -152,11 +129,23 @@ class Regressor:
     alpha: float
     box: Mapping[str, tuple[float, float]]  # octaves of each axis that were sampled
     trees: Trees | None
+    reach: float  # octaves outside the box at which the residual has half its say
+    spread: Spread
     scores: Scores
     exponent: float = 0.0  # when the machine is s times slower than usual, these layers take s^exponent times as long
+    factor: float = 1.0  # corrects every prediction: learnt from whole networks, or from a few layers of another device
+    measured: Array | None = None  # the upper halves of the configurations' numbers that it was fitted on, sorted
+
+    def has_measured(self, config: Array) -> Array:
+        """Whether each configuration is one of those that it was fitted on, [rows], bool."""
+        if self.measured is None or not len(self.measured):
+            return np.zeros(len(config), dtype=bool)
+        asked = upper_half(config)
+        at = np.minimum(np.searchsorted(self.measured, asked), len(self.measured) - 1)
+        return np.asarray(self.measured[at] == asked)
 
     def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
-        """t0 [rows] (s)."""
+        """t0 [rows], before the factor."""
         return np.asarray(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights)
 
     def outside(self, axes: Mapping[str, Array]) -> Array:
@@ -167,12 +156,22 @@ class Regressor:
     def predict(
         self, dimensions: Mapping[str, Array], special: Mapping[str, Array], features: Array, axes: Mapping[str, Array]
     ) -> tuple[Array, Array]:
-        """(t, d), each [rows]: seconds, and octaves outside the box; features [rows, features] without log t0."""
+        """(t, d), each [rows]: the target, and octaves outside the box; features [rows, features] without log t0."""
         t0, d = self.base(dimensions, special, len(features)), self.outside(axes)
-        if self.trees is None:
-            return t0, d
-        r = self.trees.predict(np.column_stack([features, np.log2(t0)]))
-        return t0 * np.exp(r / (1 + d**2)), d
+        if self.trees is not None:
+            r = self.trees.predict(np.column_stack([features, np.log2(t0)]))
+            t0 = t0 * np.exp(r * _say(d, self.reach))
+        return t0 * self.factor, d
+
+
+def upper_half(config: Array) -> Array:
+    """32 of 64 bits: enough to tell tens of thousands of configurations apart."""
+    return np.asarray((config >> np.uint64(32)).astype(np.uint32))
+
+
+def _say(outside: Array, reach: float) -> Array:
+    """How much the residual has to say so far outside the box."""
+    return np.asarray(1 / (1 + (outside / reach) ** 2)) if reach else np.zeros(len(outside))
 
 
 @dataclass(frozen=True)
@@ -184,14 +183,16 @@ class Problem:
     features: Array  # [rows, features]
     feature_names: tuple[str, ...]
     axes: Mapping[str, Array]  # octaves of the box
-    runtime_s: Array
+    target: Array  # what is learnt, above 0: seconds or watts
     slowdown: Array  # of the machine while each row was taken
-    config: Array  # rows of one configuration share a fold
+    config: Array  # a number without order for each configuration, whose rows share a fold
     size: Array  # what "largest" means
+    device: Array  # a number per device
+    degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(self.runtime_s)
+        return len(self.target)
 
     def at(self, index: Array) -> Problem:
         """Some of the rows."""
@@ -201,57 +202,101 @@ class Problem:
             special={n: v[index] for n, v in self.special.items()},
             features=self.features[index],
             axes={n: v[index] for n, v in self.axes.items()},
-            runtime_s=self.runtime_s[index],
+            target=self.target[index],
             slowdown=self.slowdown[index],
             config=self.config[index],
             size=self.size[index],
+            device=self.device[index],
         )
 
+    def matrix(self, terms: Sequence[Term]) -> Array:
+        """[rows, len(terms)]."""
+        return evaluate_terms(terms, self.dimensions, self.special, len(self))
 
-def fit(problem: Problem, learner: str = "hybrid", seed: int = 0) -> Regressor:
-    """Degree and alpha by ten folds, then weights, box and residual; `learner` lasso leaves the residual out.
 
-    Times are learnt as they are at the machine's usual speed: how far these layers follow its slow-downs is itself learnt.
+def join(problems: Sequence[Problem]) -> Problem:
+    """The rows of several problems of the same terms and features."""
+    first = problems[0]
+    if len(problems) == 1:
+        return first
+
+    def stacked(name: str) -> Array:
+        return np.concatenate([getattr(p, name) for p in problems])
+
+    def columns(name: str) -> dict[str, Array]:
+        return {n: np.concatenate([getattr(p, name)[n] for p in problems]) for n in getattr(first, name)}
+
+    changes: dict[str, Any] = {name: columns(name) for name in ("dimensions", "special", "axes")}
+    changes |= {name: stacked(name) for name in ("features", "target", "slowdown", "config", "size", "device")}
+    return replace(first, **changes)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A regressor, and the rows that contradict their neighbours and were left out."""
+
+    regressor: Regressor
+    contradicting: Array  # [rows], bool
+
+
+def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
+    """Degree, alpha, residual and reach by folds, then weights, box and intervals; `lasso` leaves the residual out.
+
+    Targets are learnt as they are at the machine's usual speed: how far these layers follow its slow-downs is learnt, too.
+    The same rows give the same regressor.
     """
-    folds = _folds(problem.config, seed)
-    terms, alpha, degree = _select(problem, folds)
+    folds, beyond = _folds(problem.config), _beyond(problem)
+    terms, alpha, degree = _select(problem, folds, beyond)
     with_trees = learner == "hybrid" and len(problem) >= FEWEST_FOR_RESIDUAL
     exponent = 0.0
     if np.ptp(problem.slowdown) > 0:
-        exponent = _speed_exponent(problem, _held_out(problem, terms, alpha, folds, False, seed)[0])
-        problem = replace(problem, runtime_s=problem.runtime_s / problem.slowdown**exponent)
-    weights = _lasso(
-        evaluate_terms(terms, problem.dimensions, problem.special, len(problem)), problem.runtime_s, [alpha]
-    )[0]
-    box = {name: (float(values.min()), float(values.max())) for name, values in problem.axes.items()}
-    kept = weights > 0
-    empty = Scores(len(problem), *[float("nan")] * 9)
-    base = Regressor(
-        tuple(term for term, keep in zip(terms, kept, strict=True) if keep),
-        weights[kept],
-        degree,
-        alpha,
-        box,
-        None,
-        empty,
-        exponent,
+        exponent = _speed_exponent(problem, _held_out(problem, terms, alpha, folds, with_trees=False).base)
+        problem = replace(problem, target=problem.target / problem.slowdown**exponent)
+    tests = [_held_out(problem, terms, alpha, held, with_trees) for held in (folds, *beyond)]
+    reach = _reach(problem, tests) if with_trees else 0.0
+    contradicting = _contradicting(problem.target, tests[0].predicted(reach))
+    kept = ~contradicting
+    tests = [test.at(kept) for test in tests]
+    problem = problem.at(kept)
+    base = _base(problem, terms, alpha)
+    spread = _spread(problem.target, tests, reach)
+    regressor = replace(
+        base,
+        degree=degree,
+        trees=_residual(problem, base) if reach else None,
+        reach=reach,
+        spread=spread,
+        scores=_scores(problem.target, tests, reach, spread),
+        exponent=exponent,
+        measured=np.unique(upper_half(problem.config)),
     )
-    held_out = _held_out(problem, terms, alpha, folds, with_trees, seed)
-    largest = problem.size >= np.quantile(problem.size, 1 - LARGEST_SHARE)
-    beyond = _held_out(problem, terms, alpha, np.where(largest, 0, -1), with_trees, seed)
-    scores = _scores(problem, held_out, beyond, with_trees)
-    # the residual must pay inside the box, and must not cost more beyond it than it pays
-    if with_trees and scores.median + 0.5 * scores.largest < scores.median_base + 0.5 * scores.largest_base:
-        return replace(base, trees=_residual(problem, base, seed), scores=scores)
-    return replace(base, scores=_scores(problem, held_out, beyond, False))
+    return Fitted(regressor, contradicting)
+
+
+def _base(problem: Problem, terms: Sequence[Term], alpha: float) -> Regressor:
+    """The non-negative Lasso with this alpha, terms of weight 0 left out."""
+    weights = non_negative_lasso(problem.matrix(terms), problem.target, [alpha])[0]
+    used = weights > 0
+    nothing = np.zeros(1)
+    return Regressor(
+        tuple(term for term, keep in zip(terms, used, strict=True) if keep),
+        weights[used],
+        0,
+        alpha,
+        {name: (float(values.min()), float(values.max())) for name, values in problem.axes.items()},
+        None,
+        0.0,
+        Spread(nothing[:0], nothing, nothing, 0.0, 0.0, 0.0),
+        Scores(len(problem), *[float("nan")] * 8),
+    )
 
 
 def _speed_exponent(problem: Problem, predicted: Array) -> float:
     """Slope of log(measured / predicted) on log(slow-down), in [0, 1]; near PRIOR where the rows do not tell."""
     x = np.log(problem.slowdown) - np.median(np.log(problem.slowdown))
-    r = np.log(problem.runtime_s / predicted)
+    r = np.log(problem.target / predicted)
     r -= np.median(r)
-    usual = np.abs(r) <= OUTLIER * 1.4826 * np.median(np.abs(r))
+    usual = np.abs(r) <= OUTLIER * _deviation(r)
     x, r = x[usual], r[usual]
     information = float(np.sum(x**2)) / max(float(np.var(r)), 1e-6)
     own = float(np.sum(x * r)) / max(float(np.sum(x**2)), 1e-12)
@@ -259,24 +304,49 @@ def _speed_exponent(problem: Problem, predicted: Array) -> float:
     return float(np.clip((own * information + mean / deviation**2) / (information + 1 / deviation**2), 0.0, 1.0))
 
 
-def _folds(config: Array, seed: int) -> Array:
-    """A fold per row, the same for equal configurations."""
-    names, inverse = np.unique(config, return_inverse=True)
-    fold = np.random.default_rng(seed).permutation(np.arange(len(names)) % min(FOLDS, max(len(names), 2)))
-    return np.asarray(fold[inverse])
+def _deviation(values: Array) -> float:
+    """Standard deviation from the median absolute deviation, which outliers do not move."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
-def _lasso(matrix: Array, runtime_s: Array, alphas: Sequence[float]) -> Array:
+def _folds(config: Array) -> Array:
+    """A fold per row, from the configuration alone: another row more or less leaves all others in their folds."""
+    fold = (config % np.uint64(FOLDS)).astype(int)
+    return fold if len(np.unique(fold)) > 1 else np.unique(config, return_inverse=True)[1] % FOLDS
+
+
+def _beyond(problem: Problem) -> list[Array]:
+    """More ways to hold rows out, 0 where held out, else -1: the largest, and those farthest along an axis.
+
+    Where there are several devices, each of them in turn: a new device is what such a regressor is for.
+    """
+    devices = np.unique(problem.device)
+    if len(devices) > 1:
+        return [np.where(problem.device == device, 0, -1) for device in devices]
+    largest = problem.size >= np.quantile(problem.size, 1 - LARGEST_SHARE)
+    ranks = [_rank(axis) for axis in problem.axes.values() if np.ptp(axis) > 0]
+    extreme = np.max(ranks, axis=0) if ranks else _rank(problem.size)
+    farthest = extreme > np.quantile(extreme, 1 - FARTHEST_SHARE)
+    few = (len(problem) - np.array([largest.sum(), farthest.sum()])) < FEWEST_ROWS / 2
+    return [np.where(held & ~skip, 0, -1) for held, skip in zip((largest, farthest), few, strict=True)]
+
+
+def _rank(values: Array) -> Array:
+    """Share of the rows that lie below each, equal values alike."""
+    return np.searchsorted(np.sort(values), values) / len(values)
+
+
+def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) -> Array:
     """Weights [alphas, terms] of the non-negative Lasso on relative error; rows far off lose weight in a second pass."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import lasso_path
 
-    relative = matrix / runtime_s[:, None]
+    relative = matrix / target[:, None]
     scale = np.sqrt(np.mean(relative**2, axis=0))
     used = scale > 0
     scaled = np.asfortranarray(relative[:, used] / scale[used])
     weights = np.zeros((len(alphas), matrix.shape[1]))
-    plausible = emphasis = _plausible(scaled) * _importance(runtime_s)
+    plausible = emphasis = _plausible(scaled) * _importance(target)
     for _ in range(2):
         root = np.sqrt(emphasis)[:, None]
         with warnings.catch_warnings():
@@ -288,13 +358,27 @@ def _lasso(matrix: Array, runtime_s: Array, alphas: Sequence[float]) -> Array:
         spread = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
         emphasis = plausible * np.minimum(1.0, (OUTLIER * spread / np.maximum(np.abs(residual), 1e-12)) ** 2)
     order = np.argsort(np.argsort(-np.asarray(alphas)))
-    weights[:, used] = (path / scale[used][:, None]).T[order]
+    path = path[:, order] * _levelled(scaled @ path[:, order], _importance(target))
+    weights[:, used] = (path / scale[used][:, None]).T
     return weights
 
 
-def _importance(runtime_s: Array) -> Array:
+def _levelled(relative: Array, weight: Array) -> Array:
+    """Factors [alphas] that take the bias out of predictions relative to their targets, [rows, alphas].
+
+    Squares of relative errors are least where predictions are too low: by exp(-1.5 s^2) under log-normal noise s. Layers'
+    noise cancels in a network, such a bias does not.
+    """
+    error = -np.log(np.maximum(relative, 1e-3))
+    middle = np.median(error, axis=0)
+    spread = np.maximum(1.4826 * np.median(np.abs(error - middle), axis=0), 0.02)
+    usual = np.clip(error, middle - OUTLIER * spread, middle + OUTLIER * spread)
+    return np.asarray(np.exp(np.average(usual, axis=0, weights=weight)))
+
+
+def _importance(target: Array) -> Array:
     """Weight per row: a network's time is made of its long layers, so they count for more, within bounds."""
-    return np.asarray(np.clip((runtime_s / np.median(runtime_s)) ** IMPORTANCE, 1 / MOST_IMPORTANT, MOST_IMPORTANT))
+    return np.asarray(np.clip((target / np.median(target)) ** IMPORTANCE, 1 / MOST_IMPORTANT, MOST_IMPORTANT))
 
 
 def _plausible(relative: Array) -> Array:
@@ -313,20 +397,21 @@ def _plausible(relative: Array) -> Array:
     return emphasis
 
 
-def _select(problem: Problem, folds: Array) -> tuple[list[Term], float, int]:
-    """The terms, alpha and degree with the least mean absolute relative error on held-out folds."""
+def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[list[Term], float, int]:
+    """The terms, alpha and degree with the least mean absolute relative error on rows held out, among the rest and beyond."""
     best: tuple[float, list[Term], float, int] | None = None
     special = [Term(special=name) for name in problem.special]
-    degrees = DEGREES if len(problem) >= 3 * FEWEST_ROWS else DEGREES[:1]
+    degrees = problem.degrees if len(problem) >= 3 * FEWEST_ROWS else problem.degrees[:1]
+    held = [(folds == fold, 1.0 / len(problem)) for fold in np.unique(folds)]
+    held += [(b == 0, _weight(problem) / len(beyond) / np.sum(b == 0)) for b in beyond if (b == 0).any()]
     for degree in degrees:
         terms = [*polynomial(tuple(problem.dimensions), degree), *special]
-        matrix = evaluate_terms(terms, problem.dimensions, problem.special, len(problem))
+        matrix = problem.matrix(terms)
         errors = np.zeros(len(ALPHAS))
-        for fold in np.unique(folds):
-            train, test = folds != fold, folds == fold
-            weights = _lasso(matrix[train], problem.runtime_s[train], ALPHAS)
-            predicted = matrix[test] @ weights.T / problem.runtime_s[test][:, None]
-            errors += np.sum(np.minimum(np.abs(predicted - 1), 2.0), axis=0)
+        for test, weight in held:
+            weights = non_negative_lasso(matrix[~test], problem.target[~test], ALPHAS)
+            predicted = matrix[test] @ weights.T / problem.target[test][:, None]
+            errors += weight * np.sum(np.minimum(np.abs(predicted - 1), 2.0), axis=0)
         index = int(np.argmin(errors))
         if best is None or errors[index] < 0.99 * best[0]:
             best = (float(errors[index]), terms, ALPHAS[index], degree)
@@ -334,56 +419,143 @@ def _select(problem: Problem, folds: Array) -> tuple[list[Term], float, int]:
     return best[1], best[2], best[3]
 
 
-def _residual(problem: Problem, base: Regressor, seed: int) -> Trees:
-    from sklearn.ensemble import GradientBoostingRegressor
-
+def _residual(problem: Problem, base: Regressor) -> Trees:
     t0 = base.base(problem.dimensions, problem.special, len(problem))
-    target = np.log(problem.runtime_s / t0)
-    spread = max(1.4826 * float(np.median(np.abs(target - np.median(target)))), 0.02)
-    middle = float(np.median(target))
-    target = np.clip(
-        target, middle - OUTLIER * spread, middle + OUTLIER * spread
-    )  # one corrupt row must not make a leaf
+    target = np.log(problem.target / t0)
+    spread, middle = max(_deviation(target), 0.02), float(np.median(target))
+    target = np.clip(target, middle - OUTLIER * spread, middle + OUTLIER * spread)  # no row may make a leaf of its own
     x = np.column_stack([problem.features, np.log2(t0)])
-    model = GradientBoostingRegressor(random_state=seed, **TREES)
-    model.fit(x.astype(np.float32), target, sample_weight=_importance(problem.runtime_s))
-    return flatten(model, (*problem.feature_names, "log2_base"))
+    return boost(x, target, _importance(problem.target), (*problem.feature_names, "log2_base"))
 
 
-def _held_out(
-    problem: Problem, terms: Sequence[Term], alpha: float, folds: Array, with_trees: bool, seed: int
-) -> tuple[Array, Array]:
-    """(base, base + residual) predictions of every row by a fit that has not seen its fold; fold -1 is never held out."""
-    matrix = evaluate_terms(terms, problem.dimensions, problem.special, len(problem))
-    base, full = np.full(len(problem), np.nan), np.full(len(problem), np.nan)
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions of rows by fits that had not seen them; NaN for rows that were not held out. Each [rows]."""
+
+    base: Array
+    residual: Array  # log, 0 without trees
+    outside: Array  # octaves outside the box of the rows that the fit had seen
+
+    def predicted(self, reach: float) -> Array:
+        """Base and residual together."""
+        return np.asarray(self.base * np.exp(self.residual * _say(self.outside, reach)))
+
+    def at(self, index: Array) -> HeldOut:
+        """Some of the rows."""
+        return HeldOut(self.base[index], self.residual[index], self.outside[index])
+
+
+def _held_out(problem: Problem, terms: Sequence[Term], alpha: float, folds: Array, with_trees: bool) -> HeldOut:
+    """Every row's prediction by a fit that has not seen its fold; fold -1 is never held out."""
+    base, outside = np.full(len(problem), np.nan), np.full(len(problem), np.nan)
+    residual = np.zeros(len(problem))
     for fold in np.unique(folds[folds >= 0]):
-        train, test = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        known, asked = problem.at(train), problem.at(test)
-        weights = _lasso(matrix[train], known.runtime_s, [alpha])[0]
-        box = {name: (float(values.min()), float(values.max())) for name, values in known.axes.items()}
-        regressor = Regressor(tuple(terms), weights, 0, alpha, box, None, Scores(0, *[float("nan")] * 9))
-        base[test] = regressor.base(asked.dimensions, asked.special, len(asked))
+        known, asked = problem.at(np.flatnonzero(folds != fold)), problem.at(folds == fold)
+        regressor = _base(known, terms, alpha)
+        t0 = regressor.base(asked.dimensions, asked.special, len(asked))
+        base[folds == fold], outside[folds == fold] = t0, regressor.outside(asked.axes)
         if with_trees:
-            regressor = replace(regressor, trees=_residual(known, regressor, seed))
-            full[test] = regressor.predict(asked.dimensions, asked.special, asked.features, asked.axes)[0]
-    return base, full
+            trees = _residual(known, regressor)
+            residual[folds == fold] = trees.predict(np.column_stack([asked.features, np.log2(t0)]))
+    return HeldOut(base, residual, outside)
 
 
-def _scores(problem: Problem, held_out: tuple[Array, Array], beyond: tuple[Array, Array], with_trees: bool) -> Scores:
-    t = problem.runtime_s
-    chosen, chosen_beyond = (held_out[1], beyond[1]) if with_trees else (held_out[0], beyond[0])
-    error = chosen / t - 1
-    far = np.isfinite(beyond[0])
-    low, high = np.quantile(t / chosen, (0.05, 0.95))
+def _reach(problem: Problem, tests: Sequence[HeldOut]) -> float:
+    """The reach that errs least among the sampled rows and beyond them; 0 where the residual does not pay."""
+    weight = _weight(problem)
+
+    def cost(reach: float) -> float:
+        among, *beyond = (_mean_error(problem.target, test.predicted(reach)) for test in tests)
+        far = _mean(beyond)
+        return among + weight * (far if np.isfinite(far) else 0.0)
+
+    return min(REACHES, key=cost)
+
+
+def _weight(problem: Problem) -> float:
+    """What an error beyond the sampled rows counts beside one among them, when a learner is chosen."""
+    return BEYOND if len(np.unique(problem.device)) == 1 else NEW_DEVICE
+
+
+def _mean(errors: Sequence[float]) -> float:
+    known = [error for error in errors if np.isfinite(error)]
+    return sum(known) / len(known) if known else float("nan")
+
+
+def _mean_error(target: Array, predicted: Array) -> float:
+    """Mean absolute relative error of the rows that were held out, each at most 2."""
+    held = np.isfinite(predicted)
+    if not held.any():
+        return float("nan")
+    return float(np.mean(np.minimum(np.abs(predicted[held] / target[held] - 1), 2.0)))
+
+
+def _contradicting(target: Array, predicted: Array) -> Array:
+    """Rows so far from what all others say of them that they cannot be of the same kind, [rows], bool."""
+    error = np.log(target / predicted)
+    error = error - np.median(error)
+    spreads, factor = CONTRADICTS
+    return np.asarray(np.abs(error) > max(spreads * _deviation(error), np.log(factor)))
+
+
+def _spread(target: Array, tests: Sequence[HeldOut], reach: float) -> Spread:
+    """Intervals from rows held out among the others, and their growth from rows held out beyond them."""
+    predicted = tests[0].predicted(reach)
+    error, size = np.log(target / predicted), np.log2(predicted)
+    bins = int(np.clip(len(error) // 50, 1, BINS))
+    edges = np.quantile(size, np.arange(1, bins) / bins)
+    bin_ = np.searchsorted(edges, size)
+    parts = [error[bin_ == b] for b in range(bins)]
+    low = np.array([min(_quantile(part, ONE_SIDE), 0.0) for part in parts])
+    high = np.array([max(_quantile(part, 1 - ONE_SIDE), 0.0) for part in parts])
+    means = np.array([np.mean(part) for part in parts])
+    common = max(float(np.sqrt(np.mean(means**2))), PLATEAU * _deviation(error))
+    spread = Spread(edges, low, high, 0.0, common, 0.0)
+    growths, drifts = [], []
+    for test in tests[1:]:
+        far = np.isfinite(test.base) & (test.outside > 0.1)
+        if far.sum() < FEWEST_FOR_BOUND:
+            continue
+        predicted, d = test.predicted(reach)[far], test.outside[far]
+        error = np.log(target[far] / predicted)
+        low_, high_ = spread.bounds(predicted, np.zeros(len(d)))
+        needed = error / np.where(error < 0, np.minimum(low_, -1e-9), np.maximum(high_, 1e-9))
+        growths.append(max(float(np.quantile((needed - 1) / np.maximum(d, 0.5), 1 - 2 * ONE_SIDE)), 0.0))
+        drifts.append(max(abs(float(np.median(error))) - common, 0.0) / float(np.median(d)))
+    return replace(spread, growth=max(growths, default=0.5), common_growth=max(drifts, default=common / 2))
+
+
+def _quantile(values: Array, share: float) -> float:
+    """With the correction for a finite sample that makes a split-conformal interval hold."""
+    n = len(values)
+    corrected = share * (n + 1) / n - (1 / n if share < 0.5 else 0.0)
+    return float(np.quantile(values, np.clip(corrected, 0.0, 1.0)))
+
+
+def _scores(target: Array, tests: Sequence[HeldOut], reach: float, spread: Spread) -> Scores:
+    among, *beyond = (test.predicted(reach) for test in tests)
+    low, high = spread.bounds(among, np.zeros(len(among)))
+    measured = np.log(target / among)
+    return replace(
+        scores_of(target, among),
+        median_base=float(np.median(np.abs(tests[0].base / target - 1))),
+        beyond_base=_mean([_mean_error(target, test.base) for test in tests[1:]]),
+        beyond=_mean([_mean_error(target, predicted) for predicted in beyond]),
+        inside=float(np.mean((measured >= low) & (measured <= high))),
+    )
+
+
+def scores_of(target: Array, predicted: Array) -> Scores:
+    """Errors of predictions by a base alone, of rows that it had not seen; what is beyond them is not known."""
+    error, unknown = predicted / target - 1, float("nan")
     return Scores(
-        rows=len(t),
+        rows=len(target),
         mape=float(np.mean(np.abs(error))),
         rmspe=float(np.sqrt(np.mean(error**2))),
-        median_base=float(np.median(np.abs(held_out[0] / t - 1))),
+        median_base=float(np.median(np.abs(error))),
         median=float(np.median(np.abs(error))),
-        bias=float(np.sum(chosen) / np.sum(t) - 1),
-        largest_base=float(np.mean(np.abs(beyond[0][far] / t[far] - 1))),
-        largest=float(np.mean(np.abs(chosen_beyond[far] / t[far] - 1))),
-        low=float(low),
-        high=float(high),
+        bias=float(np.sum(predicted) / np.sum(target) - 1),
+        beyond_base=unknown,
+        beyond=unknown,
+        inside=unknown,
     )

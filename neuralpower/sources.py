@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
 from neuralpower.inputs import InputRequest, Inputs, called_with, place, redrawn, shaped_inputs, transformers_inputs
+from neuralpower.layers.base import Call
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -76,6 +77,13 @@ class Source:
         request = request or InputRequest()
         request.check()
         return place(self.examples(model, request), device, request.dtype)
+
+    def call(self, request: InputRequest, device: str = "cpu") -> Call:
+        """The network with random weights and inputs, ready to be timed."""
+        module = self.build(device, request.dtype)
+        inputs = self.inputs(module, request, device=device)
+        tensors = tuple(v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, torch.Tensor))
+        return Call(module, tuple(inputs.args), dict(inputs.kwargs), warm=tensors)
 
     def _construct(self, device: str, dtype: torch.dtype) -> nn.Module:
         with torch.random.fork_rng(devices=[]), torch.device(device):

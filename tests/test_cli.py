@@ -203,7 +203,7 @@ def test_training_prints_a_line_per_regressor_and_talks_on_stderr(trained: tuple
 
 def test_training_writes_the_predictor_and_its_card(predictor: Path) -> None:
     data = json.loads(predictor.read_text())
-    assert (data["schema"], data["device"], data["learner"]) == (1, "Synthetic", "lasso")
+    assert (data["schema"], data["device"], data["learner"]) == (2, "Synthetic", "lasso")
     assert predictor.with_suffix(".md").read_text().startswith("# Predictor `synthetic`")
     assert sorted(path.name for path in predictor.parent.iterdir()) == ["synthetic.json", "synthetic.md"]
 
@@ -494,8 +494,8 @@ def test_a_function_that_makes_no_model_is_refused(
         ("{", ["p.json", "no predictor file, or cut off"]),
         ("[1, 2]", ["p.json", "holds a list"]),
         ("not JSON", ["p.json", "no predictor file"]),
-        ('{"schema": 7}', ["schema 7, this version reads 1"]),
-        ('{"schema": 1, "device": "x"}', ["is incomplete"]),
+        ('{"schema": 7}', ["schema 7, this version reads 2"]),
+        ('{"schema": 2, "device": "x"}', ["is incomplete"]),
     ],
 )
 def test_a_damaged_predictor_is_refused_with_what_makes_a_new_one(networks: Path, text: str, words: list[str]) -> None:
@@ -614,7 +614,7 @@ def test_evaluate_refuses_before_it_measures(predictor: Path, arguments: list[st
 
 
 def test_no_predictor_at_all_is_answered_with_how_to_get_one(monkeypatch: pytest.MonkeyPatch, networks: Path) -> None:
-    monkeypatch.setattr("neuralpower.predictor.predictor_folders", lambda: [Path("models")])
+    monkeypatch.setattr("neuralpower.codec.predictor_folders", lambda: [Path("models")])
     ran = run("predict", f"{networks}:blocks", "--input-shape", "32")
     refused(ran, "there is no predictor yet", "collect-data and train-predictor", "--predictor")
     assert "predictor  none" in done("devices")

@@ -30,7 +30,8 @@ from neuralpower.dataset import (
 )
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS
-from neuralpower.predictor import train
+from neuralpower.layers.base import fingerprint
+from neuralpower.learn import train
 
 ROOT = Path(__file__).parent.parent
 DEVICE = '{"schema": 1, "device": "x"}'
@@ -299,7 +300,7 @@ def test_two_datasets_merge_by_concatenating_their_tables(tmp_path: Path) -> Non
     rows = screen("softmax", read_dataset(merged).tables["softmax"])
     assert len(rows) == 5
     assert rows.rejected == ()
-    assert len(np.unique(rows.config)) == 4  # c2 was measured in both: one configuration, two rows
+    assert len(np.unique(fingerprint(rows.layer))) == 4  # c2 was measured in both: one configuration, two rows
 
 
 def test_the_sentinel_of_a_dataset_is_its_usual_speed(tmp_path: Path) -> None:
@@ -436,8 +437,9 @@ def test_a_second_measurement_of_a_configuration_is_no_repetition(tmp_path: Path
     table = needed()
     rows = screened(tmp_path, pd.concat([table, table.loc[[1]].assign(runtime_s=4.1e-6)]))
     assert rows.rejected == ()
-    assert rows.config[5] == rows.config[1]
-    assert len(set(rows.config)) == 5
+    config = fingerprint(rows.layer)
+    assert config[5] == config[1]
+    assert len(set(config)) == 5
 
 
 def test_a_good_row_that_repeats_one_that_was_left_out_is_kept(tmp_path: Path) -> None:

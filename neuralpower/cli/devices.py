@@ -1,16 +1,38 @@
-"""`neuralpower devices`: what can be measured here, and which predictors there are."""
+"""`neuralpower devices`: what can be measured here, which predictors there are, and the spec sheets of devices."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import typer
 
+from neuralpower.devices.spec import KEYS, DeviceSpec, find_spec, known_specs, read_spec
+from neuralpower.errors import InputError
 
-def devices(as_json: bool = typer.Option(False, "--json", help="Print as JSON.")) -> None:
+
+def devices(
+    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    specs: bool = typer.Option(False, "--specs", help="List the spec sheets of known devices instead."),
+    spec: str | None = typer.Option(
+        None, "--spec", metavar="NAME|FILE", help="Show one spec sheet with its sources instead."
+    ),
+) -> None:
     """Show this machine, its power meters, and the predictors that `predict` finds by name."""
+    if specs and spec is not None:
+        raise InputError(f"--specs lists all sheets, --spec {spec} shows one; give one of the two options")
+    if specs:
+        _list_specs([read_spec(path) for path in known_specs().values()], as_json)
+    elif spec is not None:
+        in_a_file = spec.endswith(".json") or Path(spec).is_file()
+        _show_spec(read_spec(spec) if in_a_file else find_spec(spec), as_json)
+    else:
+        _show_machine(as_json)
+
+
+def _show_machine(as_json: bool) -> None:
+    from neuralpower.codec import known_predictors, load
     from neuralpower.devices.host import read_cpu
-    from neuralpower.predictor import known_predictors, load
 
     cpu = read_cpu()
     found = {name: load(path) for name, path in known_predictors().items()}
@@ -37,6 +59,41 @@ def devices(as_json: bool = typer.Option(False, "--json", help="Print as JSON.")
         print(f"predictor  {name}: {predictor.device}, {', '.join(predictor.dtypes)}, {', '.join(predictor.phases)}")
     if not found:
         print("predictor  none: run collect-data and train-predictor")
+
+
+def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
+    from neuralpower.report.tables import grid
+
+    if as_json:
+        print(json.dumps({"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}}))
+        return
+    columns = (
+        ("peak_flops_float32", 1e12),
+        ("peak_flops_bfloat16", 1e12),
+        ("memory_bytes_per_s", 1e9),
+        ("cores", 1),
+        ("limit_w", 1),
+    )
+    rows = [[s.slug, s.device_class, *(_scaled(s.get(key), unit) for key, unit in columns)] for s in specs]
+    print(grid(["device", "class", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"], rows, left=2))
+
+
+def _scaled(value: float | None, unit: float) -> str:
+    return "-" if value is None else f"{value / unit:.4g}"
+
+
+def _show_spec(spec: DeviceSpec, as_json: bool) -> None:
+    from neuralpower.report.tables import grid
+
+    if as_json:
+        print(json.dumps(spec.to_json(), indent=2))
+        return
+    print(", ".join(str(part) for part in (spec.name, spec.device_class, spec.vendor, spec.year) if part is not None))
+    if spec.aliases:
+        print(f"reported as {', '.join(spec.aliases)}")
+    rows = [[key, f"{v.value:.12g} {KEYS[key].unit}", v.source] for key, v in spec.values.items()]
+    print()
+    print(grid(["value", "", "source"], rows, left=3))
 
 
 def register(app: typer.Typer) -> None:

@@ -33,9 +33,9 @@ def evaluate(
         raise InputError(f"batch size {batch_size}, rounds {rounds}: both must be 1 or more")
     shape = options.shape(input_shape)
 
+    from neuralpower.codec import default_predictor, load
     from neuralpower.evaluate import Case
     from neuralpower.evaluate import evaluate as run
-    from neuralpower.predictor import default_predictor, load
     from neuralpower.report.tables import evaluation_json, evaluation_table
 
     cases: list[Case] = []

@@ -42,8 +42,8 @@ def predict(
         raise InputError(f"top {top}, depth {depth}: top must be 0 (all rows) or more, depth 1 or more")
     shape = options.shape(input_shape)
 
+    from neuralpower.codec import default_predictor, load
     from neuralpower.evaluate import Case, predict_case
-    from neuralpower.predictor import default_predictor, load
     from neuralpower.report.tables import prediction_csv, prediction_table
 
     learnt = load(predictor) if predictor else default_predictor(read_cpu().slug)

@@ -10,27 +10,35 @@ import typer
 
 
 def train_predictor(
-    dataset: Path = typer.Argument(help="A dataset's folder."),
+    datasets: list[Path] = typer.Argument(
+        help="Folders of datasets; of several devices: a predictor that holds for others."
+    ),
     learner: str = typer.Option("hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."),
     out: Path | None = typer.Option(None, help="The predictor file; models/NAME.json by default."),
     jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
-    seed: int = typer.Option(0, help="Of the folds and the trees."),
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
+    from neuralpower.codec import save
     from neuralpower.dataset import read_dataset, replace_file, summarised
     from neuralpower.errors import InputError
-    from neuralpower.predictor import train
+    from neuralpower.learn import train
     from neuralpower.report.cards import predictor_card
     from neuralpower.report.tables import training_table
 
-    data = read_dataset(dataset)
-    target = out or Path("models") / f"{data.name}.json"
+    data = [read_dataset(folder) for folder in datasets]
+    target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     try:  # now rather than after minutes of fitting
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{target}: cannot be written ({error.strerror}); choose another --out") from None
-    trained = train(data, learner, jobs, seed)
+    trained = train(data, learner, jobs)
     print(training_table(trained))
+    if trained.correction:
+        c = trained.correction
+        print(
+            f"corrected by {c.rows} whole networks: mean error {c.before:.1%} before, {c.after:.1%} after (held out)",
+            file=sys.stderr,
+        )
     for line in summarised(trained.rejected):
         print(line, file=sys.stderr)
     for (kind, dtype, phase, group), rows in trained.skipped.items():
@@ -39,7 +47,7 @@ def train_predictor(
         for key in trained.predictor.regressors:
             print(trained.predictor.formula(key))
     learnt = dataclasses.replace(trained.predictor, name=target.stem)
-    learnt.save(target)
+    save(learnt, target)
     replace_file(target.with_suffix(".md"), predictor_card(learnt))
     print(f"predictor: {target}", file=sys.stderr)
 

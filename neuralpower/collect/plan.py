@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,34 +17,59 @@ from neuralpower.dataset import config_id
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.sources import InputRequest, resolve
-from neuralpower.trace import trace
+from neuralpower.trace import Trace, trace
+
+NETWORK = "network"
+NETWORK_BLOCK = 6  # networks that are timed in turn
+NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
 
 
 def kinds_named(names: Sequence[str] | None) -> list[type[Layer]]:
-    """The kinds; all that a forward pass makes where none is named. Raises InputError for an unknown name."""
+    """The kinds; all that a forward pass makes where none is named. Raises InputError for an unknown name.
+
+    `network` may stand among the names: whole networks are no layer.
+    """
     for name in names or ():
-        if name not in KINDS:
-            raise unknown("layer kind", name, KINDS)
+        if name not in (*KINDS, NETWORK):
+            raise unknown("layer kind", name, (*KINDS, NETWORK))
     return [kind for name, kind in KINDS.items() if (name in names if names else kind.defaults()["phase"] == "forward")]
 
 
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A network at one batch size and length."""
+
+    model: str
+    batch_size: int
+    seq_len: int | None
+    trace: Trace
+
+
 def make_plan(
-    preset: Preset, kinds: Sequence[type[Layer]], models: Sequence[str] | None, dtypes: Sequence[str], seed: int
+    preset: Preset,
+    kinds: Sequence[type[Layer]],
+    models: Sequence[str] | None,
+    dtypes: Sequence[str],
+    seed: int,
+    whole: bool = False,
 ) -> list[dict[str, Any]]:
     """Configurations in the order to measure them: `{"kind", "config_id", "source", "flops", "bytes", "row"}`, each once.
 
     They come in blocks of BLOCK that are measured in turn: the layers of one network together, so that they meet the caches
     as that network's do, and layers of the sweep, mixed. Blocks are shuffled: a collection that is cut off is a smaller one
-    of the same make-up.
+    of the same make-up. `whole`: networks as a whole, too, each at one of its sizes.
     """
     generator = random.Random(seed)
     sweep = list(_sweep(preset, kinds, seed))
     generator.shuffle(sweep)
     seen: set[str] = set()
     blocks: list[list[dict[str, Any]]] = []
-    for source, layers in (("sweep", sweep), *_networks(preset, kinds, models, seed)):
+    networks = list(_networks(preset, models, seed))
+    for source, layers in (("sweep", sweep), *((network.model, network.trace.layers) for network in networks)):
         items = []
-        for layer in layers:
+        for layer in dict.fromkeys(layers):
+            if type(layer) not in kinds or not affordable(layer, preset):
+                continue
             for dtype in dtypes:
                 typed = dataclasses.replace(layer, dtype=dtype) if layer.dtype == "float32" else layer
                 item = _item(typed, source)
@@ -50,6 +77,9 @@ def make_plan(
                     seen.add(item["config_id"])
                     items.append(item)
         blocks += [items[i : i + BLOCK] for i in range(0, len(items), BLOCK)]
+    if whole and "float32" in dtypes:
+        totals = list(_totals(networks, preset, generator))
+        blocks += [totals[i : i + NETWORK_BLOCK] for i in range(0, len(totals), NETWORK_BLOCK)]
     generator.shuffle(blocks)
     return [item for block in blocks for item in block]
 
@@ -60,6 +90,36 @@ def _item(layer: Layer, source: str) -> dict[str, Any]:
     name = config_id({"kind": layer.kind, **row})
     flops = int(layer.flops())
     return {"kind": layer.kind, "config_id": name, "source": source, "flops": flops, "bytes": size, "row": row}
+
+
+def _totals(networks: Sequence[Traced], preset: Preset, generator: random.Random) -> Iterator[dict[str, Any]]:
+    """Rows of kind `network`, with their layers: one size of each model that is known in full and can be afforded."""
+    seen: set[str] = set()
+    for network in generator.sample(networks, len(networks)):
+        layers, named = network.trace.layers, network.model.partition("?")[0]
+        weights = network.trace.parameter_bytes
+        flops = sum(int(layer.flops()) for layer in layers)
+        if named in seen or network.trace.unmodelled or not layers:
+            continue
+        if flops > NETWORK_LAYERS * preset.most_flops or weights > NETWORK_LAYERS * preset.most_bytes:
+            continue
+        seen.add(named)
+        counts = [[layer.kind, layer.to_row(), n] for layer, n in Counter(layers).items()]
+        row = {
+            "model": network.model,
+            "batch": network.batch_size,
+            "input": json.dumps({"seq_len": network.seq_len} if network.seq_len else {}),
+            "dtype": "float32",
+            "phase": "forward",
+        }
+        yield {
+            "kind": NETWORK,
+            "config_id": config_id({"kind": NETWORK, **row}),
+            "source": network.model,
+            "flops": flops,
+            "bytes": weights + 2 * max(int(sum(layer.bytes())) for layer in layers),
+            "row": {**row, "layers": json.dumps(counts, separators=(",", ":"))},
+        }
 
 
 def affordable(layer: Layer, preset: Preset) -> bool:
@@ -88,37 +148,34 @@ def _sweep(preset: Preset, kinds: Sequence[type[Layer]], seed: int) -> Iterator[
         yield from draw(kind, max(round(preset.sweep * kind.sweep_share / shares), 10), seed, preset)
 
 
-def _networks(
-    preset: Preset, kinds: Sequence[type[Layer]], models: Sequence[str] | None, seed: int
-) -> Iterator[tuple[str, list[Layer]]]:
-    """(MODEL, distinct layers) of every network, variant, batch size and length."""
+def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterator[Traced]:
+    """Every network, variant, batch size and length."""
     generator = random.Random(seed)
     if models is not None:
         chosen = [next((n for n in NETWORKS if n.model == m), Network(m, (1, 4))) for m in models if m != "none"]
     else:
         chosen = [n for n in NETWORKS if preset.jitters or n.model in QUICK]
-    wanted = {kind.kind for kind in kinds}
     for network in chosen:
         for variant in (network, *(jittered(network, generator) for _ in range(preset.jitters))):
             for batch_size in variant.batch_sizes:
                 for seq_len in variant.seq_lens:
-                    layers = _distinct(variant.model, batch_size, seq_len, named=models is not None)
-                    yield variant.model, [la for la in layers if la.kind in wanted and affordable(la, preset)]
+                    traced = _traced(variant.model, batch_size, seq_len, named=models is not None)
+                    if traced is not None:
+                        yield Traced(variant.model, batch_size, seq_len, traced)
 
 
-def _distinct(model: str, batch_size: int, seq_len: int | None, named: bool) -> Iterator[Layer]:
+def _traced(model: str, batch_size: int, seq_len: int | None, named: bool) -> Trace | None:
     try:
         source = resolve(model)
         module = source.build("meta")
         inputs = source.inputs(module, InputRequest(batch_size=batch_size, seq_len=seq_len))
-        traced = trace(module, inputs.args, inputs.kwargs)
+        return trace(module, inputs.args, inputs.kwargs)
     except NeuralPowerError:
         if (
             named
         ):  # by the user; of our own list, a network that this version of a library no longer builds is passed over
             raise
-        return
-    yield from dict.fromkeys(traced.layers)
+        return None
 
 
 def check_dtypes(dtypes: Sequence[str]) -> None:

@@ -205,12 +205,13 @@ def _plan(request: Request, worker: Worker) -> list[dict[str, Any]]:
 
 
 def _batches(items: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """In order, BLOCK at a time, fewer where their memory would exceed BATCH_BYTES."""
+    """In order, BLOCK at a time, fewer where their memory would exceed BATCH_BYTES; whole networks apart from layers."""
     batch: list[dict[str, Any]] = []
     size = 0
     for item in items:
         need = item["bytes"]
-        if batch and (len(batch) == BLOCK or size + need > BATCH_BYTES):
+        mixed = bool(batch) and (item["kind"] == "network") != (batch[-1]["kind"] == "network")
+        if batch and (len(batch) == BLOCK or size + need > BATCH_BYTES or mixed):
             yield batch
             batch, size = [], 0
         batch.append(item)

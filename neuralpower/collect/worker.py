@@ -12,16 +12,18 @@ import json
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from neuralpower.collect.plan import check_dtypes, kinds_named, make_plan
+from neuralpower.collect.plan import NETWORK, check_dtypes, kinds_named, make_plan
 from neuralpower.collect.presets import PRESETS
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import KINDS, Call
+from neuralpower.layers.base import torch_dtype
 from neuralpower.measure import ROUNDS, Sentinel, prepare_process, time_calls
+from neuralpower.sources import InputRequest, resolve
 
 CPU = torch.device("cpu")
 
@@ -34,11 +36,11 @@ def measure_items(
     calls: list[Call] = []
     torch.manual_seed(generator.randrange(2**31))
     for item in items:
-        layer = KINDS[item["kind"]].from_row(item["row"])
-        result = {"config_id": item["config_id"], "flops": int(layer.flops()), "bytes": int(sum(layer.bytes()))}
+        build, work = _prepared(item)
+        result = {"config_id": item["config_id"], **work}
         results.append(result)
         try:
-            calls.append(layer.build(CPU))
+            calls.append(build())
         except Exception as error:  # what a configuration does to torch is its result
             result.update(_failure(error))
             calls.append(Call(lambda: None, ()))
@@ -50,6 +52,16 @@ def measure_items(
         else:
             result.update(timing.to_row(), status="noisy" if timing.noisy else "ok")
     return results
+
+
+def _prepared(item: dict[str, Any]) -> tuple[Callable[[], Call], dict[str, int]]:
+    """What makes the call, of a layer or a whole network, and how much work it is."""
+    row = item["row"]
+    if item["kind"] != NETWORK:
+        layer = KINDS[item["kind"]].from_row(row)
+        return lambda: layer.build(CPU), {"flops": int(layer.flops()), "bytes": int(sum(layer.bytes()))}
+    request = InputRequest(row["batch"], json.loads(row["input"]).get("seq_len"), None, torch_dtype(row["dtype"]))
+    return lambda: resolve(row["model"]).call(request), {"flops": item["flops"], "bytes": item["bytes"]}
 
 
 def _failure(error: Exception) -> dict[str, Any]:
@@ -70,9 +82,9 @@ def main() -> None:
             if request["do"] == "plan":
                 check_dtypes(request["dtypes"])
                 preset, kinds = PRESETS[request["preset"]], kinds_named(request["kinds"])
-                answer: dict[str, Any] = {
-                    "plan": make_plan(preset, kinds, request["models"], request["dtypes"], request["seed"])
-                }
+                whole = request["kinds"] is None or NETWORK in request["kinds"]
+                plan = make_plan(preset, kinds, request["models"], request["dtypes"], request["seed"], whole)
+                answer: dict[str, Any] = {"plan": plan}
             else:
                 answer = {"results": measure_items(request["items"], sentinel, generator, request["rounds"])}
         except NeuralPowerError as error:

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.layers.base import Bytes, Call, Draw, contiguous_run, strided
+from neuralpower.layers.base import Bytes, Call, Draw, Layer, contiguous_run, strided
+from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.pointwise import Pointwise, effort, per_function
 from neuralpower.layers.registry import layer_kind
 
@@ -71,6 +72,10 @@ FLOPS = {
     "log_sigmoid": 3,
 }
 
+RECOMPUTED = frozenset(
+    "gelu gelu_tanh silu mish softplus log_sigmoid".split()
+)  # derivatives that are no arithmetic of y
+
 
 @layer_kind(
     "activation", *(f"aten.{name}{suffix}" for name in FUNCTIONS if name != "gelu_tanh" for suffix in ("", "_"))
@@ -115,3 +120,8 @@ class Activation(Pointwise):
     def group(self) -> Any:
         """Comparisons run at memory speed, exponentials do not."""
         return effort(self.function)
+
+    def backward(self) -> tuple[Layer, ...]:
+        """One pass: the gradient and x (or y) in, the gradient of x out; functions of exponentials compute them again."""
+        function = self.function if self.function in RECOMPUTED else "mul"
+        return (Elementwise(dtype=self.dtype, function=function, elements=self.elements, operands=2, broadcast=False),)

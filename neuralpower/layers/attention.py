@@ -10,11 +10,15 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
+from neuralpower.errors import InputError, Unmodelled
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, past, peak_flops
 from neuralpower.layers.registry import layer_kind
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+# queries x keys of a tile, and whether the query heads that share keys lie in one tile
+WALKS = ((64, 64, True), (128, 128, True), (64, 64, False), (128, 128, False))
+LARGE_HEAD = 256  # what the fused kernels are made for; above, others step in
+SPLITS = (64, 128)  # keys that one step of a decoder's query reads
 
 
 @layer_kind("attention", "aten.scaled_dot_product_attention")
@@ -30,9 +34,12 @@ class Attention(Layer):
     head_size: int
     causal: bool
     masked: bool
+    window: int = 0  # keys that a query sees at most, itself and those before it; 0: all
+    key_itemsize: int = 0  # bytes per element of keys and values where a cache keeps them in a shorter type; 0: dtype's
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
     sweep_share = 2.0
+    savings = 2.2  # a causal kernel passes by the half that its mask hides
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -64,64 +71,33 @@ class Attention(Layer):
         length = draw.octaves(4, 2048)
         style, batch = draw.random.random(), draw.choice((1, 1, 2, 4, 8))
         masked = draw.chance(0.4)
+        shape: dict[str, Any] = dict.fromkeys(("query_length", "key_length"), length)
+        shape |= {"batch": batch, "head_size": head_size, "causal": False, "masked": masked}
+        shape |= {"query_heads": heads, "key_heads": heads}
         if style < 0.15:
-            return cls(
-                batch=batch,
-                query_heads=heads,
-                key_heads=key_heads,
-                query_length=1,
-                key_length=length,
-                head_size=head_size,
-                causal=False,
-                masked=masked,
-            )
-        if style < 0.3:
-            window = draw.choice((16, 49, 64, 144, 197, 256))
-            return cls(
-                batch=draw.octaves(1, 64),
-                query_heads=heads,
-                key_heads=heads,
-                query_length=window,
-                key_length=window,
-                head_size=min(head_size, 64),
-                causal=False,
-                masked=masked,
-            )
-        if style < 0.37:  # keys of a reduced map
-            return cls(
-                batch=batch,
-                query_heads=heads,
-                key_heads=heads,
-                query_length=draw.octaves(64, 4096),
-                key_length=draw.octaves(4, 256),
-                head_size=min(head_size, 64),
-                causal=False,
-                masked=False,
-            )
-        if style < 0.45:
-            return cls(
-                batch=batch,
-                query_heads=heads,
-                key_heads=heads,
-                query_length=draw.octaves(1, 512),
-                key_length=length,
-                head_size=head_size,
-                causal=False,
-                masked=masked,
-            )
-        return cls(
-            batch=batch,
-            query_heads=heads,
-            key_heads=key_heads,
-            query_length=length,
-            key_length=length,
-            head_size=head_size,
-            causal=not masked and draw.chance(0.6),
-            masked=masked,
-        )
+            shape |= {"key_heads": key_heads, "query_length": 1}
+        elif style < 0.3:
+            shape |= dict.fromkeys(("query_length", "key_length"), draw.choice((16, 49, 64, 144, 197, 256)))
+            shape |= {"batch": draw.octaves(1, 64), "head_size": min(head_size, 64)}
+        elif style < 0.37:  # keys of a reduced map
+            shape |= {"query_length": draw.octaves(64, 4096), "key_length": draw.octaves(4, 256)}
+            shape |= {"head_size": min(head_size, 64), "masked": False}
+        elif style < 0.45:
+            shape |= {"query_length": draw.octaves(1, 512)}
+        else:
+            shape |= {"key_heads": key_heads, "causal": not masked and draw.chance(0.6)}
+        return cls(**shape)
 
     def build(self, device: torch.device) -> Call:
-        """Operands as the projections leave them: [batch, length, heads, head_size], seen transposed."""
+        """Operands as the projections leave them: [batch, length, heads, head_size], seen transposed; a window is a mask.
+
+        Raises InputError where keys and values are of another type than the query: torch's attention takes one type.
+        """
+        if self.key_itemsize:
+            raise InputError(
+                f"attention with key_itemsize {self.key_itemsize} cannot be built: torch wants keys of the query's type; "
+                "leave it 0, or bring such measurements in as a table"
+            )
         query, key, value = (
             self.tensor(self.batch, length, heads, self.head_size, device=device).transpose(1, 2)
             for length, heads in (
@@ -131,23 +107,48 @@ class Attention(Layer):
             )
         )
         mask = self.tensor(self.batch, 1, self.query_length, self.key_length, device=device) if self.masked else None
-        options = {"attn_mask": mask, "is_causal": self.causal, "enable_gqa": self.key_heads != self.query_heads}
+        if self.window:
+            ones = torch.ones(self.query_length, self.key_length, dtype=torch.bool, device=device)
+            last = self.key_length - self.query_length  # key that the first query stands on
+            band = ones.triu(last - self.window + 1).tril(last)
+            mask = band if mask is None else mask.masked_fill(~band, float("-inf"))
+        options = {
+            "attn_mask": mask,
+            "is_causal": self.causal and not self.window,
+            "enable_gqa": self.key_heads != self.query_heads,
+        }
         return Call(F.scaled_dot_product_attention, (query, key, value), options, warm=(value, key, query))
 
     def flops(self) -> int:
-        """Two products of 2 B H S L D each; a causal mask does not halve them, as is the convention."""
-        return 4 * self.batch * self.query_heads * self.query_length * self.key_length * self.head_size
+        """Two products of 2 B H S L D each, L at most the window; a causal mask does not halve them, as is the convention."""
+        return 4 * self.batch * self.query_heads * self.query_length * self._seen(self.window) * self.head_size
 
     def bytes(self) -> Bytes:
-        """Query, keys, values and mask in, the context out; scores stay in the cache."""
+        """Query, mask and the keys and values in reach in, the context out; scores stay in the cache."""
         query = self.batch * self.query_heads * self.query_length * self.head_size
-        keys = self.batch * self.key_heads * self.key_length * self.head_size
+        keys = self.batch * self.key_heads * self._seen(self.window, self.query_length - 1) * self.head_size
         mask = self.batch * self.query_length * self.key_length * self.masked
-        return Bytes(self.itemsize * (query + 2 * keys + mask), 0, self.itemsize * query)
+        return Bytes(
+            self.itemsize * (query + mask) + 2 * self._key_itemsize() * keys,
+            0,
+            self.itemsize * query,
+        )
+
+    def _seen(self, window: Any, more: Any = 0) -> Any:
+        """Keys within `window` (0: all) and `more`, of all there are."""
+        if isinstance(window, int):
+            return min(window + more, self.key_length) if window else self.key_length
+        return np.where(window > 0, np.minimum(window + more, self.key_length), self.key_length)
+
+    def _key_itemsize(self) -> Any:
+        """Bytes per element of keys and values."""
+        if isinstance(self.key_itemsize, int):
+            return self.key_itemsize or self.itemsize
+        return np.where(self.key_itemsize > 0, self.key_itemsize, self.itemsize)
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Products, scores and what they read, for full, causal and masked attention; heads in whole waves over the cores."""
-        b, h, s, t, d = self.batch, self.query_heads, self.query_length, self.key_length, self.head_size
+        b, h, s, t, d = self.batch, self.query_heads, self.query_length, self._seen(self.window), self.head_size
         scores = b * h * s * t
         waves = ceil_to(b * h * ceil_to(s, 32) // 32, hardware.cores)
         return {
@@ -159,13 +160,83 @@ class Attention(Layer):
             "macs_wave": waves * 32 * t * d,
             "scores": scores,
             "scores_masked": scores * self.masked,
-            "mask": b * s * t * self.masked,
+            "mask": b * s * self.key_length * self.masked,
             "query": b * h * s * d,
             "keys": b * h * t * d,
             "heads": b * h,
             "head_rows": b * h * s,
             **memory_terms(self, hardware),
         }
+
+    def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Fused attention: tiles of queries in waves over the cores, each walking its keys; few queries split the keys.
+
+        Tiles, causal halves and packed groups of heads as in FlashAttention-2 and -3 (Dao, arXiv:2307.08691; Shah et al.,
+        arXiv:2407.08608), splits as in Flash-Decoding (Dao et al., 2023).
+        """
+        peak, memory, cores = peak_flops(self, hardware), hardware.memory_bytes_per_s, hardware.cores
+        size, key_size, d = self.itemsize, self._key_itemsize(), self.head_size
+        moved = self.bytes()
+        total, short = moved.input + moved.output, key_size < size
+        work = 4 * self._tasks(128) * self._walked(128, 64) * 128 * d / peak
+        terms = {
+            "bytes": total / memory,
+            "output_bytes": moved.output / memory,
+            "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
+            "mask_bytes": self.batch * self.query_length * self.key_length * self.masked * size / memory,
+            "flops_at_power_limit": hardware.flops_at_power_limit(self.flops()),
+            "flops_short_keys": work * short,
+            "flops_full": work * (1 - self.causal),
+            "flops_windowed": work * (np.asarray(self.window) > 0),
+            "flops_large_head": work * (d > LARGE_HEAD),
+            "bytes_large_head": total / memory * (d > LARGE_HEAD),
+        }
+        for q, k, packed in WALKS:
+            tasks, walked = self._tasks(q, packed), self._walked(q, k, packed)
+            waves, step = np.ceil(tasks / cores) * cores, 4 * q * d / peak
+            name = f"{q}x{k}" + "_packed" * packed
+            terms[f"tiles_{name}"] = tasks * walked * step
+            terms[f"waves_{name}"] = waves * walked * step
+            terms[f"longest_{name}"] = cores * self._seen(self.window, q) * step
+            terms[f"loads_{name}"] = tasks * walked * 2 * d * key_size / memory
+            terms[f"stores_{name}"] = waves * q * d * size / memory
+            terms[f"starts_{name}"] = waves * q * 128 * size / memory
+        for k in SPLITS:
+            splits, steps = self._splits(hardware, k)
+            waves = np.ceil(self._tasks(64, True) * splits / cores) * cores
+            terms[f"split_loads_{k}"] = waves * steps * k * 2 * d * key_size / memory
+            terms[f"split_steps_{k}"] = waves * steps * k * 2 * 64 * size / memory
+            terms[f"split_flops_{k}"] = waves * steps * k * 64 * 4 * d / peak
+            terms[f"split_short_keys_{k}"] = waves * steps * k * 64 * 4 * d / peak * short
+            terms[f"split_large_head_{k}"] = terms[f"split_loads_{k}"] * (d > LARGE_HEAD)
+            terms[f"combined_{k}"] = (splits > 1) * splits * self.batch * self.query_heads * d * 4 / memory
+            terms[f"combines_{k}"] = (splits > 1) * 1.0
+        return terms
+
+    def _tasks(self, q: int, packed: bool = False) -> Any:
+        """Tiles of q queries; `packed`: the query heads of one key head lie in one tile."""
+        if packed:
+            return self.batch * self.key_heads * np.ceil(self.query_length * self._sharing() / q)
+        return self.batch * self.query_heads * np.ceil(self.query_length / q)
+
+    def _walked(self, q: int, k: int, packed: bool = False) -> Any:
+        """Keys that a tile of q queries visits, k at a time: the mean over the tiles of a head."""
+        span = np.maximum(q / self._sharing(), 1) if packed else q
+        tiles = np.ceil(self.query_length / span)
+        last = ceil_to(self._seen(self.window, np.minimum(span, self.query_length)), k)
+        first = np.where(self.causal, np.minimum(ceil_to(np.minimum(span, self.key_length), k), last), last)
+        rising = np.minimum(tiles, np.ceil(last / span))  # tiles, each with `span` more keys than the one before
+        return last - (last - first) / 2 * rising / tiles
+
+    def _splits(self, hardware: Hardware, k: int) -> tuple[Any, Any]:
+        """(parts that the keys are split into where there are fewer tiles than cores, steps of k keys in each)."""
+        steps = np.ceil(self._seen(self.window) / k)
+        splits = np.clip(hardware.cores // self._tasks(64, True), 1, steps)
+        return splits, np.ceil(steps / splits)
+
+    def _sharing(self) -> Any:
+        """Query heads per key head."""
+        return self.query_heads / self.key_heads
 
     def features(self) -> dict[str, Any]:
         """Variants of the kernel."""
@@ -177,3 +248,30 @@ class Attention(Layer):
             "head_mod_16": self.head_size % 16,
             "tasks": np.log2(self.batch * self.query_heads),
         }
+
+    def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
+        """Variants of the kernel, and how its tiles fill the cores."""
+        moved = self.bytes()
+        splits, steps = self._splits(hardware, 128)
+        features = {
+            **self.features(),
+            "window": np.log2(1 + np.asarray(self.window)),
+            "seen": np.log2(self._seen(self.window)),
+            "key_heads": np.log2(self.key_heads),
+            "key_itemsize": self._key_itemsize() / self.itemsize,
+            "intensity": np.log2(self.flops() / (moved.input + moved.output)),
+            "in_l2": np.log2((moved.input + moved.output) / hardware.l2_bytes),
+            "splits": np.log2(splits),
+            "steps": np.log2(steps),
+        }
+        for q, packed in ((64, True), (128, True), (128, False)):
+            tasks = self._tasks(q, packed)
+            waves = np.ceil(tasks / hardware.cores)
+            name = f"{q}" + "_packed" * packed
+            features[f"fill_{name}"] = tasks / (waves * hardware.cores)
+            features[f"waves_{name}"] = np.minimum(np.log2(waves), 6)
+        return features
+
+    def group(self) -> Any:
+        """One query, as a decoder has it, reads keys and hardly computes: other code than the rest."""
+        return np.where(np.asarray(self.query_length) == 1, "decode", "prefill")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +35,13 @@ ITEMSIZE = {
     "int8": 1,
     "uint8": 1,
     "bool": 1,
+    "float8_e4m3fn": 1,
 }
-FLOATING = ("float32", "bfloat16", "float16", "float64")
+FLOATING = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn")
 
 T = TypeVar("T")
+
+ENERGY_HALVES = 3.5  # years
 
 # Outputs of this size and more are mapped afresh at each call by glibc (DEFAULT_MMAP_THRESHOLD_MAX), page by page.
 MAPPED_BYTES = 32 * 2**20
@@ -53,11 +57,26 @@ class Bytes(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """What the special terms need to know of a device."""
+    """What the special terms need to know of a device; a peak that is not known is 1: terms then have another scale."""
 
-    cores: int = 1
-    l2_bytes: int = 2**20  # of one core
+    cores: int = 1  # of a CPU; streaming multiprocessors or compute units of an accelerator
+    l2_bytes: int = 2**20  # of one core of a CPU, of the whole of an accelerator
     llc_bytes: int = 32 * 2**20
+    accelerator: bool = False  # work runs in tiles and waves over many cores
+    peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype, dense
+    memory_bytes_per_s: float = 1.0
+    limit_w: float | None = None
+    idle_w: float | None = None
+    year: int | None = None  # when it came out: what an operation costs in energy falls with the years
+
+    def flops_at_power_limit(self, flops: Any) -> Any:
+        """Seconds that so many FLOP take where the power limit sets the pace, up to a factor; 0 where it is not known.
+
+        Energy per FLOP is taken to halve every ENERGY_HALVES years.
+        """
+        if self.limit_w is None or self.year is None:
+            return 0.0 * flops
+        return flops * 2 ** ((2016 - self.year) / ENERGY_HALVES) * 20e-12 / self.limit_w
 
 
 @dataclass(frozen=True)
@@ -121,6 +140,9 @@ class Layer(ABC):
     kind: ClassVar[str] = ""
     operators: ClassVar[tuple[str, ...]] = ()
     dimensions: ClassVar[tuple[str, ...]] = ()  # the polynomial's variables, names of fields or properties
+    savings: ClassVar[float] = (
+        1.1  # counted FLOP for each that a clever kernel runs, at most (and clocks above the sheet's)
+    )
     sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
 
     @classmethod
@@ -153,9 +175,28 @@ class Layer(ABC):
         """Special terms beside the polynomial, all non-negative."""
         return memory_terms(self, hardware)
 
+    def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Special terms on an accelerator, in seconds at its peaks."""
+        moved, memory = self.bytes(), hardware.memory_bytes_per_s
+        total = moved.input + moved.weights + moved.output
+        return {
+            "flops": self.flops() / peak_flops(self, hardware),
+            "bytes": total / memory,
+            "output_bytes": moved.output / memory,
+            "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
+        }
+
     def features(self) -> dict[str, Any]:
         """What the residual sees beside the logarithms of the dimensions."""
         return {}
+
+    def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
+        """What the residual sees on an accelerator, beside the logarithms of the dimensions."""
+        return self.features()
+
+    def backward(self) -> tuple[Layer, ...]:
+        """Layers whose forward passes do the work of this layer's backward pass, for where none was measured."""
+        return (self,)
 
     def group(self) -> Any:
         """Calls of one kind that run different code are fitted apart, by this name."""
@@ -257,6 +298,34 @@ def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
     return columns
 
 
+def take(columns: L, index: np.ndarray) -> L:
+    """Some rows of a table's columns."""
+    part = object.__new__(type(columns))
+    for name in columns.field_names():
+        object.__setattr__(part, name, getattr(columns, name)[index])
+    return part
+
+
+def fingerprint(columns: Layer) -> np.ndarray:
+    """A number per row of a table's columns, the same for equal layers, in any session: [rows] uint64."""
+    mixed = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=np.uint64)
+    for name in columns.field_names():
+        values = np.asarray(getattr(columns, name))
+        if values.dtype.kind not in "biuf":
+            words, inverse = np.unique(values.astype(str), return_inverse=True)
+            values = np.array([zlib.crc32(word.encode()) for word in words])[inverse]
+        mixed = scramble(mixed + values.astype(np.int64).astype(np.uint64))
+    return mixed
+
+
+def scramble(values: np.ndarray) -> np.ndarray:
+    """A permutation of all 64-bit numbers without order: the finaliser of splitmix64 (Steele et al., OOPSLA 2014)."""
+    mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
 def memory_terms(layer: Any, hardware: Hardware) -> dict[str, Any]:
     """Bytes moved, and the part of them that no longer fits each level of the memory hierarchy."""
     moved = layer.bytes()
@@ -268,6 +337,14 @@ def memory_terms(layer: Any, hardware: Hardware) -> dict[str, Any]:
         "bytes_past_llc": past(total, hardware.llc_bytes),
         "output_bytes_mapped": moved.output * (moved.output >= MAPPED_BYTES),
     }
+
+
+def peak_flops(layer: Any, hardware: Hardware) -> Any:
+    """FLOP/s of the layer's dtype at best, 1 where not known; an array where the layer is a table's columns."""
+    if isinstance(layer.dtype, str):
+        return hardware.peak_flops_per_s.get(layer.dtype, 1.0)
+    names, inverse = np.unique(layer.dtype, return_inverse=True)
+    return np.array([hardware.peak_flops_per_s.get(str(name), 1.0) for name in names])[inverse]
 
 
 def same_rank(name: str, values: Any, rank: int) -> tuple[int, ...]:

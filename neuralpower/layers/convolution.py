@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,6 +39,7 @@ class Convolution(Layer):
     largest_input: ClassVar[int] = 512
 
     dimensions = ("batch", "positions", "in_channels", "out_channels")
+    savings = 4.5  # Winograd's F(4x4, 3x3)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -134,6 +135,11 @@ class Convolution(Layer):
         groups, channels = np.asarray(self.groups), np.asarray(self.in_channels)
         depthwise = (groups == channels) & (groups == np.asarray(self.out_channels)) & (groups > 1)
         return np.where(groups == 1, "dense", np.where(depthwise, "depthwise", "grouped"))
+
+    def backward(self) -> tuple[Layer, ...]:
+        """Two more convolutions, for the gradients of input and weights, each with as many multiply-adds."""
+        again = replace(self, phase="forward", bias=False)
+        return again, again
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Multiply-adds by kernel, stride and map size; padded to registers; what im2col and repacking move."""

@@ -12,8 +12,9 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import FLOATING, Bytes, Call, Draw, Hardware, contiguous_run, strided
+from neuralpower.layers.base import FLOATING, Bytes, Call, Draw, Hardware, Layer, contiguous_run, strided
 from neuralpower.layers.pointwise import Pointwise, effort
+from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
 
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
@@ -32,6 +33,20 @@ ALIASES = {
 BINARY = "add add add mul mul sub div maximum ge masked_fill".split()
 INTEGER = "add sub mul ge eq".split()
 UNARY = "add mul sub div neg abs exp log sqrt rsqrt cos sin square cube pow clamp reciprocal erf".split()
+# Operands of each pass that a gradient takes, where that is not one pass over it and the input: x^n asks for n x^(n-1) grad
+PASSES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("square", "cube", "pow", "rsqrt"), (1, 1, 2)),
+    **dict.fromkeys(("sqrt", "abs"), (1, 2)),
+    **dict.fromkeys(("maximum", "minimum"), (1, 2, 2, 2)),  # ties share it
+    "add": (),
+    **dict.fromkeys(("neg", "sub"), (1,)),
+}
+FLAT = frozenset(
+    """
+    ge gt le lt eq ne isin logical_not logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or bernoulli
+    sign floor ceil round trunc floor_divide isnan isinf isfinite
+    """.split()
+)  # no gradient passes through
 # beside those that torch tags as pointwise
 OPERATORS = """
     where masked_fill masked_fill_ rsub square dropout clip true_divide multiply isin nan_to_num special_expit lerp addcmul
@@ -159,6 +174,22 @@ class Elementwise(Pointwise):
     def features(self) -> dict[str, Any]:
         """Operands, and whether one is smaller."""
         return {**super().features(), "operands": self.operands, "broadcast": self.broadcast}
+
+    def backward(self) -> tuple[Layer, ...]:
+        """A pass per operand with a gradient; none for a sum, whose gradient is its operands'; a broadcast factor's is summed.
+
+        What a sum broadcasts is taken to be a mask or a constant, without a gradient.
+        """
+        if self.function in FLAT or self.dtype not in FLOATING:
+            return ()
+        factors = (self.operands,) * self.operands if self.function in ("mul", "div") else (2,)
+        passes: tuple[Layer, ...] = tuple(
+            Elementwise(dtype=self.dtype, function="mul", elements=self.elements, operands=operands, broadcast=False)
+            for operands in PASSES.get(self.function, factors)
+        )
+        if self.broadcast and self.function in ("mul", "div"):
+            passes += (Reduction(dtype=self.dtype, function="sum", elements=self.elements, outputs=1),)
+        return passes
 
     def group(self) -> Any:
         """Arithmetic runs at memory speed, roots and exponentials do not."""

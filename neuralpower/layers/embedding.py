@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from typing_extensions import Self
 
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms, past
+from neuralpower.layers.movement import Movement
 from neuralpower.layers.registry import layer_kind
 
 
@@ -66,3 +67,8 @@ class Embedding(Layer):
             "elements_large_table": self.tokens * self.width * (past(table, hardware.llc_bytes) > 0),
             **memory_terms(self, hardware),
         }
+
+    def backward(self) -> tuple[Layer, ...]:
+        """The gradient's rows are added into a table of zeros: a scatter moves what a lookup does, after a fill."""
+        zeros = Movement(dtype=self.dtype, function="fill", elements=self.vocabulary * self.width)
+        return zeros, replace(self, phase="forward")

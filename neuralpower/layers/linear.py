@@ -12,7 +12,9 @@ from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, past
+from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.tiles import product_features, product_terms
 
 
 @layer_kind("linear", "aten.linear", "aten.addmm")
@@ -113,6 +115,14 @@ class Linear(Layer):
             **memory_terms(self, hardware),
         }
 
+    def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Tiles and waves of one product."""
+        return product_terms(self, hardware, 1, self.rows, self.out_features, self.in_features)
+
+    def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
+        """How the product fills tiles and waves."""
+        return product_features(self, hardware, 1, self.rows, self.out_features, self.in_features)
+
     def features(self) -> dict[str, Any]:
         """How the operands fit the tiles."""
         return {
@@ -122,6 +132,22 @@ class Linear(Layer):
             "bias": self.bias,
             "transposed": self.transposed,
         }
+
+    def backward(self) -> tuple[Layer, ...]:
+        """Two more products, grad x = grad y W and grad W = (grad y)^T x; the bias's gradient sums grad y over its rows."""
+        rows, n, k = self.rows, self.out_features, self.in_features
+        left, right = (n, k) if self.transposed else (k, n)  # the weights' gradient lies as they do
+        products: tuple[Layer, ...] = (
+            self._product(rows, n, k, transposed=not self.transposed),
+            self._product(left, rows, right, transposed=False),
+        )
+        summed = Reduction(dtype=self.dtype, function="sum", elements=rows * n, outputs=n, last=False)
+        return (*products, summed) if self.bias else products
+
+    def _product(self, rows: int, inner: int, columns: int, transposed: bool) -> Linear:
+        """[rows, inner] x [inner, columns], without a bias."""
+        lies = transposed or 1 in (inner, columns)
+        return Linear(dtype=self.dtype, rows=rows, in_features=inner, out_features=columns, bias=False, transposed=lies)
 
     def group(self) -> Any:
         """One row is a matrix-vector product, other code in every library."""

@@ -11,6 +11,7 @@ from typing_extensions import Self
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.tiles import product_features, product_terms
 
 # position of the left operand among the arguments
 LEFT = {
@@ -116,6 +117,14 @@ class Matmul(Layer):
             **memory_terms(self, hardware),
         }
 
+    def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Tiles and waves of all products together."""
+        return product_terms(self, hardware, self.batch, self.rows, self.columns, self.inner)
+
+    def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
+        """How the products fill tiles and waves."""
+        return product_features(self, hardware, self.batch, self.rows, self.columns, self.inner)
+
     def features(self) -> dict[str, Any]:
         """How the operands fit the tiles."""
         return {
@@ -124,3 +133,12 @@ class Matmul(Layer):
             "inner_mod_16": self.inner % 16,
             "transposed": self.transposed,
         }
+
+    def backward(self) -> tuple[Layer, ...]:
+        """Two more products: grad A = grad C B^T and grad B = A^T grad C."""
+        b, m, n, k = self.batch, self.rows, self.columns, self.inner
+        turned = not self.transposed and min(n, k) > 1
+        return (
+            Matmul(dtype=self.dtype, batch=b, rows=m, inner=n, columns=k, transposed=turned),
+            Matmul(dtype=self.dtype, batch=b, rows=k, inner=m, columns=n),
+        )

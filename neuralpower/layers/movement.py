@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, contiguous_run, strided
+from neuralpower.layers.base import FLOATING, Bytes, Call, Draw, Layer, contiguous_run, strided
 from neuralpower.layers.pointwise import Pointwise
 from neuralpower.layers.registry import layer_kind
 
@@ -158,6 +158,13 @@ class Movement(Pointwise):
             **super().features(),
             **{name: (function == name) * 1.0 for name in ("cat", "pad", "roll", "fill", "cast", "repeat")},
         }
+
+    def backward(self) -> tuple[Layer, ...]:
+        """The gradient moves back the same way, what was picked is scattered; a fill has none, nor has what is no float."""
+        if self.function == "fill" or self.dtype not in FLOATING:
+            return ()
+        function = "scatter" if self.function in ("index", "gather", "sort") else self.function
+        return (replace(self, phase="forward", function=function, inplace=False),)
 
     def group(self) -> Any:
         """Copies in order run at memory speed; searches and interpolations each have their own."""

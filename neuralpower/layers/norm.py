@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, contiguous_run, memory_terms
+from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.registry import layer_kind
 
 OPERATORS = {
@@ -138,3 +139,14 @@ class Norm(Layer):
     def group(self) -> Any:
         """Each function is a kernel of its own."""
         return np.asarray(self.function)
+
+    def backward(self) -> tuple[Layer, ...]:
+        """Grad y and x in, grad x out, then both once more for the gradients of scale and shift: five tensors.
+
+        A norm moves two of them, a product of two tensors three.
+        """
+        elements = self.rows * self.width * self.spatial
+        return (
+            replace(self, phase="forward"),
+            Elementwise(dtype=self.dtype, function="mul", elements=elements, operands=2, broadcast=False),
+        )

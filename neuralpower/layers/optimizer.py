@@ -78,6 +78,10 @@ class Optimizer(Layer):
         traffic = self.itemsize * self.elements * (1 + self.states)
         return Bytes(traffic, self.itemsize * self.elements, traffic)
 
+    def backward(self) -> tuple[Layer, ...]:
+        """None: a step is what follows it."""
+        return ()
+
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Traffic per state."""
         return {"state_elements": self.elements * self.states, **memory_terms(self, hardware)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -121,6 +121,11 @@ class Recurrent(Layer):
     def parameters(self) -> int:
         """Matrices and the two biases of each gate."""
         return self.weights + 2 * self.gates * self.hidden_size * self.directions * self.num_layers
+
+    def backward(self) -> tuple[Layer, ...]:
+        """Two products for each of the forward pass, step by step: as two passes."""
+        again = replace(self, phase="forward")
+        return again, again
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Steps are sequential: each pays for its dispatch and reads the weights again."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms
+from neuralpower.layers.base import FLOATING, Bytes, Call, Draw, Hardware, Layer, memory_terms
+from neuralpower.layers.movement import Movement
 from neuralpower.layers.registry import layer_kind
 
 FUNCTIONS: dict[str, Any] = {
@@ -126,3 +127,9 @@ class Reduction(Layer):
             "index": np.isin(function, ("argmax", "argmin", "max", "min")) * 1.0,
             "sum": np.isin(function, ("sum", "mean")) * 1.0,
         }
+
+    def backward(self) -> tuple[Layer, ...]:
+        """Results' gradients spread over the inputs: a few numbers in, all elements out, as a fill; no index has one."""
+        if self.function in ("argmax", "argmin", "any", "all", "count_nonzero") or self.dtype not in FLOATING:
+            return ()
+        return (Movement(dtype=self.dtype, function="fill", elements=self.elements),)

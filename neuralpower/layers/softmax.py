@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,3 +76,7 @@ class Softmax(Layer):
     def features(self) -> dict[str, Any]:
         """How a row fits the vectors."""
         return {"width_mod_16": self.width % 16, "strided": self.strided}
+
+    def backward(self) -> tuple[Layer, ...]:
+        """Grad y and y in, grad x out, row by row: three tensors, as many as one and a half softmaxes move."""
+        return (replace(self, phase="forward", rows=-(-3 * self.rows // 2)),)

@@ -11,6 +11,12 @@ from neuralpower.dataset import Dataset
 from neuralpower.predictor import Predictor
 from neuralpower.report.tables import score_cells
 
+ERRORS = (
+    "Ten folds over configurations; *beyond*: mean absolute error of the largest rows, and of those farthest along an "
+    "axis, each held out together; *inside*: share within the 90 % interval. Errors of single layers are mostly noise of "
+    "the measurement and cancel in a network.\n\n"
+)
+
 
 def dataset_card(dataset: Dataset) -> str:
     """Device, software, protocol, rows per kind, spread, gaps."""
@@ -79,10 +85,12 @@ def dataset_card(dataset: Dataset) -> str:
 def predictor_card(predictor: Predictor) -> str:
     """What it knows, what it was learnt from, how well it does on held-out folds."""
     rows = []
-    for (kind, dtype, phase, group), r in predictor.regressors.items():
+    named = [(key, r, "") for key, r in predictor.regressors.items()]
+    named += [(key, r, ", power") for key, r in (predictor.power or {}).items()]
+    for (kind, dtype, phase, group), r, target in named:
         rows.append(
             [
-                f"`{kind}`",
+                f"`{kind}`{target}",
                 group,
                 dtype,
                 phase,
@@ -104,7 +112,8 @@ def predictor_card(predictor: Predictor) -> str:
         "median, base",
         "median, base + residual",
         "bias of the sum",
-        "largest shapes",
+        "beyond",
+        "inside",
     ]
     return (
         f"# Predictor `{predictor.name}`\n\nWritten by `neuralpower train-predictor`; learner `{predictor.learner}`.\n\n"
@@ -114,14 +123,19 @@ def predictor_card(predictor: Predictor) -> str:
                 ["device", predictor.device],
                 [
                     "learnt from",
-                    f"dataset `{data.get('name')}`, {data.get('rows')} rows, {data.get('rejected')} left out",
+                    f"dataset `{data.get('name')}`, {data.get('rows')} rows, {data.get('networks', 0)} whole networks, "
+                    f"{data.get('rejected')} left out",
                 ],
-                ["knows", f"{', '.join(predictor.dtypes)}; {', '.join(predictor.phases)}; runtime (no power)"],
+                [
+                    "knows",
+                    f"{', '.join(predictor.dtypes)}; {', '.join(predictor.phases)}; runtime"
+                    + " and power" * bool(predictor.power),
+                ],
                 ["trained", str(data.get("trained"))],
             ],
         )
-        + "\n\n## Errors on held-out folds\n\nTen folds over configurations; *largest shapes*: the largest 15 % held out together, "
-        "mean absolute error. Errors of single layers are mostly noise of the measurement and cancel in a network.\n\n"
+        + "\n\n## Errors on held-out rows\n\n"
+        + ERRORS
         + markdown(header, rows)
         + "\n"
     )

@@ -1,0 +1,208 @@
+"""Predictor <-> JSON file, and where predictors are found by name. No pickle: a file from a stranger runs no code."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import importlib.resources
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neuralpower import __version__
+from neuralpower.dataset import replace_file
+from neuralpower.errors import DatasetError, InputError, PredictorError, unknown
+from neuralpower.layers import KINDS, Hardware
+from neuralpower.predictor import Key, Predictor, Roofline
+from neuralpower.regress import Regressor, Scores, Spread, Term
+from neuralpower.trees import Trees
+
+SCHEMA = 2
+DIGITS = 7  # significant ones of the numbers in the file
+
+
+def to_json(predictor: Predictor) -> dict[str, Any]:
+    """The whole predictor as plain values."""
+    p = predictor
+    return {
+        "schema": SCHEMA,
+        "neuralpower": __version__,
+        "device": p.device,
+        "learner": p.learner,
+        "portable": p.portable,
+        "sentinel_s": p.sentinel_s,
+        "system": p.system,
+        "hardware": None if p.hardware is None else dataclasses.asdict(p.hardware),
+        "dataset": dict(p.dataset),
+        "units": {"runtime": "s", "power": "W", "flops": "FLOP (1 multiply-add = 2)", "bytes": "B"},
+        "rooflines": {dtype: dataclasses.asdict(roofline) for dtype, roofline in p.rooflines.items()},
+        "regressors": [
+            *(_regressor_to_json(key, "runtime_s", r) for key, r in p.regressors.items()),
+            *(_regressor_to_json(key, "power_w", r) for key, r in (p.power or {}).items()),
+        ],
+    }
+
+
+def from_json(data: Mapping[str, Any], name: str = "") -> Predictor:
+    """The reverse of `to_json`; raises PredictorError for another schema or missing parts."""
+    if data.get("schema") != SCHEMA:
+        raise PredictorError(
+            f"predictor {name!r} has schema {data.get('schema')!r}, this version reads {SCHEMA}; "
+            "train it again with train-predictor"
+        )
+    try:
+        targets: dict[str, dict[Key, Regressor]] = {"runtime_s": {}, "power_w": {}}
+        for part in data["regressors"]:
+            key, regressor = _regressor_from_json(part)
+            targets[part["target"]][key] = regressor
+        return Predictor(
+            data["device"],
+            None if data["hardware"] is None else Hardware(**data["hardware"]),
+            targets["runtime_s"],
+            {dtype: Roofline(**r) for dtype, r in data["rooflines"].items()},
+            data["dataset"],
+            data["learner"],
+            name,
+            data["sentinel_s"],
+            targets["power_w"] or None,
+            data["portable"],
+            data["system"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PredictorError(
+            f"predictor {name!r} is incomplete ({type(error).__name__}: {error}); train it again with train-predictor"
+        ) from None
+
+
+def save(predictor: Predictor, path: Path) -> None:
+    """Write the JSON file; raises DatasetError where it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    replace_file(path, json.dumps(_rounded(to_json(predictor)), separators=(",", ":"), allow_nan=False) + "\n")
+
+
+def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
+    trees = None
+    if r.trees is not None:
+        arrays = {name: getattr(r.trees, name).tolist() for name in ("roots", "feature", "right", "number")}
+        trees = {"features": r.trees.features, **arrays}
+    terms = [
+        {"powers": dict(term.powers), "weight": weight}
+        if not term.special
+        else {"special": term.special, "weight": weight}
+        for term, weight in zip(r.terms, r.weights.tolist(), strict=True)
+    ]
+    measured = np.zeros(0, np.uint32) if r.measured is None else r.measured
+    return {
+        **dict(zip(("kind", "dtype", "phase", "group"), key, strict=True)),
+        "target": target,
+        "degree": r.degree,
+        "alpha": r.alpha,
+        "factor": r.factor,
+        "speed_exponent": r.exponent,
+        "terms": terms,
+        "box_log2": {name: list(bounds) for name, bounds in r.box.items()},
+        "spread": {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in dataclasses.asdict(r.spread).items()
+        },
+        "scores": {
+            name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(r.scores).items()
+        },
+        "reach": r.reach if math.isfinite(r.reach) else None,
+        "residual": trees,
+        "measured": base64.b64encode(measured.astype("<u4").tobytes()).decode(),
+    }
+
+
+def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
+    key = (data["kind"], data["dtype"], data["phase"], data["group"])
+    if data["kind"] not in KINDS:
+        raise unknown("layer kind of the predictor", data["kind"], KINDS, PredictorError)
+    terms = tuple(
+        Term(special=t["special"]) if "special" in t else Term(tuple(t["powers"].items())) for t in data["terms"]
+    )
+    trees, kept = None, data["residual"]
+    if kept is not None:
+        roots, feature, right = (np.array(kept[name]) for name in ("roots", "feature", "right"))
+        trees = Trees(tuple(kept["features"]), roots, feature, right, np.array(kept["number"], dtype=np.float64))
+    known: dict[str, Any] = {name: float("nan") if value is None else value for name, value in data["scores"].items()}
+    spread: dict[str, Any] = {
+        name: np.array(value, dtype=np.float64) if isinstance(value, list) else value
+        for name, value in data["spread"].items()
+    }
+    return key, Regressor(
+        terms=terms,
+        weights=np.array([t["weight"] for t in data["terms"]], dtype=np.float64),
+        degree=data["degree"],
+        alpha=data["alpha"],
+        box={name: (bounds[0], bounds[1]) for name, bounds in data["box_log2"].items()},
+        trees=trees,
+        reach=float("inf") if data["reach"] is None else data["reach"],
+        spread=Spread(**spread),
+        scores=Scores(**known),
+        exponent=data["speed_exponent"],
+        factor=data["factor"],
+        measured=np.frombuffer(base64.b64decode(data["measured"]), dtype="<u4"),
+    )
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to DIGITS significant digits, so that the file stays small."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def predictor_folders() -> list[Path]:
+    """Where predictors are looked for by name: ./models, the package's own, the source tree's."""
+    package = Path(str(importlib.resources.files("neuralpower")))
+    return [Path("models"), package / "models", package.parent / "models"]
+
+
+def known_predictors() -> dict[str, Path]:
+    """Files by name; a nearer folder hides a farther one."""
+    found: dict[str, Path] = {}
+    for folder in predictor_folders():
+        for file in sorted(folder.glob("*.json")):
+            found.setdefault(file.stem, file)
+    return found
+
+
+def load(name: str | Path) -> Predictor:
+    """The predictor of that name, or in that file; raises PredictorError (unknown, cut off, no JSON, another schema)."""
+    path = Path(name)
+    if not path.is_file():
+        known = known_predictors()
+        if str(name) not in known:
+            raise unknown("predictor", str(name), known, PredictorError)
+        path = known[str(name)]
+    try:
+        data = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise PredictorError(
+            f"{path}: is no predictor file, or cut off ({error}); train it again with train-predictor"
+        ) from None
+    if not isinstance(data, dict):
+        raise PredictorError(f"{path}: holds a {type(data).__name__}, a predictor file holds an object; train it again")
+    return from_json(data, path.stem)
+
+
+def default_predictor(slug: str) -> Predictor:
+    """This machine's own predictor where there is one, else the first that was learnt on a CPU."""
+    known = known_predictors()
+    if slug in known:
+        return load(slug)
+    for name in known:
+        predictor = load(name)
+        if predictor.hardware is not None and not predictor.hardware.accelerator:
+            return predictor
+    raise InputError("there is no predictor yet: run collect-data and train-predictor, or name a file with --predictor")

@@ -1,0 +1,273 @@
+"""Spec sheets of devices: what their makers print, each number with its source; JSON files, shipped and a user's own.
+
+A sheet is one object:
+
+    {"schema": 1, "name": "My GPU", "class": "gpu", "vendor": "...", "year": 2024, "aliases": ["..."],
+     "values": {"peak_flops_float32": {"value": 1.95e13, "source": "its data sheet (2024)"}, ...}}
+
+Values are SI, without a prefix; KEYS lists them. `vendor`, `year` and `aliases` may be left out, and a plain number
+may stand for a value that has no source but the user. All peaks are dense ones: a rate with sparsity has no place here.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neuralpower.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from neuralpower.layers.base import Hardware
+
+SCHEMA = 1
+CLASSES = ("gpu", "cpu", "tpu", "soc")
+GIVEN = "given by the user"
+PEAK = "peak_flops_"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number and where it stands, or how it follows."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a value may be: outside of [low, high] it is a slip, most often of a prefix."""
+
+    low: float
+    high: float
+    unit: str
+    whole: bool = False  # a count
+
+
+FLOPS = Key(1e9, 1e17, "FLOP/s")
+KEYS: dict[str, Key] = {
+    "peak_flops_float32": FLOPS,  # the plain pipeline, without TF32
+    "peak_flops_tensorfloat32": FLOPS,
+    "peak_flops_bfloat16": FLOPS,
+    "peak_flops_float16": FLOPS,
+    "peak_flops_float8_e4m3fn": FLOPS,
+    "peak_flops_int8": FLOPS,
+    "peak_flops_float64": FLOPS,
+    "memory_bytes_per_s": Key(1e9, 1e14, "B/s"),
+    "memory_bytes": Key(2**20, 1e14, "B", whole=True),
+    "cores": Key(1, 1e6, "cores", whole=True),  # multiprocessors, compute units, TPU or CPU cores
+    "lanes": Key(1, 1e7, "FP32 lanes", whole=True),  # of the whole device
+    "clock_hz": Key(1e7, 2e10, "Hz"),  # boost
+    "l2_bytes": Key(2**10, 1e10, "B", whole=True),  # of the whole device; of one core of a CPU
+    "llc_bytes": Key(2**10, 1e11, "B", whole=True),  # the last level, of the whole device
+    "limit_w": Key(0.5, 5000, "W"),  # board power limit or TDP
+    "idle_w": Key(0.01, 5000, "W"),
+}
+REQUIRED = ("memory_bytes_per_s", "cores")  # and one peak
+FIELDS = ("schema", "name", "class", "vendor", "year", "aliases", "values")
+REQUIRED_FIELDS = ("schema", "name", "class", "values")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSpec:
+    """One sheet; `slug` is its file's name."""
+
+    name: str
+    slug: str
+    device_class: str
+    vendor: str | None
+    year: int | None
+    aliases: tuple[str, ...]  # names under which software reports the device
+    values: Mapping[str, Value]
+
+    def get(self, key: str) -> float | None:
+        """The number of a key, None where the sheet has none; raises InputError for a key that no sheet can have."""
+        if key not in KEYS:
+            raise unknown("value of a spec sheet", key, KEYS)
+        found = self.values.get(key)
+        return None if found is None else found.value
+
+    @property
+    def peak_flops(self) -> dict[str, float]:
+        """FLOP/s by element type, dense."""
+        return {key.removeprefix(PEAK): v.value for key, v in self.values.items() if key.startswith(PEAK)}
+
+    def hardware(self) -> Hardware:
+        """What the layers' special terms need of it."""
+        from neuralpower.layers.base import Hardware
+
+        default = Hardware()
+        llc, l2 = self.get("llc_bytes"), self.get("l2_bytes")
+        return Hardware(
+            cores=int(self.get("cores") or default.cores),
+            l2_bytes=int(l2 or llc or default.l2_bytes),
+            llc_bytes=int(llc or l2 or default.llc_bytes),
+            accelerator=self.device_class != "cpu",
+            peak_flops_per_s=self.peak_flops,
+            memory_bytes_per_s=self.get("memory_bytes_per_s") or default.memory_bytes_per_s,
+            limit_w=self.get("limit_w"),
+            idle_w=self.get("idle_w"),
+            year=self.year,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The sheet as its file has it."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "class": self.device_class,
+            "vendor": self.vendor,
+            "year": self.year,
+            "aliases": list(self.aliases),
+            "values": {key: {"value": v.value, "source": v.source} for key, v in self.values.items()},
+        }
+
+
+def known_specs() -> dict[str, Path]:
+    """Shipped sheets by slug."""
+    folder = Path(str(importlib.resources.files("neuralpower"))) / "devices" / "specs"
+    return {file.stem: file for file in sorted(folder.glob("*.json"))}
+
+
+def find_spec(name: str) -> DeviceSpec:
+    """The shipped sheet of that slug, name or alias, whatever its case and spaces; raises InputError."""
+    wanted, labels = _folded(name), set[str]()
+    for slug, path in known_specs().items():
+        spec = read_spec(path)
+        mine = (slug, spec.name, *spec.aliases)
+        if wanted in map(_folded, mine):
+            return spec
+        labels.update(mine)
+    part = wanted.replace(" ", "-") or "-"
+    raise unknown("device", name, [slug for slug in known_specs() if part in slug] or labels)
+
+
+def read_spec(path: str | Path) -> DeviceSpec:
+    """The sheet in a file; raises InputError (unreadable, no JSON, another schema, or a field that breaks a rule)."""
+    path = Path(path)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); choose another file") from None
+    except (ValueError, RecursionError):
+        hint = "give a spec sheet, as `neuralpower devices --spec nvidia-t4 --json` prints one"
+        raise InputError(f"{path}: is not JSON; {hint}") from None
+    return _Reader(path).spec(data)
+
+
+def known_hardware(name: str) -> Hardware | None:
+    """Of the shipped sheet of that name; None where there is none."""
+    try:
+        return find_spec(name).hardware()
+    except InputError:
+        return None
+
+
+def _folded(label: str) -> str:
+    return " ".join(label.split()).casefold()
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Holds JSON to the rules; every refusal names the file."""
+
+    path: Path
+
+    def spec(self, data: Any) -> DeviceSpec:
+        if not isinstance(data, dict):
+            raise self.refusal("the sheet", data, "an object with schema, name, class and values")
+        self.fields(data)
+        return DeviceSpec(
+            name=self.text("name", data["name"]),
+            slug=self.path.stem,
+            device_class=data["class"],
+            vendor=None if data.get("vendor") is None else self.text("vendor", data["vendor"]),
+            year=self.year(data.get("year")),
+            aliases=self.aliases(data.get("aliases", [])),
+            values=self.values(data["values"]),
+        )
+
+    def fields(self, data: dict[str, Any]) -> None:
+        if "schema" in data and (data["schema"] != SCHEMA or isinstance(data["schema"], bool)):
+            raise self.refusal("schema", data["schema"], f"{SCHEMA}, the one that this version reads")
+        for name in data:
+            if name not in FIELDS:
+                raise unknown(f"field in {self.path}", name, FIELDS)
+        for name in REQUIRED_FIELDS:
+            if name not in data:
+                raise InputError(f"{self.path}: has no {name!r}, which every spec sheet needs; add it")
+        if data["class"] not in CLASSES:
+            raise unknown(f"class in {self.path}", data["class"], CLASSES)
+
+    def values(self, data: Any) -> dict[str, Value]:
+        if not isinstance(data, dict):
+            raise self.refusal("values", data, "an object of numbers with their sources")
+        for key in data:
+            if key not in KEYS:
+                raise unknown(f"value in {self.path}", key, KEYS)
+        for key in REQUIRED:
+            if key not in data:
+                raise InputError(f"{self.path}: has no {key!r} among its values, which every spec sheet needs; add it")
+        if not any(key.startswith(PEAK) for key in data):
+            peaks = ", ".join(key for key in KEYS if key.startswith(PEAK))
+            raise InputError(f"{self.path}: has no peak among its values, but needs one at least; add one of {peaks}")
+        values = {key: self.value(key, data[key]) for key in KEYS if key in data}
+        if "idle_w" in values and "limit_w" in values and values["idle_w"].value >= values["limit_w"].value:
+            limit = values["limit_w"].value
+            raise self.refusal(
+                "idle_w", values["idle_w"].value, f"less than limit_w, which is {limit:g} W; correct one"
+            )
+        return values
+
+    def value(self, key: str, data: Any) -> Value:
+        if not isinstance(data, dict):
+            return Value(self.number(key, data), GIVEN)
+        for name in data:
+            if name not in ("value", "source"):
+                raise unknown(f"field of {key} in {self.path}", name, ("value", "source"))
+        if "value" not in data:
+            raise InputError(f'{self.path}: {key} has no \'value\'; write {{"value": NUMBER, "source": TEXT}}')
+        source = data.get("source")
+        if not isinstance(source, str) or not source.strip():
+            raise InputError(f"{self.path}: {key} has no source; name the document or the arithmetic it comes from")
+        return Value(self.number(key, data["value"]), source)
+
+    def number(self, key: str, data: Any) -> float:
+        rule = KEYS[key]
+        if isinstance(data, bool) or not isinstance(data, (int, float)):
+            raise self.refusal(key, data, f"a number, in {rule.unit}")
+        if not rule.low <= data <= rule.high:  # so are zero, NaN and Infinity
+            raise self.refusal(
+                key, data, f"between {rule.low:g} and {rule.high:g} {rule.unit}; give it without a prefix"
+            )
+        if rule.whole and data != int(data):
+            raise self.refusal(key, data, "a whole number")
+        return float(data)
+
+    def text(self, name: str, data: Any) -> str:
+        if not isinstance(data, str) or not data.strip():
+            raise self.refusal(name, data, "a text that is not empty")
+        return data
+
+    def year(self, data: Any) -> int | None:
+        if data is None:
+            return None
+        if isinstance(data, bool) or not isinstance(data, int) or not 1970 <= data <= 2100:
+            raise self.refusal(
+                "year", data, "that of the device's release, from 1970 to 2100; correct it or leave it out"
+            )
+        return data
+
+    def aliases(self, data: Any) -> tuple[str, ...]:
+        if not isinstance(data, list):
+            raise self.refusal("aliases", data, "a list of names")
+        return tuple(self.text("an alias", alias) for alias in data)
+
+    def refusal(self, what: str, data: Any, rule: str) -> InputError:
+        shown = json.dumps(data)
+        return InputError(
+            f"{self.path}: {what} is {shown if len(shown) < 40 else shown[:36] + ' ...'}, but must be {rule}"
+        )

@@ -1,0 +1,93 @@
+"""What the learner sees of layers of one kind on a device: table columns + hardware -> Problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from neuralpower.layers.base import Hardware, Layer, fingerprint, peak_flops
+from neuralpower.regress import DEGREES, Problem
+
+Array = np.ndarray
+
+ACCELERATOR_DEGREES = (0, *DEGREES)  # tiles and waves may say it all
+
+
+def describe(
+    columns: Layer,
+    hardware: Hardware,
+    *,
+    portable: bool = False,
+    target: Array | None = None,
+    slowdown: Array | None = None,
+    device: int = 0,
+) -> Problem:
+    """Dimensions, special terms, features and axes of the box, each [rows]; `target` is what is to be learnt of them.
+
+    Portable: only what is relative to the device's peaks, so that rows of several devices can be learnt from together; the
+    device's own numbers are axes of the box, too.
+    """
+    rows = len(np.atleast_1d(columns.dtype))
+
+    def full(value: Any) -> Array:
+        return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))
+
+    dimensions = {name: full(getattr(columns, name)) for name in columns.dimensions}
+    moved = columns.bytes()
+    flops, size = full(columns.flops()), full(moved.input + moved.weights + moved.output)
+    axes = {name: np.log2(np.maximum(value, 1)) for name, value in dimensions.items()}
+    if hardware.accelerator:
+        special, features = columns.accelerator_terms(hardware), columns.accelerator_features(hardware)
+    else:
+        special, features = {"flops": flops, **columns.terms(hardware)}, columns.features()
+    if portable:
+        peak, memory = full(peak_flops(columns, hardware)), hardware.memory_bytes_per_s
+        work = {"flops": np.log2(flops / peak + 1e-9), "bytes": np.log2(size / memory + 1e-9)}
+        axes |= {
+            "device_flops_per_s": np.log2(peak),
+            "device_bytes_per_s": full(np.log2(memory)),
+            "device_cores": full(np.log2(hardware.cores)),
+            "device_l2_bytes": full(np.log2(hardware.l2_bytes)),
+        }
+    else:
+        work = {**axes, "flops": np.log2(flops + 1), "bytes": np.log2(size + 1)}
+    seen = {**work, **features}
+    return Problem(
+        dimensions={} if portable else dimensions,
+        special={name: full(value) for name, value in special.items()},
+        features=np.column_stack([full(value) for value in seen.values()]),
+        feature_names=tuple(seen),
+        axes=axes,
+        target=full(0.0 if target is None else target),
+        slowdown=full(1.0 if slowdown is None else slowdown),
+        config=fingerprint(columns),
+        size=flops + size,
+        device=np.full(rows, device),
+        degrees=(0,) if portable else ACCELERATOR_DEGREES if hardware.accelerator else DEGREES,
+    )
+
+
+def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target: Array | None = None) -> Problem:
+    """The same for watts: how far a layer of that runtime uses the device's units and its memory."""
+    problem = describe(columns, hardware, target=target)
+    moved = columns.bytes()
+    size = np.broadcast_to(np.asarray(moved.input + moved.weights + moved.output, dtype=np.float64), runtime_s.shape)
+    compute = np.broadcast_to(np.asarray(columns.flops() / peak_flops(columns, hardware)), runtime_s.shape) / runtime_s
+    memory = size / hardware.memory_bytes_per_s / runtime_s
+    use = {"compute": compute, "memory": memory, "both": compute * memory}
+    use |= {"root_compute": np.sqrt(compute), "root_memory": np.sqrt(memory)}
+    features = np.column_stack([problem.features, np.log2(runtime_s), compute, memory])
+    return Problem(
+        dimensions={},
+        special=use,
+        features=features,
+        feature_names=(*problem.feature_names, "runtime", "compute", "memory"),
+        axes=problem.axes,
+        target=problem.target,
+        slowdown=problem.slowdown,
+        config=problem.config,
+        size=problem.size,
+        device=problem.device,
+        degrees=(0,),
+    )

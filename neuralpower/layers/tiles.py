@@ -1,0 +1,74 @@
+"""How an accelerator runs matrix products: in tiles, one per core at a time, in waves over the cores.
+
+Every term is in seconds at the device's peaks, so that a weight of 1 means "as fast as the data sheet says" and one set of
+weights can serve several devices. Tiles and waves are those of blocked matrix products (NVIDIA, "Matrix Multiplication
+Background User's Guide", sections on tile and wave quantisation).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from neuralpower.layers.base import Hardware, Layer, past, peak_flops
+
+# rows x columns of the product that one core computes at a time, as the common libraries' kernels have them
+TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
+FEATURED = ((32, 32), (64, 64), (128, 64), (128, 128), (256, 128))
+CACHE_STEPS = (1, 4, 16, 64, 256, 1024)  # an operand of so many times the cache
+INNER_STEPS = (256, 1024, 4096, 16384)
+WORK_STEPS = (34, 36, 38, 40)  # log2 of FLOP: libraries take other kernels for very large products
+
+
+def product_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: Any) -> dict[str, Any]:
+    """Terms of `b` products [m, k] x [k, n]: whole tiles, whole waves, what tiles load, what no cache holds."""
+    peak, memory, size = peak_flops(layer, hardware), hardware.memory_bytes_per_s, layer.itemsize
+    moved = layer.bytes()
+    total = moved.input + moved.weights + moved.output
+    work = 2 * b * m * n * k
+    terms = {
+        "flops": work / peak,
+        "bytes": total / memory,
+        "output_bytes": moved.output / memory,
+        "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
+        "flops_at_power_limit": hardware.flops_at_power_limit(work),
+    }
+    for x, y in TILES:
+        tiles, waves = _tiles(hardware, b, m, n, x, y)
+        name = f"{x}x{y}"
+        terms[f"tiles_{name}"] = tiles * x * y * 2 * k / peak
+        terms[f"waves_{name}"] = waves * hardware.cores * x * y * 2 * k / peak
+        terms[f"loads_{name}"] = tiles * k * (x + y) * size / memory
+        terms[f"stores_{name}"] = waves * hardware.cores * x * y * size / memory
+    for name, held in (("left", m * k * size), ("right", k * n * size), ("product", m * n * size), ("all", total)):
+        for step in CACHE_STEPS:
+            terms[f"flops_{name}_past_{step}_l2"] = work / peak * (held > step * hardware.l2_bytes)
+    for step in INNER_STEPS:
+        terms[f"flops_inner_past_{step}"] = work / peak * (k > step)
+    for step in WORK_STEPS:
+        terms[f"flops_past_2^{step}"] = work / peak * (work > 2.0**step)
+    return terms
+
+
+def product_features(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: Any) -> dict[str, Any]:
+    """How the product fills tiles and waves, what the caches hold of it, and how its sides are aligned."""
+    size = layer.itemsize
+    features = {"intensity": np.log2(m * n * k / (m * k + k * n + m * n))}
+    for x, y in FEATURED:
+        tiles, waves = _tiles(hardware, b, m, n, x, y)
+        name = f"{x}x{y}"
+        features[f"fill_{name}"] = tiles / (waves * hardware.cores)
+        features[f"padding_{name}"] = b * m * n / (tiles * x * y)
+        features[f"waves_{name}"] = np.minimum(np.log2(waves), 6)
+    for name, elements in (("left", m * k), ("right", k * n), ("product", m * n)):
+        features[f"{name}_in_l2"] = np.log2(elements * size / hardware.l2_bytes)
+    for name, side in (("rows", m), ("columns", n), ("inner", k)):
+        features[f"{name}_aligned"] = sum((side % step == 0) * 1.0 for step in (2, 4, 8, 16))
+    return features
+
+
+def _tiles(hardware: Hardware, b: Any, m: Any, n: Any, x: int, y: int) -> tuple[Any, Any]:
+    """(tiles, waves) of `b` products of m x n in tiles of x x y."""
+    tiles = b * np.ceil(m / x) * np.ceil(n / y)
+    return tiles, np.ceil(tiles / hardware.cores)

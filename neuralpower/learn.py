@@ -1,0 +1,232 @@
+"""Datasets -> Predictor: one regressor per kind, dtype, phase and group, for runtime and, where measured, for power."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuralpower.dataset import Dataset, Rejected, Rows, screen
+from neuralpower.errors import DatasetError, unknown
+from neuralpower.features import describe, describe_power
+from neuralpower.layers import Hardware
+from neuralpower.layers.base import FLOATING
+from neuralpower.predictor import INTEGER, Key, Predictor, Roofline
+from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, fit, join
+from neuralpower.totals import FEWEST_NETWORKS, Correction, Total, correct, learn_totals, read_totals
+
+LEARNERS = ("hybrid", "lasso")
+RUNTIME, POWER = "runtime_s", "power_w"  # what can be learnt, as the columns are named
+SHORTEST_WITH_POWER_S = 1e-4  # below, a meter's windows say little of a call
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A predictor and what happened to the rows."""
+
+    predictor: Predictor
+    rejected: tuple[Rejected, ...]
+    skipped: Mapping[Key, int]  # groups with too few rows, and how many
+    correction: Correction | None = None  # by whole networks
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows of one dataset that belong to one regressor."""
+
+    problem: Problem
+    line: np.ndarray  # of each row in its table
+
+
+def train(
+    datasets: Dataset | Sequence[Dataset],
+    learner: str = "hybrid",
+    jobs: int = -1,
+    show: Callable[[Key, Regressor], None] = lambda key, regressor: None,
+) -> Trained:
+    """Fit every group of every kind; fits run in parallel, results do not depend on how.
+
+    Datasets of one device are learnt from together; those of several devices give a predictor that is relative to the
+    devices' peaks, and holds for others, too.
+
+    Raises:
+        DatasetError: missing columns, no group with FEWEST_ROWS usable rows, or a device whose peaks are not known.
+        InputError: an unknown learner.
+    """
+    import joblib
+
+    if learner not in LEARNERS:
+        raise unknown("learner", learner, LEARNERS)
+    datasets = [datasets] if isinstance(datasets, Dataset) else list(datasets)
+    devices = list(dict.fromkeys(dataset.device for dataset in datasets))
+    portable = len(devices) > 1
+    rows = _Read(devices)
+    for dataset in datasets:
+        rows.add(dataset)
+    problems = {name: join([part.problem for part in parts]) for name, parts in rows.parts.items()}
+    few = {name for name, problem in problems.items() if len(np.unique(problem.config)) < FEWEST_ROWS}
+    skipped = {name[1]: len(problems[name]) for name in few if name[0] == RUNTIME}
+    order = sorted(problems.keys() - few, key=lambda name: (-len(problems[name]), name))
+    first, rejected = datasets[0], rows.rejected
+    alone = bool(rows.totals) and not rows.work and not portable
+    if not any(target == RUNTIME for target, _ in order) and not alone:
+        raise DatasetError(
+            f"{first.path}: {rows.usable} usable rows, {len(rejected)} left out, no kind has {FEWEST_ROWS}; "
+            "collect more, or mend the rows"
+        )
+    fits = joblib.Parallel(n_jobs=jobs, return_as="generator")(
+        joblib.delayed(fit)(problems[name], learner) for name in order
+    )
+    fitted: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
+    for (target, key), result in zip(order, fits, strict=True):
+        fitted[target][key] = result.regressor
+        lines = np.concatenate([part.line for part in rows.parts[target, key]])[result.contradicting]
+        rejected += [Rejected(key[0], int(line), f"{target} contradicts its neighbours") for line in lines]
+        if target == RUNTIME:
+            show(key, result.regressor)
+    if alone:
+        fitted[RUNTIME] = learn_totals(rows.totals, hardware_from(first.meta))
+        rows.work.append(_work_of_totals(rows.totals))
+    predictor = Predictor(
+        device=", ".join(devices),
+        hardware=None if portable else hardware_from(first.meta),
+        regressors=dict(sorted(fitted[RUNTIME].items())),
+        rooflines=_rooflines(rows.work),
+        dataset={
+            "name": " + ".join(dataset.name for dataset in datasets),
+            "rows": rows.usable,
+            "networks": len(rows.totals),
+            "rejected": len(rejected),
+            "hardware": first.meta.get("hardware", {}),
+            "sessions": first.meta.get("sessions", []),
+            "source": first.meta.get("source"),
+            "trained": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        },
+        learner=learner,
+        name=first.name,
+        sentinel_s=first.sentinel_s,
+        power=dict(sorted(fitted[POWER].items())) or None,
+        portable=portable,
+    )
+    correction = None
+    if len(rows.totals) >= FEWEST_NETWORKS and not alone and not portable:
+        correction = correct(predictor, rows.totals)
+        predictor = correction.predictor
+    return Trained(predictor, tuple(rejected), skipped, correction)
+
+
+class _Read:
+    """The rows of datasets, screened and described, by target and regressor."""
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self.devices = devices
+        self.parts: dict[tuple[str, Key], list[_Part]] = {}
+        self.totals: list[Total] = []
+        self.rejected: list[Rejected] = []
+        self.work: list[Mapping[str, np.ndarray]] = []  # [3, rows] of FLOPs, bytes and seconds, by dtype
+        self.usable = 0
+
+    def add(self, dataset: Dataset) -> None:
+        """Take in one dataset; raises DatasetError where columns are missing, or peaks that several devices need."""
+        hardware, portable = hardware_from(dataset.meta), len(self.devices) > 1
+        if portable:
+            _check_peaks(dataset, hardware)
+        for kind, table in dataset.tables.items():
+            if kind == "network":
+                found, bad = read_totals(table)
+                self.totals += found
+                self.rejected += bad
+                continue
+            rows = screen(kind, table, dataset.sentinel_s, hardware)
+            self.rejected += rows.rejected
+            self.usable += len(rows)
+            if len(rows):
+                self.work.append(_work(rows))
+            for key, part in _by_key(kind, rows):
+                problem = describe(
+                    part.layer,
+                    hardware,
+                    portable=portable,
+                    target=part.runtime_s,
+                    slowdown=part.slowdown,
+                    device=self.devices.index(dataset.device),
+                )
+                self.parts.setdefault((RUNTIME, key), []).append(_Part(problem, part.line))
+                metered = part.at(np.isfinite(part.power_w) & (part.runtime_s >= SHORTEST_WITH_POWER_S))
+                if len(metered) and not portable:
+                    problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
+                    self.parts.setdefault((POWER, key), []).append(_Part(problem, metered.line))
+
+
+def _by_key(kind: str, rows: Rows) -> list[tuple[Key, Rows]]:
+    """The rows of each regressor."""
+    groups = np.broadcast_to(np.asarray(rows.layer.group()), (len(rows),))
+    dtypes = np.where(np.isin(rows.layer.dtype, FLOATING), rows.layer.dtype, INTEGER)
+    keys = np.stack([dtypes, np.asarray(rows.layer.phase), groups], axis=1).astype(str)
+    parts = []
+    for dtype, phase, group in np.unique(keys, axis=0):
+        index = np.flatnonzero((keys == (dtype, phase, group)).all(axis=1))
+        parts.append(((kind, str(dtype), str(phase), str(group)), rows.at(index)))
+    return parts
+
+
+def hardware_from(meta: Mapping[str, Any]) -> Hardware:
+    """What `dataset.json` says of its device; what it leaves out comes from the spec sheet of that name, if there is one."""
+    from neuralpower.devices.spec import known_hardware
+
+    default = known_hardware(str(meta.get("device"))) or Hardware()
+    given = meta.get("hardware") or {}
+    known = {f.name for f in dataclasses.fields(Hardware)}
+    return dataclasses.replace(default, **{name: v for name, v in given.items() if name in known and v is not None})
+
+
+def _check_peaks(dataset: Dataset, hardware: Hardware) -> None:
+    if hardware.memory_bytes_per_s <= 1 or not hardware.peak_flops_per_s:
+        raise DatasetError(
+            f"{dataset.path}: several devices are learnt from relative to their peaks, and those of {dataset.device!r} "
+            "are not known; add peak_flops_per_s and memory_bytes_per_s to the hardware in its dataset.json"
+        )
+
+
+def _work(rows: Rows) -> dict[str, np.ndarray]:
+    """[3, rows] of FLOPs, bytes and seconds, by dtype."""
+    moved = rows.layer.bytes()
+    parts = (rows.layer.flops(), moved.input + moved.weights + moved.output, rows.runtime_s)
+    work = np.stack([np.broadcast_to(np.asarray(part, dtype=float), (len(rows),)) for part in parts])
+    return {str(dtype): work[:, rows.layer.dtype == dtype] for dtype in np.unique(rows.layer.dtype)}
+
+
+def _work_of_totals(totals: Sequence[Total]) -> dict[str, np.ndarray]:
+    """The same of whole networks."""
+    parts = []
+    for total in totals:
+        flops = sum(n * layer.flops() for layer, n in zip(total.layers, total.counts, strict=True))
+        size = sum(n * sum(layer.bytes()) for layer, n in zip(total.layers, total.counts, strict=True))
+        parts.append((flops, size, total.runtime_s))
+    return {totals[0].layers[0].dtype: np.array(parts, dtype=float).T}
+
+
+def _rooflines(everything: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Roofline]:
+    """Per dtype the peaks that fit the rows best, each row weighed by its time, over a grid of 5 % steps."""
+    parts: dict[str, list[np.ndarray]] = {}
+    for work in everything:
+        for dtype, chunk in work.items():
+            parts.setdefault(dtype, []).append(chunk)
+    rooflines = {}
+    for dtype, chunks in parts.items():
+        flops, size, t = np.concatenate(chunks, axis=1)
+        fastest = float(np.max(flops / t)) or 1.0, float(np.max(size / t))
+        grid = 1.05 ** -np.arange(0, 100)
+        costs = [
+            (float(np.sum(np.abs(np.maximum(flops / (fastest[0] * a), size / (fastest[1] * b)) - t))), a, b)
+            for a in grid[::2]
+            for b in grid[::2]
+        ]
+        _, a, b = min(costs)
+        alone = min(grid, key=lambda c: float(np.sum(np.abs(flops / (fastest[0] * c) - t))))
+        rooflines[dtype] = Roofline(fastest[0] * a, fastest[1] * b, fastest[0] * float(alone))
+    return rooflines

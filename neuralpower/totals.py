@@ -1,0 +1,225 @@
+"""Whole networks' times teach what layers in isolation cannot: factors per regressor, or all of a predictor.
+
+    measured_i = sum_k f_k T_ik     T: what regressor k predicts of network i
+    minimise   sum_i (sum_k f_k T_ik / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2
+
+With `tau` by cross-validation, s the noise, g what all have in common. A base that is linear in its weights allows the same
+with the terms of the layers instead of the regressors' sums, where nothing but totals is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralpower.dataset import Rejected
+from neuralpower.errors import DatasetError, NeuralPowerError
+from neuralpower.features import describe
+from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.predictor import Estimates, Key, Predictor
+from neuralpower.regress import Regressor, Spread, Term, non_negative_lasso, scores_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = np.ndarray
+
+TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common one
+FACTORS = (0.25, 4.0)  # no correction goes farther
+FEWEST_NETWORKS = 10
+FOLDS = 10
+ALPHAS = tuple(10.0**-exponent for exponent in range(2, 7))
+
+
+@dataclass(frozen=True)
+class Total:
+    """One measured network: its layers, how often it calls each, and the time of all together."""
+
+    model: str
+    layers: tuple[Layer, ...]
+    counts: tuple[int, ...]
+    runtime_s: float
+    sentinel_s: float  # NaN where not known
+    line: int
+
+
+def read_totals(table: pd.DataFrame) -> tuple[list[Total], list[Rejected]]:
+    """The rows of a dataset's `network` table; layers come from its column `layers`, else from tracing the model.
+
+    Raises:
+        DatasetError: a column is missing.
+    """
+    missing = [name for name in ("model", "batch", "runtime_s") if name not in table]
+    if missing:
+        raise DatasetError(
+            f"network: column {', '.join(missing)} missing; needed are model, batch, input and runtime_s"
+        )
+    totals, rejected = [], []
+    for i, row in enumerate(table.to_dict("records")):
+        try:
+            totals.append(_total({str(name): value for name, value in row.items()}, i + 2))
+        except (NeuralPowerError, ValueError, TypeError, KeyError) as error:
+            rejected.append(Rejected("network", i + 2, " ".join(str(error).split())[:120]))
+    return totals, rejected
+
+
+def _total(row: Mapping[str, Any], line: int) -> Total:
+    if row.get("status", "ok") not in ("ok", None) and row["status"] == row["status"]:  # not NaN
+        raise ValueError(f"status {row['status']}")
+    runtime = float(row["runtime_s"])
+    if not (np.isfinite(runtime) and runtime > 0):
+        raise ValueError("runtime_s is not above 0")
+    given = row.get("layers")
+    if isinstance(given, str):
+        parts = [(KINDS[kind].from_row(fields), int(count)) for kind, fields, count in json.loads(given)]
+    else:
+        parts = list(_traced(row).items())
+    layers, counts = zip(*parts, strict=True)
+    return Total(str(row["model"]), layers, counts, runtime, float(row.get("sentinel_s") or np.nan), line)
+
+
+def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
+    from neuralpower.layers.base import torch_dtype
+    from neuralpower.sources import InputRequest, resolve
+    from neuralpower.trace import trace
+
+    settings = json.loads(row["input"]) if isinstance(row.get("input"), str) else {}
+    shape = settings.get("input_shape")
+    dtype = torch_dtype(str(row.get("dtype") or "float32"))
+    source = resolve(str(row["model"]))
+    module = source.build("meta", dtype)
+    request = InputRequest(int(row["batch"]), settings.get("seq_len"), tuple(shape) if shape else None, dtype)
+    inputs = source.inputs(module, request)
+    counts: dict[Layer, int] = {}
+    for layer in trace(module, inputs.args, inputs.kwargs).layers:
+        counts[layer] = counts.get(layer, 0) + 1
+    return counts
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What totals changed: mean absolute errors of held-out totals, shares."""
+
+    predictor: Predictor
+    rows: int
+    before: float
+    after: float
+
+
+def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
+    """Factors for the regressors, and how far whole networks still lie from the sum of their layers."""
+    keys = list(predictor.regressors)
+    shares, estimates = np.zeros((len(totals), len(keys))), []
+    for i, total in enumerate(totals):
+        found = predictor.estimate(total.layers)
+        estimates.append(found)
+        known = predictor.sentinel_s is not None and np.isfinite(total.sentinel_s)
+        slow = found.slowdown(total.sentinel_s / predictor.sentinel_s) if known and predictor.sentinel_s else 1.0
+        time = np.asarray(total.counts) * found.runtime_s * slow / total.runtime_s
+        np.add.at(shares[i], found.regressor[found.regressor >= 0], time[found.regressor >= 0])
+    factors, held_out = fit_factors(shares)
+    error = np.abs(held_out - 1)
+    regressors = {
+        key: replace(predictor.regressors[key], factor=predictor.regressors[key].factor * factor)
+        for key, factor in zip(keys, factors.tolist(), strict=True)
+    }
+    corrected = replace(predictor, regressors=regressors, system=_system(totals, estimates, held_out))
+    return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
+
+
+def fit_factors(shares: Array) -> tuple[Array, Array]:
+    """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys]."""
+    fold = np.arange(len(shares)) % min(FOLDS, len(shares))
+    held_out = np.empty((len(TAUS), len(shares)))
+    for i, tau in enumerate(TAUS):
+        for f in np.unique(fold):
+            held_out[i, fold == f] = shares[fold == f] @ _ridge(shares[fold != f], tau)
+    costs = np.minimum(np.abs(held_out - 1), 0.5)
+    best = int(np.argmin(costs.mean(axis=1)))
+    doubt = np.std(costs - costs[best], axis=1) / np.sqrt(len(shares))
+    chosen = int(np.flatnonzero(costs.mean(axis=1) <= costs[best].mean() + doubt)[0])  # the tightest that is as good
+    return _ridge(shares, TAUS[chosen]), held_out[chosen]
+
+
+def _ridge(shares: Array, tau: float) -> Array:
+    """Factors of least squares with a pull to the common one; rows far off lose weight."""
+    sums = shares.sum(axis=1)
+    common = float(np.clip(np.exp(np.median(-np.log(sums))), *FACTORS))
+    scaled, weight = shares * common, np.ones(len(shares))
+    delta = np.zeros(shares.shape[1])
+    for _ in range(3):
+        residual = 1 - scaled.sum(axis=1) - scaled @ delta
+        noise = max(1.4826 * float(np.median(np.abs(residual))), 0.01)
+        weight = np.minimum(1.0, (3 * noise / np.maximum(np.abs(residual), 1e-12)) ** 2)
+        weighted = scaled * weight[:, None]
+        gram = weighted.T @ scaled + np.eye(len(delta)) * (noise / tau) ** 2
+        delta = np.linalg.solve(gram, weighted.T @ (1 - scaled.sum(axis=1)))
+    return np.clip(common * (1 + delta), *FACTORS)
+
+
+def _system(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: Array) -> float:
+    """Standard deviation of what is left of networks' errors beyond what their layers' errors explain."""
+    left = []
+    for total, found, relative in zip(totals, estimates, held_out, strict=True):
+        composed = found.totals(np.asarray(total.counts, dtype=float)[None])
+        expected = float(np.log(composed.high[0] / composed.low[0])) / 2 / 1.645
+        left.append(np.log(relative) ** 2 - expected**2)
+    return float(np.sqrt(max(np.mean(left), 0.0)))
+
+
+def learn_totals(totals: Sequence[Total], hardware: Hardware) -> dict[Key, Regressor]:
+    """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, weights by one Lasso over all.
+
+    Raises:
+        DatasetError: fewer than FEWEST_NETWORKS networks.
+    """
+    if len(totals) < FEWEST_NETWORKS:
+        raise DatasetError(f"{len(totals)} measured networks and no layers; {FEWEST_NETWORKS} are needed")
+    sums: dict[tuple[Key, str], Array] = {}
+    boxes: dict[Key, dict[str, tuple[float, float]]] = {}
+    for i, total in enumerate(totals):
+        for kind in dict.fromkeys(layer.kind for layer in total.layers):
+            index = [j for j, layer in enumerate(total.layers) if layer.kind == kind]
+            columns = columns_of(KINDS[kind], [total.layers[j] for j in index])
+            counts = np.asarray([total.counts[j] for j in index])
+            problem = describe(columns, hardware)
+            key = (kind, total.layers[index[0]].dtype, total.layers[index[0]].phase, "all")
+            values = {"": np.ones(len(index)), "flops": problem.special["flops"], "bytes": problem.special["bytes"]}
+            for name, value in values.items():
+                sums.setdefault((key, name), np.zeros(len(totals)))[i] += float(counts @ value)
+            box = boxes.setdefault(key, {})
+            for name, axis in problem.axes.items():
+                low, high = box.get(name, (np.inf, -np.inf))
+                box[name] = (min(low, float(axis.min())), max(high, float(axis.max())))
+    names = list(sums)
+    matrix, target = np.column_stack([sums[name] for name in names]), np.array([total.runtime_s for total in totals])
+    fold = np.arange(len(target)) % FOLDS
+    held_out = np.empty((len(target), len(ALPHAS)))
+    for f in np.unique(fold):
+        held_out[fold == f] = matrix[fold == f] @ non_negative_lasso(matrix[fold != f], target[fold != f], ALPHAS).T
+    best = int(np.argmin(np.mean(np.minimum(np.abs(held_out / target[:, None] - 1), 2.0), axis=0)))
+    weights = non_negative_lasso(matrix, target, [ALPHAS[best]])[0]
+    error = np.log(target / held_out[:, best])
+    low, high = np.quantile(error, (0.05, 0.95))
+    common = float(np.std(error))
+    spread = Spread(np.zeros(0), np.array([min(low, 0.0)]), np.array([max(high, 0.0)]), 0.5, common, common / 2)
+    regressors = {}
+    for key in boxes:
+        parts = [(name, weights[names.index((key, name))]) for name in ("", "flops", "bytes")]
+        terms = tuple(Term(special=name) if name else Term() for name, weight in parts if weight > 0)
+        regressors[key] = Regressor(
+            terms=terms,
+            weights=np.array([weight for _, weight in parts if weight > 0]),
+            degree=0,
+            alpha=ALPHAS[best],
+            box=boxes[key],
+            trees=None,
+            reach=0.0,
+            spread=spread,
+            scores=scores_of(target, held_out[:, best]),
+        )
+    return regressors

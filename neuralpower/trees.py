@@ -1,0 +1,133 @@
+"""Boosted regression trees as plain arrays: fitted by scikit-learn, kept and evaluated here.
+
+They are evaluated by bit vectors (QuickScorer: Lucchese et al., SIGIR 2015): every value of a feature rules out a set of
+leaves in each tree; the first leaf that no feature rules out is the one that walking down the tree ends in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+Array = np.ndarray
+
+SIZES = ((0, 120, 16), (3000, 200, 48), (12000, 300, 64))  # from so many rows on: trees, leaves of each
+LEARNING_RATE = 0.08
+FEWEST_IN_LEAF = 5
+CHUNK = 4096  # rows evaluated at a time, so that they stay in the cache
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Nodes of all trees one after the other, each tree in preorder: the left child of node i is i + 1."""
+
+    features: tuple[str, ...]
+    roots: Array  # [trees]
+    feature: Array  # [nodes], -1 for a leaf
+    right: Array  # [nodes], the right child
+    number: Array  # [nodes], threshold (left where x <= threshold), or a leaf's value
+
+    def predict(self, x: Array) -> Array:
+        """Sum of the trees' values, [rows], from x [rows, features]; in scikit-learn's order, so rounded as there."""
+        total = np.empty(len(x))
+        for start in range(0, len(x), CHUNK):
+            total[start : start + CHUNK] = self._some(x[start : start + CHUNK])
+        return total
+
+    def _some(self, x: Array) -> Array:
+        thresholds, alive, values = self._tables
+        left = np.broadcast_to(alive[0][0], (len(x), len(self.roots)))
+        for j, (cuts, masks) in enumerate(zip(thresholds, alive, strict=True)):
+            if len(cuts):
+                left = left & masks[np.searchsorted(cuts, x[:, j], side="left")]
+        lowest = np.bitwise_count((left & (~left + 1)) - 1)  # position of the first leaf still alive
+        found = values[np.arange(len(self.roots))[:, None], np.ascontiguousarray(lowest.T)]
+        return np.asarray(found.sum(axis=0))  # of rows in memory: added one after the other
+
+    @cached_property
+    def _tables(self) -> tuple[list[Array], list[Array], Array]:
+        """(thresholds [cuts] per feature, leaves left alive [cuts + 1, trees] per feature, values [trees, leaves])."""
+        spans = [_leaves(self.feature, self.right, root) for root in self.roots.tolist()]
+        most = max(len(order) for order, _ in spans)
+        word = next(t for t in (np.uint8, np.uint16, np.uint32, np.uint64) if np.iinfo(t).bits >= most)
+        values = np.zeros((len(spans), most))
+        thresholds, alive = [], []
+        ruled_out: list[list[tuple[float, int, int]]] = [[] for _ in self.features]
+        for tree, (order, nodes) in enumerate(spans):
+            values[tree, : len(order)] = self.number[order]
+            for node, first, last in nodes:
+                ruled_out[self.feature[node]].append((self.number[node], tree, ((1 << last) - 1) ^ ((1 << first) - 1)))
+        everything = np.array([(1 << len(order)) - 1 for order, _ in spans], dtype=word)
+        for cuts in ruled_out:
+            unique = np.unique([cut for cut, _, _ in cuts])
+            masks = np.tile(everything, (len(unique) + 1, 1))
+            for cut, tree, leaves in cuts:
+                masks[np.searchsorted(unique, cut) + 1, tree] &= word(~leaves & np.iinfo(word).max)
+            thresholds.append(unique)
+            alive.append(np.bitwise_and.accumulate(masks, axis=0))
+        return thresholds, alive, values
+
+
+def _leaves(feature: Array, right: Array, root: int) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """(leaves from left to right, inner nodes with the span of leaves [first, last) on their left)."""
+    leaves: list[int] = []
+    inner: list[tuple[int, int, int]] = []
+
+    def walk(node: int) -> None:
+        if feature[node] < 0:
+            leaves.append(node)
+            return
+        first = len(leaves)
+        walk(node + 1)
+        inner.append((node, first, len(leaves)))
+        walk(int(right[node]))
+
+    walk(root)
+    return leaves, inner
+
+
+def boost(x: Array, target: Array, weight: Array, features: Sequence[str]) -> Trees:
+    """Trees for the squared error of `target` [rows] given x [rows, features]; the same rows give the same trees."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits
+
+    trees, leaves = next((t, n) for rows, t, n in reversed(SIZES) if len(target) >= rows)
+    model = HistGradientBoostingRegressor(
+        max_iter=trees,
+        max_leaf_nodes=leaves,
+        learning_rate=LEARNING_RATE,
+        min_samples_leaf=FEWEST_IN_LEAF,
+        early_stopping=False,
+        random_state=0,
+    )
+    middle = float(np.average(target, weights=weight))
+    with threadpool_limits(1):  # fits run side by side; threads of each would only wait for one another
+        model.fit(x, target - middle, sample_weight=weight)
+    return flatten(model, middle, features)
+
+
+def flatten(model: object, middle: float, features: Sequence[str]) -> Trees:
+    """The arrays of a fitted HistGradientBoostingRegressor; `middle` is added to its predictions.
+
+    scikit-learn has no public view of these trees; what is read here has kept its form since version 0.24, and a test
+    compares every prediction.
+    """
+    initial = middle + float(np.ravel(model._baseline_prediction)[0])  # type: ignore[attr-defined]
+    roots, feature, right, number = [0], [np.array([-1])], [np.array([-1])], [np.array([initial])]
+    offset = 1
+    for (tree,) in model._predictors:  # type: ignore[attr-defined]
+        nodes = tree.nodes
+        leaf = nodes["is_leaf"].astype(bool)
+        if not np.array_equal(nodes["left"][~leaf], np.flatnonzero(~leaf) + 1):
+            raise ValueError("the trees' nodes are not in preorder")
+        roots.append(offset)
+        feature.append(np.where(leaf, -1, nodes["feature_idx"]))
+        right.append(np.where(leaf, -1, nodes["right"].astype(int) + offset))
+        number.append(np.where(leaf, nodes["value"], nodes["num_threshold"]))
+        offset += len(nodes)
+    return Trees(
+        tuple(features), np.array(roots), np.concatenate(feature), np.concatenate(right), np.concatenate(number)
+    )

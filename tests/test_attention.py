@@ -1,0 +1,66 @@
+"""Attention with sliding windows and with keys of a shorter type, beside the contract that every kind keeps."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from neuralpower.errors import InputError
+from neuralpower.layers import Hardware, columns_of
+from neuralpower.layers.attention import Attention
+
+GPU = Hardware(cores=4, accelerator=True, peak_flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e11)
+SHAPE = Attention(
+    batch=2, query_heads=4, key_heads=2, query_length=6, key_length=6, head_size=8, causal=True, masked=False
+)
+DECODE = dataclasses.replace(SHAPE, query_length=1, key_length=1000, causal=False)
+
+
+def test_a_window_limits_the_keys_that_count() -> None:
+    # 4 * 2 sequences * 4 heads * 6 queries * 3 keys * 8 wide = 4,608; without a window 6 keys each: 9,216
+    assert dataclasses.replace(SHAPE, window=3).flops() == 4_608
+    assert SHAPE.flops() == dataclasses.replace(SHAPE, window=100).flops() == 9_216
+    # six queries in a row reach all 6 keys between them; the last one alone reaches 16 of 1,000
+    assert dataclasses.replace(SHAPE, window=3).bytes() == SHAPE.bytes()
+    # keys and values: 2 tensors * 4 B * 2 sequences * 2 heads * 16 keys * 8 wide = 4,096; query: 2 * 4 * 8 * 4 B = 256
+    assert dataclasses.replace(DECODE, window=16).bytes().input == 4_096 + 256
+
+
+def test_keys_in_a_shorter_type_move_fewer_bytes() -> None:
+    # 2 tensors * 2 sequences * 2 heads * 1,000 keys * 8 wide * 1 B = 64,000
+    assert dataclasses.replace(DECODE, key_itemsize=1).bytes().input == 64_000 + 256
+    assert DECODE.bytes().input == 4 * 64_000 + 256
+    with pytest.raises(InputError, match="key_itemsize 1 cannot be built"):
+        dataclasses.replace(DECODE, key_itemsize=1).build(torch.device("cpu"))
+
+
+def test_a_window_is_built_as_a_mask() -> None:
+    call = dataclasses.replace(SHAPE, window=2).build(torch.device("cpu"))
+    assert call.kwargs["attn_mask"].sum(dim=1).tolist() == [1, 2, 2, 2, 2, 2]
+    assert bool(torch.isfinite(call()).all())
+
+
+def test_terms_on_an_accelerator_hold_for_a_table_as_for_its_layers() -> None:
+    layers = [
+        SHAPE,
+        DECODE,
+        dataclasses.replace(SHAPE, query_length=300, key_length=300, window=64),
+        dataclasses.replace(SHAPE, query_length=300, key_length=500, causal=False, masked=True, head_size=512),
+        dataclasses.replace(DECODE, window=16, key_itemsize=1),
+    ]
+    table = columns_of(Attention, layers)
+    for formula in ("accelerator_terms", "accelerator_features"):
+        columns = {name: np.broadcast_to(value, 5) for name, value in getattr(table, formula)(GPU).items()}
+        for i, layer in enumerate(layers):
+            single = getattr(layer, formula)(GPU)
+            assert single == pytest.approx({name: column[i] for name, column in columns.items()})
+            assert formula == "accelerator_features" or min(single.values()) >= 0
+
+
+def test_a_causal_kernel_walks_half_of_the_keys() -> None:
+    # 128 tiles of 64 queries; the first walks 64 keys, the last 8,192: half of 8,192 and half a tile
+    long = dataclasses.replace(SHAPE, query_length=8192, key_length=8192)
+    full = dataclasses.replace(long, causal=False).accelerator_terms(GPU)["tiles_64x64"]
+    assert long.accelerator_terms(GPU)["tiles_64x64"] == pytest.approx(full * (0.5 + 0.5 / 128))
+    assert dataclasses.replace(long, window=64).accelerator_terms(GPU)["tiles_64x64"] < 0.02 * full
