@@ -19,7 +19,7 @@ from neuralpower.errors import DatasetError, InputError, PredictorError, unknown
 from neuralpower.layers import KINDS, Hardware
 from neuralpower.predictor import Key, Predictor, Roofline
 from neuralpower.regress import Regressor, Scores, Spread, Term
-from neuralpower.trees import Trees
+from neuralpower.trees import Trees, right_children
 
 SCHEMA = 2
 DIGITS = 7  # significant ones of the numbers in the file
@@ -90,8 +90,8 @@ def save(predictor: Predictor, path: Path) -> None:
 def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
     trees = None
     if r.trees is not None:
-        arrays = {name: getattr(r.trees, name).tolist() for name in ("roots", "feature", "right", "number")}
-        trees = {"features": r.trees.features, **arrays}
+        arrays = {name: getattr(r.trees, name).tolist() for name in ("roots", "feature", "number")}
+        trees = {"features": r.trees.features, **arrays}  # in preorder, which says where right children are
     terms = [
         {"powers": dict(term.powers), "weight": weight}
         if not term.special
@@ -130,8 +130,9 @@ def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
     )
     trees, kept = None, data["residual"]
     if kept is not None:
-        roots, feature, right = (np.array(kept[name]) for name in ("roots", "feature", "right"))
-        trees = Trees(tuple(kept["features"]), roots, feature, right, np.array(kept["number"], dtype=np.float64))
+        roots, feature = np.array(kept["roots"]), np.array(kept["feature"])
+        number = np.array(kept["number"], dtype=np.float64)
+        trees = Trees(tuple(kept["features"]), roots, feature, right_children(feature), number)
     known: dict[str, Any] = {name: float("nan") if value is None else value for name, value in data["scores"].items()}
     spread: dict[str, Any] = {
         name: np.array(value, dtype=np.float64) if isinstance(value, list) else value

@@ -22,11 +22,12 @@ def describe(
     target: Array | None = None,
     slowdown: Array | None = None,
     device: int = 0,
+    featured: bool = True,
 ) -> Problem:
     """Dimensions, special terms, features and axes of the box, each [rows]; `target` is what is to be learnt of them.
 
     Portable: only what is relative to the device's peaks, so that rows of several devices can be learnt from together; the
-    device's own numbers are axes of the box, too.
+    device's own numbers are axes of the box, too. Without `featured` the residual's features, [rows, 0], are left out.
     """
     rows = len(np.atleast_1d(columns.dtype))
 
@@ -37,26 +38,21 @@ def describe(
     moved = columns.bytes()
     flops, size = full(columns.flops()), full(moved.input + moved.weights + moved.output)
     axes = {name: np.log2(np.maximum(value, 1)) for name, value in dimensions.items()}
-    if hardware.accelerator:
-        special, features = columns.accelerator_terms(hardware), columns.accelerator_features(hardware)
-    else:
-        special, features = {"flops": flops, **columns.terms(hardware)}, columns.features()
+    special = columns.accelerator_terms(hardware) if hardware.accelerator else columns.terms(hardware)
+    special.setdefault("flops", flops)
     if portable:
         peak, memory = full(peak_flops(columns, hardware)), hardware.memory_bytes_per_s
-        work = {"flops": np.log2(flops / peak + 1e-9), "bytes": np.log2(size / memory + 1e-9)}
         axes |= {
             "device_flops_per_s": np.log2(peak),
             "device_bytes_per_s": full(np.log2(memory)),
             "device_cores": full(np.log2(hardware.cores)),
             "device_l2_bytes": full(np.log2(hardware.l2_bytes)),
         }
-    else:
-        work = {**axes, "flops": np.log2(flops + 1), "bytes": np.log2(size + 1)}
-    seen = {**work, **features}
+    seen = _features(columns, hardware, axes, flops, size, portable) if featured else {}
     return Problem(
         dimensions={} if portable else dimensions,
         special={name: full(value) for name, value in special.items()},
-        features=np.column_stack([full(value) for value in seen.values()]),
+        features=np.column_stack([full(value) for value in seen.values()]) if seen else np.empty((rows, 0)),
         feature_names=tuple(seen),
         axes=axes,
         target=full(0.0 if target is None else target),
@@ -66,6 +62,17 @@ def describe(
         device=np.full(rows, device),
         degrees=(0,) if portable else ACCELERATOR_DEGREES if hardware.accelerator else DEGREES,
     )
+
+
+def _features(
+    columns: Layer, hardware: Hardware, axes: dict[str, Array], flops: Array, size: Array, portable: bool
+) -> dict[str, Any]:
+    """What the residual sees, by name."""
+    own = columns.accelerator_features(hardware) if hardware.accelerator else columns.features()
+    if not portable:
+        return {**axes, "flops": np.log2(flops + 1), "bytes": np.log2(size + 1), **own}
+    compute, memory = flops / peak_flops(columns, hardware), size / hardware.memory_bytes_per_s
+    return {"flops": np.log2(compute + 1e-9), "bytes": np.log2(memory + 1e-9), **own}
 
 
 def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target: Array | None = None) -> Problem:

@@ -15,7 +15,7 @@ import numpy as np
 from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import FLOATING, take
+from neuralpower.layers.base import FLOATING, distinct, take
 from neuralpower.regress import Regressor
 
 Array = np.ndarray
@@ -26,6 +26,8 @@ EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapo
 ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
 NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
+
+CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
 Key = tuple[str, str, str, str]  # kind, dtype, phase, group
 
@@ -197,8 +199,9 @@ class Predictor:
         labels = [np.broadcast_to(np.asarray(v), (rows,)) for v in (columns.dtype, columns.phase, columns.group())]
         found = _empty(rows)
         for (dtype, phase, group), index in _groups(labels):
-            part = columns if len(index) == rows else take(columns, index)
-            _put(found, index, self._group(part, (columns.kind, dtype, phase, group)))
+            for start in range(0, len(index), CHUNK):
+                some = index[start : start + CHUNK]
+                _put(found, some, self._group(take(columns, some), (columns.kind, dtype, phase, group)))
         return found
 
     def _group(self, columns: Layer, key: Key) -> Estimates:
@@ -212,7 +215,7 @@ class Predictor:
             bounds = (t / ROOFLINE_FACTOR, t * ROOFLINE_FACTOR)
             return Estimates(t, *bounds, wide, np.full(rows, -1), np.zeros(rows), code, nothing, nothing, nothing)
         hardware, regressor = self._known_hardware(), self.regressors[found]
-        problem = describe(columns, hardware, portable=self.portable)
+        problem = describe(columns, hardware, portable=self.portable, featured=regressor.trees is not None)
         t, outside = regressor.predict(problem.dimensions, problem.special, problem.features, problem.axes)
         low, high = regressor.spread.bounds(t, outside)
         code = np.where(outside > EXTRAPOLATION_OCTAVES, BASES.index(EXTRAPOLATED), BASES.index(IN_RANGE))
@@ -291,7 +294,7 @@ def _groups(labels: Sequence[Array]) -> list[tuple[tuple[str, str, str], Array]]
     code = np.zeros(len(labels[0]), dtype=int)
     names = []
     for label in labels:
-        unique, inverse = np.unique(label, return_inverse=True)
+        unique, inverse = distinct(label)
         code = code * len(unique) + inverse
         names.append(unique)
     groups = []

@@ -37,6 +37,9 @@ FEWEST_FOR_BOUND = 20
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
 OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
+SCREENING_ALPHA, SCREENING_TREES = 1e-3, (40, 12, 0.12)  # of the quick fit that finds rows which contradict the others
+STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, however good the base is elsewhere
+FEWEST_FOR_TERM = 10  # rows in which a term is above 0
 CONTRADICTS = (12.0, 2.5)  # a row is left out when it is so many spreads, and this factor, from what the others say
 BINS = 6  # of predicted time, each with its own interval
 ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many above
@@ -98,6 +101,12 @@ class Spread:
         bin_ = np.searchsorted(self.edges, np.log2(predicted))
         wider = 1 + self.growth * outside
         return self.low[bin_] * wider, self.high[bin_] * wider
+
+    def widened(self, deviation: float) -> Spread:
+        """The same with one more source of error, of that standard deviation, that all layers share."""
+        more = 1.645 * deviation
+        low, high = -np.sqrt(self.low**2 + more**2), np.sqrt(self.high**2 + more**2)
+        return replace(self, low=low, high=high, common=float(np.hypot(self.common, deviation)))
 
     def shared(self, outside: Array) -> Array:
         """Standard deviation of the common part of log(measured / predicted), [rows]."""
@@ -245,6 +254,8 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
     Targets are learnt as they are at the machine's usual speed: how far these layers follow its slow-downs is learnt, too.
     The same rows give the same regressor.
     """
+    contradicting = _contradicting(problem)
+    problem = problem.at(~contradicting)  # nothing that follows knows of them: a corrupt row more changes nothing
     folds, beyond = _folds(problem.config), _beyond(problem)
     terms, alpha, degree = _select(problem, folds, beyond)
     with_trees = learner == "hybrid" and len(problem) >= FEWEST_FOR_RESIDUAL
@@ -254,10 +265,6 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
         problem = replace(problem, target=problem.target / problem.slowdown**exponent)
     tests = [_held_out(problem, terms, alpha, held, with_trees) for held in (folds, *beyond)]
     reach = _reach(problem, tests) if with_trees else 0.0
-    contradicting = _contradicting(problem.target, tests[0].predicted(reach))
-    kept = ~contradicting
-    tests = [test.at(kept) for test in tests]
-    problem = problem.at(kept)
     base = _base(problem, terms, alpha)
     spread = _spread(problem.target, tests, reach)
     regressor = replace(
@@ -271,6 +278,13 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
         measured=np.unique(upper_half(problem.config)),
     )
     return Fitted(regressor, contradicting)
+
+
+def refit(problem: Problem, like: Regressor) -> Regressor:
+    """A regressor of the same terms, alpha and reach, fitted to other rows; its intervals and scores are the old ones."""
+    base = _base(problem, like.terms, like.alpha)
+    trees = _residual(problem, base) if like.trees is not None else None
+    return replace(base, degree=like.degree, trees=trees, reach=like.reach, spread=like.spread, scores=like.scores)
 
 
 def _base(problem: Problem, terms: Sequence[Term], alpha: float) -> Regressor:
@@ -343,7 +357,7 @@ def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) ->
 
     relative = matrix / target[:, None]
     scale = np.sqrt(np.mean(relative**2, axis=0))
-    used = scale > 0
+    used = (scale > 0) & (np.count_nonzero(relative, axis=0) >= min(FEWEST_FOR_TERM, len(relative) // 2))
     scaled = np.asfortranarray(relative[:, used] / scale[used])
     weights = np.zeros((len(alphas), matrix.shape[1]))
     plausible = emphasis = _plausible(scaled) * _importance(target)
@@ -419,13 +433,14 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[li
     return best[1], best[2], best[3]
 
 
-def _residual(problem: Problem, base: Regressor) -> Trees:
+def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:
     t0 = base.base(problem.dimensions, problem.special, len(problem))
     target = np.log(problem.target / t0)
     spread, middle = max(_deviation(target), 0.02), float(np.median(target))
-    target = np.clip(target, middle - OUTLIER * spread, middle + OUTLIER * spread)  # no row may make a leaf of its own
+    widest = max(OUTLIER * spread, STRUCTURE)
+    target = np.clip(target, middle - widest, middle + widest)  # no row may make a leaf of its own
     x = np.column_stack([problem.features, np.log2(t0)])
-    return boost(x, target, _importance(problem.target), (*problem.feature_names, "log2_base"))
+    return boost(x, target, _importance(problem.target), (*problem.feature_names, "log2_base"), size)
 
 
 @dataclass(frozen=True)
@@ -440,12 +455,15 @@ class HeldOut:
         """Base and residual together."""
         return np.asarray(self.base * np.exp(self.residual * _say(self.outside, reach)))
 
-    def at(self, index: Array) -> HeldOut:
-        """Some of the rows."""
-        return HeldOut(self.base[index], self.residual[index], self.outside[index])
 
-
-def _held_out(problem: Problem, terms: Sequence[Term], alpha: float, folds: Array, with_trees: bool) -> HeldOut:
+def _held_out(
+    problem: Problem,
+    terms: Sequence[Term],
+    alpha: float,
+    folds: Array,
+    with_trees: bool,
+    size: tuple[int, int, float] | None = None,
+) -> HeldOut:
     """Every row's prediction by a fit that has not seen its fold; fold -1 is never held out."""
     base, outside = np.full(len(problem), np.nan), np.full(len(problem), np.nan)
     residual = np.zeros(len(problem))
@@ -455,7 +473,7 @@ def _held_out(problem: Problem, terms: Sequence[Term], alpha: float, folds: Arra
         t0 = regressor.base(asked.dimensions, asked.special, len(asked))
         base[folds == fold], outside[folds == fold] = t0, regressor.outside(asked.axes)
         if with_trees:
-            trees = _residual(known, regressor)
+            trees = _residual(known, regressor, size)
             residual[folds == fold] = trees.predict(np.column_stack([asked.features, np.log2(t0)]))
     return HeldOut(base, residual, outside)
 
@@ -490,9 +508,15 @@ def _mean_error(target: Array, predicted: Array) -> float:
     return float(np.mean(np.minimum(np.abs(predicted[held] / target[held] - 1), 2.0)))
 
 
-def _contradicting(target: Array, predicted: Array) -> Array:
+def _contradicting(problem: Problem) -> Array:
     """Rows so far from what all others say of them that they cannot be of the same kind, [rows], bool."""
-    error = np.log(target / predicted)
+    if len(problem) < 3 * FEWEST_ROWS:
+        return np.zeros(len(problem), dtype=bool)
+    terms = [*polynomial(tuple(problem.dimensions), problem.degrees[0]), *(Term(special=n) for n in problem.special)]
+    with_trees = len(problem) >= FEWEST_FOR_RESIDUAL
+    folds = _folds(problem.config) // 2  # five will do
+    others = _held_out(problem, terms, SCREENING_ALPHA, folds, with_trees, SCREENING_TREES)
+    error = np.log(problem.target / others.predicted(1.0))
     error = error - np.median(error)
     spreads, factor = CONTRADICTS
     return np.asarray(np.abs(error) > max(spreads * _deviation(error), np.log(factor)))

@@ -3,8 +3,9 @@
     measured_i = sum_k f_k T_ik     T: what regressor k predicts of network i
     minimise   sum_i (sum_k f_k T_ik / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2
 
-With `tau` by cross-validation, s the noise, g what all have in common. A base that is linear in its weights allows the same
-with the terms of the layers instead of the regressors' sums, where nothing but totals is known.
+With `tau` by cross-validation, s the noise; g is 1, or what all have in common where the layers are another machine's.
+A base that is linear in its weights allows the same with the terms of the layers instead of the regressors' sums, where
+nothing but totals is known.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
     """Factors for the regressors, and how far whole networks still lie from the sum of their layers."""
     keys = list(predictor.regressors)
     shares, estimates = np.zeros((len(totals), len(keys))), []
+    model = np.unique([total.model for total in totals], return_inverse=True)[1]
     for i, total in enumerate(totals):
         found = predictor.estimate(total.layers)
         estimates.append(found)
@@ -121,7 +123,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
         slow = found.slowdown(total.sentinel_s / predictor.sentinel_s) if known and predictor.sentinel_s else 1.0
         time = np.asarray(total.counts) * found.runtime_s * slow / total.runtime_s
         np.add.at(shares[i], found.regressor[found.regressor >= 0], time[found.regressor >= 0])
-    factors, held_out = fit_factors(shares)
+    factors, held_out = fit_factors(shares, model)
     error = np.abs(held_out - 1)
     regressors = {
         key: replace(predictor.regressors[key], factor=predictor.regressors[key].factor * factor)
@@ -131,24 +133,27 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
     return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
 
 
-def fit_factors(shares: Array) -> tuple[Array, Array]:
-    """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys]."""
-    fold = np.arange(len(shares)) % min(FOLDS, len(shares))
+def fit_factors(shares: Array, group: Array | None = None, common: bool = False) -> tuple[Array, Array]:
+    """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys].
+
+    Rows of one group, counted from 0, are held out together; each row is its own where none are given. `common`: what
+    all factors share is learnt, too, rather than taken to be 1.
+    """
+    fold = (np.arange(len(shares)) if group is None else group) % min(FOLDS, len(shares))
     held_out = np.empty((len(TAUS), len(shares)))
     for i, tau in enumerate(TAUS):
         for f in np.unique(fold):
-            held_out[i, fold == f] = shares[fold == f] @ _ridge(shares[fold != f], tau)
+            held_out[i, fold == f] = shares[fold == f] @ _ridge(shares[fold != f], tau, common)
     costs = np.minimum(np.abs(held_out - 1), 0.5)
     best = int(np.argmin(costs.mean(axis=1)))
     doubt = np.std(costs - costs[best], axis=1) / np.sqrt(len(shares))
     chosen = int(np.flatnonzero(costs.mean(axis=1) <= costs[best].mean() + doubt)[0])  # the tightest that is as good
-    return _ridge(shares, TAUS[chosen]), held_out[chosen]
+    return _ridge(shares, TAUS[chosen], common), held_out[chosen]
 
 
-def _ridge(shares: Array, tau: float) -> Array:
+def _ridge(shares: Array, tau: float, shared: bool) -> Array:
     """Factors of least squares with a pull to the common one; rows far off lose weight."""
-    sums = shares.sum(axis=1)
-    common = float(np.clip(np.exp(np.median(-np.log(sums))), *FACTORS))
+    common = float(np.clip(np.exp(np.median(-np.log(shares.sum(axis=1)))), *FACTORS)) if shared else 1.0
     scaled, weight = shares * common, np.ones(len(shares))
     delta = np.zeros(shares.shape[1])
     for _ in range(3):

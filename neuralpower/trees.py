@@ -14,8 +14,11 @@ import numpy as np
 
 Array = np.ndarray
 
-SIZES = ((0, 120, 16), (3000, 200, 48), (12000, 300, 64))  # from so many rows on: trees, leaves of each
-LEARNING_RATE = 0.08
+SIZES = (
+    (0, 120, 16, 0.08),
+    (3000, 200, 48, 0.08),
+    (12000, 400, 64, 0.15),
+)  # rows and more: trees, leaves, learning rate
 FEWEST_IN_LEAF = 5
 CHUNK = 4096  # rows evaluated at a time, so that they stay in the cache
 
@@ -89,16 +92,33 @@ def _leaves(feature: Array, right: Array, root: int) -> tuple[list[int], list[tu
     return leaves, inner
 
 
-def boost(x: Array, target: Array, weight: Array, features: Sequence[str]) -> Trees:
-    """Trees for the squared error of `target` [rows] given x [rows, features]; the same rows give the same trees."""
+def right_children(feature: Array) -> Array:
+    """The right child of every inner node, -1 for leaves, from the nodes' features in preorder (-1: a leaf)."""
+    right = np.full(len(feature), -1)
+    waiting: list[int] = []  # inner nodes whose right child is still to come
+    for node in range(len(feature)):
+        if node and feature[node - 1] < 0 and waiting:  # after a leaf comes the right child of the latest that waits
+            right[waiting.pop()] = node
+        if feature[node] >= 0:
+            waiting.append(node)
+    return right
+
+
+def boost(
+    x: Array, target: Array, weight: Array, features: Sequence[str], size: tuple[int, int, float] | None = None
+) -> Trees:
+    """Trees for the squared error of `target` [rows] given x [rows, features]; the same rows give the same trees.
+
+    `size`: how many, leaves of each, learning rate; by the number of rows where not given.
+    """
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
 
-    trees, leaves = next((t, n) for rows, t, n in reversed(SIZES) if len(target) >= rows)
+    trees, leaves, rate = size or next(rest for rows, *rest in reversed(SIZES) if len(target) >= rows)
     model = HistGradientBoostingRegressor(
         max_iter=trees,
         max_leaf_nodes=leaves,
-        learning_rate=LEARNING_RATE,
+        learning_rate=rate,
         min_samples_leaf=FEWEST_IN_LEAF,
         early_stopping=False,
         random_state=0,

@@ -31,6 +31,7 @@ ORDER = (
     "codec",
     "totals",
     "learn",
+    "calibrate",
     "compose",
     "evaluate",
     "report",

@@ -9,7 +9,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from neuralpower import regress
 from neuralpower.layers.base import scramble
 from neuralpower.regress import Problem, Regressor, Term, evaluate_terms, polynomial
-from neuralpower.trees import flatten
+from neuralpower.trees import flatten, right_children
 
 
 def problem(rows: int, seed: int = 0, noise: float = 0.0, low: float = 1, high: float = 1024) -> Problem:
@@ -149,3 +149,12 @@ def test_a_fit_is_the_same_each_time() -> None:
     first, second = fit(problem(120, noise=0.1)), fit(problem(120, noise=0.1))
     assert first.terms == second.terms
     assert np.array_equal(first.weights, second.weights)
+
+
+def test_right_children_follow_from_the_order_of_the_nodes() -> None:
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(600, 4))
+    model = HistGradientBoostingRegressor(max_iter=20, max_leaf_nodes=17, min_samples_leaf=2).fit(x, x[:, 0] * x[:, 1])
+    trees = flatten(model, 0.0, "abcd")
+    assert (trees.right >= 0).sum() > 100
+    assert np.array_equal(right_children(trees.feature), trees.right)

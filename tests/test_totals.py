@@ -6,19 +6,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from test_predictor import dataset, fresh, seconds
 
 from neuralpower.dataset import Dataset
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.learn import train
 from neuralpower.totals import fit_factors, read_totals
+from tests.test_predictor import dataset, fresh, seconds
 
 
-def network_rows(
-    count: int, factor: dict[str, float], seed: int = 0, kinds: tuple[str, ...] = ("linear", "softmax")
-) -> pd.DataFrame:
-    """Networks of five to forty calls, whose layers take `factor` times what they take alone."""
+def network_rows(count: int, factor: dict[str, float], seed: int = 0) -> pd.DataFrame:
+    """Networks of eight to eighty calls, whose layers take `factor` times what they take alone."""
+    kinds = tuple(factor)
     generator = np.random.default_rng(seed)
     pools = {kind: fresh(kind) for kind in kinds}
     rows = []

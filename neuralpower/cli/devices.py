@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import typer
 
-from neuralpower.devices.spec import KEYS, DeviceSpec, find_spec, known_specs, read_spec
+from neuralpower.devices.spec import KEYS, DeviceSpec, known_specs, read_spec, spec_of
 from neuralpower.errors import InputError
 
 
@@ -24,8 +23,7 @@ def devices(
     if specs:
         _list_specs([read_spec(path) for path in known_specs().values()], as_json)
     elif spec is not None:
-        in_a_file = spec.endswith(".json") or Path(spec).is_file()
-        _show_spec(read_spec(spec) if in_a_file else find_spec(spec), as_json)
+        _show_spec(spec_of(spec), as_json)
     else:
         _show_machine(as_json)
 

@@ -19,6 +19,9 @@ def predict(
     seq_len: int | None = typer.Option(None, help="Tokens per sample."),
     input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
     dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    device_spec: str | None = typer.Option(
+        None, help="Of a predictor of several devices: a known device, or a spec sheet."
+    ),
     phase: str = typer.Option("forward", help="forward."),
     by: str = typer.Option("kind", help="Rows of the table: layer, kind or module."),
     depth: int = typer.Option(3, help="Names of a module's path that --by module tells apart."),
@@ -43,10 +46,14 @@ def predict(
     shape = options.shape(input_shape)
 
     from neuralpower.codec import default_predictor, load
+    from neuralpower.devices.spec import spec_of
     from neuralpower.evaluate import Case, predict_case
     from neuralpower.report.tables import prediction_csv, prediction_table
 
     learnt = load(predictor) if predictor else default_predictor(read_cpu().slug)
+    if device_spec is not None:
+        spec = spec_of(device_spec)
+        learnt = learnt.on(spec.hardware(), spec.name)
     learnt.check(options.dtype(dtype), phase)
     case = Case(model, batch_size, seq_len, shape, options.dtype(dtype))
     prediction, _ = predict_case(case, learnt)

@@ -158,6 +158,11 @@ def read_spec(path: str | Path) -> DeviceSpec:
     return _Reader(path).spec(data)
 
 
+def spec_of(name: str) -> DeviceSpec:
+    """A user's sheet where the name is a file's, else the shipped one; raises InputError."""
+    return read_spec(name) if name.endswith(".json") or Path(name).is_file() else find_spec(name)
+
+
 def known_hardware(name: str) -> Hardware | None:
     """Of the shipped sheet of that name; None where there is none."""
     try:

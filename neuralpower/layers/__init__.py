@@ -8,5 +8,7 @@ from neuralpower.layers.registry import BY_OPERATOR, KINDS, layer_kind
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
+for _name in sorted(KINDS):  # whichever file imports which
+    KINDS[_name] = KINDS.pop(_name)
 
 __all__ = ["BY_OPERATOR", "KINDS", "Bytes", "Call", "Draw", "Hardware", "Layer", "columns_of", "layer_kind"]

@@ -207,7 +207,7 @@ class Layer(ABC):
         """Bytes per element."""
         if isinstance(self.dtype, str):
             return ITEMSIZE[self.dtype]
-        names, inverse = np.unique(self.dtype, return_inverse=True)  # the layer is a table's columns
+        names, inverse = distinct(self.dtype)  # the layer is a table's columns
         return np.array([ITEMSIZE[str(name)] for name in names], dtype=np.float64)[inverse]
 
     @property
@@ -298,6 +298,13 @@ def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
     return columns
 
 
+def distinct(labels: np.ndarray) -> tuple[Any, Any]:
+    """(different labels, position of each row's label among them); fast where all are equal, as within a regressor."""
+    if len(labels) and (labels == labels[0]).all():
+        return labels[:1], np.zeros(len(labels), dtype=np.intp)
+    return np.unique(labels, return_inverse=True)
+
+
 def take(columns: L, index: np.ndarray) -> L:
     """Some rows of a table's columns."""
     part = object.__new__(type(columns))
@@ -312,8 +319,8 @@ def fingerprint(columns: Layer) -> np.ndarray:
     for name in columns.field_names():
         values = np.asarray(getattr(columns, name))
         if values.dtype.kind not in "biuf":
-            words, inverse = np.unique(values.astype(str), return_inverse=True)
-            values = np.array([zlib.crc32(word.encode()) for word in words])[inverse]
+            words, inverse = distinct(values)
+            values = np.array([zlib.crc32(str(word).encode()) for word in words])[inverse]
         mixed = scramble(mixed + values.astype(np.int64).astype(np.uint64))
     return mixed
 
@@ -343,7 +350,7 @@ def peak_flops(layer: Any, hardware: Hardware) -> Any:
     """FLOP/s of the layer's dtype at best, 1 where not known; an array where the layer is a table's columns."""
     if isinstance(layer.dtype, str):
         return hardware.peak_flops_per_s.get(layer.dtype, 1.0)
-    names, inverse = np.unique(layer.dtype, return_inverse=True)
+    names, inverse = distinct(layer.dtype)
     return np.array([hardware.peak_flops_per_s.get(str(name), 1.0) for name in names])[inverse]
 
 

@@ -18,6 +18,8 @@ TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128
 FEATURED = ((32, 32), (64, 64), (128, 64), (128, 128), (256, 128))
 CACHE_STEPS = (1, 4, 16, 64, 256, 1024)  # an operand of so many times the cache
 INNER_STEPS = (256, 1024, 4096, 16384)
+HIDDEN = (5e-6, 10e-6, 20e-6, 40e-6, 80e-6)  # seconds of work that the host's launch hides
+FEW_ROWS = 16
 WORK_STEPS = (34, 36, 38, 40)  # log2 of FLOP: libraries take other kernels for very large products
 
 
@@ -27,13 +29,22 @@ def product_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: A
     moved = layer.bytes()
     total = moved.input + moved.weights + moved.output
     work = 2 * b * m * n * k
+    # quantised to 8 bits: the left operand is read wide, scaled and written first, by calls that outlast small products
+    short = size < 2
+    scaled = 4 * b * m * k * short / memory
     terms = {
         "flops": work / peak,
         "bytes": total / memory,
         "output_bytes": moved.output / memory,
         "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
         "flops_at_power_limit": hardware.flops_at_power_limit(work),
+        "scaled_bytes": scaled,
+        "scaled_calls": 1.0 * short,
+        "scaled_calls_many_rows": 1.0 * short * (m > FEW_ROWS),
+        "scaled_calls_padded": 1.0 * short * (m > FEW_ROWS) * (m % 4 > 0),
     }
+    for step in HIDDEN:
+        terms[f"beyond_{step * 1e6:g}_us"] = past(work / peak + total / memory + scaled, step)
     for x, y in TILES:
         tiles, waves = _tiles(hardware, b, m, n, x, y)
         name = f"{x}x{y}"

@@ -1,0 +1,263 @@
+"""NeuSight's measurements: kernels and whole networks, predicted by neuralpower beside simpler and published predictors.
+
+python -m benchmarks.neusight PATH [--save FOLDER] [--without-portable]
+
+PATH holds neusight/ (see benchmarks/peers.py). One predictor per GPU learns from that GPU's training rows, a portable one
+from all five; that takes half an hour on two cores. Nothing is chosen by an error on test rows or measured networks.
+Prints Markdown tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks import graphs
+from benchmarks.peers import MODELS, REPORTED, TRAINED, Point, device_meta, kernels, points, write_dataset
+from neuralpower.codec import save
+from neuralpower.dataset import read_dataset
+from neuralpower.devices.spec import find_spec
+from neuralpower.layers import KINDS, Hardware, Layer
+from neuralpower.layers.base import as_columns
+from neuralpower.learn import hardware_from, train
+from neuralpower.predictor import Predictor
+
+Array = np.ndarray
+
+FAMILIES = {
+    "linear": ("linear",),
+    "batched matmul": ("matmul",),
+    "element-wise": ("elementwise", "activation"),
+    "softmax": ("softmax",),
+    "layer norm": ("norm",),
+}
+SHIPPED = ("nvidia-a100-pcie-40gb", "nvidia-v100-pcie-32gb", "nvidia-t4", "nvidia-p100-pcie-16gb")
+CONTRADICTORY = ("Tesla P4", "linear")  # its training and test rows do not describe the same machine
+METHODS = ("neuralpower", "NeuSight", "Li et al.", "Habitat", "Roofline")  # all but the first as NeuSight printed them
+
+
+def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
+    """The layers of a table's rows, as columns."""
+    columns: dict[str, Any] = {name: [value] * len(table) for name, value in KINDS[kind].defaults().items()}
+    given = {name: table[name].to_numpy() for name in KINDS[kind].field_names() if name in table}
+    return as_columns(KINDS[kind], columns | given)
+
+
+def work(columns: Layer, rows: int) -> tuple[Array, Array]:
+    """(FLOP, bytes) of each row."""
+    flops, moved = columns.flops(), columns.bytes()
+    return np.broadcast_to(flops, rows), np.broadcast_to(moved.input + moved.weights + moved.output, rows)
+
+
+def roofline(columns: Layer, rows: int, hardware: Hardware) -> Array:
+    """Seconds at the device's peaks."""
+    flops, moved = work(columns, rows)
+    return np.maximum(flops / hardware.peak_flops_per_s["float32"], moved / hardware.memory_bytes_per_s)
+
+
+def flops_only(train_flops: Array, train_s: Array, flops: Array) -> Array:
+    """Seconds per FLOP with the least mean absolute percentage error on the training rows: a weighted median."""
+    ratio = train_s / train_flops
+    order = np.argsort(ratio)
+    weight = np.cumsum(1 / ratio[order])
+    return np.asarray(flops * ratio[order][np.searchsorted(weight, weight[-1] / 2)])
+
+
+def original(known: Layer, known_s: Array, asked: Layer) -> Array:
+    """NeuralPower as it was published: a Lasso of a polynomial up to degree 3, FLOP and bytes, on seconds, ten folds."""
+    from sklearn.linear_model import LassoCV
+    from sklearn.model_selection import KFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+    def variables(columns: Layer, rows: int) -> tuple[Array, Array]:
+        return np.column_stack([getattr(columns, name) for name in columns.dimensions]), np.column_stack(
+            work(columns, rows)
+        )
+
+    best: tuple[float, Array] | None = None
+    for degree in (1, 2, 3):
+        power = PolynomialFeatures(degree, include_bias=False)
+        x, special = variables(known, len(known_s))
+        model = make_pipeline(StandardScaler(), LassoCV(cv=KFold(10, shuffle=True, random_state=0), max_iter=5000))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the polynomial's columns are nearly collinear
+            model.fit(np.hstack([power.fit_transform(x), special]), known_s)
+        error = float(model[-1].mse_path_.mean(axis=1).min())
+        x, special = variables(asked, len(np.atleast_1d(asked.dtype)))
+        if best is None or error < best[0]:
+            best = error, model.predict(np.hstack([power.transform(x), special]))
+    assert best is not None
+    return best[1]
+
+
+def baselines(known: pd.DataFrame, asked: pd.DataFrame, kind: str) -> dict[str, Array]:
+    """Seconds of the asked rows by the simpler predictors, fitted per operation on rows of the same GPU."""
+    found = {"FLOPs only": np.full(len(asked), np.nan), "original": np.full(len(asked), np.nan)}
+    for operation in asked.op.unique():
+        before, index = known[(known.op == operation) & (known.runtime_s > 0)], (asked.op == operation).to_numpy()
+        columns = [columns_of_table(kind, some) for some in (before, asked[index])]
+        seconds = before.runtime_s.to_numpy()
+        flops = [work(part, len(some))[0] for part, some in zip(columns, (before, asked[index]), strict=True)]
+        found["FLOPs only"][index] = flops_only(flops[0], seconds, flops[1])
+        found["original"][index] = original(columns[0], seconds, columns[1])
+    return found
+
+
+def kernel_errors(root: Path, device: str, predictor: Predictor) -> dict[str, dict[str, float]]:
+    """By method: mean absolute percentage error on a device's test rows of each family, and share in the interval."""
+    hardware = hardware_from(device_meta(root, device))
+    known, asked = (kernels(root / f"kernels_{part}.parquet", device) for part in ("train", "test"))
+    errors: dict[str, dict[str, list[Array]]] = {}
+    inside = []
+    for family, kinds in FAMILIES.items():
+        for kind in set(kinds) & set(asked):
+            table = asked[kind]
+            seconds, columns = table.runtime_s.to_numpy(), columns_of_table(kind, table)
+            estimates = predictor.estimate_columns(columns)
+            predicted = {"neuralpower": estimates.runtime_s, "roofline": roofline(columns, len(table), hardware)}
+            if device in TRAINED:
+                predicted |= baselines(known[kind], table, kind)
+            for method, value in predicted.items():
+                errors.setdefault(method, {}).setdefault(family, []).append(100 * np.abs(value / seconds - 1))
+            if (device, kind) != CONTRADICTORY:
+                inside.append((estimates.low_s <= seconds) & (seconds <= estimates.high_s))
+    means = {method: {f: float(np.mean(np.concatenate(e))) for f, e in by.items()} for method, by in errors.items()}
+    means["neuralpower"]["in interval"] = 100 * float(np.mean(np.concatenate(inside)))
+    return means
+
+
+def print_kernels(root: Path, title: str, devices: Iterable[str], predictor_of: Callable[[str], Predictor]) -> None:
+    """One table of all devices: methods against families."""
+    columns = (*FAMILIES, "in interval")
+    print(f"\n{title}\n\n| GPU | predictor | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
+    for device in devices:
+        for method, means in kernel_errors(root, device, predictor_of(device)).items():
+            cells = [f"{means[column]:.1f}" if column in means else "" for column in columns]
+            print(f"| {device} | {method} | {' | '.join(cells)} |", flush=True)
+
+
+def layers_of(root: Path, point: Point, mode: str) -> tuple[Layer, ...]:
+    """What the point's network did while it was measured."""
+    stem, length = MODELS[point.model]
+    config = root / "DLmodel_configs" / f"{stem}.json"
+    if mode == "train":
+        return graphs.training_step(config, point.batch_size, length)
+    return graphs.forward(config, mode, point.batch_size, length)
+
+
+def print_networks(
+    root: Path, title: str, mode: str, asked: Sequence[Point], predictor_of: Callable[[str], Predictor]
+) -> pd.DataFrame:
+    """One row per network. Back come absolute percentage errors, a column per method, and `inside` the interval."""
+    print(f"\n{title}\n\n| GPU | network | batch | measured, ms | predicted, ms | {' | '.join(METHODS)} |")
+    print(f"|{'---|' * (5 + len(METHODS))}")
+    found = []
+    for device in dict.fromkeys(point.device for point in asked):
+        some = [point for point in asked if point.device == device]
+        totals = predictor_of(device).predict_many([layers_of(root, point, mode) for point in some])
+        for point, value, low, high in zip(some, totals.value, totals.low, totals.high, strict=True):
+            error = 100 * (value / point.measured_s - 1)
+            others = " | ".join(f"{point.errors[method]:.1f}" for method in METHODS[1:])
+            times = f"{1e3 * point.measured_s:.1f} | {1e3 * value:.1f}"
+            print(f"| {device} | {point.model} | {point.batch_size} | {times} | {error:+.1f} | {others} |", flush=True)
+            found.append({METHODS[0]: abs(error), **point.errors, "inside": low <= point.measured_s <= high})
+    return pd.DataFrame(found)
+
+
+def print_summary(results: Mapping[str, pd.DataFrame]) -> None:
+    """Mean and median of every method over each set of networks."""
+    print("\nAll networks: mean / median absolute percentage error, and how many lie in neuralpower's 90 % interval.\n")
+    print(f"| networks | n | {' | '.join(METHODS)} | in interval |\n|{'---|' * (3 + len(METHODS))}")
+    for name, errors in results.items():
+        cells = [f"{errors[method].mean():.1f} / {errors[method].median():.1f}" for method in METHODS]
+        print(f"| {name} | {len(errors)} | {' | '.join(cells)} | {int(errors.inside.sum())} |")
+
+
+def fitted(folders: Iterable[Path], name: str) -> Predictor:
+    """A predictor of the datasets in these folders."""
+    return dataclasses.replace(train([read_dataset(folder) for folder in folders], jobs=2).predictor, name=name)
+
+
+def main() -> None:
+    """Train, then print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, nargs="?", help="the folder that holds neusight/")
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="write the trained predictors there")
+    parser.add_argument("--without-portable", action="store_true", help="leave out what needs the portable predictor")
+    given = parser.parse_args()
+    if given.path is None:
+        print("benchmarks.neusight needs a folder that holds NeuSight's measurements: left out")
+        return
+    root = given.path / "neusight"
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = {device: write_dataset(root, device, Path(temporary)) for device in TRAINED}
+        predictors = {device: fitted([folder], folder.name) for device, folder in folders.items()}
+        portable = None if given.without_portable else fitted(folders.values(), "nvidia-float32")
+    if given.save:
+        given.save.mkdir(parents=True, exist_ok=True)
+        for predictor in predictors.values():
+            if predictor.name in SHIPPED:
+                save(predictor, given.save / f"{predictor.name}.json")
+    inference = list(points(root, "inf"))
+    unseen = [device for device in REPORTED if device not in TRAINED]
+
+    def predictor_of(device: str) -> Predictor:
+        if device in predictors or portable is None:
+            return predictors[device]
+        return portable.on(hardware_from(device_meta(root, device)), find_spec(device).slug)
+
+    print_kernels(
+        root,
+        "Kernels, same device: mean absolute percentage error on each GPU's test rows, which no fit has seen; the predictor\n"
+        "and the fitted baselines learnt from that GPU's training rows. Tesla P4's two collections of linear layers\n"
+        "contradict each other. Last column: share of test rows (without those) in the predicted 90 % interval.",
+        TRAINED,
+        predictor_of,
+    )
+    same = print_networks(
+        root,
+        "Networks, inference, same device: the predictor has learnt kernels of that GPU and seen no network. Error in percent\n"
+        "of the whole network's time; those of the others, absolute, as NeuSight printed them.",
+        "inf",
+        [point for point in inference if point.device in TRAINED],
+        predictor_of,
+    )
+    results = {"inference, same device": same}
+    if portable is not None:
+        print_kernels(
+            root,
+            "Kernels, zero-shot: the same errors of one portable predictor of the five GPUs above, on GPUs that it knows from\n"
+            "their data sheets alone.",
+            unseen,
+            predictor_of,
+        )
+        zero = print_networks(
+            root,
+            "Networks, inference, zero-shot: the portable predictor, on GPUs that it knows from their data sheets alone.",
+            "inf",
+            [point for point in inference if point.device in unseen],
+            predictor_of,
+        )
+        results |= {"inference, zero-shot": zero, "inference, all": pd.concat([same, zero])}
+        results["training"] = print_networks(
+            root,
+            "Networks, training step (forward and backward): the V100's own predictor, zero-shot for the others. No backward\n"
+            "pass of a kernel was measured; they are made of forward passes (`Layer.backward`).",
+            "train",
+            list(points(root, "train")),
+            predictor_of,
+        )
+    print_summary(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""A predictor of one machine adapted to another of its class: a few dozen layers measured there, factors learnt from them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from neuralpower.collect.plan import draw
+from neuralpower.collect.presets import PRESETS, Preset
+from neuralpower.errors import DeviceError, InputError
+from neuralpower.layers import KINDS, Layer
+from neuralpower.measure import ROUNDS, Sentinel, Timing, time_calls
+from neuralpower.predictor import NINETY, Predictor
+from neuralpower.totals import fit_factors
+
+FEWEST_SAMPLES = 10
+BATCH = 25  # layers that are timed in turn
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The adapted predictor, and mean absolute errors of the measured layers, each by a fit that had not seen it."""
+
+    predictor: Predictor
+    rows: int
+    before: float
+    after: float
+
+
+def check(predictor: Predictor, samples: int) -> None:
+    """Raise InputError unless the predictor can be calibrated on a CPU by so many layers."""
+    if samples < FEWEST_SAMPLES:
+        raise InputError(f"samples {samples}: {FEWEST_SAMPLES} or more are needed; the default is 50")
+    if predictor.hardware is None or predictor.hardware.accelerator:
+        raise InputError(
+            f"predictor {predictor.name!r} was learnt on {predictor.device}, an accelerator, and this machine is a CPU: "
+            "factors do not lead from one class to the other; choose a predictor of a CPU"
+        )
+
+
+def calibration_layers(predictor: Predictor, samples: int, seed: int = 0) -> list[Layer]:
+    """Layers of the kinds that it knows, in its dtype, as many of each as a sweep would have; at least one of each."""
+    preset: Preset = PRESETS["quick"]
+    kinds = [KINDS[name] for name in predictor.kinds]
+    shares = sum(kind.sweep_share for kind in kinds)
+    layers: list[Layer] = []
+    for kind in sorted(kinds, key=lambda kind: -kind.sweep_share):
+        for layer in draw(kind, max(round(samples * kind.sweep_share / shares), 1), seed, preset):
+            if layer.dtype in (*predictor.dtypes, "float32"):
+                layers.append(replace(layer, dtype=predictor.dtypes[0]))
+    return layers[:samples]
+
+
+def measure_layers(
+    layers: Sequence[Layer], seed: int = 0, show: Callable[[str], None] = lambda text: None
+) -> tuple[list[Layer], list[Timing]]:
+    """Those that could be timed on this CPU, with their times; the process must have been prepared."""
+    generator, sentinel = random.Random(seed), Sentinel().settle()
+    torch.manual_seed(seed)
+    kept: list[Layer] = []
+    timings: list[Timing] = []
+    shuffled = generator.sample(list(layers), len(layers))
+    for start in range(0, len(shuffled), BATCH):
+        batch = shuffled[start : start + BATCH]
+        show(f"measuring layers {start + 1} to {start + len(batch)} of {len(layers)}")
+        calls = [layer.build(torch.device("cpu")) for layer in batch]
+        for layer, timing in zip(batch, time_calls(calls, sentinel, generator, rounds=ROUNDS), strict=True):
+            if isinstance(timing, Timing):
+                kept.append(layer)
+                timings.append(timing)
+    return kept, timings
+
+
+def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[Timing], device: str) -> Calibration:
+    """Factors per regressor, pulled to a common one; intervals widen where the machines differ in more than factors.
+
+    Raises:
+        DeviceError: fewer than FEWEST_SAMPLES layers were measured.
+    """
+    if len(layers) < FEWEST_SAMPLES:
+        raise DeviceError(f"{len(layers)} layers could be measured here, {FEWEST_SAMPLES} are needed")
+    estimates = predictor.estimate(layers)
+    sentinel_s = float(np.median([timing.sentinel_s for timing in timings]))
+    slow = np.array([timing.sentinel_s / sentinel_s for timing in timings]) ** estimates.exponent
+    measured = np.array([timing.runtime_s for timing in timings]) / slow
+    keys = list(predictor.regressors)
+    shares = np.zeros((len(layers), len(keys)))
+    known = estimates.regressor >= 0
+    shares[np.flatnonzero(known), estimates.regressor[known]] = (estimates.runtime_s / measured)[known]
+    shares, measured = shares[known], measured[known]
+    factors, held_out = fit_factors(shares, common=True)
+    error = -np.log(held_out)
+    expected = np.log(estimates.high_s / estimates.low_s)[known] / 2 / NINETY
+    system = float(np.sqrt(max(np.median(error**2) / 0.455 - np.median(expected) ** 2, 0.0)))  # 0.455: median of chi^2
+    regressors = {
+        key: replace(r, factor=r.factor * factor, measured=None, spread=r.spread.widened(system))
+        for (key, r), factor in zip(predictor.regressors.items(), factors.tolist(), strict=True)
+    }
+    about = {**predictor.dataset, "calibrated_from": predictor.name, "calibrated_with": int(known.sum())}
+    adapted = replace(predictor, device=device, regressors=regressors, sentinel_s=sentinel_s, dataset=about)
+    before = float(np.mean(np.abs(shares.sum(axis=1) - 1)))
+    return Calibration(adapted, int(known.sum()), before, float(np.mean(np.abs(held_out - 1))))

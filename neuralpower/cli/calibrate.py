@@ -1,0 +1,45 @@
+"""`neuralpower calibrate`: a predictor of another machine, adapted to this one by a few dozen measured layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import typer
+
+
+def calibrate(
+    source: str = typer.Option(..., "--from", help="Name or file of a predictor of the same class of device."),
+    samples: int = typer.Option(50, help="Layers to measure here."),
+    seed: int = typer.Option(0, help="Of the choice of layers."),
+    out: Path | None = typer.Option(None, help="The predictor file; models/THIS-MACHINE.json by default."),
+) -> None:
+    """Adapt a predictor to this machine within two minutes, and say what that gained."""
+    from neuralpower import calibrate as calibration
+    from neuralpower.codec import load, save
+    from neuralpower.dataset import replace_file
+    from neuralpower.devices.host import read_cpu
+    from neuralpower.measure import prepare_process
+    from neuralpower.report.cards import predictor_card
+
+    given = load(source)
+    calibration.check(given, samples)
+    cpu = read_cpu()
+    target = out or Path("models") / f"{cpu.slug}.json"
+    prepare_process(cpu.cores)
+    layers = calibration.calibration_layers(given, samples, seed)
+    measured = calibration.measure_layers(layers, seed, show=lambda text: print(text, file=sys.stderr))
+    result = calibration.calibrate(given, *measured, device=cpu.name)
+    adapted = dataclasses.replace(result.predictor, name=target.stem)
+    save(adapted, target)
+    replace_file(target.with_suffix(".md"), predictor_card(adapted))
+    print(
+        f"{result.rows} layers: mean error {result.before:.1%} before, {result.after:.1%} after (of layers held out)\n"
+        f"predictor: {target}"
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("calibrate")(calibrate)

@@ -1,0 +1,72 @@
+"""A predictor moved to another machine by a few measured layers."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from neuralpower import calibrate as calibration
+from neuralpower.errors import DeviceError, InputError
+from neuralpower.layers import Hardware
+from neuralpower.learn import train
+from neuralpower.measure import Timing
+from neuralpower.predictor import Predictor
+from tests.test_predictor import dataset, fresh, seconds
+
+KINDS = ["linear", "norm", "softmax", "activation"]
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return dataclasses.replace(train(dataset(KINDS), jobs=1).predictor, name="here")
+
+
+def timing(runtime_s: float, sentinel_s: float = 1e-3) -> Timing:
+    return Timing((runtime_s,) * 9, runtime_s, sentinel_s, 1.0, 0.0, 0.0, 0.0)
+
+
+def test_a_machine_of_half_the_speed_is_found(predictor: Predictor) -> None:
+    layers = calibration.calibration_layers(predictor, 50)
+    assert 40 <= len(layers) <= 50
+    assert {layer.kind for layer in layers} == set(KINDS)
+    result = calibration.calibrate(predictor, layers, [timing(2 * seconds(layer)) for layer in layers], "there")
+    asked = [layer for kind in KINDS for layer in fresh(kind)]
+    ratio = result.predictor.estimate(asked).runtime_s / predictor.estimate(asked).runtime_s
+    assert np.median(ratio) == pytest.approx(2, rel=0.05)
+    assert result.after < 0.2 * result.before
+    assert (result.predictor.device, result.predictor.dataset["calibrated_from"]) == ("there", "here")
+
+
+def test_kinds_that_slow_down_apart_get_factors_apart_and_intervals_that_hold(predictor: Predictor) -> None:
+    layers = calibration.calibration_layers(predictor, 120, seed=2)
+    slow = {"linear": 3.0, "norm": 1.5, "softmax": 1.5, "activation": 1.2}
+    generator = np.random.default_rng(0)
+    timings = [timing(slow[la.kind] * seconds(la) * float(np.exp(0.1 * generator.normal()))) for la in layers]
+    learnt = calibration.calibrate(predictor, layers, timings, "there").predictor
+    for kind in ("linear", "activation"):
+        asked = fresh(kind)
+        ratio = learnt.estimate(asked).runtime_s / [seconds(layer) for layer in asked]
+        assert np.median(ratio) == pytest.approx(slow[kind], rel=0.15)
+    asked = [layer for kind in KINDS for layer in fresh(kind)]
+    measured = np.array([slow[la.kind] * seconds(la) * np.exp(0.1 * generator.normal()) for la in asked])
+    found = learnt.estimate(asked)
+    assert 0.75 <= np.mean((found.low_s <= measured) & (measured <= found.high_s)) <= 1.0
+    assert set(found.basis) <= {"in-range", "extrapolated"}  # nothing of this machine was measured before
+
+
+def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
+    gpu = dataclasses.replace(predictor, hardware=Hardware(accelerator=True), device="NVIDIA H200")
+    with pytest.raises(InputError, match="NVIDIA H200, an accelerator, and this machine is a CPU"):
+        calibration.check(gpu, 50)
+    with pytest.raises(InputError, match="samples 3: 10 or more are needed"):
+        calibration.check(predictor, 3)
+    with pytest.raises(DeviceError, match="2 layers could be measured here"):
+        layers = fresh("softmax")[:2]
+        calibration.calibrate(predictor, layers, [timing(1.0)] * 2, "there")
+
+
+def test_layers_are_really_timed(predictor: Predictor) -> None:
+    layers = fresh("softmax")[:3]
+    kept, timings = calibration.measure_layers(layers)
+    assert sorted(map(str, kept)) == sorted(map(str, layers))
+    assert all(t.runtime_s > 0 and len(t.samples_s) == 9 for t in timings)

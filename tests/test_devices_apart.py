@@ -1,0 +1,169 @@
+"""Predictors of accelerators: terms at the device's peaks, one predictor for several devices, and for one never seen."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neuralpower.codec import load, save
+from neuralpower.collect.plan import draw
+from neuralpower.collect.presets import PRESETS
+from neuralpower.dataset import Dataset, screen
+from neuralpower.devices.spec import find_spec
+from neuralpower.errors import DatasetError, PredictorError
+from neuralpower.layers import KINDS, Hardware, Layer
+from neuralpower.learn import hardware_from, train
+from neuralpower.predictor import Predictor
+
+PEAKS = {"small": (4e12, 2e11, 20), "middle": (1e13, 6e11, 60), "large": (2e13, 1.2e12, 100)}
+UNSEEN = (3e13, 2e12, 120)
+
+
+def meta(name: str) -> dict[str, object]:
+    flops, memory, cores = PEAKS[name]
+    hardware = {
+        "accelerator": True,
+        "cores": cores,
+        "peak_flops_per_s": {"float32": flops},
+        "memory_bytes_per_s": memory,
+    }
+    return {"schema": 1, "device": name, "hardware": hardware}
+
+
+def seconds(layer: Layer, peaks: tuple[float, float, int]) -> float:
+    """8 us a call, then 80 % of the peak FLOP/s and 70 % of the bandwidth, one after the other."""
+    return 8e-6 + layer.flops() / (0.8 * peaks[0]) + sum(layer.bytes()) / (0.7 * peaks[1])
+
+
+def layers(kind: str, count: int, seed: int = 0) -> list[Layer]:
+    return list(draw(KINDS[kind], count, seed, PRESETS["standard"]))
+
+
+def dataset(name: str, kinds: tuple[str, ...] = ("linear", "softmax"), count: int = 120) -> Dataset:
+    rows = {
+        kind: [{**la.to_row(), "runtime_s": seconds(la, PEAKS[name])} for la in layers(kind, count)] for kind in kinds
+    }
+    return Dataset(Path(name), meta(name), {kind: pd.DataFrame(some) for kind, some in rows.items()})
+
+
+@pytest.fixture(scope="module")
+def portable() -> Predictor:
+    learnt = train([dataset(name) for name in PEAKS], jobs=1).predictor
+    return dataclasses.replace(learnt, name="several")
+
+
+def unseen() -> Hardware:
+    flops, memory, cores = UNSEEN
+    return Hardware(
+        accelerator=True, cores=cores, peak_flops_per_s={"float32": flops}, memory_bytes_per_s=memory, l2_bytes=2**20
+    )
+
+
+def test_a_device_never_seen_is_predicted_from_its_peaks(portable: Predictor, tmp_path: Path) -> None:
+    file = tmp_path / "several.json"
+    save(portable, file)
+    for predictor in (portable, load(file)):
+        there = predictor.on(unseen(), "unseen")
+        assert there.device == "unseen"
+        for kind in ("linear", "softmax"):
+            asked = layers(kind, 40, seed=9)
+            measured = [seconds(layer, UNSEEN) for layer in asked]
+            assert np.median(np.abs(there.estimate(asked).runtime_s / measured - 1)) < 0.08
+
+
+def test_a_predictor_of_several_devices_asks_for_which(portable: Predictor) -> None:
+    assert portable.portable
+    with pytest.raises(PredictorError, match="serves several devices .*--device-spec"):
+        portable.check("float32", "forward")
+    with pytest.raises(PredictorError, match="blind: its spec sheet has no peak for float32"):
+        portable.on(Hardware(accelerator=True), "blind")
+    alone = train(dataset("small"), jobs=1).predictor
+    with pytest.raises(PredictorError, match="was learnt on one device"):
+        alone.on(unseen(), "unseen")
+
+
+def test_devices_whose_peaks_are_not_known_cannot_be_learnt_from_together() -> None:
+    blind = dataset("small")
+    nameless = Dataset(blind.path, {"schema": 1, "device": "blind"}, blind.tables)
+    with pytest.raises(DatasetError, match="those of 'blind' are not known; add peak_flops_per_s"):
+        train([nameless, dataset("large")], jobs=1)
+
+
+def test_what_a_dataset_does_not_say_comes_from_the_spec_sheet() -> None:
+    given = hardware_from({"device": "nvidia-t4", "hardware": {"cores": 39}})
+    sheet = find_spec("nvidia-t4")
+    assert given.cores == 39
+    assert given.memory_bytes_per_s == sheet.get("memory_bytes_per_s")
+    assert given.accelerator
+    assert not hardware_from({"device": "a toaster"}).accelerator
+
+
+@pytest.mark.parametrize("kind", ["linear", "matmul", "softmax", "attention"])
+def test_terms_of_an_accelerator_are_seconds_at_its_peaks(kind: str) -> None:
+    (layer,) = layers(kind, 1)
+    slow, fast = (
+        Hardware(accelerator=True, peak_flops_per_s={"float32": f}, memory_bytes_per_s=1e12) for f in (1e12, 2e12)
+    )
+    terms, twice = layer.accelerator_terms(slow), layer.accelerator_terms(fast)
+    assert terms["flops"] == pytest.approx(layer.flops() / 1e12, rel=0.6)  # a causal half is not counted
+    assert terms["flops"] == pytest.approx(2 * twice["flops"])
+    assert terms["bytes"] == twice["bytes"] == pytest.approx(sum(layer.bytes()) / 1e12)
+
+
+# ---- rows that no device can have produced ----
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("runtime_s", 1e-7, "faster than the device's peak"),
+        ("power_w", -3.0, "power_w is not above 0"),
+        ("energy_j", -0.5, "the counter wrapped or was read backwards"),
+        ("power_w", 900.0, "more power than the device can draw"),
+        ("energy_j", 50.0, "more energy than the device can draw in the time"),
+    ],
+)
+def test_impossible_rows_are_left_out_with_their_lines(column: str, value: float, reason: str) -> None:
+    hardware = Hardware(accelerator=True, peak_flops_per_s={"float32": 1e13}, memory_bytes_per_s=1e12, limit_w=300)
+    row = {"rows": 512, "in_features": 1024, "out_features": 1024, "bias": True, "runtime_s": 2e-3}
+    table = pd.DataFrame([{**row, "power_w": 200.0, "energy_j": 0.4}, {**row, "power_w": 200.0, "energy_j": 0.4}])
+    table.loc[1, "in_features"] = 1000
+    table.loc[1, column] = value
+    rows = screen("linear", table, None, hardware)
+    assert len(rows) == 1
+    assert rows.power_w[0] == 200
+    assert [(bad.line, reason in bad.reason) for bad in rows.rejected] == [(3, True)]
+
+
+def test_a_row_that_contradicts_its_neighbours_is_named_and_changes_nothing() -> None:
+    clean = dataset("small", ("softmax",), 150)
+    table = clean.tables["softmax"]
+    corrupt = pd.concat([table, table.iloc[[70]].assign(runtime_s=table.runtime_s.iloc[70] * 40)], ignore_index=True)
+    trained = train(Dataset(clean.path, clean.meta, {"softmax": corrupt}), jobs=1)
+    assert [(bad.line, bad.reason) for bad in trained.rejected] == [(152, "runtime_s contradicts its neighbours")]
+    asked = layers("softmax", 60, seed=4)
+    reference = train(clean, jobs=1).predictor.estimate(asked).runtime_s
+    assert np.allclose(trained.predictor.estimate(asked).runtime_s, reference, rtol=1e-9)
+
+
+# ---- power ----
+
+
+def test_power_is_learnt_between_idle_and_limit_and_energy_follows() -> None:
+    data = dataset("middle", ("linear",), 200)
+    table = data.tables["linear"]
+    busy = np.clip((table.runtime_s - 8e-6) / table.runtime_s, 0, 1)
+    table = table.assign(runtime_s=table.runtime_s * 100, power_w=60 + 200 * busy)
+    hardware = {**data.meta["hardware"], "limit_w": 300.0, "idle_w": 50.0}
+    predictor = train(Dataset(data.path, {**data.meta, "hardware": hardware}, {"linear": table}), jobs=1).predictor
+    asked = layers("linear", 60, seed=8)
+    found = predictor.estimate(asked)
+    whole = np.array([seconds(layer, PEAKS["middle"]) for layer in asked])
+    expected = 60 + 200 * (whole - 8e-6) / whole
+    long = whole * 100 > 1e-3
+    assert np.median(np.abs(found.power_w[long] / expected[long] - 1)) < 0.05
+    assert ((found.power_w >= 50) & (found.power_w <= 300)).all()
+    assert (found.power_low_w <= found.power_w).all()
+    assert (found.power_w <= found.power_high_w).all()
