@@ -21,8 +21,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.neusight import flops_only, original, work
+from benchmarks.peers import ship
 from neuralpower import regress
-from neuralpower.codec import save
 from neuralpower.dataset import Dataset, Rows, read_dataset, screen, write_meta
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
@@ -233,7 +233,7 @@ def main() -> None:
     hardware = hardware_from(datasets[TABLES[0]].meta)
     if given.save:
         learnt = train(list(datasets.values())).predictor
-        save(dataclasses.replace(learnt, name=given.save.stem), given.save)
+        ship(learnt, given.save)
     products: dict[str, list[Result]] = {}
     power: dict[str, list[Result]] = {}
     wide: dict[str, list[Result]] = {}

@@ -21,8 +21,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import graphs
-from benchmarks.peers import MODELS, REPORTED, TRAINED, Point, device_meta, kernels, points, write_dataset
-from neuralpower.codec import save
+from benchmarks.peers import MODELS, REPORTED, TRAINED, Point, device_meta, kernels, points, ship, write_dataset
 from neuralpower.dataset import read_dataset
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Hardware, Layer
@@ -206,7 +205,7 @@ def main() -> None:
         given.save.mkdir(parents=True, exist_ok=True)
         for predictor in predictors.values():
             if predictor.name in SHIPPED:
-                save(predictor, given.save / f"{predictor.name}.json")
+                ship(predictor, given.save / f"{predictor.name}.json")
     inference = list(points(root, "inf"))
     unseen = [device for device in REPORTED if device not in TRAINED]
 

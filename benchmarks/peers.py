@@ -7,6 +7,7 @@ The folder neusight/ holds kernels_train.parquet and kernels_test.parquet (one r
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +16,11 @@ from typing import Any
 
 import pandas as pd
 
-from neuralpower.dataset import write_meta
+from neuralpower.codec import save
+from neuralpower.dataset import replace_file, write_meta
 from neuralpower.devices.spec import find_spec
+from neuralpower.predictor import Predictor
+from neuralpower.report.cards import predictor_card
 
 FLOAT = "float32"
 REPORTED = {  # device name in the tables -> file of its configuration
@@ -94,7 +98,7 @@ def device_meta(root: Path, device: str) -> dict[str, Any]:
         "year": spec.year,
     }
     source = "Lee et al., NeuSight, ASPLOS 2025 (MIT): PyTorch 2.1, CUDA 12.1, float32, mean of the 5 fastest of 25"
-    return {"schema": 1, "device": spec.slug, "hardware": hardware, "source": source}
+    return {"schema": 1, "device": spec.slug, "hardware": hardware, "source": source, "includes_launch": True}
 
 
 def write_dataset(root: Path, device: str, out: Path) -> Path:
@@ -106,6 +110,13 @@ def write_dataset(root: Path, device: str, out: Path) -> Path:
     for kind, table in kernels(root / "kernels_train.parquet", device).items():
         table.drop(columns="op").to_parquet(folder / f"{kind}.parquet", index=False)
     return folder
+
+
+def ship(predictor: Predictor, file: Path) -> None:
+    """Write a predictor and its card."""
+    named = dataclasses.replace(predictor, name=file.stem)
+    save(named, file)
+    replace_file(file.with_suffix(".md"), predictor_card(named))
 
 
 @dataclass(frozen=True)

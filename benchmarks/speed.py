@@ -5,13 +5,23 @@ python -m benchmarks.speed [DATASET]
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import numpy as np
+
+from neuralpower.codec import default_predictor
+from neuralpower.collect.plan import draw
+from neuralpower.devices.host import read_cpu
+from neuralpower.layers import KINDS, columns_of
+from neuralpower.layers.base import take
 
 PYTHON = sys.executable
 LLAMA_70B = {
@@ -59,6 +69,31 @@ def predictions(model: str, seq_len: int, runs: int) -> tuple[list[float], float
     return times, memory
 
 
+def throughput() -> list[tuple[str, str, str]]:
+    """Layers and networks a second, in this process, by this machine's predictor."""
+    predictor = default_predictor(read_cpu().slug)
+    alone = {key: dataclasses.replace(r, trees=None) for key, r in predictor.regressors.items()}
+    rows = []
+    for kind in ("linear", "conv2d"):
+        columns = columns_of(KINDS[kind], list(draw(KINDS[kind], 2000, 5)))
+        for name, learnt, count, bound in (
+            ("base", dataclasses.replace(predictor, regressors=alone), 1_000_000, "1,000,000"),
+            ("base + residual", predictor, 200_000, "50,000"),
+        ):
+            table = take(columns, np.arange(count) % len(columns.dtype))
+            learnt.estimate_columns(columns)
+            start = time.perf_counter()
+            learnt.estimate_columns(table)
+            rows.append((f"{kind} layers a second, {name}", f"{count / (time.perf_counter() - start):,.0f}", bound))
+    cells = [layer for kind in ("conv2d", "activation", "elementwise") for layer in draw(KINDS[kind], 200, 7)]
+    generator = random.Random(0)
+    networks = [generator.choices(cells, k=100) for _ in range(4000)]
+    start = time.perf_counter()
+    predictor.predict_many(networks)
+    rows.append(("networks of 100 layers a second", f"{len(networks) / (time.perf_counter() - start):,.0f}", "2,000"))
+    return rows
+
+
 def main() -> None:
     """Print the table."""
     dataset = (
@@ -77,6 +112,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         took = command_s("train-predictor", str(dataset), "--out", str(Path(folder) / "p.json"), runs=1)
     rows.append((f"train-predictor {dataset}", f"{took:.0f} s", "60 s"))
+    rows += throughput()
     width = max(len(row[0]) for row in rows)
     print(f"{'what':{width}}  {'took':>8}  {'bound':>8}")
     for row in rows:

@@ -106,6 +106,7 @@ def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
         "alpha": r.alpha,
         "factor": r.factor,
         "speed_exponent": r.exponent,
+        "launch_s": r.launch_s,
         "terms": terms,
         "box_log2": {name: list(bounds) for name, bounds in r.box.items()},
         "spread": {
@@ -149,6 +150,7 @@ def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
         spread=Spread(**spread),
         scores=Scores(**known),
         exponent=data["speed_exponent"],
+        launch_s=data.get("launch_s", 0.0),
         factor=data["factor"],
         measured=np.frombuffer(base64.b64decode(data["measured"]), dtype="<u4"),
     )

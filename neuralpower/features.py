@@ -11,8 +11,6 @@ from neuralpower.regress import DEGREES, Problem
 
 Array = np.ndarray
 
-ACCELERATOR_DEGREES = (0, *DEGREES)  # tiles and waves may say it all
-
 
 def describe(
     columns: Layer,
@@ -60,7 +58,7 @@ def describe(
         config=fingerprint(columns),
         size=flops + size,
         device=np.full(rows, device),
-        degrees=(0,) if portable else ACCELERATOR_DEGREES if hardware.accelerator else DEGREES,
+        degrees=(0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES,
     )
 
 

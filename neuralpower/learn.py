@@ -21,6 +21,7 @@ from neuralpower.totals import FEWEST_NETWORKS, Correction, Total, correct, lear
 
 LEARNERS = ("hybrid", "lasso")
 RUNTIME, POWER = "runtime_s", "power_w"  # what can be learnt, as the columns are named
+SHORTEST_SHARE = 0.01  # of the rows are launches and little more
 SHORTEST_WITH_POWER_S = 1e-4  # below, a meter's windows say little of a call
 
 
@@ -72,6 +73,7 @@ def train(
     skipped = {name[1]: len(problems[name]) for name in few if name[0] == RUNTIME}
     order = sorted(problems.keys() - few, key=lambda name: (-len(problems[name]), name))
     first, rejected = datasets[0], rows.rejected
+    launched = all(dataset.meta.get("includes_launch") for dataset in datasets)
     alone = bool(rows.totals) and not rows.work and not portable
     if not any(target == RUNTIME for target, _ in order) and not alone:
         raise DatasetError(
@@ -84,6 +86,9 @@ def train(
     fitted: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
     for (target, key), result in zip(order, fits, strict=True):
         fitted[target][key] = result.regressor
+        if target == RUNTIME and launched:
+            shortest = float(np.quantile(problems[target, key].target, SHORTEST_SHARE))
+            fitted[target][key] = dataclasses.replace(result.regressor, launch_s=shortest)
         lines = np.concatenate([part.line for part in rows.parts[target, key]])[result.contradicting]
         rejected += [Rejected(key[0], int(line), f"{target} contradicts its neighbours") for line in lines]
         if target == RUNTIME:

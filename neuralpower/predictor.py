@@ -25,6 +25,7 @@ BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to t
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
 ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
+HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
 
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
@@ -53,6 +54,7 @@ class Estimates:
     low_s: Array  # 90 % bounds
     high_s: Array
     shared: Array  # standard deviation of the part of log(measured / predicted) that a regressor's layers share
+    hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
     regressor: Array  # a number per regressor, -1 for the roofline
     exponent: Array  # how each follows the machine's slow-downs
     basis_code: Array  # position in BASES
@@ -79,15 +81,17 @@ class Estimates:
         """Sums over networks, `counts` [networks, layers], dense or sparse: how often each makes each layer's call.
 
         A layer's error repeats with every call of it; errors of one regressor's layers have a part in common; those of
-        different regressors go their own ways. `system`: standard deviation of what all layers share.
+        different regressors go their own ways. `system`: standard deviation of what all layers share. Where times were
+        taken with the host's launches, a queue of calls takes as long as the slower of host and device.
         """
         spread = (np.log(self.high_s) - np.log(self.low_s)) / 2 / NINETY
         own = self.runtime_s**2 * np.maximum(spread**2 - self.shared**2, 0)
-        value = counts @ self.runtime_s
+        apart = counts @ self.runtime_s
+        value = np.maximum(counts @ (self.runtime_s - self.hidden_s), counts @ self.hidden_s)
         variance = counts.power(2) @ own if hasattr(counts, "power") else counts**2 @ own
         for regressor in np.unique(self.regressor):
             variance = variance + (counts @ (self.runtime_s * self.shared * (self.regressor == regressor))) ** 2
-        deviation = np.sqrt(variance / np.maximum(value, 1e-30) ** 2 + system**2)
+        deviation = np.sqrt(variance / np.maximum(apart, 1e-30) ** 2 + system**2)
         return Totals(value, value * np.exp(-NINETY * deviation), value * np.exp(NINETY * deviation))
 
 
@@ -213,7 +217,8 @@ class Predictor:
             wide = np.full(rows, np.log(ROOFLINE_FACTOR) / NINETY)
             code = np.full(rows, BASES.index(ROOFLINE))
             bounds = (t / ROOFLINE_FACTOR, t * ROOFLINE_FACTOR)
-            return Estimates(t, *bounds, wide, np.full(rows, -1), np.zeros(rows), code, nothing, nothing, nothing)
+            zero, none = np.zeros(rows), np.full(rows, -1)
+            return Estimates(t, *bounds, wide, zero, none, zero, code, nothing, nothing, nothing)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         problem = describe(columns, hardware, portable=self.portable, featured=regressor.trees is not None)
         t, outside = regressor.predict(problem.dimensions, problem.special, problem.features, problem.axes)
@@ -227,6 +232,7 @@ class Predictor:
             t * np.exp(low),
             t * np.exp(high),
             regressor.spread.shared(outside),
+            np.minimum(regressor.launch_s, HIDDEN_AT_MOST * t),
             np.full(rows, list(self.regressors).index(found)),
             np.full(rows, regressor.exponent),
             code,

@@ -143,6 +143,7 @@ class Regressor:
     scores: Scores
     exponent: float = 0.0  # when the machine is s times slower than usual, these layers take s^exponent times as long
     factor: float = 1.0  # corrects every prediction: learnt from whole networks, or from a few layers of another device
+    launch_s: float = 0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
     measured: Array | None = None  # the upper halves of the configurations' numbers that it was fitted on, sorted
 
     def has_measured(self, config: Array) -> Array:

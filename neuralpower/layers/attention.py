@@ -39,6 +39,7 @@ class Attention(Layer):
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
     sweep_share = 2.0
+    accelerator_degrees = (0, 1, 2, 3)
     savings = 2.2  # a causal kernel passes by the half that its mask hides
 
     @classmethod

@@ -42,6 +42,7 @@ FLOATING = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn")
 T = TypeVar("T")
 
 ENERGY_HALVES = 3.5  # years
+LAUNCHES_US = (5, 10, 20, 40, 80)
 
 # Outputs of this size and more are mapped afresh at each call by glibc (DEFAULT_MMAP_THRESHOLD_MAX), page by page.
 MAPPED_BYTES = 32 * 2**20
@@ -68,6 +69,10 @@ class Hardware:
     limit_w: float | None = None
     idle_w: float | None = None
     year: int | None = None  # when it came out: what an operation costs in energy falls with the years
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s of a dtype; of the slowest known where it has none of its own, as integers have; 1 where none is known."""
+        return self.peak_flops_per_s.get(dtype, min(self.peak_flops_per_s.values(), default=1.0))
 
     def flops_at_power_limit(self, flops: Any) -> Any:
         """Seconds that so many FLOP take where the power limit sets the pace, up to a factor; 0 where it is not known.
@@ -140,6 +145,9 @@ class Layer(ABC):
     kind: ClassVar[str] = ""
     operators: ClassVar[tuple[str, ...]] = ()
     dimensions: ClassVar[tuple[str, ...]] = ()  # the polynomial's variables, names of fields or properties
+    accelerator_degrees: ClassVar[tuple[int, ...]] = (
+        0,
+    )  # of the polynomial, where most shapes are larger than measured ones
     savings: ClassVar[float] = (
         1.1  # counted FLOP for each that a clever kernel runs, at most (and clocks above the sheet's)
     )
@@ -184,6 +192,7 @@ class Layer(ABC):
             "bytes": total / memory,
             "output_bytes": moved.output / memory,
             "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
+            **beyond_launch(total / memory),
         }
 
     def features(self) -> dict[str, Any]:
@@ -333,6 +342,11 @@ def scramble(values: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
+def beyond_launch(seconds: Any) -> dict[str, Any]:
+    """The part of the work, in seconds at the device's peaks, that outlasts a host's launch of so many microseconds."""
+    return {f"beyond_{step}_us": past(seconds, step * 1e-6) for step in LAUNCHES_US}
+
+
 def memory_terms(layer: Any, hardware: Hardware) -> dict[str, Any]:
     """Bytes moved, and the part of them that no longer fits each level of the memory hierarchy."""
     moved = layer.bytes()
@@ -347,11 +361,11 @@ def memory_terms(layer: Any, hardware: Hardware) -> dict[str, Any]:
 
 
 def peak_flops(layer: Any, hardware: Hardware) -> Any:
-    """FLOP/s of the layer's dtype at best, 1 where not known; an array where the layer is a table's columns."""
+    """FLOP/s of the layer's dtype at best; an array where the layer is a table's columns."""
     if isinstance(layer.dtype, str):
-        return hardware.peak_flops_per_s.get(layer.dtype, 1.0)
+        return hardware.peak(layer.dtype)
     names, inverse = distinct(layer.dtype)
-    return np.array([hardware.peak_flops_per_s.get(str(name), 1.0) for name in names])[inverse]
+    return np.array([hardware.peak(str(name)) for name in names])[inverse]
 
 
 def same_rank(name: str, values: Any, rank: int) -> tuple[int, ...]:

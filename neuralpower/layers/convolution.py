@@ -214,6 +214,8 @@ class Convolution(Layer):
             draw.octaves(smallest, max(cls.largest_input if style == "image" else cls.largest_input // 2, smallest))
         ]
         sizes += [sizes[0] if draw.chance(0.85) else draw.octaves(smallest, 2 * sizes[0]) for _ in cls.axes[1:]]
+        if kernel == 1 and style == "dense" and draw.chance(0.25):
+            sizes, stride = [1] * len(cls.axes), 1  # of a pooled map, as squeeze-and-excitation has them
         padding = 0 if stride == kernel or draw.chance(0.1) else dilation * (kernel - 1) // 2
         values = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "output_padding": 0}
         fields: dict[str, Any] = {f"{name}_{axis}": value for name, value in values.items() for axis in cls.axes}

@@ -30,6 +30,7 @@ class Linear(Layer):
 
     dimensions = ("rows", "in_features", "out_features")
     sweep_share = 4.0
+    accelerator_degrees = (0, 1, 2, 3)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

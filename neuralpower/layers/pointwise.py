@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from neuralpower.layers.base import Hardware, Layer, memory_terms, past
+from neuralpower.layers.base import Hardware, Layer, distinct, memory_terms, past
 
 HEAVY = frozenset(
     """
-    gelu tanh mish erf erfc logit atan2 acos asin atan sinh cosh lgamma pow softplus log_sigmoid erfinv digamma
+    tanh mish erf erfc logit atan2 acos asin atan sinh cosh lgamma pow softplus log_sigmoid erfinv digamma
     tan
     """.split()
 )
@@ -51,15 +52,32 @@ class Pointwise(Layer):
         }
 
     def features(self) -> dict[str, Any]:
-        """Jumps, and whether the output is fresh memory."""
-        return {"run": np.log2(np.asarray(self.run) + 1.0), "inplace": self.inplace, "itemsize": self.itemsize}
+        """Which function, jumps, and whether the output is fresh memory."""
+        return {
+            "function": code(self.function),
+            "run": np.log2(np.asarray(self.run) + 1.0),
+            "inplace": self.inplace,
+            "itemsize": self.itemsize,
+        }
+
+
+def code(function: Any) -> Any:
+    """A number per function name, the same in any session: trees can tell functions apart by it."""
+    names, inverse = distinct(np.asarray(function).reshape(-1))
+    numbers = np.array([zlib.crc32(str(name).encode()) % 1000 for name in names], dtype=np.float64)[inverse]
+    return numbers if np.ndim(function) else float(numbers[0])
 
 
 def effort(function: Any) -> Any:
-    """cheap, transcendental or heavy, per function name."""
+    """gelu (vectorised, and in most transformers), heavy, transcendental or cheap, per function name."""
     names, inverse = np.unique(np.asarray(function), return_inverse=True)
-    labels = ["heavy" if n in HEAVY else "transcendental" if n in TRANSCENDENTAL else "cheap" for n in names]
-    return np.array(labels)[inverse].reshape(np.shape(function))
+    return np.array([_effort(str(name)) for name in names])[inverse].reshape(np.shape(function))
+
+
+def _effort(name: str) -> str:
+    if name == "gelu":
+        return "gelu"
+    return "heavy" if name in HEAVY else "transcendental" if name in TRANSCENDENTAL else "cheap"
 
 
 def per_function(function: Any, table: Mapping[str, int], default: int) -> Any:

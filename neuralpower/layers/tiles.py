@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.layers.base import Hardware, Layer, past, peak_flops
+from neuralpower.layers.base import Hardware, Layer, beyond_launch, past, peak_flops
 
 # rows x columns of the product that one core computes at a time, as the common libraries' kernels have them
 TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 FEATURED = ((32, 32), (64, 64), (128, 64), (128, 128), (256, 128))
 CACHE_STEPS = (1, 4, 16, 64, 256, 1024)  # an operand of so many times the cache
 INNER_STEPS = (256, 1024, 4096, 16384)
-HIDDEN = (5e-6, 10e-6, 20e-6, 40e-6, 80e-6)  # seconds of work that the host's launch hides
 FEW_ROWS = 16
 WORK_STEPS = (34, 36, 38, 40)  # log2 of FLOP: libraries take other kernels for very large products
 
@@ -42,9 +41,8 @@ def product_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: A
         "scaled_calls": 1.0 * short,
         "scaled_calls_many_rows": 1.0 * short * (m > FEW_ROWS),
         "scaled_calls_padded": 1.0 * short * (m > FEW_ROWS) * (m % 4 > 0),
+        **beyond_launch(work / peak + total / memory + scaled),
     }
-    for step in HIDDEN:
-        terms[f"beyond_{step * 1e6:g}_us"] = past(work / peak + total / memory + scaled, step)
     for x, y in TILES:
         tiles, waves = _tiles(hardware, b, m, n, x, y)
         name = f"{x}x{y}"

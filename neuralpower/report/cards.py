@@ -100,6 +100,10 @@ def predictor_card(predictor: Predictor) -> str:
             ]
         )
     data = predictor.dataset
+    source = [["measurements", str(data["source"])]] if data.get("source") else []
+    calibrated = data.get("calibrated_from")
+    if calibrated:
+        source.append(["calibrated", f"from `{calibrated}` with {data['calibrated_with']} layers measured here"])
     header = [
         "kind",
         "group",
@@ -126,6 +130,8 @@ def predictor_card(predictor: Predictor) -> str:
                     f"dataset `{data.get('name')}`, {data.get('rows')} rows, {data.get('networks', 0)} whole networks, "
                     f"{data.get('rejected')} left out",
                 ],
+                *source,
+                ["kinds", ", ".join(predictor.kinds)],
                 [
                     "knows",
                     f"{', '.join(predictor.dtypes)}; {', '.join(predictor.phases)}; runtime"

@@ -1,0 +1,34 @@
+"""The predictors that come with the package: each loads, says where it is from, and predicts what it has learnt."""
+
+from pathlib import Path
+
+import pytest
+
+from neuralpower.codec import load
+from neuralpower.collect.plan import draw
+from neuralpower.layers import KINDS
+
+MODELS = sorted((Path(__file__).parent.parent / "models").glob("*.json"))
+
+
+def test_there_is_one_for_this_repository_s_dataset() -> None:
+    assert "amd-epyc-2c" in {file.stem for file in MODELS}
+
+
+@pytest.mark.parametrize("file", MODELS, ids=[file.stem for file in MODELS])
+def test_a_shipped_predictor_has_a_card_and_predicts(file: Path) -> None:
+    predictor = load(file)
+    card = file.with_suffix(".md").read_text()
+    assert card.startswith(f"# Predictor `{file.stem}`")
+    for what in (*predictor.kinds, *predictor.dtypes, *predictor.phases):
+        assert what in card
+    if predictor.hardware is not None and predictor.hardware.accelerator:
+        assert "MIT" in card or "Apache-2.0" in card  # others' measurements, under their licences
+    for kind in predictor.kinds:
+        dtype = next(key[1] for key in predictor.regressors if key[0] == kind)
+        if dtype != "float32":
+            continue
+        found = predictor.estimate(list(draw(KINDS[kind], 5, 3)))
+        assert (found.low_s <= found.runtime_s).all()
+        assert (found.runtime_s <= found.high_s).all()
+        assert set(found.basis) <= {"measured", "in-range", "extrapolated"}
