@@ -16,7 +16,7 @@ from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FLOATING, distinct, take
-from neuralpower.regress import Regressor
+from neuralpower.regress import Problem, Regressor
 
 Array = np.ndarray
 
@@ -221,6 +221,7 @@ class Predictor:
             return Estimates(t, *bounds, wide, zero, none, zero, code, nothing, nothing, nothing)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         problem = describe(columns, hardware, portable=self.portable, featured=regressor.trees is not None)
+        self._check(found, regressor, problem)
         t, outside = regressor.predict(problem.dimensions, problem.special, problem.features, problem.axes)
         low, high = regressor.spread.bounds(t, outside)
         code = np.where(outside > EXTRAPOLATION_OCTAVES, BASES.index(EXTRAPOLATED), BASES.index(IN_RANGE))
@@ -238,6 +239,16 @@ class Predictor:
             code,
             *self._power(columns, hardware, found, t),
         )
+
+    def _check(self, key: Key, regressor: Regressor, problem: Problem) -> None:
+        """Raise PredictorError where the layers' formulas are not those that the regressor was fitted with."""
+        gone = [term.special for term in regressor.terms if term.special and term.special not in problem.special]
+        featured = regressor.trees is None or regressor.trees.features[:-1] == problem.feature_names
+        if gone or not featured:
+            raise PredictorError(
+                f"predictor {self.name or self.device!r} was trained by a version that described {key[0]} otherwise "
+                f"({', '.join(gone) or 'other features'}); train it again with train-predictor"
+            )
 
     def _power(self, columns: Layer, hardware: Hardware, key: Key, runtime_s: Array) -> tuple[Array, Array, Array]:
         """Watts with 90 % bounds, between what the device draws idle and its limit."""

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -676,3 +677,45 @@ def test_a_network_that_cannot_run_here_is_named(networks: Path, predictor: Path
     ran = run("evaluate", f"{networks}:broken", "--input-shape", "32", "--rounds", "1", "--predictor", predictor)
     assert (ran.code, ran.out) == (2, "")
     assert "the moon is full" in ran.err.splitlines()[-1]
+
+
+# ---- other devices ----
+
+
+def test_a_predictor_is_calibrated_on_this_machine(predictor: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine.json"
+    text = done("calibrate", "--from", predictor, "--samples", 12, "--out", out)
+    assert re.search(r"\d+ layers: mean error [\d.]+% before, [\d.]+% after", text)
+    learnt = json.loads(out.read_text())
+    assert learnt["dataset"]["calibrated_from"] == "synthetic"
+    assert "calibrated" in out.with_suffix(".md").read_text()
+
+
+def test_what_cannot_be_calibrated_is_refused(predictor: Path, tmp_path: Path) -> None:
+    refused(run("calibrate", "--from", predictor, "--samples", 2), "samples 2", "10 or more")
+    refused(run("calibrate", "--from", tmp_path / "none.json"), "unknown predictor")
+    gpu = json.loads(predictor.read_text())
+    gpu["hardware"]["accelerator"] = True
+    file = tmp_path / "gpu.json"
+    file.write_text(json.dumps(gpu))
+    refused(run("calibrate", "--from", file), "an accelerator, and this machine is a CPU")
+
+
+def test_a_device_s_sheet_needs_a_predictor_of_several(predictor: Path, networks: Path, tmp_path: Path) -> None:
+    asked = ("predict", f"{networks}:blocks", "--input-shape", "32", "--predictor", predictor, "--device-spec")
+    refused(run(*asked, "nvidia-l4"), "was learnt on one device and holds for it alone")
+    refused(run(*asked, "nvidia-l44"), "unknown device 'nvidia-l44'", "nvidia-l4")
+    sheet = tmp_path / "sheet.json"
+    sheet.write_text(json.dumps({"schema": 1, "name": "x", "class": "gpu", "values": {"cores": 0}}))
+    refused(run(*asked, sheet), "has no 'memory_bytes_per_s'")
+
+
+def test_several_datasets_of_unknown_peaks_are_refused(trained: tuple[Path, Ran], tmp_path: Path) -> None:
+    folders = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "dataset.json").write_text(json.dumps({"schema": 1, "device": name}))
+        (folder / "softmax.csv").write_text("rows,width,runtime_s\n8,16,0.001\n")
+        folders.append(folder)
+    refused(run("train-predictor", *folders, "--out", tmp_path / "p.json"), "those of 'one' are not known")

@@ -1,5 +1,6 @@
 """The predictors that come with the package: each loads, says where it is from, and predicts what it has learnt."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,8 @@ def test_a_shipped_predictor_has_a_card_and_predicts(file: Path) -> None:
         assert "MIT" in card or "Apache-2.0" in card  # others' measurements, under their licences
     for kind in predictor.kinds:
         dtype = next(key[1] for key in predictor.regressors if key[0] == kind)
-        if dtype != "float32":
-            continue
-        found = predictor.estimate(list(draw(KINDS[kind], 5, 3)))
+        layers = [dataclasses.replace(layer, dtype=dtype) for layer in draw(KINDS[kind], 5, 3)]
+        found = predictor.estimate(layers)
         assert (found.low_s <= found.runtime_s).all()
         assert (found.runtime_s <= found.high_s).all()
         assert set(found.basis) <= {"measured", "in-range", "extrapolated"}

@@ -69,7 +69,7 @@ def code(function: Any) -> Any:
 
 
 def effort(function: Any) -> Any:
-    """gelu (vectorised, and in most transformers), heavy, transcendental or cheap, per function name."""
+    """Gelu (vectorised, and in most transformers), heavy, transcendental or cheap, per function name."""
     names, inverse = np.unique(np.asarray(function), return_inverse=True)
     return np.array([_effort(str(name)) for name in names])[inverse].reshape(np.shape(function))
 

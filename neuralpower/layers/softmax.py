@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from typing_extensions import Self
 
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
 from neuralpower.layers.registry import layer_kind
+
+LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
 
 
 @layer_kind(
@@ -72,6 +75,14 @@ class Softmax(Layer):
             "elements_strided": elements * self.strided,
             **memory_terms(self, hardware),
         }
+
+    def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Rows that one warp holds are read once, longer ones by a block of threads in several passes."""
+        terms = super().accelerator_terms(hardware)
+        long = np.asarray(self.width) > LONGEST_IN_A_WARP
+        passes = {"bytes_long_rows": terms["bytes"] * long, "bytes_long_rows_past_l2": terms["bytes_past_l2"] * long}
+        padded = self.rows * 2.0 ** np.ceil(np.log2(np.maximum(self.width, 1))) * self.itemsize
+        return {**terms, **passes, "bytes_padded_rows": padded * ~long / hardware.memory_bytes_per_s}
 
     def features(self) -> dict[str, Any]:
         """How a row fits the vectors."""
