@@ -100,7 +100,7 @@ def train(
         device=", ".join(devices),
         hardware=None if portable else hardware_from(first.meta),
         regressors=dict(sorted(fitted[RUNTIME].items())),
-        rooflines=_rooflines(rows.work),
+        rooflines=_rooflines(rows.work, Hardware() if portable else hardware_from(first.meta)),
         dataset={
             "name": " + ".join(dataset.name for dataset in datasets),
             "rows": rows.usable,
@@ -215,8 +215,8 @@ def _work_of_totals(totals: Sequence[Total]) -> dict[str, np.ndarray]:
     return {totals[0].layers[0].dtype: np.array(parts, dtype=float).T}
 
 
-def _rooflines(everything: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Roofline]:
-    """Per dtype the peaks that fit the rows best, each row weighed by its time, over a grid of 5 % steps."""
+def _rooflines(everything: Sequence[Mapping[str, np.ndarray]], hardware: Hardware) -> dict[str, Roofline]:
+    """Per dtype the device's peaks where they are known, else those that fit the rows best, over a grid of 5 % steps."""
     parts: dict[str, list[np.ndarray]] = {}
     for work in everything:
         for dtype, chunk in work.items():
@@ -226,12 +226,16 @@ def _rooflines(everything: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Roof
         flops, size, t = np.concatenate(chunks, axis=1)
         fastest = float(np.max(flops / t)) or 1.0, float(np.max(size / t))
         grid = 1.05 ** -np.arange(0, 100)
+        alone = min(grid, key=lambda c: float(np.sum(np.abs(flops / (fastest[0] * c) - t))))
+        only = fastest[0] * float(alone)
+        if dtype in hardware.peak_flops_per_s and hardware.memory_bytes_per_s > 1:
+            rooflines[dtype] = Roofline(hardware.peak_flops_per_s[dtype], hardware.memory_bytes_per_s, only)
+            continue
         costs = [
             (float(np.sum(np.abs(np.maximum(flops / (fastest[0] * a), size / (fastest[1] * b)) - t))), a, b)
             for a in grid[::2]
             for b in grid[::2]
         ]
         _, a, b = min(costs)
-        alone = min(grid, key=lambda c: float(np.sum(np.abs(flops / (fastest[0] * c) - t))))
-        rooflines[dtype] = Roofline(fastest[0] * a, fastest[1] * b, fastest[0] * float(alone))
+        rooflines[dtype] = Roofline(fastest[0] * a, fastest[1] * b, only)
     return rooflines
