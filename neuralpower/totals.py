@@ -136,10 +136,11 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
 def fit_factors(shares: Array, group: Array | None = None, common: bool = False) -> tuple[Array, Array]:
     """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys].
 
-    Rows of one group, counted from 0, are held out together; each row is its own where none are given. `common`: what
+    Rows of one group, counted from 0, are held out together; each row is its own where there are fewer than three groups. `common`: what
     all factors share is learnt, too, rather than taken to be 1.
     """
-    fold = (np.arange(len(shares)) if group is None else group) % min(FOLDS, len(shares))
+    own = group is None or len(np.unique(group)) < 3
+    fold = np.asarray(np.arange(len(shares)) if own else group) % min(FOLDS, len(shares))
     held_out = np.empty((len(TAUS), len(shares)))
     for i, tau in enumerate(TAUS):
         for f in np.unique(fold):
