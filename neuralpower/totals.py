@@ -136,8 +136,8 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
 def fit_factors(shares: Array, group: Array | None = None, common: bool = False) -> tuple[Array, Array]:
     """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys].
 
-    Rows of one group, counted from 0, are held out together; each row is its own where there are fewer than three groups. `common`: what
-    all factors share is learnt, too, rather than taken to be 1.
+    Rows of one group, counted from 0, are held out together; each row is its own where there are fewer than three groups.
+    `common`: what all factors share is learnt, too, rather than taken to be 1.
     """
     own = group is None or len(np.unique(group)) < 3
     fold = np.asarray(np.arange(len(shares)) if own else group) % min(FOLDS, len(shares))
