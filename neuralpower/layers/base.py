@@ -42,6 +42,7 @@ FLOATING = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn")
 T = TypeVar("T")
 
 ENERGY_HALVES = 3.5  # years
+FEW_LABELS = 8
 LAUNCHES_US = (5, 10, 20, 40, 80)
 
 # Outputs of this size and more are mapped afresh at each call by glibc (DEFAULT_MMAP_THRESHOLD_MAX), page by page.
@@ -308,10 +309,15 @@ def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
 
 
 def distinct(labels: np.ndarray) -> tuple[Any, Any]:
-    """(different labels, position of each row's label among them); fast where all are equal, as within a regressor."""
-    if len(labels) and (labels == labels[0]).all():
-        return labels[:1], np.zeros(len(labels), dtype=np.intp)
-    return np.unique(labels, return_inverse=True)
+    """(different labels, position of each row's label among them); fast where they are few, as in a table of one kind."""
+    code, rest = np.zeros(len(labels), dtype=np.intp), np.arange(len(labels))
+    names: list[Any] = []
+    while len(rest) and len(names) < FEW_LABELS:
+        names.append(labels[rest[0]])
+        other = labels[rest] != names[-1]
+        rest = rest[other]
+        code[rest] += 1
+    return (np.array(names), code) if not len(rest) else np.unique(labels, return_inverse=True)
 
 
 def take(columns: L, index: np.ndarray) -> L:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,7 +73,7 @@ class Convolution(Layer):
         """The values of `name` ("kernel", "stride", ...) along the axes."""
         return tuple(getattr(self, f"{name}_{axis}") for axis in self.axes)
 
-    @property
+    @cached_property
     def out_sizes(self) -> tuple[Any, ...]:
         """Output size per axis."""
         names = ("in", "padding", "dilation", "kernel", "stride")
