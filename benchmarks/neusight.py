@@ -52,8 +52,7 @@ def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
 
 def work(columns: Layer, rows: int) -> tuple[Array, Array]:
     """(FLOP, bytes) of each row."""
-    flops, moved = columns.flops(), columns.bytes()
-    return np.broadcast_to(flops, rows), np.broadcast_to(moved.input + moved.weights + moved.output, rows)
+    return np.broadcast_to(columns.flops(), rows), np.broadcast_to(sum(columns.bytes()), rows)
 
 
 def roofline(columns: Layer, rows: int, hardware: Hardware) -> Array:

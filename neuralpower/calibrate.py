@@ -14,7 +14,7 @@ from neuralpower.collect.presets import PRESETS, Preset
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.measure import ROUNDS, Sentinel, Timing, time_calls
-from neuralpower.predictor import NINETY, Predictor
+from neuralpower.predictor import Predictor
 from neuralpower.totals import fit_factors
 
 FEWEST_SAMPLES = 10
@@ -94,7 +94,7 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     shares, measured = shares[known], measured[known]
     factors, held_out = fit_factors(shares, common=True)
     error = -np.log(held_out)
-    expected = np.log(estimates.high_s / estimates.low_s)[known] / 2 / NINETY
+    expected = estimates.deviation[known]
     system = float(np.sqrt(max(np.median(error**2) / 0.455 - np.median(expected) ** 2, 0.0)))  # 0.455: median of chi^2
     regressors = {
         key: replace(r, factor=r.factor * factor, measured=None, spread=r.spread.widened(system))

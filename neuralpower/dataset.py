@@ -398,8 +398,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
     reject((runtime < SHORTEST_S) | (runtime > LONGEST_S), f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s")
     layer = as_columns(layer_kind, columns)
     with np.errstate(all="ignore"):
-        flops, moved = np.asarray(layer.flops(), dtype=np.float64), layer.bytes()
-        size = np.asarray(moved.input + moved.weights + moved.output, dtype=np.float64)
+        flops, size = (np.asarray(value, dtype=np.float64) for value in (layer.flops(), sum(layer.bytes())))
         reject(~np.isfinite(flops) | ~np.isfinite(size) | (size <= 0), "the fields describe no possible layer")
         reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
         if hardware is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,7 @@ def describe(
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))
 
     dimensions = {name: full(getattr(columns, name)) for name in columns.dimensions}
-    moved = columns.bytes()
-    flops, size = full(columns.flops()), full(moved.input + moved.weights + moved.output)
+    flops, size = full(columns.flops()), full(sum(columns.bytes()))
     axes = {name: np.log2(np.maximum(value, 1)) for name, value in dimensions.items()}
     special = columns.accelerator_terms(hardware) if hardware.accelerator else columns.terms(hardware)
     special.setdefault("flops", flops)
@@ -76,23 +76,15 @@ def _features(
 def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target: Array | None = None) -> Problem:
     """The same for watts: how far a layer of that runtime uses the device's units and its memory."""
     problem = describe(columns, hardware, target=target)
-    moved = columns.bytes()
-    size = np.broadcast_to(np.asarray(moved.input + moved.weights + moved.output, dtype=np.float64), runtime_s.shape)
-    compute = np.broadcast_to(np.asarray(columns.flops() / peak_flops(columns, hardware)), runtime_s.shape) / runtime_s
-    memory = size / hardware.memory_bytes_per_s / runtime_s
+    compute = np.asarray(columns.flops() / peak_flops(columns, hardware) / runtime_s)
+    memory = np.asarray(sum(columns.bytes()) / hardware.memory_bytes_per_s / runtime_s)
     use = {"compute": compute, "memory": memory, "both": compute * memory}
     use |= {"root_compute": np.sqrt(compute), "root_memory": np.sqrt(memory)}
-    features = np.column_stack([problem.features, np.log2(runtime_s), compute, memory])
-    return Problem(
+    return replace(
+        problem,
         dimensions={},
         special=use,
-        features=features,
+        features=np.column_stack([problem.features, np.log2(runtime_s), compute, memory]),
         feature_names=(*problem.feature_names, "runtime", "compute", "memory"),
-        axes=problem.axes,
-        target=problem.target,
-        slowdown=problem.slowdown,
-        config=problem.config,
-        size=problem.size,
-        device=problem.device,
         degrees=(0,),
     )

@@ -73,6 +73,7 @@ def train(
     skipped = {name[1]: len(problems[name]) for name in few if name[0] == RUNTIME}
     order = sorted(problems.keys() - few, key=lambda name: (-len(problems[name]), name))
     first, rejected = datasets[0], rows.rejected
+    hardware = Hardware() if portable else hardware_from(first.meta)
     launched = all(dataset.meta.get("includes_launch") for dataset in datasets)
     alone = bool(rows.totals) and not rows.work and not portable
     if not any(target == RUNTIME for target, _ in order) and not alone:
@@ -94,13 +95,13 @@ def train(
         if target == RUNTIME:
             show(key, result.regressor)
     if alone:
-        fitted[RUNTIME] = learn_totals(rows.totals, hardware_from(first.meta))
+        fitted[RUNTIME] = learn_totals(rows.totals, hardware)
         rows.work.append(_work_of_totals(rows.totals))
     predictor = Predictor(
         device=", ".join(devices),
-        hardware=None if portable else hardware_from(first.meta),
+        hardware=None if portable else hardware,
         regressors=dict(sorted(fitted[RUNTIME].items())),
-        rooflines=_rooflines(rows.work, Hardware() if portable else hardware_from(first.meta)),
+        rooflines=_rooflines(rows.work, hardware),
         dataset={
             "name": " + ".join(dataset.name for dataset in datasets),
             "rows": rows.usable,
@@ -199,8 +200,7 @@ def _check_peaks(dataset: Dataset, hardware: Hardware) -> None:
 
 def _work(rows: Rows) -> dict[str, np.ndarray]:
     """[3, rows] of FLOPs, bytes and seconds, by dtype."""
-    moved = rows.layer.bytes()
-    parts = (rows.layer.flops(), moved.input + moved.weights + moved.output, rows.runtime_s)
+    parts = (rows.layer.flops(), sum(rows.layer.bytes()), rows.runtime_s)
     work = np.stack([np.broadcast_to(np.asarray(part, dtype=float), (len(rows),)) for part in parts])
     return {str(dtype): work[:, rows.layer.dtype == dtype] for dtype in np.unique(rows.layer.dtype)}
 

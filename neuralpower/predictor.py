@@ -16,7 +16,7 @@ from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FLOATING, distinct, take
-from neuralpower.regress import Problem, Regressor
+from neuralpower.regress import NINETY, Problem, Regressor
 
 Array = np.ndarray
 
@@ -26,7 +26,6 @@ EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapo
 ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
 HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
-NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
 
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
@@ -67,6 +66,11 @@ class Estimates:
         """How each is known, one of BASES."""
         return tuple(BASES[code] for code in self.basis_code)
 
+    @property
+    def deviation(self) -> Array:
+        """Standard deviation of log(measured / predicted) of each, as its bounds say."""
+        return np.asarray(np.log(self.high_s / self.low_s) / 2 / NINETY)
+
     def at(self, index: Array) -> Estimates:
         """Some of the layers."""
         return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
@@ -84,15 +88,14 @@ class Estimates:
         different regressors go their own ways. `system`: standard deviation of what all layers share. Where times were
         taken with the host's launches, a queue of calls takes as long as the slower of host and device.
         """
-        spread = (np.log(self.high_s) - np.log(self.low_s)) / 2 / NINETY
-        own = self.runtime_s**2 * np.maximum(spread**2 - self.shared**2, 0)
+        own = self.runtime_s**2 * np.maximum(self.deviation**2 - self.shared**2, 0)
         apart = counts @ self.runtime_s
         value = np.maximum(counts @ (self.runtime_s - self.hidden_s), counts @ self.hidden_s)
         variance = counts.power(2) @ own if hasattr(counts, "power") else counts**2 @ own
         for regressor in np.unique(self.regressor):
             variance = variance + (counts @ (self.runtime_s * self.shared * (self.regressor == regressor))) ** 2
         deviation = np.sqrt(variance / np.maximum(apart, 1e-30) ** 2 + system**2)
-        return Totals(value, value * np.exp(-NINETY * deviation), value * np.exp(NINETY * deviation))
+        return Totals(value, value * np.exp(-NINETY * deviation), value * np.exp(NINETY * deviation), deviation)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ class Totals:
     value: Array
     low: Array
     high: Array
+    deviation: Array  # standard deviation of log(measured / predicted)
 
 
 @dataclass(frozen=True)
@@ -277,8 +281,7 @@ class Predictor:
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
 
     def _roofline(self, columns: Layer, dtype: str) -> Array:
-        moved = columns.bytes()
-        t = self.roofline(dtype).seconds(columns.flops(), moved.input + moved.weights + moved.output) + 1e-6
+        t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + 1e-6
         return np.broadcast_to(np.asarray(t, dtype=np.float64), (len(columns.dtype),))
 
     def roofline(self, dtype: str) -> Roofline:

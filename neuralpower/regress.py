@@ -43,6 +43,7 @@ FEWEST_FOR_TERM = 10  # rows in which a term is above 0
 CONTRADICTS = (12.0, 2.5)  # a row is left out when it is so many spreads, and this factor, from what the others say
 BINS = 6  # of predicted time, each with its own interval
 ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many above
+NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
 PLATEAU = 0.3  # share of the learner's error that is common to all layers of one regressor, where nothing else is known
 
 
@@ -104,7 +105,7 @@ class Spread:
 
     def widened(self, deviation: float) -> Spread:
         """The same with one more source of error, of that standard deviation, that all layers share."""
-        more = 1.645 * deviation
+        more = NINETY * deviation
         low, high = -np.sqrt(self.low**2 + more**2), np.sqrt(self.high**2 + more**2)
         return replace(self, low=low, high=high, common=float(np.hypot(self.common, deviation)))
 

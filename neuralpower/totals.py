@@ -172,8 +172,7 @@ def _system(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: A
     left = []
     for total, found, relative in zip(totals, estimates, held_out, strict=True):
         composed = found.totals(np.asarray(total.counts, dtype=float)[None])
-        expected = float(np.log(composed.high[0] / composed.low[0])) / 2 / 1.645
-        left.append(np.log(relative) ** 2 - expected**2)
+        left.append(np.log(relative) ** 2 - float(composed.deviation[0]) ** 2)
     return float(np.sqrt(max(np.mean(left), 0.0)))
 
 

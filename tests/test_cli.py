@@ -1,13 +1,9 @@
 """The command line: what it prints where, how it ends, and how it refuses."""
 
-import contextlib
 import csv
-import io
 import json
 import re
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +11,13 @@ import pandas as pd
 import pytest
 import torch
 
-from neuralpower import __version__, cli
+from neuralpower import __version__
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.layers import KINDS, Layer
 from neuralpower.report.tables import CSV_COLUMNS
 from neuralpower.sources import resolve
+from tests.program import Ran, done, run
 
 BERT = (
     "transformers:bert?num_hidden_layers=2&hidden_size=64&num_attention_heads=4&intermediate_size=128&vocab_size=500"
@@ -76,33 +73,6 @@ def no_module():
 def unbuilt():
     raise ValueError("the sun is\\nlow")
 """
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-
-def run(*arguments: object) -> Ran:
-    """Run `neuralpower ARGUMENTS` in this process, where torch is imported already."""
-    out, err, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["neuralpower", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = before
-    code = ended.value.code
-    return Ran(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
-
-
-def done(*arguments: object) -> str:
-    """What a command that ends well prints."""
-    ran = run(*arguments)
-    assert ran.code == 0, ran.err
-    return ran.out
 
 
 def refused(ran: Ran, *words: str, code: int = 2) -> None:

@@ -1,7 +1,5 @@
 """Spec sheets: what is shipped holds together, and what a user writes is held to the rules."""
 
-import contextlib
-import io
 import json
 import re
 import subprocess
@@ -11,31 +9,12 @@ from typing import Any
 
 import pytest
 
-from neuralpower import cli
 from neuralpower.devices.spec import CLASSES, GIVEN, KEYS, DeviceSpec, Value, find_spec, known_specs, read_spec
 from neuralpower.errors import InputError
+from tests.program import done, run
 
 SPECS = {slug: read_spec(path) for slug, path in known_specs().items()}
 each_sheet = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-
-
-def run(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of `neuralpower ARGUMENTS`, run in this process."""
-    out, err, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["neuralpower", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = before
-    return int(ended.value.code or 0), out.getvalue(), err.getvalue()
-
-
-def done(*arguments: object) -> str:
-    """What a command that ends well prints."""
-    code, out, err = run(*arguments)
-    assert code == 0, err
-    return out
 
 
 def own(**changes: Any) -> dict[str, Any]:

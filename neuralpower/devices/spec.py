@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,24 +198,24 @@ class _Reader:
     def fields(self, data: dict[str, Any]) -> None:
         if "schema" in data and (data["schema"] != SCHEMA or isinstance(data["schema"], bool)):
             raise self.refusal("schema", data["schema"], f"{SCHEMA}, the one that this version reads")
-        for name in data:
-            if name not in FIELDS:
-                raise unknown(f"field in {self.path}", name, FIELDS)
-        for name in REQUIRED_FIELDS:
-            if name not in data:
-                raise InputError(f"{self.path}: has no {name!r}, which every spec sheet needs; add it")
+        self.names(data, "field", FIELDS, REQUIRED_FIELDS)
         if data["class"] not in CLASSES:
             raise unknown(f"class in {self.path}", data["class"], CLASSES)
+
+    def names(
+        self, data: dict[str, Any], what: str, known: Collection[str], required: Collection[str], where: str = ""
+    ) -> None:
+        for name in data:
+            if name not in known:
+                raise unknown(f"{what} in {self.path}", name, known)
+        for name in required:
+            if name not in data:
+                raise InputError(f"{self.path}: has no {name!r}{where}, which every spec sheet needs; add it")
 
     def values(self, data: Any) -> dict[str, Value]:
         if not isinstance(data, dict):
             raise self.refusal("values", data, "an object of numbers with their sources")
-        for key in data:
-            if key not in KEYS:
-                raise unknown(f"value in {self.path}", key, KEYS)
-        for key in REQUIRED:
-            if key not in data:
-                raise InputError(f"{self.path}: has no {key!r} among its values, which every spec sheet needs; add it")
+        self.names(data, "value", KEYS, REQUIRED, " among its values")
         if not any(key.startswith(PEAK) for key in data):
             peaks = ", ".join(key for key in KEYS if key.startswith(PEAK))
             raise InputError(f"{self.path}: has no peak among its values, but needs one at least; add one of {peaks}")

@@ -187,7 +187,7 @@ class Layer(ABC):
     def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Special terms on an accelerator, in seconds at its peaks."""
         moved, memory = self.bytes(), hardware.memory_bytes_per_s
-        total = moved.input + moved.weights + moved.output
+        total = sum(moved)
         return {
             "flops": self.flops() / peak_flops(self, hardware),
             "bytes": total / memory,
@@ -356,7 +356,7 @@ def beyond_launch(seconds: Any) -> dict[str, Any]:
 def memory_terms(layer: Any, hardware: Hardware) -> dict[str, Any]:
     """Bytes moved, and the part of them that no longer fits each level of the memory hierarchy."""
     moved = layer.bytes()
-    total = moved.input + moved.weights + moved.output
+    total = sum(moved)
     return {
         "bytes": total,
         "output_bytes": moved.output,

@@ -26,7 +26,7 @@ def product_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: A
     """Terms of `b` products [m, k] x [k, n]: whole tiles, whole waves, what tiles load, what no cache holds."""
     peak, memory, size = peak_flops(layer, hardware), hardware.memory_bytes_per_s, layer.itemsize
     moved = layer.bytes()
-    total = moved.input + moved.weights + moved.output
+    total = sum(moved)
     work = 2 * b * m * n * k
     # quantised to 8 bits: the left operand is read wide, scaled and written first, by calls that outlast small products
     short = size < 2
