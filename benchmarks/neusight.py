@@ -22,7 +22,7 @@ import pandas as pd
 
 from benchmarks import graphs
 from benchmarks.peers import MODELS, REPORTED, TRAINED, Point, device_meta, kernels, points, ship, write_dataset
-from neuralpower.dataset import read_dataset
+from neuralpower.dataset import Dataset, read_dataset
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import as_columns
@@ -180,9 +180,15 @@ def print_summary(results: Mapping[str, pd.DataFrame]) -> None:
         print(f"| {name} | {len(errors)} | {' | '.join(cells)} | {int(errors.inside.sum())} |")
 
 
-def fitted(folders: Iterable[Path], name: str) -> Predictor:
-    """A predictor of the datasets in these folders."""
-    return dataclasses.replace(train([read_dataset(folder) for folder in folders], jobs=2).predictor, name=name)
+def fitted(datasets: Sequence[Dataset], name: str) -> Predictor:
+    """A predictor of these datasets."""
+    return dataclasses.replace(train(datasets, jobs=2).predictor, name=name)
+
+
+def consistent(device: str, dataset: Dataset) -> Dataset:
+    """The dataset without tables that do not describe the device: nothing about others can be learnt from those."""
+    kinds = {kind: table for kind, table in dataset.tables.items() if (device, kind) != CONTRADICTORY}
+    return dataclasses.replace(dataset, tables=kinds)
 
 
 def main() -> None:
@@ -197,9 +203,10 @@ def main() -> None:
         return
     root = given.path / "neusight"
     with tempfile.TemporaryDirectory() as temporary:
-        folders = {device: write_dataset(root, device, Path(temporary)) for device in TRAINED}
-        predictors = {device: fitted([folder], folder.name) for device, folder in folders.items()}
-        portable = None if given.without_portable else fitted(folders.values(), "nvidia-float32")
+        datasets = {device: read_dataset(write_dataset(root, device, Path(temporary))) for device in TRAINED}
+        predictors = {device: fitted([dataset], dataset.name) for device, dataset in datasets.items()}
+        together = [consistent(device, dataset) for device, dataset in datasets.items()]
+        portable = None if given.without_portable else fitted(together, "nvidia-float32")
     if given.save:
         given.save.mkdir(parents=True, exist_ok=True)
         for predictor in predictors.values():

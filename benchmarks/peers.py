@@ -83,7 +83,7 @@ def kernels(file: Path, device: str) -> dict[str, pd.DataFrame]:
 
 
 def device_meta(root: Path, device: str) -> dict[str, Any]:
-    """`dataset.json` of a device: peaks from NeuSight's file, power limit and year from the spec sheet."""
+    """`dataset.json` of a device: peaks from NeuSight's file, clocks, power limit and year from the spec sheet."""
     config = json.loads((root / "device_configs" / f"{REPORTED[device]}.json").read_text())
     spec = find_spec(device)
     cache = int(config["L2Cache"] * 2**20)
@@ -94,6 +94,7 @@ def device_meta(root: Path, device: str) -> dict[str, Any]:
         "llc_bytes": cache,
         "peak_flops_per_s": {FLOAT: config["SingleFLOPs"] * 1e9},
         "memory_bytes_per_s": config["Mem_Bw"] * 1e9,
+        "base_clock": spec.hardware().base_clock,
         "limit_w": spec.get("limit_w"),
         "year": spec.year,
     }

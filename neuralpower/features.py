@@ -38,6 +38,8 @@ def describe(
     axes = {name: np.log2(np.maximum(value, 1)) for name, value in dimensions.items()}
     special = columns.accelerator_terms(hardware) if hardware.accelerator else columns.terms(hardware)
     special.setdefault("flops", flops)
+    own = columns.own_terms(hardware) if hardware.accelerator and not portable else {}
+    special |= own
     if portable:
         peak, memory = full(peak_flops(columns, hardware)), hardware.memory_bytes_per_s
         axes |= {
@@ -58,6 +60,8 @@ def describe(
         config=fingerprint(columns),
         size=flops + size,
         device=np.full(rows, device),
+        year=np.full(rows, hardware.year or 0),
+        optional=tuple(name for name in own if "_past_" in name),
         degrees=(0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES,
     )
 

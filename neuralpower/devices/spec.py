@@ -61,6 +61,7 @@ KEYS: dict[str, Key] = {
     "cores": Key(1, 1e6, "cores", whole=True),  # multiprocessors, compute units, TPU or CPU cores
     "lanes": Key(1, 1e7, "FP32 lanes", whole=True),  # of the whole device
     "clock_hz": Key(1e7, 2e10, "Hz"),  # boost
+    "base_clock_hz": Key(1e7, 2e10, "Hz"),  # that the power limit allows in any case
     "l2_bytes": Key(2**10, 1e10, "B", whole=True),  # of the whole device; of one core of a CPU
     "llc_bytes": Key(2**10, 1e11, "B", whole=True),  # the last level, of the whole device
     "limit_w": Key(0.5, 5000, "W"),  # board power limit or TDP
@@ -101,6 +102,7 @@ class DeviceSpec:
 
         default = Hardware()
         llc, l2 = self.get("llc_bytes"), self.get("l2_bytes")
+        base, boost = self.get("base_clock_hz"), self.get("clock_hz")
         return Hardware(
             cores=int(self.get("cores") or default.cores),
             l2_bytes=int(l2 or llc or default.l2_bytes),
@@ -108,6 +110,7 @@ class DeviceSpec:
             accelerator=self.device_class != "cpu",
             peak_flops_per_s=self.peak_flops,
             memory_bytes_per_s=self.get("memory_bytes_per_s") or default.memory_bytes_per_s,
+            base_clock=base / boost if base and boost else default.base_clock,
             limit_w=self.get("limit_w"),
             idle_w=self.get("idle_w"),
             year=self.year,

@@ -67,6 +67,7 @@ class Hardware:
     accelerator: bool = False  # work runs in tiles and waves over many cores
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype, dense
     memory_bytes_per_s: float = 1.0
+    base_clock: float = 1.0  # that the power limit always allows, as a share of the clock at which the peaks hold
     limit_w: float | None = None
     idle_w: float | None = None
     year: int | None = None  # when it came out: what an operation costs in energy falls with the years
@@ -195,6 +196,10 @@ class Layer(ABC):
             "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
             **beyond_launch(total / memory),
         }
+
+    def own_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """More such terms, which only rows of the very device can weigh; those named `..._past_...` are thresholds."""
+        return {}
 
     def features(self) -> dict[str, Any]:
         """What the residual sees beside the logarithms of the dimensions."""

@@ -23,7 +23,7 @@ WORK_STEPS = (34, 36, 38, 40)  # log2 of FLOP: libraries take other kernels for 
 
 
 def product_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: Any) -> dict[str, Any]:
-    """Terms of `b` products [m, k] x [k, n]: whole tiles, whole waves, what tiles load, what no cache holds."""
+    """Terms of `b` products [m, k] x [k, n] on any device: FLOP, bytes, whole tiles, whole waves, what no cache holds."""
     peak, memory, size = peak_flops(layer, hardware), hardware.memory_bytes_per_s, layer.itemsize
     moved = layer.bytes()
     total = sum(moved)
@@ -33,10 +33,10 @@ def product_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: A
     scaled = 4 * b * m * k * short / memory
     terms = {
         "flops": work / peak,
+        "flops_at_base_clock": work / peak / hardware.base_clock,
         "bytes": total / memory,
         "output_bytes": moved.output / memory,
         "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
-        "flops_at_power_limit": hardware.flops_at_power_limit(work),
         "scaled_bytes": scaled,
         "scaled_calls": 1.0 * short,
         "scaled_calls_many_rows": 1.0 * short * (m > FEW_ROWS),
@@ -48,9 +48,23 @@ def product_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: A
         name = f"{x}x{y}"
         terms[f"tiles_{name}"] = tiles * x * y * 2 * k / peak
         terms[f"waves_{name}"] = waves * hardware.cores * x * y * 2 * k / peak
-        terms[f"loads_{name}"] = tiles * k * (x + y) * size / memory
-        terms[f"stores_{name}"] = waves * hardware.cores * x * y * size / memory
-    for name, held in (("left", m * k * size), ("right", k * n * size), ("product", m * n * size), ("all", total)):
+    return terms
+
+
+def own_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: Any) -> dict[str, Any]:
+    """Terms that no data sheet can weigh: what tiles load and store, the power limit, sizes at which libraries change kernels.
+
+    Energy per FLOP differs by a factor of six between GPUs of one year; a library's choice of kernels is one device's.
+    """
+    peak, memory, size = peak_flops(layer, hardware), hardware.memory_bytes_per_s, layer.itemsize
+    work = 2 * b * m * n * k
+    operands = (("left", m * k * size), ("right", k * n * size), ("product", m * n * size), ("all", sum(layer.bytes())))
+    terms = {"flops_at_power_limit": hardware.flops_at_power_limit(work)}
+    for x, y in TILES:
+        tiles, waves = _tiles(hardware, b, m, n, x, y)
+        terms[f"loads_{x}x{y}"] = tiles * k * (x + y) * size / memory
+        terms[f"stores_{x}x{y}"] = waves * hardware.cores * x * y * size / memory
+    for name, held in operands:
         for step in CACHE_STEPS:
             terms[f"flops_{name}_past_{step}_l2"] = work / peak * (held > step * hardware.l2_bytes)
     for step in INNER_STEPS:
