@@ -240,7 +240,7 @@ class Predictor:
             t,
             t * np.exp(low),
             t * np.exp(high),
-            regressor.spread.shared(outside),
+            regressor.spread.shared(t, outside),
             np.minimum(regressor.launch_s, HIDDEN_AT_MOST * t),
             np.full(rows, list(self.regressors).index(found)),
             np.full(rows, regressor.exponent),

@@ -37,6 +37,7 @@ FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least o
 BEYOND, NEW_DEVICE = 0.5, 2.0  # what an error beyond the sampled rows, or on a new device, counts beside one among them
 REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))  # octaves outside the box at which the residual has half its say; 0: none
 FEWEST_FOR_BOUND = 20
+FAR = 0.1  # octaves away from the sampled rows
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
 OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
@@ -98,14 +99,19 @@ class Spread:
     edges: Array  # [bins - 1], log2 of predicted times
     low: Array  # [bins], below which ONE_SIDE of the measurements lie
     high: Array  # [bins]
-    growth: float  # by this share an interval widens for each octave outside the box
+    growth: float  # by this share an interval widens for each octave away from what was sampled
     common: float  # standard deviation of what all layers of the regressor have in common
-    common_growth: float  # and how that grows for each octave outside
+    common_growth: float  # and how that grows for each octave away
+    tail: float = 1e3  # log2 of a time that few sampled rows exceed: beyond, they are thin
+
+    def away(self, predicted: Array, outside: Array) -> Array:
+        """Octaves outside the box, and beyond the tail, [rows]."""
+        return np.asarray(outside + np.maximum(np.log2(predicted) - self.tail, 0))
 
     def bounds(self, predicted: Array, outside: Array) -> tuple[Array, Array]:
         """Logarithms of the 90 % bounds relative to the prediction, each [rows]."""
         bin_ = np.searchsorted(self.edges, np.log2(predicted))
-        wider = 1 + self.growth * outside
+        wider = 1 + self.growth * self.away(predicted, outside)
         return self.low[bin_] * wider, self.high[bin_] * wider
 
     def widened(self, deviation: float) -> Spread:
@@ -114,9 +120,9 @@ class Spread:
         low, high = -np.sqrt(self.low**2 + more**2), np.sqrt(self.high**2 + more**2)
         return replace(self, low=low, high=high, common=float(np.hypot(self.common, deviation)))
 
-    def shared(self, outside: Array) -> Array:
+    def shared(self, predicted: Array, outside: Array) -> Array:
         """Standard deviation of the common part of log(measured / predicted), [rows]."""
-        return np.asarray(self.common + self.common_growth * outside)
+        return np.asarray(self.common + self.common_growth * self.away(predicted, outside))
 
 
 @dataclass(frozen=True)
@@ -366,7 +372,7 @@ def _device_means(problem: Problem, values: Array) -> Array:
     for device in devices:
         rows = problem.device == device
         means[rows] = np.average(values[rows], weights=weight[rows])
-    return means - np.mean([means[problem.device == device][0] for device in devices])
+    return np.asarray(means - np.mean([means[problem.device == device][0] for device in devices]))
 
 
 def _speed_exponent(problem: Problem, predicted: Array) -> float:
@@ -596,19 +602,27 @@ def _spread(target: Array, tests: Sequence[HeldOut], reach: float) -> Spread:
     high = np.array([max(_quantile(part, 1 - ONE_SIDE), 0.0) for part in parts])
     means = np.array([np.mean(part) for part in parts])
     common = max(float(np.sqrt(np.mean(means**2))), PLATEAU * _deviation(error))
-    spread = Spread(edges, low, high, 0.0, common, 0.0)
+    spread = Spread(edges, low, high, 0.0, common, 0.0, _tail(target))
     growths, drifts = [], []
     for test in tests[1:]:
-        far = np.isfinite(test.base) & (test.outside > 0.1)
+        held = np.isfinite(test.base)
+        if held.sum() < FEWEST_FOR_BOUND or held.all():
+            continue
+        predicted = test.predicted(reach)[held]
+        away = replace(spread, tail=_tail(target[~held])).away(predicted, test.outside[held])
+        far = away > FAR
         if far.sum() < FEWEST_FOR_BOUND:
             continue
-        predicted, d = test.predicted(reach)[far], test.outside[far]
-        error = np.log(target[far] / predicted)
-        low_, high_ = spread.bounds(predicted, np.zeros(len(d)))
+        error, away = np.log(target[held] / predicted)[far], away[far]
+        low_, high_ = spread.bounds(predicted[far], np.zeros(len(away)))
         needed = error / np.where(error < 0, np.minimum(low_, -1e-9), np.maximum(high_, 1e-9))
-        growths.append(max(float(np.quantile((needed - 1) / np.maximum(d, 0.5), 1 - 2 * ONE_SIDE)), 0.0))
-        drifts.append(max(abs(float(np.median(error))) - common, 0.0) / float(np.median(d)))
+        growths.append(max(float(np.quantile((needed - 1) / away, 1 - 2 * ONE_SIDE)), 0.0))
+        drifts.append(max(abs(float(np.median(error))) - common, 0.0) / float(np.median(away)))
     return replace(spread, growth=max(growths, default=0.5), common_growth=max(drifts, default=common / 2))
+
+
+def _tail(target: Array) -> float:
+    return float(np.quantile(np.log2(target), 1 - LARGEST_SHARE))
 
 
 def _quantile(values: Array, share: float) -> float:
