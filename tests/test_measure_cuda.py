@@ -1,0 +1,427 @@
+"""Timing on a CUDA device, on one that is simulated: what is queued when, and what a number means."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from neuralpower.calls import Backward, TensorFloat32, call_bytes, call_of, copy_call, settings_of, step_of
+from neuralpower.collect.plan import draw
+from neuralpower.collect.presets import PRESETS
+from neuralpower.cuda import POWER_CAP, Condition, NvmlCondition, open_cuda, to_columns
+from neuralpower.errors import DeviceError, LostDeviceError, Unmodelled
+from neuralpower.layers import KINDS, Call, Layer
+from neuralpower.layers.activation import Activation
+from neuralpower.layers.base import typed
+from neuralpower.layers.linear import Linear
+from neuralpower.layers.movement import Movement
+from neuralpower.layers.reduction import Reduction
+from neuralpower.layers.softmax import Softmax
+from neuralpower.measure_cuda import MOST_CALLS, Block, Queue, converged, median_interval
+from tests.simulated_cuda import SimulatedCuda, SimulatedMark, bench_of, kernel
+
+CPU = torch.device("cpu")
+HOT, CAPPED, FINE = Condition(reasons=0x40), Condition(reasons=POWER_CAP), Condition(reasons=0)
+
+
+# ---- times ----
+
+
+def test_device_time_and_host_time_are_told_apart() -> None:
+    # 2 us kernels, issued every 5 us: a graph takes 2 us a call, one by one they take 5 us
+    cuda = SimulatedCuda()
+    (row,) = bench_of(cuda).time([kernel(cuda, 2e-6, 5e-6)])
+    assert row["status"] == "ok"
+    assert row["timing"] == "graph"
+    assert row["runtime_s"] == pytest.approx(2e-6, rel=1e-6)
+    assert row["dispatch_s"] == pytest.approx(5e-6, rel=1e-3)
+    assert row["runtime_eager_s"] == pytest.approx(5e-6, rel=0.01)
+    assert row["host_bound"]
+    # a replay lasts 1 ms: 500 calls of 2 us
+    assert 0.8e-3 <= row["block_k"] * 2e-6 <= 1.2e-3
+
+
+def test_a_long_kernel_hides_the_host() -> None:
+    cuda = SimulatedCuda()
+    (row,) = bench_of(cuda).time([kernel(cuda, 800e-6, 5e-6)])
+    assert row["runtime_s"] == pytest.approx(800e-6, rel=1e-6)
+    assert row["runtime_eager_s"] == pytest.approx(800e-6, rel=0.01)
+    assert row["dispatch_s"] == pytest.approx(5e-6, rel=1e-3)
+    assert not row["host_bound"]
+    assert row["block_k"] == 2
+
+
+def test_a_replay_holds_no_more_calls_than_a_graph_should() -> None:
+    cuda = SimulatedCuda()
+    (row,) = bench_of(cuda).time([kernel(cuda, 1e-7)])
+    assert row["block_k"] == MOST_CALLS
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "copies"),
+    [
+        (10**6, 10**9, 3),  # 3 caches of 1 MB
+        (10**5, 10**9, 30),
+        (10**7, 10**9, 1),
+        (10**5, 2 * 10**6, 6),  # 30 % of 2 MB
+        (10, 10**9, 96),  # no more than calls in 5 ms; three eager ones take 155 us
+        (0, 10**9, 1),
+    ],
+)
+def test_copies_outlast_the_cache_where_memory_allows(size: int, free: int, copies: int) -> None:
+    cuda = SimulatedCuda(free=free)
+    (row,) = bench_of(cuda).time([kernel(cuda, 50e-6, size=size)])
+    assert row["copies"] == copies
+
+
+def test_noise_is_averaged_until_the_median_is_known_or_the_samples_end() -> None:
+    for noise, most in ((0.001, 60), (0.05, 399)):
+        cuda = SimulatedCuda(noise=noise)
+        (row,) = bench_of(cuda).time([kernel(cuda, 100e-6)])
+        assert row["converged"]
+        assert 11 <= row["n"] <= most
+        assert row["runtime_low_s"] <= row["runtime_s"] <= row["runtime_high_s"]
+        assert row["runtime_high_s"] - row["runtime_low_s"] <= 2 * 0.02 * row["runtime_s"]
+        assert row["runtime_s"] == pytest.approx(100e-6, rel=0.02)
+        assert len(row["samples_s"]) == min(row["n"], 200)
+    (row,) = bench_of(cuda := SimulatedCuda(noise=0.5)).time([kernel(cuda, 100e-6)])
+    assert (row["n"], row["converged"]) == (400, False)
+
+
+def test_sampling_ends_in_seconds_however_long_the_call() -> None:
+    cuda = SimulatedCuda()
+    (row,) = bench_of(cuda).time([kernel(cuda, 1.0)])
+    assert row["n"] == 3
+    assert not row["converged"]  # three samples bound no median
+    assert row["runtime_low_s"] is None
+    assert cuda.host_s < 20
+
+
+def test_the_median_lies_between_order_statistics() -> None:
+    # nine samples: the second and the eighth, with 1 - 2 (1 + 9) / 2^9 = 96.1 %
+    assert median_interval(range(1, 10)) == (2, 8)
+    assert median_interval(range(5)) is None
+    assert median_interval(range(6)) == (0, 5)
+    generator = np.random.default_rng(0)
+    inside = 0
+    for _ in range(500):
+        interval = median_interval(generator.lognormal(size=15))
+        assert interval is not None
+        inside += interval[0] <= 1 <= interval[1]
+    assert 0.94 <= inside / 500 <= 1
+    assert converged([1.0, 1.01, 1.02, 1.0, 1.0, 1.0])
+    assert not converged([1.0, 1.1, 0.9, 1.0, 1.0, 1.0])
+
+
+def test_a_call_that_waits_for_the_device_is_timed_eagerly_and_says_so() -> None:
+    cuda = SimulatedCuda()
+    (row,) = bench_of(cuda).time([kernel(cuda, 40e-6, 5e-6, waits=True)])
+    assert (row["status"], row["timing"]) == ("ok", "eager")
+    assert row["runtime_s"] == pytest.approx(45e-6, rel=0.02)
+    assert row["host_bound"]
+
+
+# ---- condition ----
+
+
+def test_heat_discards_what_was_measured_until_it_is_cool() -> None:
+    cuda, conditions = SimulatedCuda(), iter([FINE, HOT, FINE, FINE])
+    (row,) = bench_of(cuda, lambda: next(conditions)).time([kernel(cuda, 100e-6)])
+    assert row["status"] == "ok"
+    assert cuda.slept_s == [10.0]
+    assert row["throttle_bits"] == 0
+
+
+def test_a_device_that_stays_hot_gives_a_row_that_no_fit_sees() -> None:
+    cuda = SimulatedCuda()
+    (row,) = bench_of(cuda, lambda: HOT).time([kernel(cuda, 100e-6)])
+    assert row["status"] == "throttled"
+    assert cuda.slept_s == [10.0, 10.0]
+    assert row["throttle_bits"] == 0x40
+
+
+def test_the_power_limit_is_how_large_products_run() -> None:
+    cuda = SimulatedCuda()
+    (row,) = bench_of(cuda, lambda: CAPPED).time([kernel(cuda, 100e-6)])
+    assert (row["status"], row["flags"]) == ("ok", ["power_cap"])
+
+
+def test_the_condition_is_read_while_the_device_works() -> None:
+    cuda, busy = SimulatedCuda(), []
+
+    def read() -> Condition:
+        busy.append(cuda.device_s > cuda.host_s)
+        return FINE
+
+    bench_of(cuda, read).time([kernel(cuda, 100e-6)])
+    assert busy == [True, True]
+
+
+class FakeNvml:
+    """As much of nvidia-ml-py as is read; `failing` is the code that every reading raises."""
+
+    NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
+
+    class NVMLError(Exception):  # noqa: D106  # a test's own
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+    def __init__(self) -> None:
+        self.failing: int | None = None
+
+    def nvmlInit(self) -> None: ...  # noqa: N802  # NVML's own names
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        return uuid
+
+    def _value(self, value: int) -> int:
+        if self.failing is not None:
+            raise self.NVMLError(self.failing)
+        return value
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:  # noqa: N802
+        return self._value(61)
+
+    def nvmlDeviceGetClockInfo(self, handle: str, clock: int) -> int:  # noqa: N802
+        return self._value({1: 1980, 2: 3201}[clock])
+
+    def nvmlDeviceGetPerformanceState(self, handle: str) -> int:  # noqa: N802
+        return self._value(0)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:  # noqa: N802  # what older drivers have
+        return self._value(0x4)
+
+
+def test_a_condition_is_what_nvml_says_and_what_it_does_not_say_is_nothing() -> None:
+    nvml = FakeNvml()
+    read = NvmlCondition(nvml, "GPU-1")
+    read.open()
+    now = read()
+    assert now == Condition(temperature_c=61, sm_mhz=1980, memory_mhz=3201, pstate=0, reasons=4)
+    assert now.power_capped
+    assert not now.throttled
+    columns = to_columns(now, dataclasses.replace(now, sm_mhz=1000, temperature_c=70, reasons=8))
+    assert (columns["sm_mhz_min"], columns["sm_mhz_med"], columns["sm_mhz_max"]) == (1000, 1490, 1980)
+    assert (columns["temp_before_c"], columns["temp_after_c"], columns["throttle_bits"]) == (61, 70, 12)
+    nvml.failing = 3  # NVML_ERROR_NOT_SUPPORTED
+    assert read() == Condition()
+    assert set(to_columns(Condition(), Condition()).values()) == {None}
+
+
+@pytest.mark.parametrize("code", [15, 16])
+def test_a_device_that_is_gone_is_lost(code: int) -> None:
+    nvml, cuda = FakeNvml(), SimulatedCuda()
+    read = NvmlCondition(nvml, "GPU-1")
+    read.open()
+    bench = bench_of(cuda, read)
+    assert not bench.is_lost()
+    nvml.failing = code
+    with pytest.raises(LostDeviceError, match="GPU-1: the driver has lost the device"):
+        read()
+    (row,) = bench.time([kernel(cuda, 1e-5)])
+    assert (row["status"], row["error_class"]) == ("poisoned", "LostDeviceError")
+    assert bench.is_lost()
+
+
+# ---- failures ----
+
+
+def test_a_call_without_memory_is_freed_and_leaves_the_others_alone() -> None:
+    cuda = SimulatedCuda()
+
+    def allocate() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TiB")
+
+    bad, good = bench_of(cuda).time([Call(allocate, ()), kernel(cuda, 1e-5)])
+    assert bad["status"] == "oom"
+    assert cuda.released == 1
+    assert good["status"] == "ok"
+
+
+def test_a_call_that_torch_refuses_is_an_error_and_one_that_has_no_phase_is_unsupported() -> None:
+    cuda = SimulatedCuda()
+    wrong = Call(torch.zeros, ("no size",))
+    constant = Call(Backward(lambda x: torch.argmax(x)), (torch.ones(3),))
+    first, second = bench_of(cuda).time([wrong, constant])
+    assert (first["status"], first["error_class"]) == ("error", "TypeError")
+    assert (second["status"], second["error_class"]) == ("unsupported", "Unmodelled")
+
+
+def test_an_error_that_takes_the_context_with_it_poisons_all_that_follows() -> None:
+    cuda = SimulatedCuda()
+
+    def fault() -> None:
+        cuda.poisoned = True
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    rows = bench_of(cuda).time([Call(fault, ()), kernel(cuda, 1e-5)])
+    assert [row["status"] for row in rows] == ["poisoned", "poisoned"]
+
+
+def test_a_capture_that_spoils_the_context_is_told() -> None:
+    cuda = SimulatedCuda(breaks_on_capture=True)
+    (row,) = bench_of(cuda).time([kernel(cuda, 1e-5, waits=True)])
+    assert (row["status"], row["error_class"]) == ("poisoned", "PoisonedError")
+
+
+def test_a_device_that_is_not_there_is_a_line_for_the_user() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a device")
+    with pytest.raises(DeviceError, match="this process sees 0 CUDA devices"):
+        open_cuda(torch.device("cuda:0"))
+
+
+# ---- power ----
+
+
+def test_the_queue_keeps_replays_ahead_and_counts_the_calls_that_are_done() -> None:
+    cuda = SimulatedCuda()
+    call = kernel(cuda, 100e-6)
+    queue = Queue(cuda, Block((call,), 10, cuda.capture([call] * 10)), depth=3)
+    finished = 0
+    for _ in range(50):
+        finished += queue.run_once()
+        assert len(queue.ahead) <= 3
+        assert cuda.device_s > cuda.host_s  # never idle
+    finished += queue.drain()
+    assert finished == 50 * 10
+    assert not queue.ahead
+
+
+def test_power_is_taken_from_the_graph_that_is_timed() -> None:
+    cuda, taken = SimulatedCuda(), []
+
+    def measure(queue: Queue) -> dict[str, object]:
+        start = cuda.host_s
+        calls = 0
+        while cuda.host_s - start < 0.1:
+            calls += queue.run_once()
+        calls += queue.drain()
+        taken.append((calls, (cuda.host_s - start) / calls, queue.depth))
+        return {"power_w": 300.0, "energy_j": 300.0 * (cuda.host_s - start) / calls, "power_source": "simulated"}
+
+    bench = bench_of(cuda, lambda: CAPPED, measure_power=measure, meter_call_s=0.01)
+    columns = bench.power(kernel(cuda, 100e-6))
+    ((calls, call_s, depth),) = taken
+    assert calls > 900
+    assert call_s == pytest.approx(100e-6, rel=0.01)
+    assert depth == 30  # three meter calls of 10 ms ahead, in replays of 1 ms
+    assert columns["energy_j"] == pytest.approx(0.03, rel=0.01)
+    assert columns["flags"] == ["power_cap"]
+
+
+def test_power_that_cannot_be_measured_has_a_reason_and_no_number() -> None:
+    cuda = SimulatedCuda()
+    alone = bench_of(cuda).power(kernel(cuda, 1e-4))
+    assert alone == {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": "no_meter"}
+    bench = bench_of(cuda, measure_power=lambda queue: {"power_w": 1.0})
+    assert bench.power(kernel(cuda, 1e-5, 1e-4, waits=True))["power_reason"] == "host_bound"
+    assert bench.power(Call(torch.zeros, ("no size",)))["power_reason"] == "error"
+
+
+# ---- calls ----
+
+every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+def small(kind: type[Layer], count: int = 4) -> list[Layer]:
+    quick = dataclasses.replace(PRESETS["quick"], most_flops=1e7, most_bytes=1e6)
+    return list(draw(kind, count, 3, quick))
+
+
+def storages(call: Call) -> set[int]:
+    return {t.untyped_storage().data_ptr() for t in (*call.args, *call.warm) if isinstance(t, torch.Tensor)}
+
+
+@every_kind
+def test_a_copy_of_a_call_does_the_same_on_memory_of_its_own(kind: type[Layer]) -> None:
+    for layer in small(kind):
+        call = layer.build(CPU)
+        copied = copy_call(call)
+        assert call_bytes(copied) == call_bytes(call)
+        assert not storages(call) & storages(copied)
+        layouts = [
+            [(t.shape, t.stride(), t.dtype) for t in each.args if isinstance(t, torch.Tensor)]
+            for each in (call, copied)
+        ]
+        assert layouts[0] == layouts[1]
+        with settings_of(call):
+            step_of(copied)()
+
+
+def test_a_copy_of_a_tensors_own_method_has_a_tensor_of_its_own() -> None:
+    call = Movement(function="cast", elements=8).build(CPU)
+    copied = copy_call(call)
+    method: Any = copied.function
+    assert method.__self__ is copied.warm[0]
+    assert method.__self__ is not call.warm[0]
+    assert call_bytes(call) == 32  # 8 numbers of 4 bytes
+
+
+@every_kind
+def test_every_kind_that_has_a_backward_pass_can_be_timed_in_it(kind: type[Layer]) -> None:
+    for layer in small(kind):
+        if layer.phase != "forward" or not layer.backward() or layer.dtype != "float32":
+            continue
+        call = call_of(dataclasses.replace(layer, phase="backward"), CPU)
+        with settings_of(call):
+            step = step_of(copy_call(call))
+            first, second = step(), step()  # as often as it is called
+        for a, b in zip(first, second, strict=True):
+            assert (a is None) == (b is None)
+
+
+def test_the_backward_pass_is_that_of_autograd() -> None:
+    x, weight = torch.randn(3, 4), torch.randn(5, 4)
+    call = Call(Backward(torch.nn.functional.linear), (x, weight))
+    with torch.inference_mode(), settings_of(call):
+        torch.manual_seed(0)
+        grad_x, grad_weight = step_of(call)()
+    torch.manual_seed(0)
+    gradient = torch.randn(3, 5)
+    assert torch.allclose(grad_x, gradient @ weight)
+    assert torch.allclose(grad_weight, gradient.T @ x)
+
+
+def test_functions_that_write_to_their_input_have_a_backward_pass_too() -> None:
+    layer = Activation(function="relu", elements=16, inplace=True, phase="backward")
+    call = call_of(layer, CPU)
+    with settings_of(call):
+        (gradient,) = step_of(call)()
+    assert gradient is not None
+
+
+def test_what_no_gradient_passes_through_is_refused() -> None:
+    with pytest.raises(Unmodelled, match="no gradient passes"):
+        step_of(call_of(Reduction(function="argmax", elements=8, outputs=2, phase="backward"), CPU))
+
+
+def test_tf32_is_a_type_of_products_and_leaves_the_process_as_it_was() -> None:
+    linear = typed(Linear(rows=2, in_features=3, out_features=4, bias=True), "tensorfloat32")
+    assert linear.dtype == "tensorfloat32"
+    assert linear.itemsize == 4
+    assert typed(Softmax(rows=2, width=3), "tensorfloat32").dtype == "float32"
+    call = call_of(linear, CPU)
+    assert isinstance(call.function, TensorFloat32)
+    assert all(t.dtype == torch.float32 for t in call.args)
+    assert call().shape == (2, 4)
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    seen = []
+    for asked in (call, Call(torch.relu, (torch.ones(1),))):
+        with settings_of(asked):
+            seen.append((matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.is_inference_mode_enabled()))
+    assert seen == [(True, True, True), (False, False, True)]
+    assert matmul.allow_tf32 == before
+
+
+def test_marks_pass_in_order() -> None:
+    cuda = SimulatedCuda()
+    cuda.queue(1e-3, 0.0)
+    mark = cuda.mark()
+    assert isinstance(mark, SimulatedMark)
+    assert not mark.done()
+    mark.wait()
+    assert mark.done()
