@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.dataset import Dataset, Rejected, Rows, screen
+from neuralpower.dispatch import Dispatch, Observation, learn_dispatch
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
@@ -117,6 +118,7 @@ def train(
         sentinel_s=first.sentinel_s,
         power=dict(sorted(fitted[POWER].items())) or None,
         portable=portable,
+        dispatch=None if portable else _dispatch(rows.issued, rows.totals),
     )
     correction = None
     if len(rows.totals) >= FEWEST_NETWORKS and not alone and not portable:
@@ -132,6 +134,7 @@ class _Read:
         self.devices = devices
         self.parts: dict[tuple[str, Key], list[_Part]] = {}
         self.totals: list[Total] = []
+        self.issued: list[Observation] = []  # the host's part
         self.rejected: list[Rejected] = []
         self.work: list[Mapping[str, np.ndarray]] = []  # [3, rows] of FLOPs, bytes and seconds, by dtype
         self.usable = 0
@@ -152,6 +155,7 @@ class _Read:
             self.usable += len(rows)
             if len(rows):
                 self.work.append(_work(rows))
+                self.issued.append(_issued(rows))
             for key, part in _by_key(kind, rows):
                 problem = describe(
                     part.layer,
@@ -166,6 +170,23 @@ class _Read:
                 if len(metered) and not portable:
                     problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
                     self.parts.setdefault((POWER, key), []).append(_Part(problem, metered.line))
+
+
+def _issued(rows: Rows) -> Observation:
+    """The host's times, by what they depend on."""
+    layer: Any = rows.layer
+    parts = (layer.phase, getattr(layer, "function", ""), layer.launches())
+    phase, function, launches = (np.broadcast_to(np.asarray(part), (len(rows),)) for part in parts)
+    return Observation(rows.kind, phase, function, launches.astype(float), rows.dispatch_s)
+
+
+def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatch | None:
+    """What the host takes, on its own and in networks; None where no row tells."""
+    learnt = learn_dispatch(issued)
+    if learnt is None:
+        return None
+    sums = [float(np.asarray(total.counts) @ learnt.seconds(total.layers)) for total in totals]
+    return learnt.corrected([total.dispatch_s / s for total, s in zip(totals, sums, strict=True)])
 
 
 def _by_key(kind: str, rows: Rows) -> list[tuple[Key, Rows]]:

@@ -15,29 +15,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
 from neuralpower.calls import Step, call_bytes, copy_call, settings_of, step_of
-from neuralpower.cuda import (
-    Condition,
-    Cuda,
-    Graph,
-    Mark,
-    NotCapturable,
-    Properties,
-    describe,
-    open_condition,
-    open_cuda,
-    to_columns,
-)
-from neuralpower.errors import DeviceError, LostDeviceError, PoisonedError, Unmodelled
+from neuralpower.cuda import Condition, Cuda, Graph, NotCapturable, Properties, to_columns
+from neuralpower.errors import PoisonedError
 from neuralpower.layers.base import Call
 
 BLOCK_S = 1e-3  # of a replay, so that marks, which resolve 0.5 us, are exact
@@ -58,8 +45,6 @@ DISPATCH_S = 2e-3  # of the host's time at a stretch: some hundred kernels, whic
 DISPATCH_CALLS = (2, 200)
 DISPATCH_STRETCHES = 7
 COOLINGS, COOL_S = 2, 10.0
-QUEUED, QUEUED_CALLS_OF_METER = 3, 3.0  # replays ahead of the device, and times a reading of the meter
-MOST_QUEUED = 64
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
@@ -300,129 +285,3 @@ class CudaTimer:
             device.append(self.cuda.elapsed_s(first, last) / calls)
             host.append((end - start) / 1e9 / calls)
         return float(np.median(device)), float(np.median(host))
-
-
-@dataclass
-class Queue:
-    """Keeps a few replays ahead of the device, so that it never idles while the host reads a meter."""
-
-    cuda: Cuda
-    block: Block
-    depth: int
-    ahead: deque[Mark] = field(default_factory=deque)
-
-    def run_once(self) -> int:
-        """Queue one replay, after waiting while `depth` are ahead; calls that the device has finished since the last time."""
-        while len(self.ahead) >= self.depth:
-            self.ahead[0].wait()
-            if self.ahead[0].done():
-                break
-        finished = self._finished()
-        self.block.replay()
-        self.ahead.append(self.cuda.mark())
-        return finished * self.block.size
-
-    def drain(self) -> int:
-        """Wait for all that is queued; calls that were."""
-        self.cuda.synchronize()
-        return self._finished() * self.block.size
-
-    def _finished(self) -> int:
-        count = 0
-        while self.ahead and self.ahead[0].done():
-            self.ahead.popleft()
-            count += 1
-        return count
-
-
-@dataclass
-class CudaBench:
-    """A CUDA device that calls are measured on: times, power, what it is and whether it is still there."""
-
-    device: torch.device
-    timer: CudaTimer
-    measure_power: Callable[[Queue], dict[str, Any]] | None = None  # power columns of replays that it asks for
-    power_reason: str | None = "no_meter"  # why there are none
-    meter_call_s: float = 0.01  # what a reading of the meter takes at worst, from its self-test
-    report: Mapping[str, Any] = field(default_factory=dict)  # the meter's self-test
-
-    block = 1  # configurations measured in turn: each rotates over memory of its own
-
-    def time(self, calls: Sequence[Call], rounds: int = 0) -> list[dict[str, Any]]:
-        """Columns of each, `status` among them; `rounds` is a CPU's: here a stop rule decides.
-
-        Where a call leaves the device unusable for this process its status is `poisoned`, and that of those after it.
-        """
-        return [self._answer(partial(self._row, call)) for call in calls]
-
-    def power(self, call: Call) -> dict[str, Any]:
-        """Power columns of a call, in a steady loop of the graph that it is timed in; null with a reason where it has none."""
-        if self.measure_power is None:
-            return no_power(self.power_reason)
-        measure = self.measure_power
-        columns = self._answer(lambda: self._power(call, measure))
-        return {**no_power(columns["status"]), **columns} if "status" in columns else columns
-
-    def _row(self, call: Call) -> dict[str, Any]:
-        return self.timer.time(call).to_row()
-
-    def _answer(self, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        try:
-            return measure()
-        except Exception as error:  # whatever a configuration does to torch, the sweep goes on
-            return self._failure(error)
-
-    def _failure(self, error: Exception) -> dict[str, Any]:
-        """Status and error of a call that raised; what it held is freed."""
-        error.__traceback__ = None  # its frames hold the tensors
-        if isinstance(error, DeviceError) or not self.timer.cuda.works():
-            status = "poisoned"
-        else:
-            self.timer.cuda.release()
-            memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-            status = (
-                "oom" if memory else "unsupported" if isinstance(error, Unmodelled | NotImplementedError) else "error"
-            )
-        return {"status": status, "error_class": type(error).__name__, "error_msg": str(error).strip()[:500]}
-
-    def _power(self, call: Call, measure: Callable[[Queue], dict[str, Any]]) -> dict[str, Any]:
-        with settings_of(call), self.timer.cuda.stream():
-            block = self.timer.block(call)
-            if block.graph is None and self.timer.host_bound(block):
-                return no_power("host_bound")  # the device idles between calls: its power is not theirs
-            columns = measure(self._queue(block))
-            capped = self.timer.condition().power_capped
-            return {**columns, "flags": [*columns.get("flags", ()), *(["power_cap"] if capped else [])]}
-
-    def _queue(self, block: Block) -> Queue:
-        """So many replays ahead that the device outlasts a reading of the meter."""
-        ahead = math.ceil(QUEUED_CALLS_OF_METER * self.meter_call_s / block.replay_s)
-        return Queue(self.timer.cuda, block, min(max(ahead, QUEUED), MOST_QUEUED))
-
-    def self_test(self) -> dict[str, Any]:
-        """What the meter can do; empty where there is none."""
-        return dict(self.report)
-
-    def hardware(self) -> dict[str, Any]:
-        """What `dataset.json` says of the device."""
-        return describe(self.timer.properties)
-
-    def is_lost(self) -> bool:
-        """Whether the driver has lost the device; a context that is dead by itself is another process's start away."""
-        try:
-            self.timer.condition()
-        except LostDeviceError:
-            return True
-        return False
-
-
-def open_cuda_bench(device: torch.device) -> CudaBench:
-    """The bench of a CUDA device, without a meter; raises DeviceError where there is no such device."""
-    cuda = open_cuda(device)
-    condition = open_condition(cuda.properties().uuid)
-    return CudaBench(cuda.device, CudaTimer(cuda, condition or Condition))
-
-
-def no_power(reason: str | None) -> dict[str, Any]:
-    """Power columns where nothing was measured."""
-    return {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": reason}

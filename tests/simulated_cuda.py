@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from neuralpower.bench_cuda import CudaBench
 from neuralpower.cuda import Condition, NotCapturable, Properties
 from neuralpower.layers import Call, Layer
-from neuralpower.measure_cuda import CudaBench, CudaTimer
+from neuralpower.measure_cuda import CudaTimer
 
 META = torch.device("meta")
 GRAPH_S = 6e-6  # of the host for a replay, however long

@@ -1,12 +1,15 @@
 """Timing on a CUDA device, on one that is simulated: what is queued when, and what a number means."""
 
 import dataclasses
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from neuralpower.bench_cuda import Queue
 from neuralpower.calls import Backward, TensorFloat32, call_bytes, call_of, copy_call, settings_of, step_of
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
@@ -19,7 +22,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
-from neuralpower.measure_cuda import MOST_CALLS, Block, Queue, converged, median_interval
+from neuralpower.measure_cuda import MOST_CALLS, Block, converged, median_interval
 from tests.simulated_cuda import SimulatedCuda, SimulatedMark, bench_of, kernel
 
 CPU = torch.device("cpu")
@@ -279,44 +282,79 @@ def test_a_device_that_is_not_there_is_a_line_for_the_user() -> None:
 def test_the_queue_keeps_replays_ahead_and_counts_the_calls_that_are_done() -> None:
     cuda = SimulatedCuda()
     call = kernel(cuda, 100e-6)
-    queue = Queue(cuda, Block((call,), 10, cuda.capture([call] * 10)), depth=3)
+    queue = Queue(cuda, Block((call,), 10, cuda.capture([call] * 10)), depth=4)
     finished = 0
     for _ in range(50):
         finished += queue.run_once()
-        assert len(queue.ahead) <= 3
-        assert cuda.device_s > cuda.host_s  # never idle
-    finished += queue.drain()
-    assert finished == 50 * 10
+        assert len(queue.ahead) == 4
+        cuda.sleep(1.5e-3)  # whatever the host does meanwhile
+        assert cuda.device_s > cuda.host_s  # the device does not wait for it
+    assert 45 * 10 < finished < 80 * 10
+    assert cuda.device_s == pytest.approx((finished + 40) * 100e-6, abs=1e-4)
+    assert queue.drain() == 40
     assert not queue.ahead
 
 
-def test_power_is_taken_from_the_graph_that_is_timed() -> None:
-    cuda, taken = SimulatedCuda(), []
+@dataclasses.dataclass
+class Steady:
+    """A meter of 300 W, whose counter moves every 10 ms."""
 
-    def measure(queue: Queue) -> dict[str, object]:
-        start = cuda.host_s
-        calls = 0
-        while cuda.host_s - start < 0.1:
-            calls += queue.run_once()
-        calls += queue.drain()
-        taken.append((calls, (cuda.host_s - start) / calls, queue.depth))
-        return {"power_w": 300.0, "energy_j": 300.0 * (cuda.host_s - start) / calls, "power_source": "simulated"}
+    cuda: SimulatedCuda
+    reads: int = 0
 
-    bench = bench_of(cuda, lambda: CAPPED, measure_power=measure, meter_call_s=0.01)
+    def read(self) -> list[Any]:
+        self.reads += 1
+        self.cuda.sleep(5e-4)
+        return []
+
+
+def fake_energy(monkeypatch: pytest.MonkeyPatch, taken: list[dict[str, Any]]) -> None:
+    """A `neuralpower.energy` that loops for 0.1 s and asks the meter now and then."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Clock:
+        now_ns: Any
+        sleep: Any
+
+    def measure_power(run_once: Any, meter: Any, clock: Clock, *, drain: Any, **more: Any) -> Any:
+        start, calls = clock.now_ns(), 0
+        while clock.now_ns() < start + 1e8:
+            ended = run_once()
+            calls += ended
+            meter.read()
+            if not ended:
+                clock.sleep(1e-3)
+        calls += drain()
+        call_s = (clock.now_ns() - start) / 1e9 / calls
+        taken.append({"calls": calls, "call_s": call_s, **more})
+        row = {"power_w": 300.0, "energy_j": 300.0 * call_s, "power_source": "simulated", "power_reason": None}
+        return SimpleNamespace(to_row=lambda: row, flags=lambda runtime_s: (f"{runtime_s / call_s:.2f}",))
+
+    monkeypatch.setitem(sys.modules, "neuralpower.energy", SimpleNamespace(Clock=Clock, measure_power=measure_power))
+
+
+def test_power_is_taken_from_the_graph_that_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, taken = SimulatedCuda(), list[dict[str, Any]]()
+    fake_energy(monkeypatch, taken)
+    tested = SimpleNamespace(idle_w=90.0, update_period_p95_s=0.1, use_counter=True, read_p95_s=2e-3)
+    bench = bench_of(cuda, lambda: CAPPED, meter=Steady(cuda), power_reason=None, tested=tested)
     columns = bench.power(kernel(cuda, 100e-6))
-    ((calls, call_s, depth),) = taken
-    assert calls > 900
-    assert call_s == pytest.approx(100e-6, rel=0.01)
-    assert depth == 30  # three meter calls of 10 ms ahead, in replays of 1 ms
+    (window,) = taken
+    assert window["calls"] > 900
+    assert window["call_s"] == pytest.approx(100e-6, rel=0.01)  # the device never waited
+    assert (window["idle_w"], window["period_s"], window["counter"]) == (90.0, 0.1, True)
     assert columns["energy_j"] == pytest.approx(0.03, rel=0.01)
-    assert columns["flags"] == ["power_cap"]
+    assert columns["flags"] == ["1.00", "power_cap"]
+    assert bench.hardware()["idle_w"] == 90.0
 
 
-def test_power_that_cannot_be_measured_has_a_reason_and_no_number() -> None:
+def test_power_that_cannot_be_measured_has_a_reason_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = SimulatedCuda()
+    fake_energy(monkeypatch, [])
     alone = bench_of(cuda).power(kernel(cuda, 1e-4))
     assert alone == {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": "no_meter"}
-    bench = bench_of(cuda, measure_power=lambda queue: {"power_w": 1.0})
+    assert bench_of(cuda).self_test() == {}
+    bench = bench_of(cuda, meter=Steady(cuda), power_reason=None)
     assert bench.power(kernel(cuda, 1e-5, 1e-4, waits=True))["power_reason"] == "host_bound"
     assert bench.power(Call(torch.zeros, ("no size",)))["power_reason"] == "error"
 
