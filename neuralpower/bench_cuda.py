@@ -130,7 +130,7 @@ class CudaBench:
 
     def _failure(self, error: Exception) -> dict[str, Any]:
         """Status and error of a call that raised; what it held is freed."""
-        error.__traceback__ = None  # its frames hold the tensors
+        error.__traceback__ = error.__context__ = None  # their frames hold the tensors
         if isinstance(error, DeviceError) or not self.timer.cuda.works():
             status = "poisoned"
         else:

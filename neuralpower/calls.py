@@ -101,7 +101,7 @@ class TensorFloat32:
 
 def call_of(layer: Layer, device: torch.device) -> Call:
     """The call to time, in the layer's phase and arithmetic."""
-    call = layer.build(device)
+    call = _unbound(layer.build(device))
     if layer.phase == "backward":
         call = replace(call, function=Backward(call.function), warm=())
     if layer.dtype == TENSORFLOAT32:
@@ -145,35 +145,58 @@ def products(tf32: bool) -> Iterator[None]:
         matrices.allow_tf32, others.allow_tf32 = before
 
 
+@torch.inference_mode(False)
 def copy_call(call: Call) -> Call:
     """The same call on tensors of its own, laid out as those are: equal values, no memory in common."""
+    call = _unbound(call)
     memo: dict[int, Any] = {}
-    owner = getattr(call.function, "__self__", None)
     copied: Call = copy.deepcopy(call, memo)
-    if isinstance(owner, Tensor):  # copy.deepcopy takes a tensor's bound method for a plain function
-        copied = replace(copied, function=getattr(copy.deepcopy(owner, memo), call.function.__name__))
+    owner, module = _owner(call), _owner(copied)
+    if isinstance(owner, torch.optim.Optimizer):  # copy.deepcopy takes parameters without their gradients
+        for parameter in _parameters(owner):
+            memo[id(parameter)].grad = copy.deepcopy(parameter.grad, memo)
+    if isinstance(module, nn.Module):  # and takes apart what cuDNN needs side by side
+        for part in module.modules():
+            if isinstance(part, nn.RNNBase):
+                part.flatten_parameters()
     return copied
 
 
 def call_bytes(call: Call) -> int:
     """Bytes of all memory that a call's tensors hold, parameters of a module or an optimizer's among them."""
-    function = call.function
-    while isinstance(function, Backward | TensorFloat32):
-        function = function.function
-    owner = getattr(function, "__self__", function)
+    call = _unbound(call)
+    owner = _owner(call)
     held: list[Any] = [call.args, dict(call.kwargs)]
     if isinstance(owner, nn.Module):
         held += [list(owner.parameters()), list(owner.buffers())]
     elif isinstance(owner, torch.optim.Optimizer):
-        held += [group["params"] for group in owner.param_groups]
-    elif isinstance(owner, Tensor):
-        held.append(owner)
+        held += _parameters(owner)
     storages: dict[Any, int] = {}
     for tensor in tree_iter(held):
         if isinstance(tensor, Tensor):
             storage = tensor.untyped_storage()
             storages[storage.data_ptr() or id(tensor)] = storage.nbytes()  # on the meta device all lie at 0
     return sum(storages.values())
+
+
+def _owner(call: Call) -> object:
+    """The module that a call's function is, or the object whose method it is."""
+    function = call.function
+    while isinstance(function, Backward | TensorFloat32):
+        function = function.function
+    return getattr(function, "__self__", function)
+
+
+def _unbound(call: Call) -> Call:
+    """A call of a tensor's own method as one of the class's, the tensor among its arguments."""
+    owner = getattr(call.function, "__self__", None)
+    if not isinstance(owner, Tensor):
+        return call
+    return replace(call, function=getattr(Tensor, call.function.__name__), args=(owner, *call.args))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _copied(value: Any) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuralpower.layers import Layer
+from neuralpower.layers.base import distinct
 from neuralpower.regress import NINETY
 
 Array = np.ndarray
@@ -126,14 +127,16 @@ def learn_dispatch(observations: Iterable[Observation]) -> Dispatch | None:
     parts: dict[Key, list[Array]] = {}
     for seen in observations:
         usable = np.isfinite(seen.dispatch_s) & (seen.dispatch_s > 0)
-        rows = np.stack([seen.launches, seen.dispatch_s])
-        for phase in np.unique(seen.phase[usable]):
-            of_phase = usable & (seen.phase == phase)
-            parts.setdefault((seen.kind, str(phase), ""), []).append(rows[:, of_phase])
-            for function in np.unique(seen.function[of_phase]):
-                if function:
-                    named = of_phase & (seen.function == function)
-                    parts.setdefault((seen.kind, str(phase), str(function)), []).append(rows[:, named])
+        rows = np.stack([seen.launches, seen.dispatch_s])[:, usable]
+        phases, phase = distinct(seen.phase[usable])
+        functions, function = distinct(seen.function[usable])
+        for i, name in enumerate(phases):
+            key = (seen.kind, str(name))
+            parts.setdefault((*key, ""), []).append(rows[:, phase == i])
+            for j, called in enumerate(functions):
+                of_function = (phase == i) & (function == j)
+                if called and of_function.any():
+                    parts.setdefault((*key, str(called)), []).append(rows[:, of_function])
     if not parts:
         return None
     joined = {key: np.concatenate(some, axis=1) for key, some in sorted(parts.items())}

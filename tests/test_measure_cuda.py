@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from neuralpower.bench_cuda import Queue
+from neuralpower.bench_cuda import Queue, open_cuda_bench
 from neuralpower.calls import Backward, TensorFloat32, call_bytes, call_of, copy_call, settings_of, step_of
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
@@ -20,6 +20,7 @@ from neuralpower.layers.activation import Activation
 from neuralpower.layers.base import typed
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.movement import Movement
+from neuralpower.layers.optimizer import Optimizer
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
 from neuralpower.measure_cuda import MOST_CALLS, Block, converged, median_interval
@@ -364,7 +365,7 @@ def test_power_that_cannot_be_measured_has_a_reason_and_no_number(monkeypatch: p
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
-def small(kind: type[Layer], count: int = 4) -> list[Layer]:
+def tiny(kind: type[Layer], count: int = 4) -> list[Layer]:
     quick = dataclasses.replace(PRESETS["quick"], most_flops=1e7, most_bytes=1e6)
     return list(draw(kind, count, 3, quick))
 
@@ -375,7 +376,7 @@ def storages(call: Call) -> set[int]:
 
 @every_kind
 def test_a_copy_of_a_call_does_the_same_on_memory_of_its_own(kind: type[Layer]) -> None:
-    for layer in small(kind):
+    for layer in tiny(kind):
         call = layer.build(CPU)
         copied = copy_call(call)
         assert call_bytes(copied) == call_bytes(call)
@@ -389,18 +390,35 @@ def test_a_copy_of_a_call_does_the_same_on_memory_of_its_own(kind: type[Layer]) 
             step_of(copied)()
 
 
-def test_a_copy_of_a_tensors_own_method_has_a_tensor_of_its_own() -> None:
-    call = Movement(function="cast", elements=8).build(CPU)
+def test_a_tensors_own_method_is_copied_and_has_a_backward_pass() -> None:
+    layer = Movement(function="cast", elements=8)
+    call = layer.build(CPU)
     copied = copy_call(call)
-    method: Any = copied.function
-    assert method.__self__ is copied.warm[0]
-    assert method.__self__ is not call.warm[0]
-    assert call_bytes(call) == 32  # 8 numbers of 4 bytes
+    assert not storages(call) & storages(copied)
+    assert copied().dtype == call().dtype == torch.bfloat16
+    assert call_bytes(call) == call_bytes(copied) == 32  # 8 numbers of 4 bytes
+    (gradient,) = step_of(call_of(dataclasses.replace(layer, phase="backward"), CPU))()
+    assert gradient.shape == (8,)
+    assert gradient.dtype == torch.float32
+
+
+def test_a_copy_of_a_step_moves_parameters_of_its_own() -> None:
+    call = Optimizer(function="adam", tensors=2, elements=8).build(CPU)
+    copied = copy_call(call)
+    owners: list[Any] = [getattr(each.function, "__self__", None) for each in (call, copied)]
+    before, moved = ([p.detach().clone() for p in owner.param_groups[0]["params"]] for owner in owners)
+    copied()
+    for old, new, kept, own in zip(
+        before, moved, owners[0].param_groups[0]["params"], owners[1].param_groups[0]["params"], strict=True
+    ):
+        assert torch.equal(old, new)
+        assert torch.equal(old, kept)
+        assert not torch.equal(new, own)
 
 
 @every_kind
 def test_every_kind_that_has_a_backward_pass_can_be_timed_in_it(kind: type[Layer]) -> None:
-    for layer in small(kind):
+    for layer in tiny(kind):
         if layer.phase != "forward" or not layer.backward() or layer.dtype != "float32":
             continue
         call = call_of(dataclasses.replace(layer, phase="backward"), CPU)
@@ -463,3 +481,70 @@ def test_marks_pass_in_order() -> None:
     assert not mark.done()
     mark.wait()
     assert mark.done()
+
+
+# ---- on a real device ----
+
+real = [
+    pytest.mark.hardware,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # torch calls its check for synchronisations a prototype
+]
+
+
+def on_device(test: Any) -> Any:
+    """A test that needs a CUDA device."""
+    for mark in real:
+        test = mark(test)
+    return test
+
+
+@on_device
+def test_a_real_device_gives_sensible_times() -> None:
+    bench = open_cuda_bench(torch.device("cuda:0"))
+    small = Linear(rows=8, in_features=64, out_features=64, bias=True, dtype="float16")
+    large = dataclasses.replace(small, rows=4096, in_features=4096, out_features=4096)
+    rows = bench.time([call_of(layer, bench.device) for layer in (small, large)])
+    for row in rows:
+        assert (row["status"], row["timing"]) == ("ok", "graph"), row
+        assert 1e-7 < row["runtime_s"] <= 1.1 * row["runtime_eager_s"]
+        assert 1e-6 < row["dispatch_s"] < 1e-3
+    assert rows[0]["host_bound"]
+    assert not rows[1]["host_bound"]
+    # 2 x 4096^3 = 137 GFLOP, at between 1 TFLOP/s and 10 PFLOP/s
+    assert large.flops() / 1e16 < rows[1]["runtime_s"] < large.flops() / 1e12
+
+
+@on_device
+def test_a_real_device_outlives_calls_that_fail_or_wait() -> None:
+    bench = open_cuda_bench(torch.device("cuda:0"))
+    x = torch.randn(1000, device=bench.device)
+    waits = Call(torch.nonzero, (x,))
+    huge = Call(torch.empty, (2**46,), {"device": bench.device})
+    good = Call(torch.relu, (x,))
+    rows = bench.time([good, waits, good, huge, good])
+    assert [row["status"] for row in rows] == ["ok", "ok", "ok", "oom", "ok"], rows
+    assert [rows[i]["timing"] for i in (0, 1, 2, 4)] == ["graph", "eager", "graph", "graph"]
+    assert rows[4]["runtime_s"] == pytest.approx(rows[0]["runtime_s"], rel=0.3)
+    assert not bench.is_lost()
+
+
+@on_device
+@every_kind
+def test_every_kind_runs_on_a_real_device_in_every_phase(kind: type[Layer]) -> None:
+    bench = open_cuda_bench(torch.device("cuda:0"))
+    (layer,) = tiny(kind, 1)
+    phases = ["forward", "backward"] if layer.phase == "forward" and layer.backward() else [layer.phase]
+    for phase in phases:
+        (row,) = bench.time([call_of(dataclasses.replace(layer, phase=phase), bench.device)])
+        assert row["status"] == "ok", (phase, row)
+
+
+@on_device
+def test_tf32_is_faster_on_a_real_device() -> None:
+    bench = open_cuda_bench(torch.device("cuda:0"))
+    if bench.timer.properties.capability < "8":
+        pytest.skip("this device knows no TF32")
+    layer = Linear(rows=4096, in_features=4096, out_features=4096, bias=False)
+    single, tf32 = bench.time([call_of(x, bench.device) for x in (layer, typed(layer, "tensorfloat32"))])
+    assert tf32["runtime_s"] < 0.7 * single["runtime_s"]
