@@ -185,15 +185,25 @@ class CudaBench:
         return Clock(self.timer.clock_ns, self.timer.sleep)
 
 
-def open_cuda_bench(device: torch.device, meter: Any = None, power_reason: str | None = "no_meter") -> CudaBench:
-    """The bench of a CUDA device, with a meter that is open or the reason why there is none.
+def open_cuda_bench(device: torch.device, power: str = "auto") -> CudaBench:
+    """The bench of a CUDA device; the meter that `power` names is opened first: it asks who else computes on the device.
 
     Raises:
-        DeviceError: there is no such device.
+        DeviceError: there is no such device, or the meter that was asked for by name does not work.
+        InputError: there is no meter of that name.
     """
+    meter, reason = (None, "not_asked") if power == "none" else _opened(power, device)
     cuda = open_cuda(device)
     condition = open_condition(cuda.properties().uuid)
-    return CudaBench(cuda.device, CudaTimer(cuda, condition or Condition), meter, power_reason)
+    return CudaBench(cuda.device, CudaTimer(cuda, condition or Condition), meter, reason)
+
+
+def _opened(power: str, device: torch.device) -> tuple[Any, str | None]:
+    """(meter, None), or (None, why there is none)."""
+    from neuralpower.meters import NullMeter, open_meter  # type: ignore[import-not-found, unused-ignore]
+
+    meter = open_meter(power, f"cuda:{device.index or 0}")
+    return (None, meter.reason) if isinstance(meter, NullMeter) else (meter, None)
 
 
 def no_power(reason: str | None) -> dict[str, Any]:

@@ -246,13 +246,16 @@ class NvmlCondition:
     def __call__(self) -> Condition:
         """The condition now; raises LostDeviceError where the device is gone, else what cannot be read is None."""
         n, handle = self.nvml, self._handle
-        reasons = getattr(n, "nvmlDeviceGetCurrentClocksEventReasons", None)  # the newer name
+        reasons = None
+        for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+            if reasons is None and hasattr(n, name):  # the newer name, and what older drivers and modules have
+                reasons = self._read(getattr(n, name), handle)
         return Condition(
             temperature_c=self._read(n.nvmlDeviceGetTemperature, handle, n.NVML_TEMPERATURE_GPU),
             sm_mhz=self._read(n.nvmlDeviceGetClockInfo, handle, n.NVML_CLOCK_SM),
             memory_mhz=self._read(n.nvmlDeviceGetClockInfo, handle, n.NVML_CLOCK_MEM),
             pstate=self._read(n.nvmlDeviceGetPerformanceState, handle),
-            reasons=self._read(reasons or n.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
+            reasons=reasons,
         )
 
     def _read(self, function: Callable[..., Any], *args: Any) -> int | None:

@@ -23,6 +23,7 @@ from neuralpower.totals import FEWEST_NETWORKS, Correction, Total, correct, lear
 LEARNERS = ("hybrid", "lasso")
 RUNTIME, POWER = "runtime_s", "power_w"  # what can be learnt, as the columns are named
 SHORTEST_SHARE = 0.01  # of the rows are launches and little more
+BLOCKED = (0.8, 1.25)  # a host that takes as long as the device has most likely waited for a place in its queue
 SHORTEST_WITH_POWER_S = 1e-4  # below, a meter's windows say little of a call
 
 
@@ -185,8 +186,11 @@ def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatc
     learnt = learn_dispatch(issued)
     if learnt is None:
         return None
-    sums = [float(np.asarray(total.counts) @ learnt.seconds(total.layers)) for total in totals]
-    return learnt.corrected([total.dispatch_s / s for total, s in zip(totals, sums, strict=True)])
+    ratios = []
+    for total in totals:
+        if not BLOCKED[0] < total.dispatch_s / total.runtime_s < BLOCKED[1]:
+            ratios.append(total.dispatch_s / float(np.asarray(total.counts) @ learnt.seconds(total.layers)))
+    return learnt.corrected(ratios)
 
 
 def _by_key(kind: str, rows: Rows) -> list[tuple[Key, Rows]]:

@@ -42,7 +42,7 @@ CONFIDENCE = 0.95
 KEPT_SAMPLES = 200
 HOST_BOUND = 1.3  # eager time over device time
 DISPATCH_S = 2e-3  # of the host's time at a stretch: some hundred kernels, which the queue holds
-DISPATCH_CALLS = (2, 200)
+DISPATCH_CALLS = (1, 200)
 DISPATCH_STRETCHES = 7
 COOLINGS, COOL_S = 2, 10.0
 

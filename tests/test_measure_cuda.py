@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import types
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from neuralpower.bench_cuda import Queue, open_cuda_bench
 from neuralpower.calls import Backward, TensorFloat32, call_bytes, call_of, copy_call, settings_of, step_of
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
-from neuralpower.cuda import POWER_CAP, Condition, NvmlCondition, open_cuda, to_columns
+from neuralpower.cuda import POWER_CAP, Condition, NvmlCondition, to_columns
 from neuralpower.errors import DeviceError, LostDeviceError, Unmodelled
 from neuralpower.layers import KINDS, Call, Layer
 from neuralpower.layers.activation import Activation
@@ -198,7 +199,7 @@ class FakeNvml:
         return self._value(0x4)
 
 
-def test_a_condition_is_what_nvml_says_and_what_it_does_not_say_is_nothing() -> None:
+def test_a_condition_is_what_nvml_says_and_what_it_does_not_say_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml()
     read = NvmlCondition(nvml, "GPU-1")
     read.open()
@@ -209,6 +210,9 @@ def test_a_condition_is_what_nvml_says_and_what_it_does_not_say_is_nothing() -> 
     columns = to_columns(now, dataclasses.replace(now, sm_mhz=1000, temperature_c=70, reasons=8))
     assert (columns["sm_mhz_min"], columns["sm_mhz_med"], columns["sm_mhz_max"]) == (1000, 1490, 1980)
     assert (columns["temp_before_c"], columns["temp_after_c"], columns["throttle_bits"]) == (61, 70, 12)
+    newer = types.MethodType(lambda self, handle: self._value(0x8), nvml)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", newer, raising=False)
+    assert read().throttled
     nvml.failing = 3  # NVML_ERROR_NOT_SUPPORTED
     assert read() == Condition()
     assert set(to_columns(Condition(), Condition()).values()) == {None}
@@ -274,7 +278,7 @@ def test_a_device_that_is_not_there_is_a_line_for_the_user() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a device")
     with pytest.raises(DeviceError, match="this process sees 0 CUDA devices"):
-        open_cuda(torch.device("cuda:0"))
+        open_cuda_bench(torch.device("cuda:0"), "none")
 
 
 # ---- power ----
@@ -501,7 +505,7 @@ def on_device(test: Any) -> Any:
 
 @on_device
 def test_a_real_device_gives_sensible_times() -> None:
-    bench = open_cuda_bench(torch.device("cuda:0"))
+    bench = open_cuda_bench(torch.device("cuda:0"), "none")
     small = Linear(rows=8, in_features=64, out_features=64, bias=True, dtype="float16")
     large = dataclasses.replace(small, rows=4096, in_features=4096, out_features=4096)
     rows = bench.time([call_of(layer, bench.device) for layer in (small, large)])
@@ -517,7 +521,7 @@ def test_a_real_device_gives_sensible_times() -> None:
 
 @on_device
 def test_a_real_device_outlives_calls_that_fail_or_wait() -> None:
-    bench = open_cuda_bench(torch.device("cuda:0"))
+    bench = open_cuda_bench(torch.device("cuda:0"), "none")
     x = torch.randn(1000, device=bench.device)
     waits = Call(torch.nonzero, (x,))
     huge = Call(torch.empty, (2**46,), {"device": bench.device})
@@ -532,7 +536,7 @@ def test_a_real_device_outlives_calls_that_fail_or_wait() -> None:
 @on_device
 @every_kind
 def test_every_kind_runs_on_a_real_device_in_every_phase(kind: type[Layer]) -> None:
-    bench = open_cuda_bench(torch.device("cuda:0"))
+    bench = open_cuda_bench(torch.device("cuda:0"), "none")
     (layer,) = tiny(kind, 1)
     phases = ["forward", "backward"] if layer.phase == "forward" and layer.backward() else [layer.phase]
     for phase in phases:
@@ -542,7 +546,7 @@ def test_every_kind_runs_on_a_real_device_in_every_phase(kind: type[Layer]) -> N
 
 @on_device
 def test_tf32_is_faster_on_a_real_device() -> None:
-    bench = open_cuda_bench(torch.device("cuda:0"))
+    bench = open_cuda_bench(torch.device("cuda:0"), "none")
     if bench.timer.properties.capability < "8":
         pytest.skip("this device knows no TF32")
     layer = Linear(rows=4096, in_features=4096, out_features=4096, bias=False)
