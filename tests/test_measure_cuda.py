@@ -1,6 +1,7 @@
 """Timing on a CUDA device, on one that is simulated: what is queued when, and what a number means."""
 
 import dataclasses
+import json
 import sys
 import types
 from types import SimpleNamespace
@@ -44,6 +45,7 @@ def test_device_time_and_host_time_are_told_apart() -> None:
     assert row["dispatch_s"] == pytest.approx(5e-6, rel=1e-3)
     assert row["runtime_eager_s"] == pytest.approx(5e-6, rel=0.01)
     assert row["host_bound"]
+    assert json.loads(json.dumps(row, allow_nan=False)) == row  # it goes through a pipe and into a journal
     # a replay lasts 1 ms: 500 calls of 2 us
     assert 0.8e-3 <= row["block_k"] * 2e-6 <= 1.2e-3
 
