@@ -15,6 +15,7 @@ import numpy as np
 
 from neuralpower import __version__
 from neuralpower.dataset import replace_file
+from neuralpower.dispatch import Dispatch
 from neuralpower.errors import DatasetError, InputError, PredictorError, unknown
 from neuralpower.layers import KINDS, Hardware
 from neuralpower.predictor import Key, Predictor, Roofline
@@ -38,6 +39,7 @@ def to_json(predictor: Predictor) -> dict[str, Any]:
         "system": p.system,
         "hardware": None if p.hardware is None else dataclasses.asdict(p.hardware),
         "dataset": dict(p.dataset),
+        "dispatch": None if p.dispatch is None else p.dispatch.to_json(),
         "units": {"runtime": "s", "power": "W", "flops": "FLOP (1 multiply-add = 2)", "bytes": "B"},
         "rooflines": {dtype: dataclasses.asdict(roofline) for dtype, roofline in p.rooflines.items()},
         "regressors": [
@@ -71,6 +73,7 @@ def from_json(data: Mapping[str, Any], name: str = "") -> Predictor:
             targets["power_w"] or None,
             data["portable"],
             data["system"],
+            Dispatch.from_json(data["dispatch"]) if data.get("dispatch") else None,  # older files have none
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PredictorError(

@@ -1,7 +1,8 @@
 """Trace + Predictor -> Prediction: every layer's time, folded, and their sum with an interval.
 
-A network takes the sum of its layers. Errors of layers of one regressor have a part in common, those of different ones do
-not: `Estimates.totals` adds them up accordingly.
+A network takes the sum of its layers; where the host's part of each is known apart, on two clocks: the device then idles
+while it waits for calls (`neuralpower.dispatch`). Errors of layers of one regressor have a part in common, those of
+different ones do not: `Estimates.totals` adds them up accordingly.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from neuralpower.dispatch import Dispatch
 from neuralpower.layers import Layer
+from neuralpower.layers.base import TENSORFLOAT32, typed
 from neuralpower.predictor import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE, ROOFLINE_FACTOR, Estimates, Predictor
 from neuralpower.trace import Trace
 
 SCHEMA = 1
 UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
+NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
+HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
 ENERGY_COVERAGE = 0.9  # of the time must have a learnt power before energy is given
 
 
@@ -91,6 +96,14 @@ class Prediction:
     power_w: Interval | None = None
     energy_j: Interval | None = None
     power_reason: str = ""  # why there is no power
+    idle_s: float | None = None  # of the device, while it waits for the host; None where only the sum is known
+
+    @property
+    def host_bound(self) -> bool | None:
+        """Whether the host sets the pace; None where its part is not known."""
+        if self.idle_s is None:
+            return None
+        return self.runtime_s.value > HOST_BOUND * (self.runtime_s.value - self.idle_s)
 
     @property
     def basis(self) -> str:
@@ -137,6 +150,7 @@ class Prediction:
             "energy_j": self.energy_j.to_json() if self.energy_j else None,
             "memory_bytes": None,
             "power_reason": self.power_reason or None,
+            "host_bound": self.host_bound,
             "flops": self.flops,
             "parameters": self.parameters,
             "coverage": self.coverage,
@@ -162,6 +176,8 @@ def compose(
 ) -> Prediction:
     """Predict every layer of a trace and add up; raises PredictorError for a dtype or phase that was not learnt."""
     predictor.check(dtype, phase)
+    if dtype == TENSORFLOAT32:
+        trace = replace(trace, calls=tuple(replace(call, layer=_in_tf32(call.layer)) for call in trace.calls))
     layers = trace.layers
     estimates = predictor.estimate(layers)
     basis, roof = estimates.basis, predictor.roofline(dtype)
@@ -209,8 +225,11 @@ def compose(
         )
     total = sum(row.runtime_s for row in rows) or 1e-12
     shared = tuple(_with_share(row, total) for row in rows)
-    runtime = _total(estimates, layers, unmodelled_s, predictor.system)
-    power, energy, reason = _energy(shared, runtime)
+    busy = runtime = _total(estimates, layers, unmodelled_s, predictor.system)
+    if predictor.dispatch is not None:
+        runtime = _on_two_clocks(busy, estimates, layers, unmodelled_s, predictor.dispatch)
+    idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
+    power, energy, reason = _energy(shared, busy, runtime, idle_w)
     return Prediction(
         model=model,
         predictor=predictor.name,
@@ -233,7 +252,12 @@ def compose(
         power_w=power,
         energy_j=energy,
         power_reason=reason,
+        idle_s=None if predictor.dispatch is None else runtime.value - busy.value,
     )
+
+
+def _in_tf32(layer: Layer) -> Layer:
+    return typed(layer, TENSORFLOAT32) if layer.dtype == "float32" else layer
 
 
 def _with_share(row: Row, total: float) -> Row:
@@ -258,19 +282,37 @@ def _total(estimates: Estimates, layers: Sequence[Layer], unmodelled_s: Sequence
     return Interval(value + extra, low + extra / ROOFLINE_FACTOR, high + extra * ROOFLINE_FACTOR)
 
 
-def _energy(rows: Sequence[Row], runtime: Interval) -> tuple[Interval | None, Interval | None, str]:
-    """(power, energy, why there is none): the rows' powers weighed by their times."""
+def _on_two_clocks(
+    busy: Interval, estimates: Estimates, layers: Sequence[Layer], unmodelled_s: Sequence[float], dispatch: Dispatch
+) -> Interval:
+    """Until the device is done, `busy` or idle; calls that are not modelled come last, since their place is not known."""
+    issued = np.concatenate([dispatch.seconds(layers), np.full(len(unmodelled_s), dispatch.unknown_s)])
+    kernels = np.concatenate([estimates.runtime_s, np.asarray(unmodelled_s, dtype=float)])
+    if not len(kernels):
+        return busy
+    return Interval(*dispatch.ends_s(issued, kernels, busy.low / busy.value, busy.high / busy.value))
+
+
+def _energy(
+    rows: Sequence[Row], busy: Interval, runtime: Interval, idle_w: float | None
+) -> tuple[Interval | None, Interval | None, str]:
+    """(power, energy, why there is none): the rows' powers weighed by their times, idle power while the device waits."""
     known = [(row.power_w, row.share) for row in rows if row.power_w is not None]
     if not known:
         return None, None, "the predictor has not learnt power"
     covered = sum(share for _, share in known)
     if covered < ENERGY_COVERAGE:
         return None, None, f"power is learnt for {covered:.0%} of the time; {ENERGY_COVERAGE:.0%} are needed"
-    value, low, high = (
-        sum(getattr(power, bound) * share for power, share in known) / covered for bound in ("value", "low", "high")
-    )
-    energy = Interval(value * runtime.value, low * runtime.low, high * runtime.high)
-    return Interval(value, low, high), energy, ""
+    idle = 1 - busy.value / runtime.value if runtime.value > busy.value else 0.0
+    if idle > NEGLIGIBLE_IDLE and idle_w is None:
+        return None, None, f"the device idles {idle:.0%} of the time, and what it then draws is not known"
+    energies, powers = [], []
+    for bound in ("value", "low", "high"):
+        power = sum(getattr(power, bound) * share for power, share in known) / covered
+        waits = max(getattr(runtime, bound) - getattr(busy, bound), 0.0)
+        energies.append(power * getattr(busy, bound) + waits * (idle_w or 0.0))
+        powers.append(power * (1 - idle) + idle * (idle_w or 0.0))
+    return Interval(*powers), Interval(*energies), ""
 
 
 def _pattern(path: str) -> str:

@@ -329,6 +329,7 @@ class Rows:
     runtime_s: np.ndarray
     slowdown: np.ndarray  # of the machine while each was taken, 1 where not known
     power_w: np.ndarray  # NaN where not measured
+    dispatch_s: np.ndarray  # of the host, to issue one call; NaN where not measured
     line: np.ndarray  # of each row in its table, the header being line 1
     rejected: tuple[Rejected, ...]
 
@@ -340,7 +341,9 @@ class Rows:
         """Some of the rows."""
         from neuralpower.layers.base import take
 
-        parts = {name: getattr(self, name)[index] for name in ("runtime_s", "slowdown", "power_w", "line")}
+        parts = {
+            name: getattr(self, name)[index] for name in ("runtime_s", "slowdown", "power_w", "dispatch_s", "line")
+        }
         return dataclasses.replace(self, layer=take(self.layer, index), rejected=(), **parts)
 
 
@@ -417,6 +420,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
         runtime[keep],
         np.where(np.isfinite(slowdown) & (slowdown > 0), slowdown, 1.0)[keep],
         power[keep],
+        (_numbers(table["dispatch_s"]) if "dispatch_s" in table else np.full(len(table), np.nan))[keep],
         np.flatnonzero(keep) + 2,
         rejected,
     )

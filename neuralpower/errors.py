@@ -45,6 +45,14 @@ class DeviceError(NeuralPowerError):
     exit_code = 4
 
 
+class LostDeviceError(DeviceError):
+    """A device that no longer answers: nothing more can be measured on it."""
+
+
+class PoisonedError(DeviceError):
+    """A process whose device context a call has spoilt: every later call fails, a new process works."""
+
+
 class Unmodelled(Exception):  # noqa: N818  # a verdict on a call, not a fault
     """An operator call that a layer kind's fields cannot describe; the text says why."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.dataset import Dataset, Rejected, Rows, screen
+from neuralpower.dispatch import Dispatch, Observation, learn_dispatch
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
@@ -25,6 +26,7 @@ SHORTEST_SHARE = 0.01  # of the rows are launches and little more
 # What sums of layers leave out, where no network was measured: as a standard deviation, what the CPU's 89 networks showed
 # before anything was learnt from them (docs/method.md).
 COMPOSITION = 0.07
+BLOCKED = (0.8, 1.25)  # a host that takes as long as the device has most likely waited for a place in its queue
 SHORTEST_WITH_POWER_S = 1e-4  # below, a meter's windows say little of a call
 
 
@@ -121,6 +123,7 @@ def train(
         power=dict(sorted(fitted[POWER].items())) or None,
         portable=portable,
         system=0.0 if alone else COMPOSITION,
+        dispatch=None if portable else _dispatch(rows.issued, rows.totals),
     )
     correction = None
     if len(rows.totals) >= FEWEST_NETWORKS and not alone and not portable:
@@ -136,6 +139,7 @@ class _Read:
         self.devices = devices
         self.parts: dict[tuple[str, Key], list[_Part]] = {}
         self.totals: list[Total] = []
+        self.issued: list[Observation] = []  # the host's part
         self.rejected: list[Rejected] = []
         self.work: list[Mapping[str, np.ndarray]] = []  # [3, rows] of FLOPs, bytes and seconds, by dtype
         self.usable = 0
@@ -156,6 +160,7 @@ class _Read:
             self.usable += len(rows)
             if len(rows):
                 self.work.append(_work(rows))
+                self.issued.append(_issued(rows))
             for key, part in _by_key(kind, rows):
                 problem = describe(
                     part.layer,
@@ -170,6 +175,26 @@ class _Read:
                 if len(metered) and not portable:
                     problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
                     self.parts.setdefault((POWER, key), []).append(_Part(problem, metered.line))
+
+
+def _issued(rows: Rows) -> Observation:
+    """The host's times, by what they depend on."""
+    layer: Any = rows.layer
+    parts = (layer.phase, getattr(layer, "function", ""), layer.launches())
+    phase, function, launches = (np.broadcast_to(np.asarray(part), (len(rows),)) for part in parts)
+    return Observation(rows.kind, phase, function, launches.astype(float), rows.dispatch_s)
+
+
+def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatch | None:
+    """What the host takes, on its own and in networks; None where no row tells."""
+    learnt = learn_dispatch(issued)
+    if learnt is None:
+        return None
+    ratios = []
+    for total in totals:
+        if not BLOCKED[0] < total.dispatch_s / total.runtime_s < BLOCKED[1]:
+            ratios.append(total.dispatch_s / float(np.asarray(total.counts) @ learnt.seconds(total.layers)))
+    return learnt.corrected(ratios)
 
 
 def _by_key(kind: str, rows: Rows) -> list[tuple[Key, Rows]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from neuralpower.dispatch import Dispatch
 from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
@@ -123,6 +124,7 @@ class Predictor:
     power: Mapping[Key, Regressor] | None = None
     portable: bool = False  # its terms are relative to a device's peaks
     system: float = 0.0  # standard deviation of what all layers of a network share in log(measured / predicted)
+    dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -187,14 +189,27 @@ class Predictor:
         return self._distinct(list(at)).at(order)
 
     def predict_many(self, networks: Sequence[Sequence[Layer]]) -> Totals:
-        """Totals of networks given as their layers; each distinct layer is predicted once."""
+        """Totals of networks given as their layers in order; each distinct layer is predicted once."""
         from scipy.sparse import coo_array
 
         at: dict[Layer, int] = {}
         columns = [at.setdefault(layer, len(at)) for network in networks for layer in network]
         rows = np.repeat(np.arange(len(networks)), [len(network) for network in networks])
         counts = coo_array((np.ones(len(columns)), (rows, columns)), shape=(len(networks), len(at))).tocsr()
-        return self._distinct(list(at)).totals(counts, self.system)
+        estimates = self._distinct(list(at))
+        totals = estimates.totals(counts, self.system)
+        if self.dispatch is None:
+            return totals
+        dispatch_s = self.dispatch.seconds(list(at))
+        ends = np.empty((len(networks), 3))
+        stop = 0
+        for i, network in enumerate(networks):
+            calls = columns[stop : (stop := stop + len(network))]
+            low, high = (float(bound[i] / max(totals.value[i], 1e-30)) for bound in (totals.low, totals.high))
+            ends[i] = self.dispatch.ends_s(dispatch_s[calls], estimates.runtime_s[calls], low, high)
+        value, lows, highs = ends.T
+        deviation = np.log(np.maximum(highs, 1e-30) / np.maximum(lows, 1e-30)) / 2 / NINETY
+        return Totals(value, lows, highs, deviation)
 
     def _distinct(self, layers: Sequence[Layer]) -> Estimates:
         kinds: dict[str, list[int]] = {}

@@ -46,6 +46,7 @@ class Total:
     runtime_s: float
     sentinel_s: float  # NaN where not known
     line: int
+    dispatch_s: float = float("nan")  # of the host, to issue the whole of it; NaN where not known
 
 
 def read_totals(table: pd.DataFrame) -> tuple[list[Total], list[Rejected]]:
@@ -80,7 +81,8 @@ def _total(row: Mapping[str, Any], line: int) -> Total:
     else:
         parts = list(_traced(row).items())
     layers, counts = zip(*parts, strict=True)
-    return Total(str(row["model"]), layers, counts, runtime, float(row.get("sentinel_s") or np.nan), line)
+    sentinel_s, dispatch_s = (float(row.get(name) or np.nan) for name in ("sentinel_s", "dispatch_s"))
+    return Total(str(row["model"]), layers, counts, runtime, sentinel_s, line, dispatch_s)
 
 
 def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:

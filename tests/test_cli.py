@@ -245,7 +245,7 @@ def prediction(predictor: Path) -> dict[str, Any]:
 
 
 def test_the_json_of_a_prediction_holds_its_contract(prediction: dict[str, Any]) -> None:
-    assert set(prediction) - {"power_reason", "trace"} == KEYS
+    assert set(prediction) - {"power_reason", "host_bound", "trace"} == KEYS
     assert set(prediction["runtime_s"]) == {"value", "low", "high"}
     for layer in prediction["layers"]:
         assert set(layer) == LAYER_KEYS
@@ -255,7 +255,7 @@ def test_the_json_of_a_prediction_holds_its_contract(prediction: dict[str, Any])
     said = [prediction[name] for name in ("schema", "model", "predictor", "device", "batch_size", "dtype", "phase")]
     assert said == [1, BERT, "synthetic", "Synthetic", 3, "float32", "forward"]
     assert prediction["power_reason"]  # what is not known is null, with the reason
-    assert [prediction[name] for name in ("power_w", "energy_j", "memory_bytes")] == [None] * 3
+    assert [prediction[name] for name in ("power_w", "energy_j", "memory_bytes", "host_bound")] == [None] * 4
 
 
 def test_the_layers_of_a_prediction_add_up_to_its_totals(prediction: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ SHORT_DTYPES = {
     "half": "float16",
     "float": "float32",
     "double": "float64",
+    "tf32": "tensorfloat32",
 }
 
 

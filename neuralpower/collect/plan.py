@@ -180,13 +180,13 @@ def _traced(model: str, batch_size: int, seq_len: int | None, named: bool) -> Tr
 
 def check_dtypes(dtypes: Sequence[str]) -> None:
     """Raise InputError unless every one is a floating type that torch's CPU code takes."""
-    from neuralpower.layers.base import FLOATING
+    from neuralpower.layers.base import FLOATING, torch_dtype
 
     for dtype in dtypes:
         if dtype not in FLOATING:
             raise unknown("dtype", dtype, FLOATING)
         try:
-            torch.nn.functional.linear(*(torch.ones(2, 2, dtype=getattr(torch, dtype)) for _ in range(2)))
+            torch.nn.functional.linear(*(torch.ones(2, 2, dtype=torch_dtype(dtype)) for _ in range(2)))
         except RuntimeError as error:
             raise InputError(
                 f"dtype {dtype}: this CPU build of torch cannot use it ({error}); choose float32"

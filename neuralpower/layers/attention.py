@@ -38,6 +38,7 @@ class Attention(Layer):
     key_itemsize: int = 0  # bytes per element of keys and values where a cache keeps them in a shorter type; 0: dtype's
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
+    multiplies = True
     sweep_share = 2.0
     accelerator_degrees = (0, 1, 2, 3)
     savings = 2.2  # a causal kernel passes by the half that its mask hides

@@ -25,6 +25,7 @@ from neuralpower.errors import DatasetError, Unmodelled
 ITEMSIZE = {
     "float64": 8,
     "float32": 4,
+    "tensorfloat32": 4,  # float32 in memory, products of 10-bit mantissas on tensor cores
     "float16": 2,
     "bfloat16": 2,
     "complex64": 8,
@@ -37,7 +38,8 @@ ITEMSIZE = {
     "bool": 1,
     "float8_e4m3fn": 1,
 }
-FLOATING = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn")
+FLOATING = ("float32", "tensorfloat32", "bfloat16", "float16", "float64", "float8_e4m3fn")
+TENSORFLOAT32 = "tensorfloat32"
 
 T = TypeVar("T")
 
@@ -153,6 +155,7 @@ class Layer(ABC):
     savings: ClassVar[float] = (
         1.1  # counted FLOP for each that a clever kernel runs, at most (and clocks above the sheet's)
     )
+    multiplies: ClassVar[bool] = False  # made of products, which tensor cores take in TF32 where that is allowed
     sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
 
     @classmethod
@@ -216,6 +219,10 @@ class Layer(ABC):
     def group(self) -> Any:
         """Calls of one kind that run different code are fitted apart, by this name."""
         return "all"
+
+    def launches(self) -> Any:
+        """Steps that the host issues one after the other for one call, up to a factor: its time grows with them."""
+        return 1
 
     @property
     def itemsize(self) -> int:
@@ -292,11 +299,18 @@ def _as_field(kind: str, name: str, declared: str, value: Any) -> Any:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """torch.float32 for "float32"."""
-    dtype = getattr(torch, name, None)
+    """torch.float32 for "float32", and for "tensorfloat32", which is one in memory."""
+    dtype = getattr(torch, "float32" if name == TENSORFLOAT32 else name, None)
     if not isinstance(dtype, torch.dtype):
         raise DatasetError(f"unknown dtype {name!r}: known are {', '.join(ITEMSIZE)}")
     return dtype
+
+
+def typed(layer: L, dtype: str) -> L:
+    """The layer in another element type; where it is made of no products, TF32 leaves it float32."""
+    if dtype == TENSORFLOAT32 and not layer.multiplies:
+        dtype = "float32"
+    return dataclasses.replace(layer, dtype=dtype)
 
 
 def columns_of(kind: type[L], layers: Sequence[L]) -> L:

@@ -40,6 +40,7 @@ class Convolution(Layer):
     largest_input: ClassVar[int] = 512
 
     dimensions = ("batch", "positions", "in_channels", "out_channels")
+    multiplies = True
     savings = 4.5  # Winograd's F(4x4, 3x3)
 
     @classmethod

@@ -29,6 +29,7 @@ class Linear(Layer):
     transposed: bool = True  # weights lie as [out, in] (nn.Linear), not as [in, out] (GPT-2's Conv1D)
 
     dimensions = ("rows", "in_features", "out_features")
+    multiplies = True
     sweep_share = 4.0
     accelerator_degrees = (0, 1, 2, 3)
 

@@ -37,6 +37,7 @@ class Matmul(Layer):
     transposed: bool = False  # the right operand lies as [columns, inner], as keys do
 
     dimensions = ("batch", "rows", "inner", "columns")
+    multiplies = True
     sweep_share = 2.0
 
     @classmethod

@@ -86,6 +86,10 @@ class Optimizer(Layer):
         """Traffic per state."""
         return {"state_elements": self.elements * self.states, **memory_terms(self, hardware)}
 
+    def launches(self) -> Any:
+        """A list of tensors is walked on the host."""
+        return self.tensors
+
     def group(self) -> Any:
         """Each optimizer is fitted apart."""
         return np.asarray(self.function)

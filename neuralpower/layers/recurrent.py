@@ -32,6 +32,7 @@ class Recurrent(Layer):
     bidirectional: bool
 
     dimensions = ("batch", "steps", "input_size", "hidden_size", "num_layers")
+    multiplies = True
     sweep_share = 1.0
 
     @classmethod
@@ -105,6 +106,10 @@ class Recurrent(Layer):
         first = self.input_size + self.hidden_size
         later = (self.num_layers - 1) * (self.directions * self.hidden_size + self.hidden_size)
         return self.gates * self.hidden_size * self.directions * (first + later)
+
+    def launches(self) -> Any:
+        """One cell after the other, along the steps and up the layers."""
+        return self.steps * self.num_layers * self.directions
 
     def flops(self) -> int:
         """2 FLOP per weight, step and sequence."""

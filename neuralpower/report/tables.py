@@ -133,6 +133,8 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
     )
     header = [by, "kind" if by == "layer" else "", "calls", "latency", "share", "FLOP", "bound", "basis"]
     foot = [f"unmodelled: {u.operator} x{u.count}, {u.share:.1%} by roofline ({u.reason})" for u in p.unmodelled]
+    if p.host_bound and p.idle_s:
+        foot.append(f"launch-bound: the device waits for the host {p.idle_s / t.value:.0%} of the time")
     if p.method != "meta":
         foot.append(f"traced on {p.method} tensors ({'; '.join(p.notes)})")
     return "\n".join([head, "", grid(header, cells, left=2), *foot])

@@ -1,0 +1,211 @@
+"""A CUDA device as collections see it: times, power, what it is, and whether it is still there.
+
+Power is measured on the graph that is timed, replayed without a pause: a queue of replays keeps the device busy while the
+host reads the meter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from neuralpower.calls import settings_of
+from neuralpower.cuda import Condition, Cuda, Mark, describe, open_condition, open_cuda
+from neuralpower.errors import DeviceError, LostDeviceError, Unmodelled
+from neuralpower.layers.base import Call
+from neuralpower.measure_cuda import WARMUP_S, Block, CudaTimer
+
+QUEUED = 3  # replays ahead of the device, at least
+QUEUED_S = 0.005  # and so much work: a loop that finds nothing to do sleeps for a millisecond
+QUEUED_READS = 3.0  # and the longest usual reading of the meter, so many times
+MOST_QUEUED = 64
+READ_S = 0.01  # of a meter that was not tested
+LOAD_SIZE = 4096  # of the square matrices of the self-test's load
+
+
+@dataclass
+class Queue:
+    """Keeps replays ahead of the device, so that it never idles while the host does something else."""
+
+    cuda: Cuda
+    block: Block
+    depth: int
+    ahead: deque[Mark] = field(default_factory=deque)
+
+    def run_once(self) -> int:
+        """Fill the queue up, without waiting; calls that the device has finished since the last time."""
+        finished = self._finished()
+        while len(self.ahead) < self.depth:
+            self.block.replay()
+            self.ahead.append(self.cuda.mark())
+        return finished
+
+    def drain(self) -> int:
+        """Wait for all that is queued; calls that were."""
+        self.cuda.synchronize()
+        return self._finished()
+
+    def _finished(self) -> int:
+        replays = 0
+        while self.ahead and self.ahead[0].done():
+            self.ahead.popleft()
+            replays += 1
+        return replays * self.block.size
+
+
+@dataclass
+class CudaBench:
+    """A CUDA device and its meter."""
+
+    device: torch.device
+    timer: CudaTimer
+    meter: Any = None  # a PowerMeter that is open
+    power_reason: str | None = "no_meter"  # why there is none; None where there is one
+    tested: Any = None  # the meter's SelfTest, once `self_test` was called
+
+    block = 1  # configurations that are measured in turn: each rotates over memory of its own
+
+    def time(self, calls: Sequence[Call], rounds: int = 0) -> list[dict[str, Any]]:
+        """Columns of each, `status` among them; `rounds` is a CPU's: here a stop rule decides.
+
+        Where a call leaves the device unusable for this process its status is `poisoned`, and that of those after it.
+        """
+        return [self._answer(partial(self._row, call)) for call in calls]
+
+    def power(self, call: Call) -> dict[str, Any]:
+        """Power columns of a call in a steady loop of the graph that it is timed in; null with a reason where it has none."""
+        if self.meter is None:
+            return no_power(self.power_reason)
+        columns = self._answer(partial(self._power, call))
+        return {**no_power(columns["status"]), **columns} if "status" in columns else columns
+
+    def self_test(self) -> dict[str, Any]:
+        """What the meter can do, idle and under a product of large matrices; empty where there is none. Some 25 s."""
+        if self.meter is None:
+            return {}
+        from neuralpower.selftest import run_self_test  # type: ignore[import-not-found, unused-ignore]
+
+        queues: list[Queue] = []
+
+        def wake() -> None:
+            queues.append(self._load())
+
+        with self.timer.cuda.stream(), torch.inference_mode():
+            self.tested = run_self_test(
+                self.meter,
+                lambda: queues[0].run_once(),
+                wake,
+                self._clock(),
+                drain=lambda: queues[0].drain() if queues else 0,
+            )
+        return dict(self.tested.to_json())
+
+    def hardware(self) -> dict[str, Any]:
+        """What `dataset.json` says of the device; the power that it draws idle only once `self_test` was called."""
+        idle_w = getattr(self.tested, "idle_w", None)
+        return {**describe(self.timer.properties), **({} if idle_w is None else {"idle_w": idle_w})}
+
+    def is_lost(self) -> bool:
+        """Whether the driver has lost the device; a context that is dead by itself is another process's start away."""
+        try:
+            self.timer.condition()
+        except LostDeviceError:
+            return True
+        return False
+
+    def _row(self, call: Call) -> dict[str, Any]:
+        return self.timer.time(call).to_row()
+
+    def _answer(self, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return measure()
+        except Exception as error:  # whatever a configuration does to torch, the sweep goes on
+            return self._failure(error)
+
+    def _failure(self, error: Exception) -> dict[str, Any]:
+        """Status and error of a call that raised; what it held is freed."""
+        error.__traceback__ = error.__context__ = None  # their frames hold the tensors
+        if isinstance(error, DeviceError) or not self.timer.cuda.works():
+            status = "poisoned"
+        else:
+            self.timer.cuda.release()
+            memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            status = (
+                "oom" if memory else "unsupported" if isinstance(error, Unmodelled | NotImplementedError) else "error"
+            )
+        return {"status": status, "error_class": type(error).__name__, "error_msg": str(error).strip()[:500]}
+
+    def _power(self, call: Call) -> dict[str, Any]:
+        from neuralpower.energy import measure_power  # type: ignore[import-not-found, unused-ignore]
+
+        with settings_of(call), self.timer.cuda.stream():
+            block = self.timer.block(call)
+            if block.graph is None and self.timer.host_bound(block):
+                return no_power("host_bound")  # the device idles between calls: its power is not theirs
+            queue = self._queue(block)
+            window = measure_power(
+                queue.run_once,
+                self.meter,
+                self._clock(),
+                drain=queue.drain,
+                idle_w=getattr(self.tested, "idle_w", None),
+                period_s=getattr(self.tested, "update_period_p95_s", None),
+                counter=getattr(self.tested, "use_counter", True),
+            )
+            queue.run_once()
+            capped = self.timer.condition().power_capped  # while it works
+            queue.drain()
+        flags = window.flags(block.replay_s / block.size)
+        return {**window.to_row(), "flags": [*flags, *(["power_cap"] if capped else [])]}
+
+    def _queue(self, block: Block) -> Queue:
+        """So many replays ahead that the device outlasts a reading of the meter."""
+        read_s = getattr(self.tested, "read_p95_s", None) or READ_S
+        ahead = math.ceil(max(QUEUED_READS * read_s, QUEUED_S) / block.replay_s)
+        return Queue(self.timer.cuda, block, min(max(ahead, QUEUED), MOST_QUEUED))
+
+    def _load(self) -> Queue:
+        """A queue of large products, warmed up."""
+        operands = [torch.randn(LOAD_SIZE, LOAD_SIZE, device=self.device, dtype=torch.bfloat16) for _ in range(2)]
+        queue = self._queue(self.timer.block(Call(torch.mm, tuple(operands))))
+        for _ in range(math.ceil(WARMUP_S / queue.block.replay_s)):
+            queue.block.replay()
+        self.timer.cuda.synchronize()
+        return queue
+
+    def _clock(self) -> Any:
+        from neuralpower.energy import Clock  # type: ignore[import-not-found, unused-ignore]
+
+        return Clock(self.timer.clock_ns, self.timer.sleep)
+
+
+def open_cuda_bench(device: torch.device, power: str = "auto") -> CudaBench:
+    """The bench of a CUDA device; the meter that `power` names is opened first: it asks who else computes on the device.
+
+    Raises:
+        DeviceError: there is no such device, or the meter that was asked for by name does not work.
+        InputError: there is no meter of that name.
+    """
+    meter, reason = (None, "not_asked") if power == "none" else _opened(power, device)
+    cuda = open_cuda(device)
+    condition = open_condition(cuda.properties().uuid)
+    return CudaBench(cuda.device, CudaTimer(cuda, condition or Condition), meter, reason)
+
+
+def _opened(power: str, device: torch.device) -> tuple[Any, str | None]:
+    """(meter, None), or (None, why there is none)."""
+    from neuralpower.meters import NullMeter, open_meter  # type: ignore[import-not-found, unused-ignore]
+
+    meter = open_meter(power, f"cuda:{device.index or 0}")
+    return (None, meter.reason) if isinstance(meter, NullMeter) else (meter, None)
+
+
+def no_power(reason: str | None) -> dict[str, Any]:
+    """Power columns where nothing was measured."""
+    return {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": reason}

@@ -1,0 +1,203 @@
+"""From a layer to the call that is timed: its phase, its arithmetic, and copies of it that share no memory.
+
+A phase or an arithmetic that `Layer.build` knows nothing of is a function around the one that it built, so that the call
+stays what it says wherever it is made; who times it asks `step_of` for what is to be timed, under `settings_of`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_iter, tree_map
+
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import TENSORFLOAT32, Call, Layer
+
+Step = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The backward pass of a function: gradients of its outputs, given random ones, with respect to all that is floating."""
+
+    function: Callable[..., Any]
+
+    def step(self, *args: Any, **kwargs: Any) -> Step:
+        """Run the forward pass, now; what comes back runs the backward pass alone, as often as it is called.
+
+        Raises:
+            Unmodelled: no gradient passes through the function.
+        """
+        with torch.inference_mode(False), torch.enable_grad():
+            return self._step(args, kwargs)
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+        module = self.function if isinstance(self.function, nn.Module) else None
+        if module is not None:
+            module.train()  # cuDNN keeps what a recurrent layer's backward pass needs in training mode only
+        leaves = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()]
+        for leaf in leaves:
+            leaf.requires_grad_()
+        try:
+            outputs = self.function(*args, **kwargs)
+        except RuntimeError as error:
+            if "in-place" in str(error):
+                # a leaf must not be written to, its copy may; the gradient passes the copy without a kernel
+                args, kwargs = tree_map(_copied, (args, kwargs))
+            elif "not differentiable" in str(error):
+                leaves = [leaf for leaf in leaves if self._differentiable(leaf, leaves, args, kwargs)]
+                for leaf in leaves:
+                    leaf.requires_grad_()
+            else:
+                raise
+            outputs = self.function(*args, **kwargs)
+        targets = [t for t in tree_iter(outputs) if isinstance(t, Tensor) and t.requires_grad]
+        if not targets:
+            raise Unmodelled("no gradient passes through this call: it has no backward pass")
+        inputs = [*leaves, *(module.parameters() if module is not None else ())]
+        gradients = [torch.randn_like(target) for target in targets]
+
+        def backward() -> tuple[Tensor | None, ...]:
+            return torch.autograd.grad(targets, inputs, gradients, retain_graph=True, allow_unused=True)
+
+        return backward
+
+    def _differentiable(
+        self, leaf: Tensor, leaves: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Whether the function has a gradient for it: for a batch norm's running statistics it has none."""
+        for other in leaves:
+            other.requires_grad_(other is leaf)
+        try:
+            self.function(*args, **kwargs)
+        except RuntimeError:
+            return False
+        finally:
+            leaf.requires_grad_(False)
+        return True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Both passes."""
+        return self.step(*args, **kwargs)()
+
+
+@dataclass(frozen=True)
+class TensorFloat32:
+    """A function whose products of float32 may be taken in TF32."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Make the call, with the process's settings restored afterwards."""
+        with products(tf32=True):
+            return self.function(*args, **kwargs)
+
+
+def call_of(layer: Layer, device: torch.device) -> Call:
+    """The call to time, in the layer's phase and arithmetic."""
+    call = _unbound(layer.build(device))
+    if layer.phase == "backward":
+        call = replace(call, function=Backward(call.function), warm=())
+    if layer.dtype == TENSORFLOAT32:
+        call = replace(call, function=TensorFloat32(call.function))
+    return call
+
+
+def step_of(call: Call) -> Step:
+    """What is to be timed of a call; what is not, such as a forward pass before a backward one, happens now."""
+    function = _bare(call)
+    if isinstance(function, Backward):
+        return function.step(*call.args, **call.kwargs)
+    return replace(call, function=function)
+
+
+@contextlib.contextmanager
+def settings_of(call: Call) -> Iterator[None]:
+    """What the steps of a call are timed under: TF32 on where it asks for it and off where not, no autograd forward."""
+    forward = not isinstance(_bare(call), Backward)
+    with products(tf32=isinstance(call.function, TensorFloat32)), torch.inference_mode(forward):
+        yield
+
+
+def _bare(call: Call) -> Callable[..., Any]:
+    return call.function.function if isinstance(call.function, TensorFloat32) else call.function
+
+
+@contextlib.contextmanager
+def products(tf32: bool) -> Iterator[None]:
+    """Whether products of float32 may be taken in TF32, in matrices, convolutions and recurrent layers alike.
+
+    PyTorch's own default is neither: off in matrices, on in the others. It has newer switches, from 2.9 on, but refuses to
+    read these once those are set, and both kinds follow these.
+    """
+    matrices, others = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matrices.allow_tf32, others.allow_tf32
+    matrices.allow_tf32 = others.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        matrices.allow_tf32, others.allow_tf32 = before
+
+
+@torch.inference_mode(False)
+def copy_call(call: Call) -> Call:
+    """The same call on tensors of its own, laid out as those are: equal values, no memory in common."""
+    call = _unbound(call)
+    memo: dict[int, Any] = {}
+    copied: Call = copy.deepcopy(call, memo)
+    owner, module = _owner(call), _owner(copied)
+    if isinstance(owner, torch.optim.Optimizer):  # copy.deepcopy takes parameters without their gradients
+        for parameter in _parameters(owner):
+            memo[id(parameter)].grad = copy.deepcopy(parameter.grad, memo)
+    if isinstance(module, nn.Module):  # and takes apart what cuDNN needs side by side
+        for part in module.modules():
+            if isinstance(part, nn.RNNBase):
+                part.flatten_parameters()
+    return copied
+
+
+def call_bytes(call: Call) -> int:
+    """Bytes of all memory that a call's tensors hold, parameters of a module or an optimizer's among them."""
+    call = _unbound(call)
+    owner = _owner(call)
+    held: list[Any] = [call.args, dict(call.kwargs)]
+    if isinstance(owner, nn.Module):
+        held += [list(owner.parameters()), list(owner.buffers())]
+    elif isinstance(owner, torch.optim.Optimizer):
+        held += _parameters(owner)
+    storages: dict[Any, int] = {}
+    for tensor in tree_iter(held):
+        if isinstance(tensor, Tensor):
+            storage = tensor.untyped_storage()
+            storages[storage.data_ptr() or id(tensor)] = storage.nbytes()  # on the meta device all lie at 0
+    return sum(storages.values())
+
+
+def _owner(call: Call) -> object:
+    """The module that a call's function is, or the object whose method it is."""
+    function = call.function
+    while isinstance(function, Backward | TensorFloat32):
+        function = function.function
+    return getattr(function, "__self__", function)
+
+
+def _unbound(call: Call) -> Call:
+    """A call of a tensor's own method as one of the class's, the tensor among its arguments."""
+    owner = getattr(call.function, "__self__", None)
+    if not isinstance(owner, Tensor):
+        return call
+    return replace(call, function=getattr(Tensor, call.function.__name__), args=(owner, *call.args))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) and value.requires_grad else value
