@@ -8,12 +8,17 @@
 
 Within a round each call first writes its inputs afresh (a network has just computed them), then runs once; its weights
 were last touched a round ago, and are as cold as they are in a network.
+
+Power takes a pass of its own: half a second and more of one call alone, over so many copies of its tensors that no cache
+holds them (`power_columns`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
+import math
 import random
 import resource
 import time
@@ -26,7 +31,9 @@ import torch
 import torch.nn.functional as F
 
 from neuralpower.devices.host import steal_ticks
+from neuralpower.energy import SETTLE_S, WINDOW_S, Clock, measure_power
 from neuralpower.layers.base import FLOATING, Call
+from neuralpower.meters import PowerMeter
 
 ROUNDS = 9
 SENTINEL_EVERY = 12  # calls
@@ -35,6 +42,9 @@ SLOW_CALL_S = 0.3  # a call of this length and more is timed in fewer rounds
 STEAL_LIMIT = 0.01
 SWITCH_LIMIT = 3 / 9  # share of a call's rounds with an involuntary switch, above what its length explains
 SWITCH_PERIOD_S = 0.004  # the scheduler's tick: longer calls meet it anyhow
+COLD = 4  # times the last-level cache, that the copies of a call's tensors fill together
+MOST_COPIES = 512
+MEMORY_SHARE = 0.25  # of the machine's memory, for the copies
 
 
 @dataclass(frozen=True)
@@ -218,3 +228,76 @@ def _rewrite(call: Call) -> None:
     for tensor in call.warm:
         if str(tensor.dtype).removeprefix("torch.") in FLOATING:
             tensor.neg_()
+
+
+def copies_of(bytes_per_call: int, llc_bytes: int, memory_bytes: int | None) -> int:
+    """How many sets of a call's tensors fill the last-level cache four times, as far as memory allows; one at least."""
+    wanted = math.ceil(COLD * llc_bytes / max(bytes_per_call, 1))
+    room = MOST_COPIES if memory_bytes is None else int(MEMORY_SHARE * memory_bytes / max(bytes_per_call, 1))
+    return max(1, min(wanted, room, MOST_COPIES))
+
+
+def power_columns(
+    build: Callable[[], Call],
+    bytes_per_call: int,
+    meter: PowerMeter,
+    *,
+    llc_bytes: int,
+    memory_bytes: int | None = None,
+    runtime_s: float | None = None,
+    idle_w: float | None = None,
+    period_s: float | None = None,
+    counter: bool = True,
+    settle_s: float = SETTLE_S,
+    window_s: float = WINDOW_S,
+    clock: Clock | None = None,
+) -> dict[str, Any]:
+    """Power columns of one call on a CPU, which it has to itself meanwhile, and `flags`.
+
+    Args:
+        build: makes the call with tensors of its own.
+        bytes_per_call: what one call reads and writes.
+        meter: open.
+        llc_bytes: the last-level cache.
+        memory_bytes: the machine's memory; a quarter of it may be taken.
+        runtime_s: the call's time as `time_calls` found it, to compare with.
+        idle_w: power of the idle machine.
+        period_s: the longest usual time between two ticks of the counter, as the self-test found it.
+        counter: False integrates samples of power instead.
+        settle_s: busy time before the window.
+        window_s: busy time that is measured.
+        clock: the process's own by default.
+
+    Returns:
+        The columns of `PowerWindow.to_row` and the list `flags`. What the call raises is raised.
+    """
+    with torch.inference_mode():
+        calls = itertools.cycle([build() for _ in range(copies_of(bytes_per_call, llc_bytes, memory_bytes))])
+
+        def run_once() -> None:
+            call = next(calls)
+            call.function(*call.args, **call.kwargs)
+
+        window = measure_power(
+            run_once,
+            meter,
+            clock,
+            settle_s=settle_s,
+            window_s=window_s,
+            idle_w=idle_w,
+            period_s=period_s,
+            counter=counter,
+        )
+    return {**window.to_row(), "flags": list(window.flags(runtime_s))}
+
+
+def steady_load(size: int = 1024) -> Callable[[], None]:
+    """A heavy call of some milliseconds for the self-test of a CPU's meter: a product of two square matrices."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, size, size, generator=generator)
+
+    def multiply() -> None:
+        with torch.inference_mode():
+            torch.mm(left, right)
+
+    return multiply
