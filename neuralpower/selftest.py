@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.energy import Clock, RunOnce, Ticking, Unreliable, measure_power, ticking, watch, window_power
+from neuralpower.counter import Ticking, Unreliable, ticking, window_power
+from neuralpower.energy import Clock, RunOnce, measure_power, watch
 from neuralpower.meters import MeterUnavailable, NullMeter, PowerMeter, Reading
 
 BUSY_DISAGREEMENT = 0.05

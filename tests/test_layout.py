@@ -19,6 +19,7 @@ ORDER = (
     "zoo",
     "devices",
     "meters",
+    "counter",
     "energy",
     "selftest",
     "inputs",

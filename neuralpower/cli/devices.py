@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -68,7 +68,8 @@ def _show_machine(as_json: bool) -> None:
         f"cpu        {cpu.name}, {cpu.cores} cores, {' '.join(f for f in cpu.flags if f.startswith(('avx', 'amx', 'sve')))}"
     )
     for gpu in gpus:
-        print(f"gpu        {gpu.name}, {gpu.memory_bytes / 2**30:.0f} GiB, driver {gpu.driver}, {gpu.uuid}")
+        memory = f"{gpu.memory_bytes / 2**30:.0f} GiB, " if gpu.memory_bytes is not None else ""
+        print(f"gpu        {gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}")
     if not gpus:
         print(f"gpu        none: {missing or 'the NVIDIA driver lists no GPU'}")
     for meter in meters:

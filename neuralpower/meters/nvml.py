@@ -24,7 +24,7 @@ from neuralpower.meters.base import Description, MeterUnavailable, Reading, powe
 
 ENERGY, POWER_INSTANT, POWER_AVERAGE = 83, 186, 185  # NVML_FI_DEV_*
 AMPERE = 7  # NVML_DEVICE_ARCH_AMPERE
-SUCCESS, NOT_SUPPORTED, GPU_IS_LOST, RESET_REQUIRED = 0, 3, 15, 16  # nvmlReturn_t
+SUCCESS, NOT_SUPPORTED, NO_FUNCTION, GPU_IS_LOST, RESET_REQUIRED = 0, 3, 13, 15, 16  # nvmlReturn_t
 
 # nvmlReturn_t -> reason, and what it means and what the user can do
 FAILURES = {
@@ -33,7 +33,7 @@ FAILURES = {
     6: ("gpu_not_found", "the driver has no such GPU; `neuralpower devices` lists those there are"),
     9: ("no_driver", "the NVIDIA driver is not loaded; ask the administrator, or use --power none"),
     12: ("no_driver", "no NVIDIA driver (libnvidia-ml.so.1 not found); install one, or use another device"),
-    13: (
+    NO_FUNCTION: (
         "stale_library",
         "the driver is older than the library; pip install an older nvidia-ml-py, or update the driver",
     ),
@@ -85,7 +85,7 @@ class Gpu:
 
     name: str
     uuid: str
-    memory_bytes: int
+    memory_bytes: int | None  # None where it shares the host's
     driver: str
 
 
@@ -97,16 +97,20 @@ def list_gpus(nvml: Any = None) -> list[Gpu]:
             handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
             driver = nvml.nvmlSystemGetDriverVersion()
             return [
-                Gpu(
-                    nvml.nvmlDeviceGetName(handle),
-                    nvml.nvmlDeviceGetUUID(handle),
-                    nvml.nvmlDeviceGetMemoryInfo(handle).total,
-                    driver,
-                )
+                Gpu(nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle), _memory_bytes(nvml, handle), driver)
                 for handle in handles
             ]
     finally:
         nvml.nvmlShutdown()
+
+
+def _memory_bytes(nvml: Any, handle: Any) -> int | None:
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except nvml.NVMLError as error:
+        if error.value == NOT_SUPPORTED:
+            return None
+        raise
 
 
 def uuid_of(device: str) -> str:
@@ -116,7 +120,7 @@ def uuid_of(device: str) -> str:
     index = int(device.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
         raise MeterUnavailable("gpu_not_found", f"nvml: torch sees no {device}; `neuralpower devices` lists the GPUs")
-    return f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+    return f"GPU-{str(torch.cuda.get_device_properties(index).uuid).removeprefix('GPU-')}"
 
 
 @power_meter("nvml")
@@ -171,7 +175,7 @@ class NvmlMeter:
         try:
             return getattr(self.nvml, function)(self.handle)
         except self.nvml.NVMLError as error:
-            if error.value in (NOT_SUPPORTED, 13):
+            if error.value in (NOT_SUPPORTED, NO_FUNCTION):
                 return None
             raise _failure(error.value, function, str(error)) from None
 
@@ -205,7 +209,7 @@ class NvmlMeter:
         try:
             values = self.nvml.nvmlDeviceGetFieldValues(self.handle, [ENERGY, POWER_INSTANT, POWER_AVERAGE])
         except self.nvml.NVMLError as error:
-            if error.value in (NOT_SUPPORTED, 13):
+            if error.value in (NOT_SUPPORTED, NO_FUNCTION):
                 return None, None, None
             raise _failure(error.value, self.device, str(error)) from None
         lost = next((v.nvmlReturn for v in values if v.nvmlReturn in (GPU_IS_LOST, RESET_REQUIRED)), None)
