@@ -98,7 +98,7 @@ class PowerWindow:
             "ticks": power.ticks if power else None,
             "counter_start_j": power.start_j if power else None,
             "counter_end_j": power.end_j if power else None,
-            "idle_w_used": self.idle_w if power else None,
+            "idle_w_used": self.idle_w,
             "power_dyn_w": self.power_dyn_w,
             "power_source": self.source if power else "none",
             "power_scope": self.scope if power else None,
@@ -113,10 +113,12 @@ RunOnce = Callable[[], int | None]
 class _Loop:
     """Keeps the device busy and reads the meter meanwhile."""
 
-    def __init__(self, run_once: RunOnce, meter: PowerMeter, clock: Clock, period_s: float | None) -> None:
-        self.run_once, self.meter, self.clock = run_once, meter, clock
+    def __init__(
+        self, run_once: RunOnce, meter: PowerMeter, clock: Clock, period_s: float | None, rest_s: float = POLL_S
+    ) -> None:
+        self.run_once, self.meter, self.clock, self.rest_s = run_once, meter, clock, rest_s
         fast = period_s is not None and period_s < SLOW_TICK_S
-        self.poll_ns = round((FAST_POLL_S if fast else POLL_S) * 1e9)
+        self.poll_ns = round((FAST_POLL_S if fast else rest_s) * 1e9)
         self.wait_ns = round(EARLY * period_s * 1e9) if period_s is not None and not fast else self.poll_ns
         self.readings: list[Reading] = []
         self.last: list[tuple[float | None, float | None]] = []
@@ -137,7 +139,7 @@ class _Loop:
             self.calls += ended
             self.finish_ns = self.clock.now_ns()
         if not self.poll() and not ended:
-            self.clock.sleep(POLL_S)
+            self.clock.sleep(self.rest_s)
         return ended
 
     def poll(self) -> bool:
@@ -270,11 +272,12 @@ def _beats(call_s: float, period_s: float | None) -> bool:
     return ALIAS_S[0] <= call_s <= ALIAS_S[1] and (period_s is None or period_s >= ALIAS_PERIOD_S)
 
 
-def watch(
-    meter: PowerMeter, clock: Clock, seconds: float, run_once: RunOnce = lambda: 0, period_s: float | None = None
-) -> list[Reading]:
-    """Read the meter for so long while `run_once` keeps the device busy, or while it is idle; raises MeterUnavailable."""
-    loop = _Loop(run_once, meter, clock, period_s)
+def watch(meter: PowerMeter, clock: Clock, seconds: float, run_once: RunOnce | None = None) -> list[Reading]:
+    """Read the meter for so long while `run_once` keeps the device busy, or, without it, while nobody does.
+
+    An idle device is read less often: on a CPU the reads are what wakes it. Raises MeterUnavailable.
+    """
+    loop = _Loop(run_once or (lambda: 0), meter, clock, None, POLL_S if run_once else FAST_POLL_S)
     while clock.now_ns() < loop.begin_ns + seconds * 1e9:
         loop.step()
     return loop.readings

@@ -44,6 +44,7 @@ SWITCH_LIMIT = 3 / 9  # share of a call's rounds with an involuntary switch, abo
 SWITCH_PERIOD_S = 0.004  # the scheduler's tick: longer calls meet it anyhow
 COLD = 4  # times the last-level cache, that the copies of a call's tensors fill together
 MOST_COPIES = 512
+BATCH_S = 0.001  # calls between two looks at the clock: a look takes microseconds, as do short calls
 MEMORY_SHARE = 0.25  # of the machine's memory, for the copies
 
 
@@ -274,9 +275,12 @@ def power_columns(
     with torch.inference_mode():
         calls = itertools.cycle([build() for _ in range(copies_of(bytes_per_call, llc_bytes, memory_bytes))])
 
-        def run_once() -> None:
-            call = next(calls)
-            call.function(*call.args, **call.kwargs)
+        batch = max(1, int(BATCH_S / runtime_s)) if runtime_s else 1
+
+        def run_once() -> int:
+            for call in itertools.islice(calls, batch):
+                call.function(*call.args, **call.kwargs)
+            return batch
 
         window = measure_power(
             run_once,

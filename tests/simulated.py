@@ -112,11 +112,14 @@ class Counter:
         self.next_ns = device.time.now - self.period_ns + phase_s * 1e9
         self.catch_up()
 
+    def mean_w(self, t_ns: float, seconds: float) -> float:
+        """Mean power of the last `seconds` before `t_ns`, as the counter's gain has it."""
+        return self.gain * (self.device.energy_j(t_ns) - self.device.energy_j(t_ns - seconds * 1e9)) / seconds
+
     def catch_up(self) -> float:
         """Joules as the counter shows them now."""
         while self.next_ns <= self.device.time.now:
-            energy_j = self.device.energy_j(self.next_ns) - self.device.energy_j(self.next_ns - self.part_ns)
-            self.sample_w = self.gain * energy_j / (self.part_ns / 1e9) * (1 + self.random.gauss(0, self.noise))
+            self.sample_w = self.mean_w(self.next_ns, self.part_ns / 1e9) * (1 + self.random.gauss(0, self.noise))
             self.total_j += self.sample_w * self.period_ns / 1e9
             self.next_ns += self.period_ns
         return self.total_j
@@ -152,7 +155,8 @@ class SimulatedMeter:
         energy_j, t_ns = self.counter.catch_up(), time.now
         time.pass_s(self.read_s / 2)
         said_w = self.sample_w(self.reads, self.counter.sample_w)
-        return [Reading("board", self.fault(self.reads, energy_j), said_w, t_ns, said_w)]
+        slow_w = self.sample_w(self.reads, self.counter.mean_w(t_ns, 1.0))
+        return [Reading("board", self.fault(self.reads, energy_j), said_w, t_ns, slow_w)]
 
     def describe(self) -> Description:
         return Description("nvml_energy_counter", "board", self.limit_w, "nvml_power_integrated", ("board",))

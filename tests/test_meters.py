@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from neuralpower.counter import window_power
+from neuralpower.energy import Clock, watch
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.meters import (
     METERS,
@@ -62,7 +64,7 @@ def server(tmp_path: Path) -> Path:
         zone(tmp_path, f"intel-rapl:{package}:2", "dram", 5_000_000)
         (tmp_path / f"intel-rapl:{package}/constraint_0_max_power_uw").write_text("205000000\n")
     zone(tmp_path, "intel-rapl:2", "psys")
-    zone(tmp_path, "intel-rapl-mmio:0", "package-0")
+    zone(tmp_path, "intel-rapl-mmio:0", "package-0", 7_000_000)
     (tmp_path / "intel-rapl").mkdir()
     return tmp_path
 
@@ -540,3 +542,21 @@ def test_a_machine_without_a_driver_has_one_line_for_it(monkeypatch: pytest.Monk
     assert {"name": "nvml", "device": "cuda", "works": False, "reason": "no_driver"}.items() <= json.loads(
         done("devices", "--json")
     )["meters"][-1].items()
+
+
+# ---- meters of this machine ----
+
+
+@pytest.mark.hardware
+@pytest.mark.parametrize("name", METERS)
+def test_a_meter_of_this_machine_reads_an_idle_power(name: str) -> None:
+    try:
+        devices = {"rapl": lambda: ["cpu"], "nvml": lambda: [card.uuid for card in list_gpus()]}[name]()
+        meters = [open_meter(name, device) for device in devices]
+    except MeterUnavailable as error:
+        pytest.skip(str(error))
+    for meter in meters:
+        limit_w = meter.describe().limit_w
+        power_w = window_power(watch(meter, Clock(), 1.0), limit_w=limit_w).power_w
+        assert 1 < power_w < (limit_w or 1000)
+        meter.close()

@@ -177,8 +177,8 @@ def test_samples_that_are_zero_are_no_power() -> None:
 
 
 def test_a_meter_that_is_lost_keeps_what_was_found_before() -> None:
-    # half a second of idle is some 450 reads; it is lost while awake
-    bench = Bench(lost_at=600)
+    # half a second of idle is some 50 reads, 10 ms apart; it is lost while awake
+    bench = Bench(lost_at=75)
     found = bench.run()
     assert found.reason == "gpu_lost"
     assert found.idle_deep_w == pytest.approx(30, rel=0.01)

@@ -93,7 +93,7 @@ class RaplMeter:
         for zone in sorted(self.root.glob("intel-rapl:*")):
             name = self._text(zone / "name") or ""
             parent, _, child = zone.name.rpartition(":")
-            if name.startswith("package") and parent == "intel-rapl":
+            if name.startswith("package"):
                 zones.setdefault(name, zone)
             elif name == "dram" and child:
                 package = self._text(self.root / parent / "name") or f"package-{child}"
