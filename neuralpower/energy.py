@@ -13,10 +13,10 @@ import math
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from neuralpower.counter import Power, Unreliable, window_power
+from neuralpower.counter import Pauses, Power, Unreliable, window_power
 from neuralpower.meters import MeterUnavailable, NullMeter, PowerMeter, Reading
 
 SETTLE_S = 0.2
@@ -110,6 +110,16 @@ class PowerWindow:
 RunOnce = Callable[[], int | None]
 
 
+@dataclass(frozen=True)
+class _Busy:
+    """A busy window as it was taken."""
+
+    readings: list[Reading]
+    pauses: Pauses
+    length_s: float  # of the calls that ended in it
+    runtime_s: float | None  # per call; None if none ended
+
+
 class _Loop:
     """Keeps the device busy and reads the meter meanwhile."""
 
@@ -156,13 +166,59 @@ class _Loop:
         self.due_ns = now + (self.wait_ns if moved else self.poll_ns)
         return True
 
-    def idle(self, seconds: float) -> tuple[int, int]:
+    def age_s(self) -> float:
+        """Seconds since `begin`."""
+        return (self.clock.now_ns() - self.begin_ns) / 1e9
+
+    def settle(self, settle_s: float, longest_s: float) -> float | None:
+        """Keep busy for so long, and until a call has ended; roughly, the time of a call (s)."""
+        while self.age_s() < settle_s or (self.calls == 0 and self.age_s() < longest_s):
+            self.step()
+        return (self.finish_ns - self.begin_ns) / 1e9 / self.calls if self.calls else None
+
+    def window(self, window_s: float) -> _Busy:
+        """Keep busy until enough has been seen."""
+        mark_ns = self.finish_ns  # a call ended then: from here on whole calls are counted
+        self.begin()
+        while not self.enough(window_s, 0.0):
+            self.step()
+        return self.taken(mark_ns, ())
+
+    def paused_window(self, window_s: float, drain: Callable[[], int | None], generator: random.Random) -> _Busy:
+        """As `window`, and leave the device alone for a random time after every run."""
+        drain()
+        self.begin()
+        mark_ns = self.begin_ns
+        pauses: list[tuple[int, int]] = []
+        while not self.enough(window_s, _length_s(pauses)):
+            self.step()
+            self.calls += drain() or 0
+            self.finish_ns = self.clock.now_ns()
+            pauses.append(self.pause(generator.uniform(0, LONGEST_PAUSE_S)))
+        return self.taken(mark_ns, pauses)
+
+    def pause(self, seconds: float) -> tuple[int, int]:
         """Leave the device alone for so long; from when to when (ns)."""
         start = self.clock.now_ns()
         while self.clock.now_ns() < start + seconds * 1e9:
             self.poll()
             self.clock.sleep(POLL_S)
         return start, self.clock.now_ns()
+
+    def enough(self, window_s: float, paused_s: float) -> bool:
+        """Whether the window is long enough and something was seen in it, or patience is at its end."""
+        seen = self.ticks >= ENOUGH_TICKS and self.calls > 0
+        return self.age_s() >= LONGEST_WINDOW * window_s or (seen and self.age_s() - paused_s >= window_s)
+
+    def taken(self, mark_ns: int, pauses: Pauses) -> _Busy:
+        """What was read, and the time per call from `mark_ns` to the last call's end."""
+        within = [pause for pause in pauses if pause[1] <= self.finish_ns]
+        length_s = (self.finish_ns - mark_ns) / 1e9 - _length_s(within)
+        return _Busy(self.readings, pauses, length_s, length_s / self.calls if self.calls else None)
+
+
+def _length_s(pauses: Pauses) -> float:
+    return sum(end - start for start, end in pauses) / 1e9
 
 
 def measure_power(
@@ -202,74 +258,54 @@ def measure_power(
     """
     if isinstance(meter, NullMeter):
         return PowerWindow(None, meter.reason)
-    clock, generator = clock or Clock(), generator or random.Random(0)
-    empty = drain or (lambda: None)
+    clock, drain = clock or Clock(), drain or _nothing_queued
+    settle_s = max(settle_s, SETTLE_TICKS * (period_s or 0.0))
     try:
         description = meter.describe()
         loop = _Loop(run_once, meter, clock, period_s)
-        settle_ns = max(settle_s, SETTLE_TICKS * (period_s or 0.0)) * 1e9
-        while clock.now_ns() < loop.begin_ns + settle_ns or (loop.calls == 0 and _patient(loop, window_s)):
-            loop.step()
+        call_s = loop.settle(settle_s, LONGEST_WINDOW * window_s)
         settled_s = (clock.now_ns() - loop.begin_ns) / 1e9
-        alias_risk = loop.calls > 0 and _beats((loop.finish_ns - loop.begin_ns) / 1e9 / loop.calls, period_s)
-        pausing = alias_risk and idle_w is not None
-        if pausing:
-            empty()
-        mark_ns = clock.now_ns() if pausing else loop.finish_ns
-        loop.begin()
-        pauses: list[tuple[int, int]] = []
-        paused_ns = 0
-        while not _enough(loop, window_s, paused_ns) and _patient(loop, window_s):
-            loop.step()
-            if pausing:
-                loop.calls += empty() or 0
-                loop.finish_ns = clock.now_ns()
-                pauses.append(loop.idle(generator.uniform(0, LONGEST_PAUSE_S)))
-                paused_ns = sum(end - start for start, end in pauses)
-        read_ns = loop.finish_ns - mark_ns
+        alias_risk = _beats(call_s, period_s)
+        if alias_risk and idle_w is not None:
+            busy = loop.paused_window(window_s, drain, generator or random.Random(0))
+        else:
+            busy = loop.window(window_s)
     except MeterUnavailable as error:
-        empty()
         return PowerWindow(None, error.reason)
-    empty()
-    before_last_ns = sum(end - start for start, end in pauses if end <= loop.finish_ns)
-    runtime_s = (read_ns - before_last_ns) / 1e9 / loop.calls if loop.calls else None
+    finally:
+        drain()
+    timed = PowerWindow(None, None, runtime_s=busy.runtime_s, settle_s=settled_s, alias_risk=alias_risk)
     try:
         power = window_power(
-            loop.readings,
+            busy.readings,
             period_s=period_s,
             limit_w=description.limit_w,
-            pauses=pauses,
+            pauses=busy.pauses,
             idle_w=idle_w or 0.0,
             counter=counter,
         )
     except Unreliable as error:
-        return PowerWindow(None, str(error), runtime_s=runtime_s, settle_s=settled_s, alias_risk=alias_risk)
-    return PowerWindow(
-        power,
-        None,
-        description.sampled_source if power.sampled else description.source,
-        description.scope,
-        runtime_s,
-        POLL_S / (read_ns / 1e9) if drain is not None and read_ns else 0.0,
-        (power.end_ns - power.start_ns) / 1e9,
-        settled_s,
-        idle_w,
-        alias_risk,
+        return replace(timed, reason=str(error))
+    return replace(
+        timed,
+        power=power,
+        source=description.sampled_source if power.sampled else description.source,
+        scope=description.scope,
+        runtime_u_rel=POLL_S / busy.length_s if drain is not _nothing_queued and busy.length_s else 0.0,
+        window_s=(power.end_ns - power.start_ns) / 1e9,
+        idle_w=idle_w,
     )
 
 
-def _patient(loop: _Loop, window_s: float) -> bool:
-    return loop.clock.now_ns() < loop.begin_ns + LONGEST_WINDOW * window_s * 1e9
+def _nothing_queued() -> int:
+    return 0
 
 
-def _enough(loop: _Loop, window_s: float, paused_ns: int) -> bool:
-    busy_ns = loop.clock.now_ns() - loop.begin_ns - paused_ns
-    return busy_ns >= window_s * 1e9 and loop.ticks >= ENOUGH_TICKS and loop.calls > 0
-
-
-def _beats(call_s: float, period_s: float | None) -> bool:
+def _beats(call_s: float | None, period_s: float | None) -> bool:
     """Whether calls of this length beat against a counter of this period, or of an unknown one."""
-    return ALIAS_S[0] <= call_s <= ALIAS_S[1] and (period_s is None or period_s >= ALIAS_PERIOD_S)
+    return (
+        call_s is not None and ALIAS_S[0] <= call_s <= ALIAS_S[1] and (period_s is None or period_s >= ALIAS_PERIOD_S)
+    )
 
 
 def watch(meter: PowerMeter, clock: Clock, seconds: float, run_once: RunOnce | None = None) -> list[Reading]:
