@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from neuralpower.counter import window_power
 from neuralpower.energy import Clock, watch
@@ -25,7 +26,7 @@ from neuralpower.meters import (
     open_meter,
     power_meter,
 )
-from neuralpower.meters.nvml import FAILURES, NvmlMeter, list_gpus, load_nvml
+from neuralpower.meters.nvml import FAILURES, NvmlMeter, list_gpus, load_nvml, uuid_of
 from neuralpower.meters.rapl import RaplMeter
 from tests.program import done, run
 
@@ -385,6 +386,30 @@ def test_ourselves_under_the_hosts_number_are_no_other(tmp_path: Path, monkeypat
     refused(gpu(FakeNvml(processes=two), processes=tmp_path), "shared", "2 other processes")
     (tmp_path / "999999").mkdir()
     refused(gpu(FakeNvml(processes=[host]), processes=tmp_path), "shared", "999999")
+
+
+def test_a_device_by_its_number_is_the_one_that_torch_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def properties(index: int) -> Any:
+        asked.append(index)
+        return SimpleNamespace(uuid="1")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    meter = NvmlMeter.for_device("cuda:1")
+    assert meter is not None
+    meter.nvml = FakeNvml()
+    meter.open()
+    assert asked == [1]
+    assert uuid_of("cuda:1") == "GPU-1"
+    with pytest.raises(MeterUnavailable, match="torch sees no cuda:2"):
+        uuid_of("cuda:2")
+
+
+def test_nvml_serves_gpus_alone() -> None:
+    assert NvmlMeter.for_device("cpu") is None
+    assert isinstance(NvmlMeter.for_device("GPU-1"), NvmlMeter)
 
 
 @pytest.mark.parametrize(("code", "reason"), [("GPU_IS_LOST", "gpu_lost"), ("RESET_REQUIRED", "reset_required")])

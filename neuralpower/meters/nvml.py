@@ -151,13 +151,14 @@ class NvmlMeter:
             self._refuse_mig()
         self.nvml = load_nvml(self.nvml)
         self.initialised = True
+        begun = _has_context()  # before torch is asked for the UUID, which begins to use CUDA
         try:
             uuid = uuid_of(self.device) if self.device.startswith("cuda") else self.device
             with _translated(self.nvml, uuid):
                 self.handle = self.nvml.nvmlDeviceGetHandleByUUID(uuid)
             if (self._asked("nvmlDeviceGetMigMode") or (0, 0))[0]:
                 self._refuse_mig()
-            self.refuse_others()
+            self.refuse_others(begun)
             self._try_all()
         except MeterUnavailable:
             self.close()
@@ -179,13 +180,16 @@ class NvmlMeter:
                 return None
             raise _failure(error.value, function, str(error)) from None
 
-    def refuse_others(self) -> None:
-        """Raise MeterUnavailable where another process computes on the GPU; its energy would be counted as ours."""
+    def refuse_others(self, begun: bool = True) -> None:
+        """Raise MeterUnavailable where another process computes on the GPU: its energy would be counted as ours.
+
+        `begun` says that this process has a context on it, and is listed itself.
+        """
         running = {process.pid for process in self._asked("nvmlDeviceGetComputeRunningProcesses") or ()}
         others = running - {os.getpid()}
         # In a container the driver may list us under the host's number, which is no process here.
         unseen = {pid for pid in others if not (self.processes / str(pid)).exists()}
-        if len(unseen) == 1 and os.getpid() not in running and _has_context():
+        if begun and len(unseen) == 1 and os.getpid() not in running:
             others -= unseen
         if others:
             raise MeterUnavailable(
