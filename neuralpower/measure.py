@@ -16,6 +16,7 @@ holds them (`power_columns`).
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import itertools
 import math
@@ -29,11 +30,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.utils._pytree import tree_iter
 
 from neuralpower.devices.host import steal_ticks
 from neuralpower.energy import SETTLE_S, WINDOW_S, Clock, measure_power
 from neuralpower.layers.base import FLOATING, Call
-from neuralpower.meters import PowerMeter
+from neuralpower.meters import NullMeter, PowerMeter
 
 ROUNDS = 9
 SENTINEL_EVERY = 12  # calls
@@ -231,16 +233,28 @@ def _rewrite(call: Call) -> None:
             tensor.neg_()
 
 
-def copies_of(bytes_per_call: int, llc_bytes: int, memory_bytes: int | None) -> int:
+def copies_of(bytes_held: int, llc_bytes: int, memory_bytes: int | None) -> int:
     """How many sets of a call's tensors fill the last-level cache four times, as far as memory allows; one at least."""
-    wanted = math.ceil(COLD * llc_bytes / max(bytes_per_call, 1))
-    room = MOST_COPIES if memory_bytes is None else int(MEMORY_SHARE * memory_bytes / max(bytes_per_call, 1))
+    wanted = math.ceil(COLD * llc_bytes / max(bytes_held, 1))
+    room = MOST_COPIES if memory_bytes is None else int(MEMORY_SHARE * memory_bytes / max(bytes_held, 1))
     return max(1, min(wanted, room, MOST_COPIES))
 
 
+def held_bytes(call: Call) -> int:
+    """Memory of the tensors that a call is given and of the module or optimizer that it calls, each storage once."""
+    held: list[Any] = [call.args, dict(call.kwargs)]
+    owner = getattr(call.function, "__self__", call.function)
+    if isinstance(owner, torch.nn.Module):
+        held += [list(owner.parameters()), list(owner.buffers())]
+    elif isinstance(owner, torch.optim.Optimizer):
+        parameters = [parameter for group in owner.param_groups for parameter in group["params"]]
+        held += [parameters, [parameter.grad for parameter in parameters], list(owner.state.values())]
+    storages = [tensor.untyped_storage() for tensor in tree_iter(held) if isinstance(tensor, torch.Tensor)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
 def power_columns(
-    build: Callable[[], Call],
-    bytes_per_call: int,
+    call: Call,
     meter: PowerMeter,
     *,
     llc_bytes: int,
@@ -256,8 +270,7 @@ def power_columns(
     """Power columns of one call on a CPU, which it has to itself meanwhile, and `flags`.
 
     Args:
-        build: makes the call with tensors of its own.
-        bytes_per_call: what one call reads and writes.
+        call: whose tensors are copied, views and strides as they are.
         meter: open.
         llc_bytes: the last-level cache.
         memory_bytes: the machine's memory; a quarter of it may be taken.
@@ -273,13 +286,14 @@ def power_columns(
         The columns of `PowerWindow.to_row` and the list `flags`. What the call raises is raised.
     """
     with torch.inference_mode():
-        calls = itertools.cycle([build() for _ in range(copies_of(bytes_per_call, llc_bytes, memory_bytes))])
+        count = 1 if isinstance(meter, NullMeter) else copies_of(held_bytes(call), llc_bytes, memory_bytes)
+        calls = itertools.cycle([call, *(copy.deepcopy(call) for _ in range(count - 1))])
 
         batch = max(1, int(BATCH_S / runtime_s)) if runtime_s else 1
 
         def run_once() -> int:
-            for call in itertools.islice(calls, batch):
-                call.function(*call.args, **call.kwargs)
+            for turn in itertools.islice(calls, batch):
+                turn.function(*turn.args, **turn.kwargs)
             return batch
 
         window = measure_power(

@@ -14,7 +14,7 @@ import torch
 from neuralpower.counter import Power, Unreliable, ticking, ticks_of, window_power
 from neuralpower.energy import Clock, PowerWindow, measure_power, watch
 from neuralpower.layers import Call
-from neuralpower.measure import copies_of, power_columns, steady_load
+from neuralpower.measure import copies_of, held_bytes, power_columns, steady_load
 from neuralpower.meters import NullMeter, Reading
 from tests.simulated import Counter, Device, Queue, SimulatedMeter, Time, simulated_rapl
 
@@ -452,7 +452,7 @@ def test_the_clock_of_the_process_is_the_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bytes_per_call", "memory_bytes", "copies"),
+    ("bytes_held", "memory_bytes", "copies"),
     [
         (2**20, None, 128),  # 4 * 32 MiB / 1 MiB
         (2**20, 2**28, 64),  # a quarter of 256 MiB
@@ -462,9 +462,26 @@ def test_the_clock_of_the_process_is_the_default() -> None:
     ],
 )
 def test_copies_fill_the_cache_four_times_where_memory_allows(
-    bytes_per_call: int, memory_bytes: int | None, copies: int
+    bytes_held: int, memory_bytes: int | None, copies: int
 ) -> None:
-    assert copies_of(bytes_per_call, 32 * 2**20, memory_bytes) == copies
+    assert copies_of(bytes_held, 32 * 2**20, memory_bytes) == copies
+
+
+def test_memory_that_two_tensors_share_is_counted_once_and_a_modules_is_counted() -> None:
+    x = torch.zeros(10)  # 40 B
+    assert held_bytes(Call(torch.add, (x, x[2:]), {"out": torch.zeros(3)})) == 40 + 12
+    # 2 * 3 weights and 3 biases of 4 B
+    assert held_bytes(Call(torch.nn.Linear(2, 3), (torch.zeros(1, 2),))) == 36 + 8
+    assert held_bytes(Call(torch.zeros, ((3,),))) == 0
+
+
+def test_an_optimizers_memory_is_weights_gradients_and_moments() -> None:
+    weight = torch.nn.Parameter(torch.zeros(5))
+    weight.grad = torch.ones(5)
+    adam = torch.optim.Adam([weight])
+    adam.step()
+    # 5 weights, gradients, first and second moments of 4 B, and a step count of 4 B
+    assert held_bytes(Call(adam.step, ())) == 4 * 20 + 4
 
 
 def test_a_layers_power_comes_from_calls_on_rotated_tensors(tmp_path: Path) -> None:
@@ -474,13 +491,14 @@ def test_a_layers_power_comes_from_calls_on_rotated_tensors(tmp_path: Path) -> N
     meter.open()
     used: list[int] = []
 
-    def build() -> Call:
-        x = torch.zeros(4)
-        return Call(lambda x: (used.append(id(x)), device.work(0.003, 90.0)), (x,))
+    def layer(x: torch.Tensor, weight: torch.Tensor) -> None:
+        assert not weight.is_contiguous()
+        used.append(weight.data_ptr())
+        device.work(0.003, 90.0)
 
-    columns = power_columns(
-        build, 2**20, meter, llc_bytes=2**20, runtime_s=0.002, idle_w=30.0, period_s=0.001, clock=time.clock
-    )
+    # 2 * 16 * 32 * 4 B = 4 KiB; four times 4 KiB are four sets
+    call = Call(layer, (torch.zeros(16, 32), torch.zeros(16, 32).t()))
+    columns = power_columns(call, meter, llc_bytes=4096, runtime_s=0.002, idle_w=30.0, period_s=0.001, clock=time.clock)
     assert columns["power_w"] == pytest.approx(90, rel=0.01)
     assert columns["energy_j"] == pytest.approx(0.27, rel=0.01)
     assert (columns["power_source"], columns["power_scope"]) == ("rapl", "package")
@@ -494,15 +512,15 @@ def test_the_clock_is_not_looked_at_after_every_short_call(tmp_path: Path) -> No
     device = Device(time)
     looks: list[int] = []
     clock = Clock(lambda: looks.append(1) or time.now_ns(), time.clock.sleep)
-    call = Call(lambda: device.work(1e-5, 90.0), ())
+    call = Call(lambda _: device.work(1e-5, 90.0), (torch.zeros(64),))
     meter = SimulatedMeter(Counter(device, 0.001))
-    columns = power_columns(lambda: call, 64, meter, llc_bytes=64, runtime_s=1e-5, period_s=0.001, clock=clock)
+    columns = power_columns(call, meter, llc_bytes=64, runtime_s=1e-5, period_s=0.001, clock=clock)
     assert columns["window_runtime_s"] == pytest.approx(1e-5, rel=0.01)
     assert len(looks) < 0.7 / 1e-5 / 10  # 0.7 s of calls
 
 
 def test_without_a_meter_a_layer_has_a_reason() -> None:
-    columns = power_columns(lambda: Call(torch.relu, (torch.ones(4),)), 16, NullMeter("no_rapl"), llc_bytes=2**20)
+    columns = power_columns(Call(torch.relu, (torch.ones(4),)), NullMeter("no_rapl"), llc_bytes=2**20)
     assert (columns["power_w"], columns["power_reason"], columns["flags"]) == (None, "no_rapl", [])
 
 
