@@ -59,7 +59,7 @@ class RegisteredMeter(PowerMeter, Protocol):
         """The meter, not opened, of "cpu", "cuda:0" or a GPU's UUID; None where it does not see that device's power."""
 
 
-class MeterUnavailable(DeviceError):  # noqa: N818  # named as the protocol names it: a state, more often than a fault
+class MeterUnavailable(DeviceError):  # noqa: N818  # a state of the meter, seldom a fault
     """A meter that cannot be read: `reason` is one word for a table, the text one line for the user.
 
     Reasons: no_rapl, no_permission, unreadable, no_driver, no_library, stale_library, driver_mismatch, not_supported,
