@@ -8,12 +8,18 @@
 
 Within a round each call first writes its inputs afresh (a network has just computed them), then runs once; its weights
 were last touched a round ago, and are as cold as they are in a network.
+
+Power takes a pass of its own: half a second and more of one call alone, over so many copies of its tensors that no cache
+holds them (`power_columns`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
+import itertools
+import math
 import random
 import resource
 import time
@@ -24,9 +30,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.utils._pytree import tree_iter
 
 from neuralpower.devices.host import steal_ticks
+from neuralpower.energy import SETTLE_S, WINDOW_S, Clock, measure_power
 from neuralpower.layers.base import FLOATING, Call
+from neuralpower.meters import NullMeter, PowerMeter
 
 ROUNDS = 9
 SENTINEL_EVERY = 12  # calls
@@ -35,6 +44,10 @@ SLOW_CALL_S = 0.3  # a call of this length and more is timed in fewer rounds
 STEAL_LIMIT = 0.01
 SWITCH_LIMIT = 3 / 9  # share of a call's rounds with an involuntary switch, above what its length explains
 SWITCH_PERIOD_S = 0.004  # the scheduler's tick: longer calls meet it anyhow
+COLD = 4  # times the last-level cache, that the copies of a call's tensors fill together
+MOST_COPIES = 512
+BATCH_S = 0.001  # calls between two looks at the clock: a look takes microseconds, as do short calls
+MEMORY_SHARE = 0.25  # of the machine's memory, for the copies
 
 
 @dataclass(frozen=True)
@@ -218,3 +231,91 @@ def _rewrite(call: Call) -> None:
     for tensor in call.warm:
         if str(tensor.dtype).removeprefix("torch.") in FLOATING:
             tensor.neg_()
+
+
+def copies_of(bytes_held: int, llc_bytes: int, memory_bytes: int | None) -> int:
+    """How many sets of a call's tensors fill the last-level cache four times, as far as memory allows; one at least."""
+    wanted = math.ceil(COLD * llc_bytes / max(bytes_held, 1))
+    room = MOST_COPIES if memory_bytes is None else int(MEMORY_SHARE * memory_bytes / max(bytes_held, 1))
+    return max(1, min(wanted, room, MOST_COPIES))
+
+
+def held_bytes(call: Call) -> int:
+    """Memory of the tensors that a call is given and of the module or optimizer that it calls, each storage once."""
+    held: list[Any] = [call.args, dict(call.kwargs)]
+    owner = getattr(call.function, "__self__", call.function)
+    if isinstance(owner, torch.nn.Module):
+        held += [list(owner.parameters()), list(owner.buffers())]
+    elif isinstance(owner, torch.optim.Optimizer):
+        parameters = [parameter for group in owner.param_groups for parameter in group["params"]]
+        held += [parameters, [parameter.grad for parameter in parameters], list(owner.state.values())]
+    storages = [tensor.untyped_storage() for tensor in tree_iter(held) if isinstance(tensor, torch.Tensor)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def power_columns(
+    call: Call,
+    meter: PowerMeter,
+    *,
+    llc_bytes: int,
+    memory_bytes: int | None = None,
+    runtime_s: float | None = None,
+    idle_w: float | None = None,
+    period_s: float | None = None,
+    counter: bool = True,
+    settle_s: float = SETTLE_S,
+    window_s: float = WINDOW_S,
+    clock: Clock | None = None,
+) -> dict[str, Any]:
+    """Power columns of one call on a CPU, which it has to itself meanwhile, and `flags`.
+
+    Args:
+        call: whose tensors are copied, views and strides as they are.
+        meter: open.
+        llc_bytes: the last-level cache.
+        memory_bytes: the machine's memory; a quarter of it may be taken.
+        runtime_s: the call's time as `time_calls` found it, to compare with.
+        idle_w: power of the idle machine.
+        period_s: the longest usual time between two ticks of the counter, as the self-test found it.
+        counter: False integrates samples of power instead.
+        settle_s: busy time before the window.
+        window_s: busy time that is measured.
+        clock: the process's own by default.
+
+    Returns:
+        The columns of `PowerWindow.to_row` and the list `flags`. What the call raises is raised.
+    """
+    with torch.inference_mode():
+        count = 1 if isinstance(meter, NullMeter) else copies_of(held_bytes(call), llc_bytes, memory_bytes)
+        calls = itertools.cycle([call, *(copy.deepcopy(call) for _ in range(count - 1))])
+
+        batch = max(1, int(BATCH_S / runtime_s)) if runtime_s else 1
+
+        def run_once() -> int:
+            for turn in itertools.islice(calls, batch):
+                turn.function(*turn.args, **turn.kwargs)
+            return batch
+
+        window = measure_power(
+            run_once,
+            meter,
+            clock,
+            settle_s=settle_s,
+            window_s=window_s,
+            idle_w=idle_w,
+            period_s=period_s,
+            counter=counter,
+        )
+    return {**window.to_row(), "flags": list(window.flags(runtime_s))}
+
+
+def steady_load(size: int = 1024) -> Callable[[], None]:
+    """A heavy call of some milliseconds for the self-test of a CPU's meter: a product of two square matrices."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, size, size, generator=generator)
+
+    def multiply() -> None:
+        with torch.inference_mode():
+            torch.mm(left, right)
+
+    return multiply

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from typing import TYPE_CHECKING
 
 import typer
 
 from neuralpower.devices.spec import KEYS, DeviceSpec, known_specs, read_spec, spec_of
 from neuralpower.errors import InputError
+
+if TYPE_CHECKING:
+    from neuralpower.meters import MeterStatus, MeterUnavailable
 
 
 def devices(
@@ -31,16 +36,26 @@ def devices(
 def _show_machine(as_json: bool) -> None:
     from neuralpower.codec import known_predictors, load
     from neuralpower.devices.host import read_cpu
+    from neuralpower.meters import MeterUnavailable
+    from neuralpower.meters.nvml import list_gpus
 
     cpu = read_cpu()
     found = {name: load(path) for name, path in known_predictors().items()}
+    try:
+        gpus, missing = list_gpus(), None
+    except MeterUnavailable as error:
+        gpus, missing = [], error
+    meters = _meters(["cpu", *(gpu.uuid for gpu in gpus)], missing)
     if as_json:
         print(
             json.dumps(
                 {
                     "schema": 1,
-                    "devices": [{"name": "cpu", **cpu.to_json()}],
-                    "meters": [],
+                    "devices": [{"name": "cpu", **cpu.to_json()}, *(dataclasses.asdict(gpu) for gpu in gpus)],
+                    "meters": [
+                        {"name": m.meter, "device": m.device, "works": m.works, "reason": m.reason, "text": m.text}
+                        for m in meters
+                    ],
                     "predictors": [
                         {"name": name, "device": p.device, "dtypes": p.dtypes, "phases": p.phases}
                         for name, p in found.items()
@@ -52,11 +67,26 @@ def _show_machine(as_json: bool) -> None:
     print(
         f"cpu        {cpu.name}, {cpu.cores} cores, {' '.join(f for f in cpu.flags if f.startswith(('avx', 'amx', 'sve')))}"
     )
-    print("power      none: this version reads no power meter; runtime is measured")
+    for gpu in gpus:
+        memory = f"{gpu.memory_bytes / 2**30:.0f} GiB, " if gpu.memory_bytes is not None else ""
+        print(f"gpu        {gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}")
+    if not gpus:
+        print(f"gpu        none: {missing or 'the NVIDIA driver lists no GPU'}")
+    for meter in meters:
+        verdict = "works" if meter.works else f"no ({meter.reason})"
+        print(f"meter      {meter.meter} of {meter.device}: {verdict}: {meter.text}")
     for name, predictor in found.items():
         print(f"predictor  {name}: {predictor.device}, {', '.join(predictor.dtypes)}, {', '.join(predictor.phases)}")
     if not found:
         print("predictor  none: run collect-data and train-predictor")
+
+
+def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterStatus]:
+    """How each meter does on each device; NVML's one line where it lists no GPU to try it on."""
+    from neuralpower.meters import METERS, MeterStatus, meter_status
+
+    tried = [status for device in devices for name in METERS if (status := meter_status(name, device)) is not None]
+    return [*tried, MeterStatus("nvml", "cuda", missing.reason, str(missing))] if missing is not None else tried
 
 
 def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
