@@ -89,7 +89,7 @@ class CudaBench:
         """What the meter can do, idle and under a product of large matrices; empty where there is none. Some 25 s."""
         if self.meter is None:
             return {}
-        from neuralpower.selftest import run_self_test  # type: ignore[import-not-found, unused-ignore]
+        from neuralpower.selftest import run_self_test
 
         queues: list[Queue] = []
 
@@ -142,7 +142,7 @@ class CudaBench:
         return {"status": status, "error_class": type(error).__name__, "error_msg": str(error).strip()[:500]}
 
     def _power(self, call: Call) -> dict[str, Any]:
-        from neuralpower.energy import measure_power  # type: ignore[import-not-found, unused-ignore]
+        from neuralpower.energy import measure_power
 
         with settings_of(call), self.timer.cuda.stream():
             block = self.timer.block(call)
@@ -180,7 +180,7 @@ class CudaBench:
         return queue
 
     def _clock(self) -> Any:
-        from neuralpower.energy import Clock  # type: ignore[import-not-found, unused-ignore]
+        from neuralpower.energy import Clock
 
         return Clock(self.timer.clock_ns, self.timer.sleep)
 
@@ -200,7 +200,7 @@ def open_cuda_bench(device: torch.device, power: str = "auto") -> CudaBench:
 
 def _opened(power: str, device: torch.device) -> tuple[Any, str | None]:
     """(meter, None), or (None, why there is none)."""
-    from neuralpower.meters import NullMeter, open_meter  # type: ignore[import-not-found, unused-ignore]
+    from neuralpower.meters import NullMeter, open_meter
 
     meter = open_meter(power, f"cuda:{device.index or 0}")
     return (None, meter.reason) if isinstance(meter, NullMeter) else (meter, None)

@@ -163,14 +163,15 @@ def copy_call(call: Call) -> Call:
 
 
 def call_bytes(call: Call) -> int:
-    """Bytes of all memory that a call's tensors hold, parameters of a module or an optimizer's among them."""
+    """Bytes of all memory that a call's tensors hold, those of a module or an optimizer among them."""
     call = _unbound(call)
     owner = _owner(call)
     held: list[Any] = [call.args, dict(call.kwargs)]
     if isinstance(owner, nn.Module):
         held += [list(owner.parameters()), list(owner.buffers())]
     elif isinstance(owner, torch.optim.Optimizer):
-        held += _parameters(owner)
+        parameters = _parameters(owner)
+        held += [parameters, [parameter.grad for parameter in parameters], list(owner.state.values())]
     storages: dict[Any, int] = {}
     for tensor in tree_iter(held):
         if isinstance(tensor, Tensor):

@@ -16,7 +16,6 @@ holds them (`power_columns`).
 from __future__ import annotations
 
 import contextlib
-import copy
 import ctypes
 import itertools
 import math
@@ -30,8 +29,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.utils._pytree import tree_iter
 
+from neuralpower.calls import call_bytes, copy_call
 from neuralpower.devices.host import steal_ticks
 from neuralpower.energy import SETTLE_S, WINDOW_S, Clock, measure_power
 from neuralpower.layers.base import FLOATING, Call
@@ -240,19 +239,6 @@ def copies_of(bytes_held: int, llc_bytes: int, memory_bytes: int | None) -> int:
     return max(1, min(wanted, room, MOST_COPIES))
 
 
-def held_bytes(call: Call) -> int:
-    """Memory of the tensors that a call is given and of the module or optimizer that it calls, each storage once."""
-    held: list[Any] = [call.args, dict(call.kwargs)]
-    owner = getattr(call.function, "__self__", call.function)
-    if isinstance(owner, torch.nn.Module):
-        held += [list(owner.parameters()), list(owner.buffers())]
-    elif isinstance(owner, torch.optim.Optimizer):
-        parameters = [parameter for group in owner.param_groups for parameter in group["params"]]
-        held += [parameters, [parameter.grad for parameter in parameters], list(owner.state.values())]
-    storages = [tensor.untyped_storage() for tensor in tree_iter(held) if isinstance(tensor, torch.Tensor)]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-
 def power_columns(
     call: Call,
     meter: PowerMeter,
@@ -286,8 +272,8 @@ def power_columns(
         The columns of `PowerWindow.to_row` and the list `flags`. What the call raises is raised.
     """
     with torch.inference_mode():
-        count = 1 if isinstance(meter, NullMeter) else copies_of(held_bytes(call), llc_bytes, memory_bytes)
-        calls = itertools.cycle([call, *(copy.deepcopy(call) for _ in range(count - 1))])
+        count = 1 if isinstance(meter, NullMeter) else copies_of(call_bytes(call), llc_bytes, memory_bytes)
+        calls = itertools.cycle([call, *(copy_call(call) for _ in range(count - 1))])
 
         batch = max(1, int(BATCH_S / runtime_s)) if runtime_s else 1
 

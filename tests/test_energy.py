@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from neuralpower.calls import call_bytes
 from neuralpower.counter import Power, Unreliable, ticking, ticks_of, window_power
 from neuralpower.energy import Clock, PowerWindow, measure_power, watch
 from neuralpower.layers import Call
-from neuralpower.measure import copies_of, held_bytes, power_columns, steady_load
+from neuralpower.measure import copies_of, power_columns, steady_load
 from neuralpower.meters import NullMeter, Reading
 from tests.simulated import Counter, Device, Queue, SimulatedMeter, Time, simulated_rapl
 
@@ -469,10 +470,10 @@ def test_copies_fill_the_cache_four_times_where_memory_allows(
 
 def test_memory_that_two_tensors_share_is_counted_once_and_a_modules_is_counted() -> None:
     x = torch.zeros(10)  # 40 B
-    assert held_bytes(Call(torch.add, (x, x[2:]), {"out": torch.zeros(3)})) == 40 + 12
+    assert call_bytes(Call(torch.add, (x, x[2:]), {"out": torch.zeros(3)})) == 40 + 12
     # 2 * 3 weights and 3 biases of 4 B
-    assert held_bytes(Call(torch.nn.Linear(2, 3), (torch.zeros(1, 2),))) == 36 + 8
-    assert held_bytes(Call(torch.zeros, ((3,),))) == 0
+    assert call_bytes(Call(torch.nn.Linear(2, 3), (torch.zeros(1, 2),))) == 36 + 8
+    assert call_bytes(Call(torch.zeros, ((3,),))) == 0
 
 
 def test_an_optimizers_memory_is_weights_gradients_and_moments() -> None:
@@ -481,7 +482,7 @@ def test_an_optimizers_memory_is_weights_gradients_and_moments() -> None:
     adam = torch.optim.Adam([weight])
     adam.step()
     # 5 weights, gradients, first and second moments of 4 B, and a step count of 4 B
-    assert held_bytes(Call(adam.step, ())) == 4 * 20 + 4
+    assert call_bytes(Call(adam.step, ())) == 4 * 20 + 4
 
 
 def test_a_layers_power_comes_from_calls_on_rotated_tensors(tmp_path: Path) -> None:
