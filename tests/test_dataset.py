@@ -16,12 +16,10 @@ from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.dataset import (
     Dataset,
-    Journal,
     Rejected,
     Rows,
     config_id,
     read_dataset,
-    read_journal,
     replace_file,
     screen,
     seal,
@@ -29,6 +27,7 @@ from neuralpower.dataset import (
     write_meta,
 )
 from neuralpower.errors import DatasetError
+from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS
 from neuralpower.layers.base import fingerprint
 from neuralpower.learn import train
@@ -139,7 +138,7 @@ def test_a_damaged_line_in_the_middle_costs_that_record_alone(tmp_path: Path) ->
 
 
 def test_a_second_writer_is_refused_until_the_first_is_done(tmp_path: Path) -> None:
-    program = "import sys; from pathlib import Path; from neuralpower.dataset import Journal\n"
+    program = "import sys; from pathlib import Path; from neuralpower.journal import Journal\n"
     program += "with Journal(Path(sys.argv[1])): pass"
     command = [sys.executable, "-c", program, str(tmp_path)]
     with Journal(tmp_path) as journal:
@@ -164,8 +163,8 @@ def test_a_folder_that_cannot_be_written_is_refused_with_a_way_out(tmp_path: Pat
 FULL_DISK = """
 import json, resource, signal, sys
 from pathlib import Path
-from neuralpower.dataset import Journal
-from neuralpower.errors import DatasetError
+from neuralpower.errors import DeviceError
+from neuralpower.journal import Journal
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
@@ -175,7 +174,7 @@ with Journal(Path(sys.argv[1])) as journal:
         while count < 1000:
             journal.append({"value": count, "ballast": "x" * 300})
             count += 1
-    except DatasetError as error:
+    except DeviceError as error:
         print(json.dumps({"count": count, "error": str(error)}))
 """
 
@@ -289,7 +288,7 @@ def test_ones_own_rows_beside_a_collection_are_all_kept(tmp_path: Path) -> None:
 
 def test_two_datasets_merge_by_concatenating_their_tables(tmp_path: Path) -> None:
     a = written(tmp_path / "a", [softmax(0), softmax(1), softmax(2)])
-    b = written(tmp_path / "b", [softmax(2, session_id="s2", runtime_s=2.5e-6), softmax(3, session_id="s2")])
+    b = written(tmp_path / "b", [softmax(2, replicate=1, runtime_s=2.5e-6), softmax(3, replicate=0)])
     merged = tmp_path / "merged"
     merged.mkdir()
     (merged / "dataset.json").write_text(DEVICE)
@@ -300,7 +299,7 @@ def test_two_datasets_merge_by_concatenating_their_tables(tmp_path: Path) -> Non
     rows = screen("softmax", read_dataset(merged).tables["softmax"])
     assert len(rows) == 5
     assert rows.rejected == ()
-    assert len(np.unique(fingerprint(rows.layer))) == 4  # c2 was measured in both: one configuration, two rows
+    assert len(np.unique(fingerprint(rows.layer))) == 4  # c2 was measured again: one configuration, two rows
 
 
 def test_the_sentinel_of_a_dataset_is_its_usual_speed(tmp_path: Path) -> None:
