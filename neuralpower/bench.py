@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import torch
 
-from neuralpower.collect.presets import BLOCK
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, unknown
 from neuralpower.layers.base import Call
 from neuralpower.measure import ROUNDS, Sentinel, prepare_process, time_calls
 
+BLOCK = 60  # configurations that a CPU measures in turn
 METERS = ("auto", "nvml", "rapl", "none")  # what --power can ask for
 METER_LOST = "meter_lost"  # the power_reason of a meter that has stopped answering: it is not asked again
 POISONED = "poisoned"  # the status of a call that left the device unusable for this process

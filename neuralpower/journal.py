@@ -63,7 +63,9 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file and give the lock back."""
+        """Close the file, remove it where it is empty, and give the lock back."""
+        if not os.fstat(self._file).st_size:
+            self.path.unlink(missing_ok=True)
         os.close(self._file)
         self.ballast.unlink(missing_ok=True)
         os.close(self._lock)
@@ -113,9 +115,10 @@ class Journal:
     def _write(self, lines: bytes) -> None:
         """All of the lines or none; raises OSError."""
         size = os.fstat(self._file).st_size
+        rest = memoryview(lines)
         try:
-            if os.write(self._file, lines) != len(lines):
-                raise OSError(28, "no space left on the device")
+            while rest:  # a full disk takes a part, and refuses the next
+                rest = rest[os.write(self._file, rest) :]
             os.fsync(self._file)
         except OSError:
             os.ftruncate(self._file, size)

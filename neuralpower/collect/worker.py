@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from neuralpower.bench import Bench, failure, open_bench
+from neuralpower.collect.keys import versions
 from neuralpower.collect.plan import NETWORK, check_dtypes, kinds_named, make_plan
 from neuralpower.collect.presets import PRESETS
 from neuralpower.errors import NeuralPowerError
@@ -97,7 +98,8 @@ class Answers:
             return {"plan": make_plan(preset, kinds, request["models"], request["dtypes"], request["seed"], whole)}
         bench = self.bench = self.bench or self.open_it()
         if request["do"] == "open":
-            return {"hardware": bench.hardware(), "block": bench.block, "power_reason": bench.power_reason}
+            about = {"hardware": bench.hardware(), "block": bench.block, "power_reason": bench.power_reason}
+            return {**about, "versions": versions()}
         if request["do"] == "self_test":
             return {"self_test": bench.self_test()}
         self.asked += 1
