@@ -14,6 +14,7 @@ import dataclasses
 import gzip
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -292,6 +293,7 @@ def _sealed(folder: Path) -> dict[str, int]:
         table.to_parquet(aside, index=False, compression="zstd")
         if len(pd.read_parquet(aside, columns=["runtime_s"])) != len(table):
             raise DatasetError(f"{aside}: was read back with another number of rows; the journal is untouched")
+        _forced(aside)
         counts[kind] = len(table)
     for kind in counts:
         (folder / f"{kind}.parquet.new").replace(folder / f"{kind}.parquet")
@@ -300,8 +302,15 @@ def _sealed(folder: Path) -> dict[str, int]:
     if journal.exists():
         with journal.open("rb") as source, gzip.open(folder / "journal.jsonl.gz", "ab") as target:
             shutil.copyfileobj(source, target)
+        _forced(folder / "journal.jsonl.gz")
         journal.unlink()
     return counts
+
+
+def _forced(path: Path) -> None:
+    """Wait until a file is on the disk: what it was made from goes next."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)

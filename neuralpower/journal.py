@@ -1,9 +1,11 @@
-"""The journal of a collection: checksummed lines in one file, written by one process, on the disk when `append` returns.
+"""The journal of a collection: checksummed lines in one file, written by one process.
 
     crc32 {"schema":1,"seq":17,"type":"result",...}
 
-A crash can tear the last line at most, and the next start moves it aside. A full disk can stop a collection, and costs
-nothing that was measured: a ballast file is freed then, which leaves room for the last records.
+What `append` returned from outlives the process, however that ends; what is a second old outlives the machine, too: an
+fsync takes milliseconds on many disks, and is made once a second. A crash can tear the last line at most, and the next
+start moves it aside. A full disk can stop a collection, and costs nothing that was measured: a ballast file is freed then,
+which leaves room for the last records.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
+import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +29,17 @@ NAME = "journal.jsonl"
 
 
 class Journal:
-    """An append-only file of records; what `append` returned from is on the disk.
+    """An append-only file of records.
 
     One writer at a time: opening it twice raises DatasetError. A line that a crash tore is moved to `.torn`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    sync_s = 1.0  # between two calls of fsync
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder = folder
+        self.clock = clock
+        self._synced_s = -math.inf
         self.path = folder / NAME
         self.ballast = folder / ".ballast"
 
@@ -64,7 +72,9 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         """Close the file, remove it where it is empty, and give the lock back."""
-        if not os.fstat(self._file).st_size:
+        if os.fstat(self._file).st_size:
+            os.fsync(self._file)
+        else:
             self.path.unlink(missing_ok=True)
         os.close(self._file)
         self.ballast.unlink(missing_ok=True)
@@ -92,19 +102,20 @@ class Journal:
             aside.replace(self.path)
         return len(good)
 
-    def append(self, *records: Mapping[str, Any]) -> None:
-        """Write records and wait until they are on the disk.
+    def append(self, *records: Mapping[str, Any], sync: bool = True) -> None:
+        """Write records; without `sync` they may wait for the next ones to be forced to the disk.
 
         Raises:
             DeviceError: the disk is full. The records may have found room where the ballast was; there is room for one more.
         """
         lines = b"".join(_line({"schema": SCHEMA, "seq": self._seq + i, **r}) for i, r in enumerate(records))
+        due = sync and self.clock() - self._synced_s >= self.sync_s
         try:
-            self._write(lines)
+            self._write(lines, due)
         except OSError as error:
             with contextlib.suppress(OSError):
                 self.ballast.unlink(missing_ok=True)
-                self._write(lines)
+                self._write(lines, sync=True)
             raise DeviceError(
                 f"{self.path}: a record could not be written ({error.strerror}); what was measured before is safe, "
                 "free some space and give the same command again"
@@ -112,14 +123,16 @@ class Journal:
         finally:
             self._seq += len(records)
 
-    def _write(self, lines: bytes) -> None:
+    def _write(self, lines: bytes, sync: bool) -> None:
         """All of the lines or none; raises OSError."""
         size = os.fstat(self._file).st_size
         rest = memoryview(lines)
         try:
             while rest:  # a full disk takes a part, and refuses the next
                 rest = rest[os.write(self._file, rest) :]
-            os.fsync(self._file)
+            if sync:
+                os.fsync(self._file)
+                self._synced_s = self.clock()
         except OSError:
             os.ftruncate(self._file, size)
             raise

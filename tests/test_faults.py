@@ -440,13 +440,13 @@ def reached(point):
     return point == failpoint and seen > int(nth)
 
 
-def noted(self, *records):
-    append(self, *records)
+def noted(self, *records, sync=True):
+    append(self, *records, sync=sync)
     if records[0]["type"] == "start" and reached("after_start"):
         os.kill(os.getpid(), 9)
     for record in records:
         if record["type"] == "result":
-            write(file, ("%s %r\\n" % (record["row"]["config_id"], record["row"]["runtime_s"])).encode())
+            write(file, ("%s %r\\n" % (record["row"]["config_id"], record["row"].get("runtime_s"))).encode())
 
 
 def written(descriptor, data):
@@ -462,7 +462,7 @@ def synced(descriptor):
     return fsync(descriptor)
 
 
-Journal.append, os.write, os.fsync = noted, written, synced
+Journal.append, Journal.sync_s, os.write, os.fsync = noted, 0.0, written, synced
 request = supervisor.Request(
     "quick", ("softmax",), ("none",), ("float32",), 0, float(budget_s), Path(out), replicates=0.0
 )

@@ -1,9 +1,8 @@
 """In which order to measure a plan, in which batches, and how long that takes; needs no torch.
 
     runtime     every configuration; whole networks in the second third
-    again       some of them in another process (of another shard): what that differs by is the noise floor
     power       a part, stratified by kind and size
-    power again
+    again       some of both in another process (of another shard): what that differs by is the noise floor
 
 Wherever it is cut off, what is there is a smaller collection of the same make-up. Power is what gives way when time is
 short: of it as much is planned as fits, anew before every batch, from what the tasks so far have taken.
@@ -67,14 +66,14 @@ class Schedule:
     """All tasks of one shard, in order."""
 
     runtime: list[Task]
-    runtime_again: list[Task]
     power: list[Task]
+    runtime_again: list[Task]
     power_again: list[Task]
 
     @property
     def tasks(self) -> list[Task]:
         """One after the other."""
-        return [*self.runtime, *self.runtime_again, *self.power, *self.power_again]
+        return [*self.runtime, *self.power, *self.runtime_again, *self.power_again]
 
 
 def make_schedule(
@@ -98,8 +97,8 @@ def make_schedule(
     chosen = stratified(plan, max(power, FEWEST_PER_KIND * len(kinds))) if power else []
     return Schedule(
         tasks(_ordered(plan), RUNTIME, 0),
-        tasks(twice, RUNTIME, 1),
         tasks(chosen, POWER, 0),
+        tasks(twice, RUNTIME, 1),
         tasks((item for item in chosen if item["config_id"] in names), POWER, 1),
     )
 
@@ -164,6 +163,7 @@ class Prior:
     """What tasks take on a class of devices before any has been measured (s); planning values."""
 
     start_s: float  # until the first batch: process, libraries, self-test
+    restart_s: float  # of the process alone
     runtime_s: float
     power_s: float
     network_s: float
@@ -172,8 +172,8 @@ class Prior:
 
 
 PRIORS = {
-    "cpu": Prior(8, 0.05, 0.8, 0.5, 10, 5e10),
-    "cuda": Prior(45, 0.18, 0.8, 2.0, 10, 5e13),
+    "cpu": Prior(8, 4, 0.05, 0.8, 0.5, 10, 5e10),
+    "cuda": Prior(45, 15, 0.18, 0.8, 2.0, 10, 5e13),
 }
 PRIOR_TASKS = 20  # measured tasks that count as much as the planning value
 PATIENCE = 20  # times the estimate
@@ -182,12 +182,19 @@ LEAST_PATIENCE_S = 10.0
 
 @dataclass
 class Costs:
-    """How long tasks take: the planning value of each, times what those measured so far took in relation to theirs."""
+    """How long tasks take: the planning value of each, times what those measured so far took in relation to theirs.
+
+    A tier of which little has been seen is taken to be as much slower than planned as all that has been seen.
+    """
 
     prior: Prior
-    start_s: float | None = None  # as the last start took
+    start_s: float = 0.0  # as the last start took
+    restart_s: float = 0.0
     planned: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     taken: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def __post_init__(self) -> None:
+        self.start_s, self.restart_s = self.prior.start_s, self.prior.restart_s
 
     def add(self, tasks: Sequence[Task], seconds: float) -> None:
         """Learn from tasks that took so long together."""
@@ -213,10 +220,6 @@ class Costs:
         """Seconds after which the tasks are taken to hang."""
         return max(LEAST_PATIENCE_S, PATIENCE * self.of(tasks))
 
-    def start(self) -> float:
-        """Seconds until the first batch of a run."""
-        return self.prior.start_s if self.start_s is None else self.start_s
-
     def _planned(self, task: Task) -> float:
         calls: float = self.prior.passes * task.item.get("flops", 0) / self.prior.flops_per_s
         if task.tier == POWER:
@@ -224,9 +227,11 @@ class Costs:
         return (self.prior.network_s if task.item["kind"] == NETWORK else self.prior.runtime_s) + calls
 
     def _correction(self, group: str) -> float:
-        base = {RUNTIME: self.prior.runtime_s, POWER: self.prior.power_s, NETWORK: self.prior.network_s}[group]
-        weight = PRIOR_TASKS * base
-        return (weight + self.taken[group]) / (weight + self.planned[group])
+        base = {RUNTIME: self.prior.runtime_s, POWER: self.prior.power_s, NETWORK: self.prior.network_s}
+        least = PRIOR_TASKS * self.prior.runtime_s
+        overall = (least + sum(self.taken.values())) / (least + sum(self.planned.values()))
+        weight = PRIOR_TASKS * base[group]
+        return (weight * overall + self.taken[group]) / (weight + self.planned[group])
 
 
 def _group(task: Task) -> str:
@@ -245,11 +250,12 @@ class Estimate:
 
 def estimate(tasks: Sequence[Task], costs: Costs, budget_s: float, lanes: int = 1) -> Estimate:
     """What so many lanes take for the tasks together, in runs of `budget_s`, each of which starts anew."""
-    work = costs.of(tasks) / lanes
-    useful = max(budget_s - margin_s(budget_s) - costs.start(), 1e-9)
+    again = any(task.replicate for task in tasks)
+    work = costs.of(tasks) / lanes + costs.restart_s * again
+    useful = max(budget_s - margin_s(budget_s) - costs.start_s, 1e-9)
     runs = max(math.ceil(work / useful), 1)
     power = sum(task.tier == POWER for task in tasks)
-    return Estimate(len(tasks) - power, power, work + runs * costs.start(), runs)
+    return Estimate(len(tasks) - power, power, work + runs * costs.start_s, runs)
 
 
 def margin_s(budget_s: float) -> float:

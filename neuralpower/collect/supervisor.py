@@ -208,8 +208,8 @@ class _Collection:
             self._remember(row)
         return Schedule(
             [task for task in schedule.runtime if task.key not in timed],
-            [task for task in schedule.runtime_again if task.key not in timed],
             [task for task in schedule.power if task.key not in metered],
+            [task for task in schedule.runtime_again if task.key not in timed],
             [task for task in schedule.power_again if task.key not in metered],
         )
 
@@ -243,27 +243,31 @@ class _Collection:
     def run(self) -> None:
         """All that fits into the budget; one batch in any case: the same command, given often enough, comes to an end."""
         self._keep_all([(task, {"status": "crashed", "error_msg": ENDED}, 0.0) for task in self._culprits()])
+        again, power_again = self.todo.runtime_again, self.todo.power_again
         self._runtimes(self.todo.runtime)
-        self._runtimes(self.todo.runtime_again, fresh=True)
-        for tasks, fresh in ((self._affordable_power(), False), (self._open(self.todo.power_again), True)):
-            for batch, results, seconds in self.executor.run(self._issued(tasks, 1, fresh)):
-                self._powered(batch.tasks[0], results[0], seconds)
-            self.owed_s = 0.0
+        self._powers(self._affordable(again, power_again))
+        self._runtimes(again, fresh=True)
+        self._powers(
+            task for task in power_again if (task.key[0], 0) not in self.rows
+        )  # else the first has had no turn
 
-    def _open(self, tasks: Sequence[Task]) -> list[Task]:
-        """Tasks of power whose runtime is known."""
-        return [task for task in tasks if task.key in self.rows]
-
-    def _affordable_power(self) -> Iterator[Task]:
-        """Tasks of power; for those that are to be measured twice time is put aside as they come."""
-        again = {task.key[0]: task for task in self._open(self.todo.power_again)}
-        first = self._open(self.todo.power)
+    def _affordable(self, again: Sequence[Task], power_again: Sequence[Task]) -> Iterator[Task]:
+        """Tasks of power; time is put aside for what is to be measured again, of power as much as has been begun."""
+        twice = {task.key[0]: task for task in power_again}
+        first = [task for task in self.todo.power if task.key in self.rows]
         waiting = {task.key[0] for task in first}
-        self.owed_s = self.costs.of(task for name, task in again.items() if name not in waiting)
+        begun = [task for name, task in twice.items() if name not in waiting]
+        self.owed_s = self.costs.of([*again, *begun]) + self.costs.restart_s * bool(again or twice)
         for task in first:
-            twice = [again[task.key[0]]] if task.key[0] in again else []
-            self.owed_s += self.costs.of(twice)
+            self.owed_s += self.costs.of([twice[task.key[0]]] if task.key[0] in twice else [])
             yield task
+        self.owed_s = 0.0
+
+    def _powers(self, tasks: Iterable[Task]) -> None:
+        """Measure their power, where their runtime is known."""
+        for batch, results, seconds in self.executor.run(self._issued(tasks, 1, fresh=False)):
+            self._powered(batch.tasks[0], results[0], seconds)
+        self.owed_s = 0.0
 
     def _culprits(self) -> list[Task]:
         """What ended two collections is not measured a third time."""
@@ -281,6 +285,9 @@ class _Collection:
         for attempt in range(1, ATTEMPTS + 1):
             again: list[Task] = []
             for batch, results, seconds in self.executor.run(self._issued(tasks, attempt, fresh)):
+                if batch.fresh:  # its time is a process's start more than anything else
+                    self.costs.restart_s = seconds
+                    seconds = self.costs.of(batch.tasks)
                 self.costs.add(batch.tasks, seconds)
                 finished = []
                 parts = self.costs.parts(batch.tasks, seconds)
@@ -296,12 +303,16 @@ class _Collection:
         """Batches, each announced in the journal, as long as there is time."""
         block = self.opened["block"]
         for number, some in enumerate(batched(tasks, block, self.unfinished.suspects)):
-            if self.meter_lost or (self.begun and self._left_s() < self.costs.of(some) + self.owed_s):
+            anew = fresh and number < self.executor.lanes
+            need_s = self.costs.of(some) + self.owed_s + self.costs.restart_s * anew
+            if self.begun and self._left_s() < need_s:
                 return
+            if some[0].tier == POWER and (self.meter_lost or some[0].key not in self.rows):
+                continue
             self.begun = True
             names = [list(task.key) for task in some]
-            self.journal.append({"type": "start", "tier": some[0].tier, "attempt": attempt, "tasks": names})
-            yield Batch(tuple(some), self.costs.patience(some), fresh and number < self.executor.lanes)
+            self.journal.append({"type": "start", "tier": some[0].tier, "attempt": attempt, "tasks": names}, sync=False)
+            yield Batch(tuple(some), self.costs.patience(some), anew)
 
     def _left_s(self) -> float:
         budget_s = self.request.budget_s
