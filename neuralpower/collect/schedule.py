@@ -188,20 +188,23 @@ class Costs:
     """
 
     prior: Prior
-    start_s: float = 0.0  # as the last start took
-    restart_s: float = 0.0
-    planned: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    start_s: float  # as the last start took
+    restart_s: float
+    expected: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     taken: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
-    def __post_init__(self) -> None:
-        self.start_s, self.restart_s = self.prior.start_s, self.prior.restart_s
+    @classmethod
+    def planned_for(cls, device_type: str) -> Costs:
+        """Nothing but the planning values of a class of devices; accelerators of all makes share theirs."""
+        prior = PRIORS.get(device_type, PRIORS["cuda"])
+        return cls(prior, prior.start_s, prior.restart_s)
 
     def add(self, tasks: Sequence[Task], seconds: float) -> None:
         """Learn from tasks that took so long together."""
         total: float = sum(self._planned(task) for task in tasks)
         for task in tasks:
             part = self._planned(task)
-            self.planned[_group(task)] += part
+            self.expected[_group(task)] += part
             self.taken[_group(task)] += seconds * part / total
 
     def parts(self, tasks: Sequence[Task], seconds: float) -> list[float]:
@@ -229,9 +232,9 @@ class Costs:
     def _correction(self, group: str) -> float:
         base = {RUNTIME: self.prior.runtime_s, POWER: self.prior.power_s, NETWORK: self.prior.network_s}
         least = PRIOR_TASKS * self.prior.runtime_s
-        overall = (least + sum(self.taken.values())) / (least + sum(self.planned.values()))
+        overall = (least + sum(self.taken.values())) / (least + sum(self.expected.values()))
         weight = PRIOR_TASKS * base[group]
-        return (weight * overall + self.taken[group]) / (weight + self.planned[group])
+        return (weight * overall + self.taken[group]) / (weight + self.expected[group])
 
 
 def _group(task: Task) -> str:

@@ -26,7 +26,6 @@ from neuralpower.collect.recover import ROUNDS, DeviceLost, Executor
 from neuralpower.collect.resume import Unfinished, description, planned, row_key, sessions, unfinished
 from neuralpower.collect.schedule import (
     POWER,
-    PRIORS,
     REPLICATES,
     RUNTIME,
     Batch,
@@ -174,7 +173,7 @@ class _Collection:
             "software_key": software_key(hardware, self.opened["versions"]),
             "protocol_version": PROTOCOL_VERSION,
         }
-        self.costs = Costs(PRIORS.get(hardware.get("type", ""), PRIORS["cuda"]))
+        self.costs = Costs.planned_for(hardware.get("type", ""))
         power = preset_named(self.request.preset).power if self.opened["power_reason"] is None else 0
         if earlier := [s["start_s"] for s in self.earlier if s.get("start_s")]:
             self.costs.start_s = earlier[-1]
