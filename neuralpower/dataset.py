@@ -137,11 +137,18 @@ def _joined(datasets: Sequence[Dataset]) -> Dataset:
 
 
 def latest(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """One row per key, the latest that is ok, else the latest; rows without `config_id` stay."""
+    """One row per key, the latest that is ok, else the latest; rows without `config_id` stay.
+
+    Rows that do not say which replicate they are, are told apart by their session.
+    """
+    import pandas as pd
+
     names = [name for name in keys if name in table]
     if "config_id" not in names:
         return table
-    index = table[names].assign(replicate=table["replicate"].fillna(0) if "replicate" in table else 0)
+    session = table["session_id"] if "session_id" in table else pd.Series(0, table.index)
+    replicate = table["replicate"].astype(object) if "replicate" in table else session
+    index = table[names].assign(replicate=replicate.where(replicate.notna(), session))
     twice = index.duplicated(keep=False) & index["config_id"].notna()
     if not twice.any():
         return table

@@ -19,14 +19,14 @@ def train_predictor(
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
     from neuralpower.codec import save
-    from neuralpower.dataset import merge, read_dataset, replace_file, summarised
+    from neuralpower.dataset import read_dataset, replace_file, summarised
     from neuralpower.errors import InputError
     from neuralpower.learn import train
     from neuralpower.report.cards import predictor_card
     from neuralpower.report.tables import training_table
 
-    data = merge([read_dataset(folder, samples=False) for folder in datasets])
-    target = out or Path("models") / f"{'+'.join(dataset.name.replace(' ', '') for dataset in data)}.json"
+    data = [read_dataset(folder, samples=False) for folder in datasets]
+    target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     try:  # now rather than after minutes of fitting
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
