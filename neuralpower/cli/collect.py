@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from functools import partial
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def collect_data(
-    device: str = typer.Option("cpu", help="Where to measure."),
+    device: str = typer.Option("cpu", help="Where to measure: cpu or cuda:0."),
     preset: str = typer.Option("standard", help="quick (2 minutes), standard (20 minutes) or full (4 hours)."),
     kinds: str | None = typer.Option(None, help="Layer kinds, comma-separated; all by default."),
     models: str | None = typer.Option(None, help="Networks whose layers to measure; 'none' for the sweep alone."),
@@ -39,6 +40,8 @@ def collect_data(
     from neuralpower.errors import unknown
     from neuralpower.locations import continue_from, folder_name, is_remote, publish
 
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise unknown("device", device, ["cpu", "cuda:0"])
     if phase != "forward":
         raise unknown("phase", phase, ["forward"])
     if power not in ("auto", "nvml", "rapl", "none"):

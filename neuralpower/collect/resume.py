@@ -40,7 +40,7 @@ def unfinished(records: Sequence[Mapping[str, Any]]) -> Unfinished:
     for record in records:
         if record["type"] == "result":
             open_.discard(row_key(record["row"]))
-        elif record["type"] == "event":
+        elif record["type"] == "event" and record["event"] != "meter_lost":
             open_.clear()
         elif record["type"] == "session":
             ended.update(open_)

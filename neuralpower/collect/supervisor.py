@@ -46,7 +46,7 @@ from neuralpower.journal import Journal
 ATTEMPTS = 3  # of a noisy configuration
 ENDED = "the collection ended twice while this was measured alone"
 NOT_MEASURED = "not measured"  # the power_reason of a row whose turn has not come
-NO_POWER: Mapping[str, Any] = {"power_w": None, "energy_j": None, "power_source": "none"}
+NO_POWER: Mapping[str, Any] = {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": None}
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class _Collection:
                 verdict = tier == RUNTIME or row.get("power_source") not in (None, "none") or row.get("status") != "ok"
                 if verdict and key not in seen:
                     seen.add(key)
-                    if row.get(seconds) and (tier, key) in tasks:
+                    if row.get(seconds) and row.get("status") == "ok" and (tier, key) in tasks:
                         self.costs.add([tasks[tier, key]], row[seconds])
         power = {key for tier, key in tasks if tier == POWER}
         self.pending = power - metered
@@ -246,9 +246,8 @@ class _Collection:
         self._runtimes(self.todo.runtime)
         self._powers(self._affordable(again, power_again))
         self._runtimes(again, fresh=True)
-        self._powers(
-            task for task in power_again if (task.key[0], 0) not in self.rows
-        )  # else the first has had no turn
+        waiting = {name for name, replicate in self.rows if not replicate}  # for power that there was no time for
+        self._powers([task for task in power_again if task.key[0] not in waiting])
 
     def _affordable(self, again: Sequence[Task], power_again: Sequence[Task]) -> Iterator[Task]:
         """Tasks of power; time is put aside for what is to be measured again, of power as much as has been begun."""
@@ -287,7 +286,8 @@ class _Collection:
                 if batch.fresh:  # its time is a process's start more than anything else
                     self.costs.restart_s = seconds
                     seconds = self.costs.of(batch.tasks)
-                self.costs.add(batch.tasks, seconds)
+                elif all(result["status"] in ("ok", "noisy") for result in results):
+                    self.costs.add(batch.tasks, seconds)
                 finished = []
                 parts = self.costs.parts(batch.tasks, seconds)
                 for task, result, part in zip(batch.tasks, results, parts, strict=True):
@@ -344,12 +344,15 @@ class _Collection:
 
     def _powered(self, task: Task, result: dict[str, Any], seconds: float) -> None:
         """Write the task's row again, with its power; its runtime stands, whatever became of that."""
-        self.costs.add([task], seconds)
         row = self.rows.pop(task.key)
         columns = {name: value for name, value in result.items() if name not in ("status", "error_class", "error_msg")}
         if "power_source" not in columns:  # the process ended
             columns = {"power_source": "failed", "power_reason": result["status"]}
-        row = {**row, **self.stamp, **NO_POWER, **columns, "power_wall_s": seconds}
+        else:
+            self.costs.add([task], seconds)
+        known = {name: value for name, value in row.items() if value is not None}
+        how = {"power_session_id": self.session, "power_wall_s": seconds}
+        row = {**self.stamp, **known, **NO_POWER, **columns, **how}
         self.journal.append({"type": "result", "kind": task.item["kind"], "row": row})
         self.progress.powered += row["power_w"] is not None
         if columns.get("power_reason") == "meter_lost" and not self.meter_lost:

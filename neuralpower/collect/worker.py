@@ -14,9 +14,12 @@ An answer with `lost` says that the device no longer answers; one with `error` i
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,6 +35,8 @@ from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
 from neuralpower.measure import ROUNDS
 from neuralpower.sources import InputRequest, resolve
+
+PR_SET_PDEATHSIG = 1  # of prctl.h
 
 
 def measure_items(
@@ -111,8 +116,15 @@ class Answers:
         return {"results": results, "lost": failed and bench.is_lost()}
 
 
+def end_with_parent() -> None:
+    """Have Linux kill this process when its owner is killed: two that measure at once would disturb each other."""
+    with contextlib.suppress(AttributeError, OSError):  # another system
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     """Answer until stdin ends."""
+    end_with_parent()
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--power", default="auto")
