@@ -298,6 +298,22 @@ def test_a_batch_is_as_small_as_its_memory_demands(fake: Callable[..., Fake], tm
     assert worker.log("batch") == ["batch 3", "batch 3", "batch 2"]  # of 3 GiB each
 
 
+def test_some_are_measured_again_in_another_process(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    worker = fake(count=40, block=8, meter=True)
+    seen = run(worker, tmp_path / "data", replicates=0.25)
+    table = read_dataset(tmp_path / "data").tables["softmax"]
+    again = table[table["replicate"] == 1]
+    assert 3 <= len(again) <= 20
+    assert len(table) == 40 + len(again) == seen[-1].done == seen[-1].planned
+    assert (table["power_w"] == 100.0).all()
+    first, second = (log.index(word) for log in [worker.log("")] for word in worker.log("start "))
+    times = [i for i, word in enumerate(worker.log("")) if word in set(again["config_id"])]
+    assert len(times) == 2 * len(again)
+    assert all(first < i < second for i in times[: len(again)])
+    assert all(second < i for i in times[len(again) :])
+    assert run(worker, tmp_path / "data", replicates=0.25)[-1].measured == 0
+
+
 def test_a_noisy_configuration_is_taken_again_a_few_times(fake: Callable[..., Fake], tmp_path: Path) -> None:
     worker = fake(count=6, noisy={"c0001": 1, "c0002": 2, "c0003": 99})
     run(worker, tmp_path / "data")

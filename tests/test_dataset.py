@@ -19,6 +19,7 @@ from neuralpower.dataset import (
     Rejected,
     Rows,
     config_id,
+    merge,
     read_dataset,
     replace_file,
     screen,
@@ -200,6 +201,23 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> N
     assert not (folder / "journal.torn").exists()
 
 
+def test_records_are_forced_to_the_disk_once_a_second_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[int] = []
+    monkeypatch.setattr("neuralpower.journal.os.fsync", forced.append)
+    now = 0.0
+    with Journal(tmp_path, clock=lambda: now) as journal:
+        counts = []
+        # at once, not within the second, after it; a record that may wait does
+        for now, sync in ((0.0, True), (0.5, True), (0.9, True), (1.0, True), (1.5, True), (2.5, False), (2.5, True)):
+            journal.append({"value": now}, sync=sync)
+            counts.append(len(forced))
+            assert len(journal.records()) == len(counts)  # whatever becomes of this process
+    assert counts == [1, 1, 1, 2, 2, 2, 3]
+    assert len(forced) == 4
+
+
 # ---- sealing ----
 
 
@@ -300,6 +318,63 @@ def test_two_datasets_merge_by_concatenating_their_tables(tmp_path: Path) -> Non
     assert len(rows) == 5
     assert rows.rejected == ()
     assert len(np.unique(fingerprint(rows.layer))) == 4  # c2 was measured again: one configuration, two rows
+
+
+def keyed(number: int, runtime_s: float, **columns: Any) -> dict[str, Any]:
+    keys = {"device_key": "d", "software_key": "s", "protocol_version": 1, "replicate": 0}
+    return {**softmax(number, runtime_s=runtime_s), **keys, **columns}
+
+
+def test_of_equal_keys_the_latest_that_is_ok_counts(tmp_path: Path) -> None:
+    first = written(tmp_path / "a", [keyed(0, 1e-6), keyed(1, 1e-6), keyed(2, 1e-6), keyed(3, 1e-6, status="noisy")])
+    again = [
+        keyed(0, 2e-6),
+        keyed(1, 2e-6, status="crashed"),
+        keyed(2, 2e-6, replicate=1),
+        keyed(3, 2e-6, status="crashed"),
+        keyed(4, 2e-6),
+    ]
+    second = written(tmp_path / "b", again)
+    third = written(tmp_path / "c", [keyed(0, 3e-6, software_key="other")])
+    (merged,) = merge([read_dataset(folder) for folder in (first, second, third)])
+    table = merged.tables["softmax"]
+    found = sorted(zip(table["config_id"], table["replicate"], table["status"], table["runtime_s"], strict=True))
+    assert found == [
+        ("c0", 0, "ok", 2e-6),
+        ("c0", 0, "ok", 3e-6),  # by other software
+        ("c1", 0, "ok", 1e-6),
+        ("c2", 0, "ok", 1e-6),
+        ("c2", 1, "ok", 2e-6),
+        ("c3", 0, "crashed", 2e-6),
+        ("c4", 0, "ok", 2e-6),
+    ]
+    assert (merged.name, merged.device) == ("a + b + c", "x")
+
+
+def test_datasets_of_several_devices_and_tables_of_ones_own_stay_apart(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "dataset.json").write_text(DEVICE)
+    pd.DataFrame({"rows": [7, 8], "width": 4, "runtime_s": 1e-5}).to_csv(mine / "softmax.csv", index=False)
+    other = written(tmp_path / "other", [keyed(0, 1e-6)])
+    write_meta(other, {"device": "y"})
+    parts = [read_dataset(mine), read_dataset(written(tmp_path / "a", [keyed(0, 1e-6)])), read_dataset(other)]
+    assert [dataset.device for dataset in merge([*parts, parts[1]])] == ["x", "x", "y"]
+
+
+def test_raw_times_are_read_where_they_are_wanted_only(tmp_path: Path) -> None:
+    written(tmp_path, [softmax(0), softmax(1)])
+    for _ in ("journal", "table"):
+        assert "samples_s" in read_dataset(tmp_path).tables["softmax"]
+        assert "samples_s" not in read_dataset(tmp_path, samples=False).tables["softmax"]
+        seal(tmp_path)
+
+
+def test_shards_of_several_devices_are_refused(tmp_path: Path) -> None:
+    for number, device in ((1, "x"), (2, "y")):
+        write_meta(written(tmp_path / f"shard-{number}-of-2", [keyed(number, 1e-6)]), {"device": device})
+    with pytest.raises(DatasetError, match="its shards are of x, y; give one folder per device"):
+        read_dataset(tmp_path)
 
 
 def test_the_sentinel_of_a_dataset_is_its_usual_speed(tmp_path: Path) -> None:

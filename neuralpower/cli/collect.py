@@ -131,10 +131,11 @@ def _executor(name: str, address: str | None, device: str, power: str, threads: 
 def _outlook(progress: Progress) -> str:
     """What is still to be done, in one line."""
     left = progress.estimate
-    return (
-        f"{left.runtime} runtimes and {left.power} powers to measure: about {left.seconds / 60:.0f} minutes, "
-        f"{left.runs} run{'s' if left.runs > 1 else ''} of {progress.budget_s / 60:.3g} minutes"
-    )
+    if not left.runtime and not left.power:
+        return "nothing is left to measure"
+    time = f"{left.seconds:.0f} s" if left.seconds < 120 else f"{left.seconds / 60:.0f} minutes"
+    runs = f"{left.runs} run{'s' if left.runs > 1 else ''} of {progress.budget_s / 60:.3g} minutes"
+    return f"{left.runtime} runtimes and {left.power} powers to measure: about {time}, {runs}"
 
 
 def _rate(progress: Progress) -> str:
