@@ -14,7 +14,8 @@ from typing import Any
 
 from neuralpower.collect.process import Worker
 from neuralpower.collect.recover import Local
-from neuralpower.collect.supervisor import Progress, Request, collect
+from neuralpower.collect.request import Progress, Request
+from neuralpower.collect.supervisor import collect
 from neuralpower.dataset import read_dataset
 
 SCRIPT = r"""

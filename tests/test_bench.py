@@ -11,7 +11,8 @@ import torch
 from neuralpower.bench import CpuBench, failure, open_bench
 from neuralpower.collect.process import Worker, command
 from neuralpower.collect.recover import Local
-from neuralpower.collect.supervisor import Request, collect
+from neuralpower.collect.request import Request
+from neuralpower.collect.supervisor import collect
 from neuralpower.collect.worker import Answers
 from neuralpower.dataset import read_dataset
 from neuralpower.errors import DeviceError, InputError

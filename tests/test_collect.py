@@ -19,13 +19,15 @@ import torch
 
 from neuralpower import cli
 from neuralpower.bench import CpuBench
-from neuralpower.collect import supervisor
+from neuralpower.collect import collection
+from neuralpower.collect.collection import ATTEMPTS
 from neuralpower.collect.plan import affordable, check_dtypes, draw, kinds_named, make_plan
 from neuralpower.collect.presets import PRESETS, preset_named
 from neuralpower.collect.process import Worker
 from neuralpower.collect.process import command as worker_command
 from neuralpower.collect.recover import Local
-from neuralpower.collect.supervisor import ATTEMPTS, Progress, Request, collect
+from neuralpower.collect.request import Progress, Request
+from neuralpower.collect.supervisor import collect
 from neuralpower.collect.worker import measure_items
 from neuralpower.dataset import config_id, read_dataset
 from neuralpower.devices.host import read_cpu
@@ -164,7 +166,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     out = tmp_path_factory.mktemp("real") / "datasets" / "here"
     options = ("--preset", "quick", "--kinds", "softmax", "--models", "none", "--time-budget", "60s")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "ATTEMPTS", 1)  # a test run is noisy: once is enough
+        patch.setattr(collection, "ATTEMPTS", 1)  # a test run is noisy: once is enough
         return out, command("collect-data", *options, "--out", out)
 
 

@@ -422,9 +422,10 @@ layers = ModuleType("neuralpower.layers")  # sealing asks for the names of the k
 layers.KINDS = {"softmax": None}
 sys.modules["neuralpower.layers"] = layers
 
-from neuralpower.collect import supervisor
 from neuralpower.collect.process import Worker
 from neuralpower.collect.recover import Local
+from neuralpower.collect.request import Request
+from neuralpower.collect.supervisor import collect
 from neuralpower.journal import Journal
 
 out, acknowledged, budget_s, failpoint, nth, *command = sys.argv[1:]
@@ -462,10 +463,10 @@ def synced(descriptor):
 
 
 Journal.append, Journal.sync_s, os.write, os.fsync = noted, 0.0, written, synced
-request = supervisor.Request(
+request = Request(
     "quick", ("softmax",), ("none",), ("float32",), 0, float(budget_s), Path(out), replicates=0.0
 )
-supervisor.collect(request, lambda progress: None, Local(Worker(1, command)))
+collect(request, lambda progress: None, Local(Worker(1, command)))
 """
 KILLS, OF_BOTH, AT_FAILPOINTS, WHILE_SEALING = 50, 12, 9, 4
 
@@ -598,7 +599,8 @@ import os, sys
 from pathlib import Path
 from neuralpower.collect.process import Worker
 from neuralpower.collect.recover import Local
-from neuralpower.collect.supervisor import Request, collect
+from neuralpower.collect.request import Request
+from neuralpower.collect.supervisor import collect
 
 out, *command = sys.argv[1:]
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from neuralpower.collect.fleet import RESOURCE, Fleet
-from neuralpower.collect.supervisor import Progress, collect
+from neuralpower.collect.request import Progress
+from neuralpower.collect.supervisor import collect
 from neuralpower.errors import DeviceError, InputError
 from tests.fake_worker import Fake, asked, names, statuses
 from tests.program import run

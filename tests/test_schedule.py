@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from neuralpower.collect.request import Progress, Request
 from neuralpower.collect.schedule import (
     POWER,
     RUNTIME,
@@ -18,7 +19,7 @@ from neuralpower.collect.schedule import (
     margin_s,
     stratified,
 )
-from neuralpower.collect.supervisor import Progress, Request, collect
+from neuralpower.collect.supervisor import collect
 from neuralpower.dataset import config_id, merge, read_dataset
 from neuralpower.layers import KINDS
 from tests.simulated import Simulated, power_w, runtime_s

@@ -15,7 +15,7 @@ from neuralpower.cli import options
 
 if TYPE_CHECKING:
     from neuralpower.collect.recover import Executor
-    from neuralpower.collect.supervisor import Progress
+    from neuralpower.collect.request import Progress
 
 
 def collect_data(
@@ -35,7 +35,8 @@ def collect_data(
 ) -> None:
     """Measure layers on this machine. The same command continues what was interrupted."""
     from neuralpower.collect.presets import preset_named
-    from neuralpower.collect.supervisor import Request, collect
+    from neuralpower.collect.request import Request
+    from neuralpower.collect.supervisor import collect
     from neuralpower.devices.host import read_cpu
     from neuralpower.errors import unknown
     from neuralpower.locations import continue_from, folder_name, is_remote, publish
