@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from neuralpower.collect.process import Worker
-from neuralpower.collect.recover import DeviceLost, Local
+from neuralpower.collect.process import DeviceLost, Worker
+from neuralpower.collect.recover import Local
 from neuralpower.collect.schedule import RUNTIME, Batch, Task
 from neuralpower.dataset import read_dataset
 from neuralpower.errors import DatasetError, DeviceError

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.collect.keys import device_key, software_key
-from neuralpower.collect.process import Worker
-from neuralpower.collect.recover import DeviceLost, Local, Results
+from neuralpower.collect.process import DeviceLost, Worker
+from neuralpower.collect.recover import Local, Results
 from neuralpower.collect.schedule import Batch
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError

@@ -32,6 +32,10 @@ class Ended(Exception):  # noqa: N818  # what happened, not yet a fault
         self.status = status
 
 
+class DeviceLost(DeviceError):  # noqa: N818  # an event, also by name
+    """The device has stopped answering; what was not measured is left for another time."""
+
+
 class Worker:
     """The measuring process, started again where it died."""
 
@@ -90,7 +94,7 @@ class Worker:
         )
 
     def stop(self) -> None:
-        """End the process and all that it started: TERM, after `term_s` KILL; raises DeviceError if it outlives that."""
+        """End the process and all that it started: TERM, after `term_s` KILL; raises DeviceLost if it outlives that."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -98,7 +102,7 @@ class Worker:
             for number, patience_s in ((signal.SIGTERM, self.term_s), (signal.SIGKILL, self.kill_s)):
                 if _ended(process, number, patience_s):
                     return
-            raise DeviceError(
+            raise DeviceLost(
                 f"the measuring process {process.pid} cannot be ended, the device hangs in it; reset the device, "
                 "and give the same command again"
             )

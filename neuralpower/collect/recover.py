@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from neuralpower.collect.process import Ended, Worker
+from neuralpower.collect.process import DeviceLost, Ended, Worker
 from neuralpower.collect.schedule import Batch, Task
 from neuralpower.errors import DeviceError
 
@@ -18,10 +18,6 @@ Results = list[dict[str, Any]]  # in the order of the batch's tasks
 ROUNDS = 9
 SUSPECT = ("oom", "poisoned")  # after which a process is not trusted
 TRIED_TWICE = (*SUSPECT, "crashed")
-
-
-class DeviceLost(DeviceError):  # noqa: N818  # an event, also by name
-    """The device has stopped answering; what was not measured is left for another time."""
 
 
 class Executor(Protocol):

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from neuralpower.collect.collection import Collection
-from neuralpower.collect.recover import DeviceLost, Executor
+from neuralpower.collect.process import DeviceLost
+from neuralpower.collect.recover import Executor
 from neuralpower.collect.request import Progress, Request
 from neuralpower.collect.resume import description, planned, sessions, unfinished
 from neuralpower.dataset import seal, write_meta
