@@ -18,8 +18,6 @@ from neuralpower.layers.base import Call
 from neuralpower.measure import ROUNDS, Sentinel, prepare_process, time_calls
 
 BLOCK = 60  # configurations that a CPU measures in turn
-METERS = ("auto", "nvml", "rapl", "none")  # what --power can ask for
-METER_LOST = "meter_lost"  # the power_reason of a meter that has stopped answering: it is not asked again
 POISONED = "poisoned"  # the status of a call that left the device unusable for this process
 
 
@@ -34,7 +32,11 @@ class Bench(Protocol):
         """Per call the columns of a row with its runtime (s) and `status`, or the `status` of its failure."""
 
     def power(self, call: Call) -> dict[str, Any]:
-        """Columns of a call's power (W) and energy (J): `power_source` where the meter answered, else `power_reason`."""
+        """Columns of a call's power (W) and energy (J), null with a `power_reason` where there is none.
+
+        The reason of a meter that has stopped answering is `meter_lost`, `gpu_lost` or `reset_required`: it is not asked
+        again. A call that fails has a `status`, as in `time`.
+        """
 
     def self_test(self) -> dict[str, Any]:
         """What the meter can do here, kept with the dataset; empty where there is none."""

@@ -79,6 +79,10 @@ def metered(name):
     if name in settings.get("resets", ()):
         reason = "counter_reset"
         return {"config_id": name, "power_source": "nvml_energy_counter", "power_reason": reason, "power_w": None}
+    if name in settings.get("host_bound", ()):
+        return {"config_id": name, "power_source": "none", "power_reason": "host_bound", "power_w": None}
+    if name in settings.get("fails_powered", {}):
+        return {"config_id": name, "status": settings["fails_powered"][name], "error_class": "E", "error_msg": "as told"}
     if name in settings.get("loses_meter", ()):
         return {"config_id": name, "power_source": "none", "power_reason": "meter_lost", "power_w": None}
     return {"config_id": name, "power_source": "nvml_energy_counter", "power_reason": None, "power_w": 100.0}

@@ -18,7 +18,7 @@ from neuralpower.dataset import read_dataset
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers.base import Call
 from neuralpower.report.cards import dataset_card
-from tests.simulated import SimulatedBench, power_w, runtime_s
+from tests.simulated_bench import SimulatedBench, power_w, runtime_s
 
 ROOT = Path(__file__).parent.parent
 
@@ -76,7 +76,7 @@ def test_a_lost_device_is_asked_for_after_a_failure_only() -> None:
 
 
 def test_a_collection_on_the_simulated_device_gives_its_runtime_and_power_back(tmp_path: Path) -> None:
-    worker = Worker(1, [*command(), "--bench", "tests.simulated:SimulatedBench"])
+    worker = Worker(1, [*command(), "--bench", "tests.simulated_bench:SimulatedBench"])
     out = tmp_path / "data"
     request = Request("quick", ("softmax",), ("none",), ("float32",), 0, 120, out, power="nvml", replicates=0.3)
     counts = collect(request, lambda progress: None, Local(worker))

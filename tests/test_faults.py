@@ -210,6 +210,26 @@ def test_a_counter_that_was_reset_costs_one_power(fake: Callable[..., Fake], tmp
     assert found == {**dict.fromkeys(names(5), (100.0, None)), "c0002": (None, "counter_reset")}
 
 
+def test_a_call_without_power_for_a_reason_of_its_own_is_not_tried_again(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
+    worker = fake(count=5, host_bound=["c0001"], fails_powered={"c0003": "oom"}, **METERED)
+    run(worker, tmp_path / "data")
+    found = {row["config_id"]: (row["power_w"], row["power_reason"]) for row in rows(tmp_path / "data")}
+    expected = {**dict.fromkeys(names(5), (100.0, None)), "c0001": (None, "host_bound"), "c0003": (None, "oom")}
+    assert found == expected
+    assert statuses(tmp_path / "data") == dict.fromkeys(names(5), "ok")
+    asked_before = len(worker.log("power"))
+    assert asked_before == 6  # c0003 once more in a fresh process
+    run(worker, tmp_path / "data")
+    assert len(worker.log("power")) == asked_before
+    # a meter that was lost is asked again by the next run
+    out = tmp_path / "lost"
+    run(fake(count=3, loses_meter=["c0001"], **METERED), out)
+    run(fake(count=3, **METERED), out)
+    assert {row["power_w"] for row in rows(out)} == {100.0}
+
+
 def test_a_process_that_dies_over_its_power_keeps_its_runtime(fake: Callable[..., Fake], tmp_path: Path) -> None:
     run(fake(count=4, dies_powered=["c0002"], **METERED), tmp_path / "data")
     found = {row["config_id"]: (row["power_w"], row["power_reason"]) for row in rows(tmp_path / "data")}

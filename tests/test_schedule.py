@@ -22,7 +22,7 @@ from neuralpower.collect.schedule import (
 from neuralpower.collect.supervisor import collect
 from neuralpower.dataset import config_id, merge, read_dataset
 from neuralpower.layers import KINDS
-from tests.simulated import Simulated, power_w, runtime_s
+from tests.simulated_bench import Simulated, power_w, runtime_s
 
 KIND_NAMES = ("linear", "conv2d", "matmul", "softmax", "norm", "activation", "elementwise")
 NETWORKS = 40

@@ -32,6 +32,7 @@ from neuralpower.journal import Journal
 ATTEMPTS = 3  # of a noisy configuration
 ENDED = "the collection ended twice while this was measured alone"
 NOT_MEASURED = "not measured"  # the power_reason of a row whose turn has not come
+METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which a meter is not asked again
 NO_POWER: Mapping[str, Any] = {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": None}
 
 
@@ -80,12 +81,11 @@ class Collection:
         tasks = {(task.tier, task.key): task for task in schedule.tasks}
         timed: set[tuple[str, int]] = set()
         metered: set[tuple[str, int]] = set()
-        columns = ("config_id", "replicate", "status", "power_source", "wall_s", "power_wall_s")
+        columns = ("config_id", "replicate", "status", "power_w", "power_reason", "wall_s", "power_wall_s")
         for _, row in kept_rows(self.request.folder, columns):
             key = row_key(row)
             for tier, seen, seconds in ((RUNTIME, timed, "wall_s"), (POWER, metered, "power_wall_s")):
-                verdict = tier == RUNTIME or row.get("power_source") not in (None, "none") or row.get("status") != "ok"
-                if verdict and key not in seen:
+                if (tier == RUNTIME or _power_settled(row)) and key not in seen:
                     seen.add(key)
                     if row.get(seconds) and row.get("status") == "ok" and (tier, key) in tasks:
                         self.costs.add([tasks[tier, key]], row[seconds])
@@ -235,16 +235,18 @@ class Collection:
         """Write the task's row again, with its power; its runtime stands, whatever became of that."""
         row = self.rows.pop(task.key)
         columns = {name: value for name, value in result.items() if name not in ("status", "error_class", "error_msg")}
-        if "power_source" not in columns:  # the process ended
-            columns = {"power_source": "failed", "power_reason": result["status"]}
+        if "status" in result:  # the process ended, or the call failed
+            columns = {"power_reason": result["status"]}
         else:
             self.costs.add([task], seconds)
+        if row.get("flags") and "flags" in columns:
+            columns["flags"] = [*row["flags"], *columns["flags"]]
         known = {name: value for name, value in row.items() if value is not None}
         how = {"power_session_id": self.session, "power_wall_s": seconds}
         row = {**self.stamp, **known, **NO_POWER, **columns, **how}
         self.journal.append({"type": "result", "kind": task.item["kind"], "row": row})
         self.progress.powered += row["power_w"] is not None
-        if columns.get("power_reason") == "meter_lost" and not self.meter_lost:
+        if columns.get("power_reason") in METER_LOST and not self.meter_lost:
             self.meter_lost = True
             self.journal.append({"type": "event", "event": "meter_lost", "config_id": task.key[0]})
         self._tell()
@@ -252,3 +254,9 @@ class Collection:
     def _tell(self) -> None:
         self.progress.spent_s = self.clock() - self.started
         self.show(self.progress)
+
+
+def _power_settled(row: Mapping[str, Any]) -> bool:
+    """Whether a row's power needs no (further) turn: it is known, was tried, or would be that of a call that fails."""
+    tried = row.get("power_wall_s") is not None and row.get("power_reason") not in METER_LOST
+    return row.get("power_w") is not None or tried or row.get("status") != "ok"

@@ -62,15 +62,14 @@ def measure_items(
 
 
 def measure_power(items: Sequence[dict[str, Any]], bench: Bench) -> list[dict[str, Any]]:
-    """One result per item: the columns of its power; one that fails has a reason and no power."""
+    """One result per item: the columns of its power, or the `status` of its failure; its runtime stands."""
     results = []
     for item in items:
         build, _ = _prepared(item, bench.device)
         try:
             columns = bench.power(build())
-        except Exception as error:  # as above; its runtime stands
-            failed = failure(error)
-            columns = {"power_source": "failed", "power_reason": failed["status"], **failed}
+        except Exception as error:  # as above
+            columns = failure(error)
         results.append({"config_id": item["config_id"], "power_w": None, "energy_j": None, **columns})
     return results
 

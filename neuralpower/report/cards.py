@@ -123,7 +123,7 @@ def _power(dataset: Dataset) -> str:
     sources: set[str] = set()
     for table in dataset.tables.values():
         if "power_source" in table:
-            sources |= set(table["power_source"].dropna()) - {"none", "failed"}
+            sources |= set(table["power_source"].dropna()) - {"none"}
     return ", ".join(sorted(sources)) or f"none: {dataset.meta.get('power_reason', 'see the columns')}"
 
 
