@@ -3,6 +3,7 @@
     datasets/NAME/dataset.json          device, software, protocol, sessions
     datasets/NAME/journal.jsonl         one checksummed line per record, while a collection is under way
     datasets/NAME/KIND.parquet (.csv)   one row per measurement: the kind's fields, runtime_s, and how it was taken
+    datasets/NAME/shard-2-of-8/         the same again: a share of a collection, measured apart
 
 Anyone's measurements come in the same way: `dataset.json` with a schema and a device name, and tables with the fields.
 """
@@ -10,14 +11,12 @@ Anyone's measurements come in the same way: `dataset.json` with a schema and a d
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import gzip
 import hashlib
 import json
 import os
 import shutil
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.errors import DatasetError, unknown
+from neuralpower.journal import read_journal
+from neuralpower.locations import fetched, is_remote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,113 +33,19 @@ if TYPE_CHECKING:
     from neuralpower.layers import Hardware, Layer
 
 SCHEMA = 1
+SAMPLES = ("samples_s",)  # columns of raw times
 SHORTEST_S, LONGEST_S = 1e-8, 1e4  # outside of these a runtime is a broken clock or a wrong unit
 FASTEST_FLOPS = 1e17  # FLOP/s that no single device reaches
 HIGHEST_W = 5000.0  # that no single device draws
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 
 
+KEY = ("config_id", "device_key", "software_key", "protocol_version", "replicate")  # of a measurement
+
+
 def config_id(row: Mapping[str, Any]) -> str:
     """Name of a configuration, the same on every machine: a hash of kind and fields."""
     return hashlib.sha256(json.dumps(row, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
-
-
-class Journal:
-    """An append-only file of records; what `append` returned from is on the disk.
-
-    One writer at a time: opening it twice raises DatasetError. A line that a crash tore is moved to `.torn`.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.path = folder / "journal.jsonl"
-
-    def __enter__(self) -> Journal:
-        """Create the folder, take the lock, repair the end of the file."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise DatasetError(f"{self.folder}: cannot be written ({error.strerror}); choose another --out") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise DatasetError(
-                f"{self.folder}: another collection is writing to it; wait for it, or choose another --out"
-            ) from None
-        try:
-            self._repair()
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            os.close(self._lock)
-            raise DatasetError(f"{self.path}: cannot be written ({error.strerror}); choose another --out") from None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file and give the lock back."""
-        os.close(self._file)
-        os.close(self._lock)
-
-    def _repair(self) -> None:
-        """Move lines that a crash or the disk damaged to `journal.torn`; each of the others stands by itself."""
-        if not self.path.exists():
-            return
-        data = self.path.read_bytes()
-        good: list[bytes] = []
-        torn: list[bytes] = []
-        for line in data.splitlines():
-            (good if _checked(line) is not None else torn).append(line + b"\n")
-        kept = b"".join(good)
-        if kept == data:
-            return
-        with (self.folder / "journal.torn").open("ab") as file:
-            file.writelines(torn)
-        aside = self.folder / "journal.new"
-        with aside.open("wb") as file:
-            file.write(kept)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self.path)
-
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record and wait until it is on the disk; raises DatasetError where it cannot be."""
-        text = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
-        line = b"%08x " % zlib.crc32(text) + text + b"\n"
-        size = os.fstat(self._file).st_size
-        try:
-            if os.write(self._file, line) != len(line):
-                raise OSError(28, "no space left on the device")
-            os.fsync(self._file)
-        except OSError as error:
-            os.ftruncate(self._file, size)
-            raise DatasetError(
-                f"{self.path}: a record could not be written ({error.strerror}); what was measured before is safe, "
-                "free some space and give the same command again"
-            ) from None
-
-    def records(self) -> list[dict[str, Any]]:
-        """All records so far."""
-        return read_journal(self.folder)
-
-
-def _checked(line: bytes) -> dict[str, Any] | None:
-    checksum, _, text = line.rstrip(b"\n").partition(b" ")
-    try:
-        if int(checksum, 16) != zlib.crc32(text):
-            return None
-        record = json.loads(text)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """Records of an unsealed collection; lines that a crash tore are passed over."""
-    path = folder / "journal.jsonl"
-    if not path.exists():
-        return []
-    return [record for line in path.read_bytes().splitlines() if (record := _checked(line)) is not None]
 
 
 @dataclass(frozen=True)
@@ -181,31 +88,101 @@ class Dataset:
         return sum(len(table) for table in self.tables.values())
 
 
-def read_dataset(path: str | Path) -> Dataset:
-    """The dataset in a folder, sealed or not.
+def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
+    """The dataset in a folder, sealed or not, or at a location such as `s3://bucket/name`; a folder of shards is one dataset.
+
+    Without `samples` the columns of raw times stay unread: fits need none, and they are most of a table.
 
     Raises:
         DatasetError: no such folder, no `dataset.json`, another schema, or a table that cannot be read.
     """
+    if is_remote(path):
+        with fetched(str(path)) as copy:
+            return dataclasses.replace(read_dataset(copy, samples=samples), path=Path(str(path)))
+    folder = Path(path)
+    shards = sorted(file.parent for file in folder.glob("shard-*-of-*/dataset.json"))
+    if not shards or (folder / "dataset.json").exists():
+        return _read_folder(folder, samples)
+    parts = merge([_read_folder(shard, samples) for shard in shards])
+    if len(parts) > 1:
+        raise DatasetError(
+            f"{folder}: its shards are of {', '.join(part.device for part in parts)}; give one folder per device"
+        )
+    return dataclasses.replace(parts[0], path=folder)
+
+
+def merge(datasets: Sequence[Dataset]) -> list[Dataset]:
+    """Collections of one device as one dataset: rows one below the other, of equal keys the latest that is ok.
+
+    What has no configurations' names, as somebody's own tables have none, stays as it is.
+    """
+    groups: dict[str, list[Dataset]] = {}
+    for number, dataset in enumerate(datasets):
+        collected = all("config_id" in table for table in dataset.tables.values())
+        groups.setdefault(dataset.device if collected else f"{dataset.device} {number}", []).append(dataset)
+    return [_joined(some) if len(some) > 1 else some[0] for some in groups.values()]
+
+
+def _joined(datasets: Sequence[Dataset]) -> Dataset:
+    import pandas as pd
+
+    kinds = sorted({kind for dataset in datasets for kind in dataset.tables})
+    tables = {
+        kind: latest(pd.concat([d.tables[kind] for d in datasets if kind in d.tables], ignore_index=True), KEY)
+        for kind in kinds
+    }
+    meta = {name: value for name, value in datasets[0].meta.items() if name != "rows"}
+    meta["sessions"] = [session for dataset in datasets for session in dataset.meta.get("sessions") or []]
+    return Dataset(Path(" + ".join(dataset.name for dataset in datasets)), meta, tables)
+
+
+def latest(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """One row per key, the latest that is ok, else the latest; rows without `config_id` stay.
+
+    Rows that do not say which replicate they are, are told apart by their session.
+    """
+    import pandas as pd
+
+    names = [name for name in keys if name in table]
+    if "config_id" not in names:
+        return table
+    session = table["session_id"] if "session_id" in table else pd.Series(0, table.index)
+    replicate = table["replicate"].astype(object) if "replicate" in table else session
+    index = table[names].assign(replicate=replicate.where(replicate.notna(), session))
+    twice = index.duplicated(keep=False) & index["config_id"].notna()
+    if not twice.any():
+        return table
+    ok = table["status"].fillna("ok").eq("ok") if "status" in table else twice
+    last = index[twice].assign(ok=ok[twice]).sort_values("ok", kind="stable").duplicated([*index], keep="last")
+    superseded = last.index[last]
+    return table.drop(superseded).reset_index(drop=True)
+
+
+def _read_folder(folder: Path, samples: bool) -> Dataset:
     import pandas as pd
 
     from neuralpower.layers import KINDS
 
-    folder = Path(path)
     meta = read_meta(folder)
     parts: dict[str, list[pd.DataFrame]] = {}
     for file in sorted((*folder.glob("*.parquet"), *folder.glob("*.csv"))):
         if file.stem not in KINDS and file.stem != "network":
             raise unknown(f"layer kind of {file}", file.stem, [*KINDS, "network"], DatasetError)
         try:
-            table = pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file, skipinitialspace=True)
+            if file.suffix == ".parquet":
+                table = pd.read_parquet(file, columns=None if samples else _without_samples(file))
+            else:
+                table = pd.read_csv(file, skipinitialspace=True)
         except Exception as error:  # each reader has its own errors
             raise DatasetError(f"{file}: cannot be read ({_line(error)}); write it again") from None
         parts.setdefault(file.stem, []).append(table)
     fresh: dict[str, list[dict[str, Any]]] = {}
     for record in read_journal(folder):
         if record.get("type") == "result":
-            fresh.setdefault(record["kind"], []).append(record["row"])
+            row = record["row"]
+            fresh.setdefault(record["kind"], []).append(
+                row if samples else {k: v for k, v in row.items() if k not in SAMPLES}
+            )
     for kind, rows in fresh.items():
         table = pd.DataFrame(rows)
         # no column of times where every configuration failed
@@ -213,7 +190,14 @@ def read_dataset(path: str | Path) -> Dataset:
     if not parts:
         raise DatasetError(f"{folder}: holds no table of any layer kind; collect-data --out {folder} fills it")
     tables = {kind: pd.concat(some, ignore_index=True) if len(some) > 1 else some[0] for kind, some in parts.items()}
-    return Dataset(folder, meta, tables)
+    return Dataset(folder, meta, {kind: latest(table, ("config_id", "replicate")) for kind, table in tables.items()})
+
+
+def _without_samples(file: Path) -> list[str]:
+    """The columns of a table that hold no raw times."""
+    import pyarrow.parquet
+
+    return [name for name in pyarrow.parquet.read_schema(file).names if name not in SAMPLES]
 
 
 def _line(error: Exception) -> str:
@@ -221,18 +205,29 @@ def _line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def finished_ids(folder: Path) -> set[str]:
-    """Configurations that a collection's folder has a verdict on; needs no torch. Raises DatasetError."""
-    import pyarrow.parquet
+def kept_rows(
+    folder: Path, columns: Sequence[str] | None = None, ids: Collection[str] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(kind, row) of what a collection's folder has a verdict on, tables first, then the journal; needs no torch.
 
-    names = {record["row"].get("config_id") for record in read_journal(folder) if record.get("type") == "result"}
+    Some columns or all; some configurations or all. What is not known is None. Raises DatasetError.
+    """
     for file in folder.glob("*.parquet"):
+        import pyarrow.parquet  # a fifth of a second, which a collection without tables can do without
+
         try:
-            if "config_id" in pyarrow.parquet.read_schema(file).names:
-                names.update(pyarrow.parquet.read_table(file, columns=["config_id"])["config_id"].to_pylist())
+            names = pyarrow.parquet.read_schema(file).names
+            if "config_id" not in names:
+                continue  # somebody's own measurements
+            wanted = [name for name in names if columns is None or name in columns]
+            chosen = None if ids is None else [("config_id", "in", list(ids))]
+            table = pyarrow.parquet.read_table(file, columns=wanted, filters=chosen)
         except (OSError, ValueError) as error:
             raise DatasetError(f"{file}: cannot be read ({_line(error)}); move it away, or mend it") from None
-    return {name for name in names if name is not None}
+        yield from ((file.stem, row) for row in table.to_pylist() if row["config_id"] is not None)
+    for record in read_journal(folder):
+        if record.get("type") == "result" and (ids is None or record["row"].get("config_id") in ids):
+            yield record["kind"], record["row"]
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
@@ -295,9 +290,6 @@ def _sealed(folder: Path) -> dict[str, int]:
     dataset = read_dataset(folder)
     counts: dict[str, int] = {}
     for kind, table in dataset.tables.items():
-        if "config_id" in table:
-            keys = [c for c in ("config_id", "session_id", "replicate") if c in table]
-            table = table[~(table.duplicated(keys, keep="last") & table["config_id"].notna())]  # others' rows have none
         for column in table.columns:
             if table[column].dtype == np.float64 and column not in ("runtime_s", "energy_j", "power_w"):
                 table = table.assign(**{column: table[column].astype(np.float32)})
@@ -308,6 +300,7 @@ def _sealed(folder: Path) -> dict[str, int]:
         table.to_parquet(aside, index=False, compression="zstd")
         if len(pd.read_parquet(aside, columns=["runtime_s"])) != len(table):
             raise DatasetError(f"{aside}: was read back with another number of rows; the journal is untouched")
+        _forced(aside)
         counts[kind] = len(table)
     for kind in counts:
         (folder / f"{kind}.parquet.new").replace(folder / f"{kind}.parquet")
@@ -316,8 +309,15 @@ def _sealed(folder: Path) -> dict[str, int]:
     if journal.exists():
         with journal.open("rb") as source, gzip.open(folder / "journal.jsonl.gz", "ab") as target:
             shutil.copyfileobj(source, target)
+        _forced(folder / "journal.jsonl.gz")
         journal.unlink()
     return counts
+
+
+def _forced(path: Path) -> None:
+    """Wait until a file is on the disk: what it was made from goes next."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)

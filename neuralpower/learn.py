@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.dataset import Dataset, Rejected, Rows, screen
+from neuralpower.dataset import Dataset, Rejected, Rows, merge, screen
 from neuralpower.dispatch import Dispatch, Observation, learn_dispatch
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
@@ -56,8 +56,8 @@ def train(
 ) -> Trained:
     """Fit every group of every kind; fits run in parallel, results do not depend on how.
 
-    Datasets of one device are learnt from together; those of several devices give a predictor that is relative to the
-    devices' peaks, and holds for others, too.
+    Datasets of one device are learnt from together, of what is measured in several the latest; those of several devices
+    give a predictor that is relative to the devices' peaks, and holds for others, too.
 
     Raises:
         DatasetError: missing columns, no group with FEWEST_ROWS usable rows, or a device whose peaks are not known.
@@ -67,7 +67,7 @@ def train(
 
     if learner not in LEARNERS:
         raise unknown("learner", learner, LEARNERS)
-    datasets = [datasets] if isinstance(datasets, Dataset) else list(datasets)
+    datasets = [datasets] if isinstance(datasets, Dataset) else merge(datasets)
     devices = list(dict.fromkeys(dataset.device for dataset in datasets))
     portable = len(devices) > 1
     rows = _Read(devices)

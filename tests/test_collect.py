@@ -3,15 +3,12 @@
 import contextlib
 import io
 import json
-import os
-import random
 import signal
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,20 +18,26 @@ import pytest
 import torch
 
 from neuralpower import cli
-from neuralpower.collect import supervisor
+from neuralpower.bench import CpuBench
+from neuralpower.collect import collection
+from neuralpower.collect.collection import ATTEMPTS
 from neuralpower.collect.plan import affordable, check_dtypes, draw, kinds_named, make_plan
 from neuralpower.collect.presets import PRESETS, preset_named
-from neuralpower.collect.supervisor import ATTEMPTS, Progress, Request, Worker, collect
+from neuralpower.collect.process import Worker
+from neuralpower.collect.process import command as worker_command
+from neuralpower.collect.recover import Local
+from neuralpower.collect.request import Progress, Request
+from neuralpower.collect.supervisor import collect
 from neuralpower.collect.worker import measure_items
-from neuralpower.dataset import Journal, config_id, read_dataset, read_journal
-from neuralpower.devices.host import Cpu, read_cpu
+from neuralpower.dataset import config_id, read_dataset
+from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DatasetError, DeviceError, InputError
+from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS
-from neuralpower.measure import Sentinel
+from tests.fake_worker import Fake, is_gone, names, run, statuses
 
 ROOT = Path(__file__).parent.parent
 QUICK = PRESETS["quick"]
-CPU = Cpu("Fake CPU", 2, 2, None, None, None, None, (), False)
 
 
 # ---- the command, as it is typed ----
@@ -163,7 +166,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     out = tmp_path_factory.mktemp("real") / "datasets" / "here"
     options = ("--preset", "quick", "--kinds", "softmax", "--models", "none", "--time-budget", "60s")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "ATTEMPTS", 1)  # a test run is noisy: once is enough
+        patch.setattr(collection, "ATTEMPTS", 1)  # a test run is noisy: once is enough
         return out, command("collect-data", *options, "--out", out)
 
 
@@ -184,7 +187,7 @@ def test_a_collections_rows_are_those_of_its_plan_with_their_times(real: tuple[P
     planned = {item["config_id"]: item["row"] for item in kept["plan"]}
     table = read_dataset(out).tables["softmax"]
     assert len(planned) >= 10
-    assert sorted(table["config_id"]) == sorted(planned)
+    assert sorted(table["config_id"][table["replicate"] == 0]) == sorted(planned)
     for record in table.to_dict("records"):
         row = {str(name): value for name, value in record.items()}
         layer = KINDS["softmax"].from_row(row)
@@ -212,20 +215,22 @@ def test_a_collection_records_its_session_and_the_machine(real: tuple[Path, Ran]
 
 def test_resuming_measures_only_what_is_missing(real: tuple[Path, Ran]) -> None:
     out, _ = real
-    before = pd.read_parquet(out / "softmax.parquet")
+    before = pd.read_parquet(out / "softmax.parquet").sort_values("replicate", kind="stable")
     before.iloc[4:].to_parquet(out / "softmax.parquet", index=False)
     seen: list[Progress] = []
     request = Request("quick", ("softmax",), ("none",), ("float32",), 0, 60, out)
-    counts = collect(request, lambda progress: seen.append(replace(progress)))
+    executor = Local(Worker(read_cpu().cores, worker_command()))
+    counts = collect(request, lambda progress: seen.append(replace(progress)), executor)
     assert counts == {"softmax": len(before)}
     assert (seen[0].planned, seen[0].done) == (len(before), len(before) - 4)
     assert seen[-1].measured == 4
-    after = read_dataset(out).tables["softmax"].set_index("config_id")
-    assert sorted(after.index) == sorted(before["config_id"])
-    old = before.iloc[4:].set_index("config_id")
+    key = ["config_id", "replicate"]
+    after = read_dataset(out).tables["softmax"].set_index(key)
+    new, old = before.iloc[:4].set_index(key), before.iloc[4:].set_index(key)
+    assert sorted(after.index) == sorted([*new.index, *old.index])
     assert after.loc[old.index, "runtime_s"].tolist() == old["runtime_s"].tolist()
     first, second = (session["session_id"] for session in read_dataset(out).meta["sessions"])
-    assert set(after.loc[before["config_id"].iloc[:4], "session_id"]) == {second}
+    assert set(after.loc[new.index, "session_id"]) == {second}
     assert set(after.loc[old.index, "session_id"]) == {first}
 
 
@@ -244,7 +249,7 @@ def test_what_a_configuration_does_to_torch_is_its_result() -> None:
     (pool,) = draw(KINDS["pool2d"], 1, 0)
     wide = {**pool.to_row(), "function": "max", "in_width": 4, "kernel_width": 9, "padding_width": 0}
     items.append({"kind": "pool2d", "config_id": "wide", "row": wide})
-    results = {r["config_id"]: r for r in measure_items(items, Sentinel(), random.Random(0), rounds=2)}
+    results = {r["config_id"]: r for r in measure_items(items, CpuBench(1), rounds=2)}
     assert results["huge"]["status"] == "oom"
     assert results["wide"]["status"] == "error"
     assert results["wide"]["error_class"] == "RuntimeError"
@@ -257,85 +262,6 @@ def test_what_a_configuration_does_to_torch_is_its_result() -> None:
 
 # ---- a worker that does as it is told ----
 
-FAKE = r"""
-import json, os, sys, time
-
-settings = json.loads(sys.argv[1])
-taken = {}
-
-
-def note(word):
-    with open(settings["log"], "a") as file:
-        file.write(word + "\n")
-
-
-def item(number):
-    row = {"dtype": "float32", "phase": "forward", "rows": number + 1, "width": 8, "strided": False}
-    name = "c%04d" % number
-    return {"kind": "softmax", "config_id": name, "source": "sweep", "bytes": settings.get("bytes", 1000), "row": row}
-
-
-def measured(name, alone):
-    note(name)
-    taken[name] = taken.get(name, 0) + 1
-    if name in settings.get("dies", ()) or (name in settings.get("dies_in_company", ()) and not alone):
-        os.kill(os.getpid(), 9)
-    if name in settings.get("hangs", ()):
-        time.sleep(600)
-    time.sleep(settings.get("item_s", 0))
-    if name in settings.get("fails", {}):
-        return {"config_id": name, "status": settings["fails"][name], "error_msg": "as told"}
-    status = "noisy" if taken[name] <= settings.get("noisy", {}).get(name, 0) else "ok"
-    runtime_s = 1e-5 * (1 + int.from_bytes(os.urandom(6), "big") / 2**48)
-    return {"config_id": name, "status": status, "runtime_s": runtime_s, "samples_s": [runtime_s, 3e-5]}
-
-
-note("start %d" % os.getpid())
-for line in sys.stdin:
-    request = json.loads(line)
-    if request["do"] == "plan":
-        note("plan")
-        if settings.get("dies_planning"):
-            os.kill(os.getpid(), 9)
-        answer = settings.get("answer") or {"plan": [item(number) for number in range(settings["count"])]}
-    else:
-        names = [item["config_id"] for item in request["items"]]
-        note("batch %d" % len(names))
-        answer = {"results": [measured(name, len(names) == 1) for name in names]}
-        if set(names) & set(settings.get("half", ())):
-            sys.stdout.write(json.dumps(answer)[:40])
-            sys.stdout.flush()
-            os.kill(os.getpid(), 9)
-    try:
-        print(json.dumps(answer), flush=True)
-    except BrokenPipeError:  # the supervisor was killed
-        os._exit(0)
-"""
-
-
-@dataclass
-class Fake:
-    """The command of a fake worker, and what it has been asked so far."""
-
-    folder: Path
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def command(self) -> list[str]:
-        """Starts in a few milliseconds: no site packages."""
-        file = self.folder / "fake.py"
-        file.write_text(FAKE)
-        return [sys.executable, "-I", "-S", str(file), json.dumps({"log": str(self.folder / "log"), **self.settings})]
-
-    def worker(self) -> Worker:
-        """To give to `collect`."""
-        return Worker(1, self.command)
-
-    def log(self, start: str = "c") -> list[str]:
-        """The words noted that begin like this; configurations by default."""
-        file = self.folder / "log"
-        return [word for word in file.read_text().splitlines() if word.startswith(start)] if file.exists() else []
-
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Callable[..., Fake]:
@@ -346,15 +272,7 @@ def fake(tmp_path: Path) -> Callable[..., Fake]:
 def _no_worker_is_left(tmp_path: Path) -> Iterator[None]:
     yield
     for word in Fake(tmp_path).log("start "):
-        waited(partial(_is_gone, word.split()[1], str(tmp_path)))
-
-
-def _is_gone(process: str, folder: str) -> bool:
-    """Whether no process of that number was started from the folder."""
-    try:
-        return folder.encode() not in (Path("/proc") / process / "cmdline").read_bytes()
-    except OSError:
-        return True
+        waited(partial(is_gone, word.split()[1], str(tmp_path)))
 
 
 def waited(condition: Callable[[], bool], limit_s: float = 20) -> None:
@@ -363,28 +281,6 @@ def waited(condition: Callable[[], bool], limit_s: float = 20) -> None:
     while not condition():
         assert time.monotonic() < end, f"not within {limit_s} s"
         time.sleep(0.01)
-
-
-def asked(out: Path, seed: int = 0, budget_s: float = 600) -> Request:
-    return Request("quick", ("softmax",), ("none",), ("float32",), seed, budget_s, out)
-
-
-def run(fake: Fake, out: Path, cpu: Cpu = CPU, seed: int = 0, budget_s: float = 600) -> list[Progress]:
-    """Collect with a fake worker; what was displayed."""
-    seen: list[Progress] = []
-    collect(asked(out, seed, budget_s), lambda progress: seen.append(replace(progress)), fake.worker(), cpu)
-    return seen
-
-
-def statuses(out: Path) -> dict[str, str]:
-    """Status by configuration; each must be there once."""
-    table = read_dataset(out).tables["softmax"]
-    assert not table["config_id"].duplicated().any()
-    return dict(zip(table["config_id"], table["status"], strict=True))
-
-
-def names(count: int) -> list[str]:
-    return [f"c{number:04}" for number in range(count)]
 
 
 def test_every_planned_configuration_is_measured_once(fake: Callable[..., Fake], tmp_path: Path) -> None:
@@ -404,42 +300,20 @@ def test_a_batch_is_as_small_as_its_memory_demands(fake: Callable[..., Fake], tm
     assert worker.log("batch") == ["batch 3", "batch 3", "batch 2"]  # of 3 GiB each
 
 
-@pytest.mark.parametrize("way", ["dies", "half"])
-def test_the_configuration_that_kills_the_worker_is_recorded_and_all_others_measured(
-    fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    monkeypatch.setattr(supervisor, "BLOCK", 5)
-    seen = run(fake(count=12, **{way: ["c0006", "c0011"]}), tmp_path / "data")
-    crashed = {"c0006": "crashed", "c0011": "crashed"}
-    assert statuses(tmp_path / "data") == {**dict.fromkeys(names(12), "ok"), **crashed}
-    assert (seen[-1].measured, seen[-1].failed) == (12, 2)
-
-
-def test_a_worker_that_dies_only_in_company_costs_nothing(
-    fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "BLOCK", 5)
-    run(fake(count=7, dies_in_company=["c0003"]), tmp_path / "data")
-    assert statuses(tmp_path / "data") == dict.fromkeys(names(7), "ok")
-
-
-def test_the_configuration_that_hangs_is_given_up(
-    fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "BLOCK", 3)
-    monkeypatch.setattr(supervisor, "HANG_S", 0.7)
-    run(fake(count=5, hangs=["c0001"]), tmp_path / "data")
-    assert statuses(tmp_path / "data") == {**dict.fromkeys(names(5), "ok"), "c0001": "timeout"}
-
-
-def test_what_failed_is_recorded_with_its_reason_and_not_tried_again(fake: Callable[..., Fake], tmp_path: Path) -> None:
-    worker = fake(count=4, fails={"c0001": "oom", "c0002": "error"})
-    assert run(worker, tmp_path / "data")[-1].failed == 2
-    assert statuses(tmp_path / "data") == {"c0000": "ok", "c0001": "oom", "c0002": "error", "c0003": "ok"}
-    table = read_dataset(tmp_path / "data").tables["softmax"].set_index("config_id")
-    assert table.loc["c0002", "error_msg"] == "as told"
-    assert run(worker, tmp_path / "data")[-1].measured == 0
-    assert len(worker.log()) == 4
+def test_some_are_measured_again_in_another_process(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    worker = fake(count=40, block=8, meter=True)
+    seen = run(worker, tmp_path / "data", replicates=0.25)
+    table = read_dataset(tmp_path / "data").tables["softmax"]
+    again = table[table["replicate"] == 1]
+    assert 3 <= len(again) <= 20
+    assert len(table) == 40 + len(again) == seen[-1].done == seen[-1].planned
+    assert (table["power_w"] == 100.0).all()
+    first, second = (log.index(word) for log in [worker.log("")] for word in worker.log("start "))
+    times = [i for i, word in enumerate(worker.log("")) if word in set(again["config_id"])]
+    assert len(times) == 2 * len(again)
+    assert all(first < i < second for i in times[: len(again)])
+    assert all(second < i for i in times[len(again) :])
+    assert run(worker, tmp_path / "data", replicates=0.25)[-1].measured == 0
 
 
 def test_a_noisy_configuration_is_taken_again_a_few_times(fake: Callable[..., Fake], tmp_path: Path) -> None:
@@ -451,12 +325,9 @@ def test_a_noisy_configuration_is_taken_again_a_few_times(fake: Callable[..., Fa
     assert [worker.log().count(name) for name in names(6)] == [1, 2, 3, ATTEMPTS, 1, 1]
 
 
-def test_a_spent_budget_seals_what_there_is_and_can_be_continued(
-    fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "BLOCK", 5)
-    out, worker = tmp_path / "data", fake(count=100, item_s=0.01)
-    seen = run(worker, out, budget_s=0.3)
+def test_a_spent_budget_seals_what_there_is_and_can_be_continued(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    out, worker = tmp_path / "data", fake(count=100, item_s=0.01, block=5)
+    seen = run(worker, out, budget_s=0.6)
     first = statuses(out)
     assert 0 < len(first) < 100
     assert seen[-1].spent_s < 2
@@ -494,7 +365,7 @@ def test_a_plan_is_made_once_for_the_same_request(fake: Callable[..., Fake], tmp
 
 
 def test_a_worker_that_dies_while_planning_is_said(fake: Callable[..., Fake], tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="died while planning; run `neuralpower devices`"):
+    with pytest.raises(DeviceError, match="died at 'plan'; run `neuralpower devices`"):
         run(fake(count=3, dies_planning=True), tmp_path / "data")
 
 
@@ -507,9 +378,9 @@ def test_another_devices_dataset_is_left_alone(fake: Callable[..., Fake], tmp_pa
     out = tmp_path / "data"
     run(fake(count=3), out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    for other in (replace(CPU, name="Other CPU"), replace(CPU, cores=4)):
+    for other in ({"name": "Other CPU"}, {"cores": 4}):
         with pytest.raises(DatasetError, match="holds measurements of 'Fake CPU'.*; choose another --out"):
-            run(fake(count=5), out, other)
+            run(fake(count=5, hardware=other), out)
     assert {name: (out / name).read_bytes() for name in before} == before
     assert read_journal(out) == []
 
@@ -552,15 +423,15 @@ def test_ones_own_rows_in_a_collection_are_kept(fake: Callable[..., Fake], tmp_p
 @pytest.fixture
 def faked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fake], None]:
     """Let the command measure with a fake worker."""
-    return lambda fake: monkeypatch.setattr(supervisor, "Worker", partial(Worker, command=fake.command))
+    return lambda fake: monkeypatch.setattr("neuralpower.cli.collect._executor", lambda *_: fake.executor())
 
 
 def test_the_command_ends_well_when_the_budget_is_spent(
     fake: Callable[..., Fake], faked: Callable[[Fake], None], tmp_path: Path
 ) -> None:
     out = tmp_path / "data"
-    faked(fake(count=200, item_s=0.002))
-    ran = command("collect-data", "--out", out, "--time-budget", "0.2s")
+    faked(fake(count=200, item_s=0.002, block=5))
+    ran = command("collect-data", "--out", out, "--time-budget", "0.5s")
     assert ran.code == 0, ran.err
     assert ran.out == f"{out}\n"
     first = statuses(out)
@@ -589,169 +460,4 @@ def test_another_devices_dataset_is_refused(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "dataset.json").write_text('{"schema": 1, "device": "Other CPU", "hardware": {"cores": 2}}')
     refused(command("collect-data", "--out", tmp_path / "data"), "'Other CPU'", "choose another --out")
-    assert worker.log("") == []
-
-
-# ---- processes that are ended from outside ----
-
-COMMAND = """
-import json, sys
-from functools import partial
-from neuralpower import cli
-from neuralpower.collect import supervisor
-
-supervisor.Worker = partial(supervisor.Worker, command=json.loads(sys.argv.pop(1)))
-supervisor.BLOCK = 4
-cli.main()
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_loses_nothing(fake: Callable[..., Fake], tmp_path: Path, number: signal.Signals) -> None:
-    out, worker = tmp_path / "data", fake(count=400, item_s=0.005)
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, json.dumps(worker.command), "collect-data", "--out", str(out)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    waited(lambda: len(read_journal(out)) > 10)
-    process.send_signal(number)
-    printed, said = process.communicate(timeout=20)
-    assert process.returncode == 130, said
-    assert printed == ""
-    assert "what was measured is kept; give the same command again to continue" in said
-    assert "Traceback" not in said
-    kept = {r["row"]["config_id"]: r["row"]["runtime_s"] for r in read_journal(out) if r["type"] == "result"}
-    assert 8 < len(kept) < 400
-    with pytest.raises(ProcessLookupError):  # the worker is gone, too
-        os.kill(int(worker.log("start ")[-1].split()[1]), 0)
-    # what had been asked and was not yet answered is a batch at most
-    assert len(worker.log()) - len(kept) <= 4
-    run(fake(count=400), out, read_cpu())
-    assert statuses(out) == dict.fromkeys(names(400), "ok")
-    table = read_dataset(out).tables["softmax"].set_index("config_id")
-    assert table.loc[list(kept), "runtime_s"].tolist() == list(kept.values())
-
-
-def test_the_supervisor_does_not_import_torch_while_it_measures(fake: Callable[..., Fake], tmp_path: Path) -> None:
-    program = """
-import os, sys
-from pathlib import Path
-from neuralpower.collect.supervisor import Request, Worker, collect
-from neuralpower.devices.host import Cpu
-
-out, *command = sys.argv[1:]
-
-def show(progress):
-    if progress.measured:
-        print("torch" in sys.modules, flush=True)
-        os._exit(0)
-
-request = Request("quick", ("softmax",), ("none",), ("float32",), 0, 600, Path(out))
-collect(request, show, Worker(1, command), Cpu("Fake CPU", 2, 2, None, None, None, None, (), False))
-"""
-    out = tmp_path / "data"
-    run(fake(count=3), out)  # also where there are tables already
-    worker = fake(count=5)
-    (out / "plan.json").unlink()
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(out), *worker.command],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert done.stdout == "False\n"
-
-
-DRIVER = """
-import os, sys
-from pathlib import Path
-from types import ModuleType
-
-layers = ModuleType("neuralpower.layers")  # sealing asks for the names of the kinds; the real module imports torch
-layers.KINDS = {"softmax": None}
-sys.modules["neuralpower.layers"] = layers
-
-from neuralpower.collect import supervisor
-from neuralpower.dataset import Journal
-from neuralpower.devices.host import Cpu
-
-out, acknowledged, budget_s, *command = sys.argv[1:]
-file = os.open(acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-append = Journal.append
-
-
-def noted(self, record):
-    append(self, record)
-    if record["type"] == "result":
-        os.write(file, ("%s %r\\n" % (record["row"]["config_id"], record["row"]["runtime_s"])).encode())
-
-
-Journal.append = noted
-supervisor.BLOCK = 4
-request = supervisor.Request("quick", ("softmax",), ("none",), ("float32",), 0, float(budget_s), Path(out))
-cpu = Cpu("Fake CPU", 2, 2, None, None, None, None, (), False)
-supervisor.collect(request, lambda progress: None, supervisor.Worker(1, command), cpu)
-"""
-KILLS, WHILE_SEALING = 50, 8
-
-
-def test_fifty_kills_lose_nothing_that_was_acknowledged(fake: Callable[..., Fake], tmp_path: Path) -> None:
-    out, acknowledged, said = tmp_path / "data", tmp_path / "acknowledged", tmp_path / "said"
-    count, generator = 1500, random.Random(0)
-    worker = fake(count=count, item_s=0.004)
-
-    def started(budget_s: float) -> subprocess.Popen[bytes]:
-        arguments = [str(out), str(acknowledged), str(budget_s), *worker.command]
-        with said.open("ab") as errors:
-            return subprocess.Popen([sys.executable, "-c", DRIVER, *arguments], stderr=errors, cwd=ROOT)
-
-    def heard() -> dict[str, float]:
-        lines = acknowledged.read_text().splitlines()
-        pairs = [line.split() for line in lines]
-        assert len({name for name, _ in pairs}) == len(pairs), "measured again after it was acknowledged"
-        return {name: float(runtime) for name, runtime in pairs}
-
-    def lasts(budget_s: float, end: Callable[[subprocess.Popen[bytes]], bool]) -> float:
-        """Seconds from the start until `end`; the process is killed then."""
-        begin = time.monotonic()
-        process = started(budget_s)
-        waited(lambda: end(process))
-        process.kill()
-        process.wait()
-        return time.monotonic() - begin
-
-    start_s = lasts(600, lambda process: acknowledged.exists() and acknowledged.stat().st_size > 0)
-    for _ in range(KILLS - WHILE_SEALING):
-        process = started(600)
-        time.sleep(generator.uniform(0.3 * start_s, 1.3 * start_s + 0.15))
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-        recorded = {r["row"]["config_id"] for r in read_journal(out) if r["type"] == "result"}
-        assert heard().keys() <= recorded
-    assert 100 < len(heard()) < count  # the kills came while it measured
-
-    # a spent budget: one batch, then the tables are written
-    whole_s = lasts(0, lambda process: process.poll() is not None)
-    kills = 0
-    while kills < WHILE_SEALING:
-        process = started(0)
-        try:
-            assert process.wait(generator.uniform(0.5 * whole_s, 1.1 * whole_s)) == 0
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            kills += 1
-
-    before = heard()
-    worker.settings["item_s"] = 0
-    assert started(600).wait(60) == 0
-    assert statuses(out) == dict.fromkeys(names(count), "ok")
-    table = read_dataset(out).tables["softmax"].set_index("config_id")
-    assert table.loc[list(before), "runtime_s"].tolist() == list(before.values())
-    assert set(table["session_id"]) <= {session["session_id"] for session in read_dataset(out).meta["sessions"]}
-    assert "Traceback" not in said.read_text()
-    assert len(before) < count
+    assert worker.log() == []

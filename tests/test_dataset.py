@@ -16,12 +16,11 @@ from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.dataset import (
     Dataset,
-    Journal,
     Rejected,
     Rows,
     config_id,
+    merge,
     read_dataset,
-    read_journal,
     replace_file,
     screen,
     seal,
@@ -29,6 +28,7 @@ from neuralpower.dataset import (
     write_meta,
 )
 from neuralpower.errors import DatasetError
+from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS
 from neuralpower.layers.base import fingerprint
 from neuralpower.learn import train
@@ -139,7 +139,7 @@ def test_a_damaged_line_in_the_middle_costs_that_record_alone(tmp_path: Path) ->
 
 
 def test_a_second_writer_is_refused_until_the_first_is_done(tmp_path: Path) -> None:
-    program = "import sys; from pathlib import Path; from neuralpower.dataset import Journal\n"
+    program = "import sys; from pathlib import Path; from neuralpower.journal import Journal\n"
     program += "with Journal(Path(sys.argv[1])): pass"
     command = [sys.executable, "-c", program, str(tmp_path)]
     with Journal(tmp_path) as journal:
@@ -164,8 +164,8 @@ def test_a_folder_that_cannot_be_written_is_refused_with_a_way_out(tmp_path: Pat
 FULL_DISK = """
 import json, resource, signal, sys
 from pathlib import Path
-from neuralpower.dataset import Journal
-from neuralpower.errors import DatasetError
+from neuralpower.errors import DeviceError
+from neuralpower.journal import Journal
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
@@ -175,7 +175,7 @@ with Journal(Path(sys.argv[1])) as journal:
         while count < 1000:
             journal.append({"value": count, "ballast": "x" * 300})
             count += 1
-    except DatasetError as error:
+    except DeviceError as error:
         print(json.dumps({"count": count, "error": str(error)}))
 """
 
@@ -199,6 +199,23 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> N
         journal.append({"value": "again"})
     assert len(read_journal(folder)) == answer["count"] + 1
     assert not (folder / "journal.torn").exists()
+
+
+def test_records_are_forced_to_the_disk_once_a_second_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[int] = []
+    monkeypatch.setattr("neuralpower.journal.os.fsync", forced.append)
+    now = 0.0
+    with Journal(tmp_path, clock=lambda: now) as journal:
+        counts = []
+        # at once, not within the second, after it; a record that may wait does
+        for now, sync in ((0.0, True), (0.5, True), (0.9, True), (1.0, True), (1.5, True), (2.5, False), (2.5, True)):
+            journal.append({"value": now}, sync=sync)
+            counts.append(len(forced))
+            assert len(journal.records()) == len(counts)  # whatever becomes of this process
+    assert counts == [1, 1, 1, 2, 2, 2, 3]
+    assert len(forced) == 4
 
 
 # ---- sealing ----
@@ -289,7 +306,7 @@ def test_ones_own_rows_beside_a_collection_are_all_kept(tmp_path: Path) -> None:
 
 def test_two_datasets_merge_by_concatenating_their_tables(tmp_path: Path) -> None:
     a = written(tmp_path / "a", [softmax(0), softmax(1), softmax(2)])
-    b = written(tmp_path / "b", [softmax(2, session_id="s2", runtime_s=2.5e-6), softmax(3, session_id="s2")])
+    b = written(tmp_path / "b", [softmax(2, replicate=1, runtime_s=2.5e-6), softmax(3, replicate=0)])
     merged = tmp_path / "merged"
     merged.mkdir()
     (merged / "dataset.json").write_text(DEVICE)
@@ -300,7 +317,64 @@ def test_two_datasets_merge_by_concatenating_their_tables(tmp_path: Path) -> Non
     rows = screen("softmax", read_dataset(merged).tables["softmax"])
     assert len(rows) == 5
     assert rows.rejected == ()
-    assert len(np.unique(fingerprint(rows.layer))) == 4  # c2 was measured in both: one configuration, two rows
+    assert len(np.unique(fingerprint(rows.layer))) == 4  # c2 was measured again: one configuration, two rows
+
+
+def keyed(number: int, runtime_s: float, **columns: Any) -> dict[str, Any]:
+    keys = {"device_key": "d", "software_key": "s", "protocol_version": 1, "replicate": 0}
+    return {**softmax(number, runtime_s=runtime_s), **keys, **columns}
+
+
+def test_of_equal_keys_the_latest_that_is_ok_counts(tmp_path: Path) -> None:
+    first = written(tmp_path / "a", [keyed(0, 1e-6), keyed(1, 1e-6), keyed(2, 1e-6), keyed(3, 1e-6, status="noisy")])
+    again = [
+        keyed(0, 2e-6),
+        keyed(1, 2e-6, status="crashed"),
+        keyed(2, 2e-6, replicate=1),
+        keyed(3, 2e-6, status="crashed"),
+        keyed(4, 2e-6),
+    ]
+    second = written(tmp_path / "b", again)
+    third = written(tmp_path / "c", [keyed(0, 3e-6, software_key="other")])
+    (merged,) = merge([read_dataset(folder) for folder in (first, second, third)])
+    table = merged.tables["softmax"]
+    found = sorted(zip(table["config_id"], table["replicate"], table["status"], table["runtime_s"], strict=True))
+    assert found == [
+        ("c0", 0, "ok", 2e-6),
+        ("c0", 0, "ok", 3e-6),  # by other software
+        ("c1", 0, "ok", 1e-6),
+        ("c2", 0, "ok", 1e-6),
+        ("c2", 1, "ok", 2e-6),
+        ("c3", 0, "crashed", 2e-6),
+        ("c4", 0, "ok", 2e-6),
+    ]
+    assert (merged.name, merged.device) == ("a + b + c", "x")
+
+
+def test_datasets_of_several_devices_and_tables_of_ones_own_stay_apart(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "dataset.json").write_text(DEVICE)
+    pd.DataFrame({"rows": [7, 8], "width": 4, "runtime_s": 1e-5}).to_csv(mine / "softmax.csv", index=False)
+    other = written(tmp_path / "other", [keyed(0, 1e-6)])
+    write_meta(other, {"device": "y"})
+    parts = [read_dataset(mine), read_dataset(written(tmp_path / "a", [keyed(0, 1e-6)])), read_dataset(other)]
+    assert [dataset.device for dataset in merge([*parts, parts[1]])] == ["x", "x", "y"]
+
+
+def test_raw_times_are_read_where_they_are_wanted_only(tmp_path: Path) -> None:
+    written(tmp_path, [softmax(0), softmax(1)])
+    for _ in ("journal", "table"):
+        assert "samples_s" in read_dataset(tmp_path).tables["softmax"]
+        assert "samples_s" not in read_dataset(tmp_path, samples=False).tables["softmax"]
+        seal(tmp_path)
+
+
+def test_shards_of_several_devices_are_refused(tmp_path: Path) -> None:
+    for number, device in ((1, "x"), (2, "y")):
+        write_meta(written(tmp_path / f"shard-{number}-of-2", [keyed(number, 1e-6)]), {"device": device})
+    with pytest.raises(DatasetError, match="its shards are of x, y; give one folder per device"):
+        read_dataset(tmp_path)
 
 
 def test_the_sentinel_of_a_dataset_is_its_usual_speed(tmp_path: Path) -> None:

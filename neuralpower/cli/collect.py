@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from neuralpower.cli import options
 
+if TYPE_CHECKING:
+    from neuralpower.collect.recover import Executor
+    from neuralpower.collect.request import Progress
+
 
 def collect_data(
-    device: str = typer.Option("cpu", help="Where to measure."),
+    device: str = typer.Option("cpu", help="Where to measure: cpu or cuda:0."),
     preset: str = typer.Option("standard", help="quick (2 minutes), standard (20 minutes) or full (4 hours)."),
     kinds: str | None = typer.Option(None, help="Layer kinds, comma-separated; all by default."),
     models: str | None = typer.Option(None, help="Networks whose layers to measure; 'none' for the sweep alone."),
     dtype: str = typer.Option("float32", help="float32, bfloat16, float16, float64; comma-separated."),
     phase: str = typer.Option("forward", help="forward."),
-    power: str = typer.Option("auto", help="auto or none: runtime only, this version reads no meter."),
+    power: str = typer.Option("auto", help="auto: where a meter works; nvml or rapl: or fail; none: runtime alone."),
     time_budget: str | None = typer.Option(None, help="Such as 20m; the preset's by default."),
     seed: int = typer.Option(0, help="Of the sweep."),
-    out: Path | None = typer.Option(None, help="The dataset's folder; datasets/THIS-MACHINE by default."),
+    shard: str | None = typer.Option(None, help="I/N: this job's share of N, in a folder of its own below --out."),
+    executor: str = typer.Option("local", help="local, or ray: the devices of a Ray cluster."),
+    address: str | None = typer.Option(None, help="Of the Ray cluster, such as auto or HOST:6379."),
+    out: str | None = typer.Option(None, help="A folder, or a place such as s3://bucket/name; datasets/THIS-MACHINE."),
 ) -> None:
     """Measure layers on this machine. The same command continues what was interrupted."""
     from neuralpower.collect.presets import preset_named
-    from neuralpower.collect.supervisor import Progress, Request, collect
+    from neuralpower.collect.request import Request
+    from neuralpower.collect.supervisor import collect
     from neuralpower.devices.host import read_cpu
-    from neuralpower.errors import InputError, unknown
+    from neuralpower.errors import unknown
+    from neuralpower.locations import continue_from, folder_name, is_remote, publish
 
-    if device != "cpu":
-        raise unknown("device", device, ["cpu"])
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise unknown("device", device, ["cpu", "cuda:0"])
     if phase != "forward":
         raise unknown("phase", phase, ["forward"])
-    if power not in ("auto", "none"):
-        raise InputError(
-            f"power {power!r}: this version reads no power meter; leave the option out, runtime is measured"
-        )
+    if power not in ("auto", "nvml", "rapl", "none"):
+        raise unknown("power meter", power, ["auto", "nvml", "rapl", "none"])
     cpu = read_cpu()
     settings = preset_named(preset)
+    folder = Path("datasets") / (cpu.slug if device == "cpu" else device.replace(":", "-"))
+    if out is not None:
+        folder = folder.with_name(folder_name(out)) if is_remote(out) else Path(out)
     request = Request(
         preset=preset,
         kinds=options.names(kinds),
@@ -46,15 +59,21 @@ def collect_data(
         dtypes=tuple(options.dtype(d) for d in options.names(dtype) or ()),
         seed=seed,
         budget_s=options.duration_s(time_budget) if time_budget else settings.budget_s,
-        out=out or Path("datasets") / cpu.slug,
+        out=folder,
+        power=power,
+        shard=options.shard(shard),
     )
+    measuring = _executor(executor, address, device, power, cpu.cores)
+    place = f"{out}/{request.folder.name}" if shard else out
+    if out is not None and is_remote(out):
+        continue_from(str(place), request.folder)
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
-    console.print(f"{cpu.name}, {cpu.cores} cores -> {request.out}", highlight=False)
+    console.print(f"{device} of {cpu.name}, {cpu.cores} cores -> {request.folder}", highlight=False)
     with Bar(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -66,16 +85,14 @@ def collect_data(
         task = bar.add_task("planning", total=None, rate="")
 
         def show(progress: Progress) -> None:
-            rate = progress.measured / progress.spent_s if progress.spent_s else 0.0
-            left = (
-                min(progress.budget_s - progress.spent_s, (progress.planned - progress.done) / rate) if rate else None
-            )
-            text = f"{rate:.0f}/s, {left:.0f} s left, {progress.failed} failed" if left is not None else ""
-            bar.update(task, description="measuring", total=progress.planned, completed=progress.done, rate=text)
+            if not progress.measured and not progress.powered:
+                bar.console.print(_outlook(progress), highlight=False)
+            bar.update(task, description="measuring", total=progress.planned, completed=progress.done)
+            bar.update(task, rate=_rate(progress))
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's end is a Ctrl-C
         try:
-            counts = collect(request, show)
+            counts = collect(request, show, measuring)
         except KeyboardInterrupt:
             bar.stop()
             console.print("what was measured is kept; give the same command again to continue", highlight=False)
@@ -84,13 +101,53 @@ def collect_data(
     from neuralpower.dataset import read_dataset, replace_file
     from neuralpower.report.cards import dataset_card
 
-    replace_file(request.out / "README.md", dataset_card(read_dataset(request.out)))
+    replace_file(request.folder / "README.md", dataset_card(read_dataset(request.folder)))
+    if out is not None and is_remote(out):
+        publish(request.folder, str(place))
     console.print(
-        f"{sum(counts.values())} rows in {request.out}: "
+        f"{sum(counts.values())} rows in {place or request.folder}: "
         + ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items())),
         highlight=False,
     )
-    print(request.out, file=sys.stdout)
+    print(place if out is not None else request.folder, file=sys.stdout)
+
+
+def _executor(name: str, address: str | None, device: str, power: str, threads: int) -> Executor:
+    """Where the measuring processes run; raises InputError."""
+    from neuralpower.collect.process import Worker, command
+    from neuralpower.collect.recover import Local
+    from neuralpower.errors import InputError, unknown
+
+    if name == "ray":
+        from neuralpower.collect.fleet import Fleet
+
+        return Fleet(address, partial(command, device, power), accelerator=device != "cpu")
+    if name != "local":
+        raise unknown("executor", name, ["local", "ray"])
+    if address is not None:
+        raise InputError(f"address {address!r}: belongs to a Ray cluster; add --executor ray, or leave it out")
+    return Local(Worker(threads, command(device, power)))
+
+
+def _outlook(progress: Progress) -> str:
+    """What is still to be done, in one line."""
+    left = progress.estimate
+    if not left.runtime and not left.power:
+        return "nothing is left to measure"
+    time = f"{left.seconds:.0f} s" if left.seconds < 120 else f"{left.seconds / 60:.0f} minutes"
+    runs = f"{left.runs} run{'s' if left.runs > 1 else ''} of {progress.budget_s / 60:.3g} minutes"
+    return f"{left.runtime} runtimes and {left.power} powers to measure: about {time}, {runs}"
+
+
+def _rate(progress: Progress) -> str:
+    """How fast it goes, and for how long."""
+    count = progress.measured + progress.powered
+    if not count or not progress.spent_s:
+        return ""
+    rate = count / progress.spent_s
+    open_ = progress.planned - progress.done + progress.estimate.power - progress.powered
+    left_s = min(progress.budget_s - progress.spent_s, open_ / rate)
+    return f"{rate:.0f}/s, {max(left_s, 0):.0f} s left, {progress.failed} failed"
 
 
 def register(app: typer.Typer) -> None:

@@ -22,6 +22,14 @@ def duration_s(text: str) -> float:
     return float(match.group(1)) * SECONDS[match.group(2)]
 
 
+def shard(text: str | None) -> tuple[int, int]:
+    """(2, 8) for "2/8", the second of eight; (1, 1) for nothing. Raises InputError."""
+    match = re.fullmatch(r"(\d+)/(\d+)", (text or "1/1").strip())
+    if not match or not 1 <= int(match.group(1)) <= int(match.group(2)):
+        raise InputError(f"shard {text!r}: write I/N with I from 1 to N, such as 2/8")
+    return int(match.group(1)), int(match.group(2))
+
+
 def shape(text: str | None) -> tuple[int, ...] | None:
     """(3, 224, 224) for "3x224x224"; raises InputError."""
     if text is None:

@@ -10,8 +10,8 @@ import typer
 
 
 def train_predictor(
-    datasets: list[Path] = typer.Argument(
-        help="Folders of datasets; of several devices: a predictor that holds for others."
+    datasets: list[str] = typer.Argument(
+        help="Folders of datasets, or places such as s3://bucket/name; of several devices: a predictor that holds for others."
     ),
     learner: str = typer.Option("hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."),
     out: Path | None = typer.Option(None, help="The predictor file; models/NAME.json by default."),
@@ -25,7 +25,7 @@ def train_predictor(
     from neuralpower.report.cards import predictor_card
     from neuralpower.report.tables import training_table
 
-    data = [read_dataset(folder) for folder in datasets]
+    data = [read_dataset(folder, samples=False) for folder in datasets]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     try:  # now rather than after minutes of fitting
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,11 @@
-"""Measurements of a device: what to measure, a process that measures, one that survives it."""
+"""Measurements of a device, by a process that measures and one that survives it.
+
+presets, networks, plan    what to measure: layers of a sweep, layers of real networks, whole networks
+schedule                   in which order, in which batches, and how long it takes
+worker                     the measuring process; the only one that imports torch
+process, recover           that process as its owner sees it; results of a batch, whatever it does to the process
+fleet                      many such processes, on the nodes of a Ray cluster
+request, resume            what is asked for; what an earlier run left behind
+collection, supervisor     one run; the run as a whole, from the lock to the sealed tables
+keys                       what makes two measurements the same
+"""

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from neuralpower.bench import BLOCK
 from neuralpower.collect.networks import NETWORKS, QUICK, Network, jittered
-from neuralpower.collect.presets import BLOCK, PRESETS, Preset
+from neuralpower.collect.presets import PRESETS, Preset
 from neuralpower.dataset import config_id
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer

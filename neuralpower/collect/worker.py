@@ -2,91 +2,147 @@
 
 Started by the supervisor with its thread environment set; whatever kills it, the journal is not its own.
 
-    {"do": "plan", ...}                      -> {"plan": [...]}
-    {"do": "measure", "items": [...]}        -> {"results": [{"config_id", "status", columns...}]}
+    {"do": "open"}                       -> {"hardware", "block", "power_reason", "versions"}
+    {"do": "self_test"}                  -> {"self_test": {...}}
+    {"do": "plan", ...}                  -> {"plan": [...]}
+    {"do": "runtime", "items": [...]}    -> {"results": [{"config_id", "status", columns...}]}
+    {"do": "power", "items": [...]}      -> {"results": [{"config_id", "power_source" or "power_reason", columns...}]}
+
+An answer with `lost` says that the device no longer answers; one with `error` is for the user.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import ctypes
+import importlib
 import json
 import os
-import random
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from neuralpower.bench import Bench, failure, open_bench
+from neuralpower.collect.keys import versions
 from neuralpower.collect.plan import NETWORK, check_dtypes, kinds_named, make_plan
 from neuralpower.collect.presets import PRESETS
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
-from neuralpower.measure import ROUNDS, Sentinel, prepare_process, time_calls
+from neuralpower.measure import ROUNDS
 from neuralpower.sources import InputRequest, resolve
 
-CPU = torch.device("cpu")
+PR_SET_PDEATHSIG = 1  # of prctl.h
 
 
 def measure_items(
-    items: Sequence[dict[str, Any]], sentinel: Sentinel, generator: random.Random, rounds: int = ROUNDS
+    items: Sequence[dict[str, Any]], bench: Bench, rounds: int = ROUNDS, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """One result per item: status ok, noisy, oom or error, and the columns of a row."""
+    """One result per item: status ok, noisy, oom, poisoned or error, and the columns of a row."""
     results: list[dict[str, Any]] = []
     calls: list[Call] = []
-    torch.manual_seed(generator.randrange(2**31))
+    torch.manual_seed(seed)
     for item in items:
-        build, work = _prepared(item)
+        build, work = _prepared(item, bench.device)
         result = {"config_id": item["config_id"], **work}
         results.append(result)
         try:
             calls.append(build())
         except Exception as error:  # what a configuration does to torch is its result
-            result.update(_failure(error))
+            result.update(failure(error))
             calls.append(Call(lambda: None, ()))
-    for result, timing in zip(results, time_calls(calls, sentinel, generator, rounds=rounds), strict=True):
-        if "status" in result:
-            continue
-        if isinstance(timing, Exception):
-            result.update(_failure(timing))
-        else:
-            result.update(timing.to_row(), status="noisy" if timing.noisy else "ok")
+    for result, columns in zip(results, bench.time(calls, rounds), strict=True):
+        if "status" not in result:
+            result.update(columns)
     return results
 
 
-def _prepared(item: dict[str, Any]) -> tuple[Callable[[], Call], dict[str, int]]:
+def measure_power(items: Sequence[dict[str, Any]], bench: Bench) -> list[dict[str, Any]]:
+    """One result per item: the columns of its power, or the `status` of its failure; its runtime stands."""
+    results = []
+    for item in items:
+        build, _ = _prepared(item, bench.device)
+        try:
+            columns = bench.power(build())
+        except Exception as error:  # as above
+            columns = failure(error)
+        results.append({"config_id": item["config_id"], "power_w": None, "energy_j": None, **columns})
+    return results
+
+
+def _prepared(item: dict[str, Any], device: torch.device) -> tuple[Callable[[], Call], dict[str, int]]:
     """What makes the call, of a layer or a whole network, and how much work it is."""
     row = item["row"]
     if item["kind"] != NETWORK:
         layer = KINDS[item["kind"]].from_row(row)
-        return lambda: layer.build(CPU), {"flops": int(layer.flops()), "bytes": int(sum(layer.bytes()))}
+        return lambda: layer.build(device), {"flops": int(layer.flops()), "bytes": int(sum(layer.bytes()))}
     request = InputRequest(row["batch"], json.loads(row["input"]).get("seq_len"), None, torch_dtype(row["dtype"]))
-    return lambda: resolve(row["model"]).call(request), {"flops": item["flops"], "bytes": item["bytes"]}
+    work = {"flops": item["flops"], "bytes": item["bytes"]}
+    return lambda: resolve(row["model"]).call(request, str(device)), work
 
 
-def _failure(error: Exception) -> dict[str, Any]:
-    text = str(error).strip()
-    memory = isinstance(error, MemoryError) or "allocate" in text
-    return {"status": "oom" if memory else "error", "error_class": type(error).__name__, "error_msg": text[:500]}
+class Answers:
+    """What the process answers; the bench is opened with the first request that needs it."""
+
+    def __init__(self, open_it: Callable[[], Bench]) -> None:
+        self.open_it = open_it
+        self.bench: Bench | None = None
+        self.asked = 0
+
+    def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one request; raises NeuralPowerError."""
+        if request["do"] == "plan":
+            check_dtypes(request["dtypes"])
+            preset, kinds = PRESETS[request["preset"]], kinds_named(request["kinds"])
+            whole = request["kinds"] is None or NETWORK in request["kinds"]
+            return {"plan": make_plan(preset, kinds, request["models"], request["dtypes"], request["seed"], whole)}
+        bench = self.bench = self.bench or self.open_it()
+        if request["do"] == "open":
+            about = {"hardware": bench.hardware(), "block": bench.block, "power_reason": bench.power_reason}
+            return {**about, "versions": versions()}
+        if request["do"] == "self_test":
+            return {"self_test": bench.self_test()}
+        self.asked += 1
+        if request["do"] == "power":
+            results = measure_power(request["items"], bench)
+        else:
+            results = measure_items(request["items"], bench, request["rounds"], self.asked)
+        failed = any(result.get("error_class") for result in results)
+        return {"results": results, "lost": failed and bench.is_lost()}
+
+
+def end_with_parent() -> None:
+    """Have Linux kill this process when its owner is killed: two that measure at once would disturb each other."""
+    with contextlib.suppress(AttributeError, OSError):  # another system
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main() -> None:
     """Answer until stdin ends."""
+    end_with_parent()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--power", default="auto")
+    parser.add_argument("--bench", help="module:class of another bench, made without arguments")
+    options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr: stdout is the answers'
-    prepare_process(int(os.environ["OMP_NUM_THREADS"]))
-    sentinel, generator = Sentinel().settle(), random.Random(0)
+
+    def opened() -> Bench:
+        if options.bench:
+            module, _, name = options.bench.partition(":")
+            bench: Bench = getattr(importlib.import_module(module), name)()
+            return bench
+        return open_bench(options.device, options.power, int(os.environ["OMP_NUM_THREADS"]))
+
+    answer_to = Answers(opened)
     for line in sys.stdin:
-        request = json.loads(line)
         try:
-            if request["do"] == "plan":
-                check_dtypes(request["dtypes"])
-                preset, kinds = PRESETS[request["preset"]], kinds_named(request["kinds"])
-                whole = request["kinds"] is None or NETWORK in request["kinds"]
-                plan = make_plan(preset, kinds, request["models"], request["dtypes"], request["seed"], whole)
-                answer: dict[str, Any] = {"plan": plan}
-            else:
-                answer = {"results": measure_items(request["items"], sentinel, generator, request["rounds"])}
+            answer = answer_to(json.loads(line))
         except NeuralPowerError as error:
             answer = {"error": str(error), "exit_code": error.exit_code}
         print(json.dumps(answer), file=answers, flush=True)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neuralpower.dataset import Dataset
+from neuralpower.layers import KINDS
 from neuralpower.predictor import Predictor
 from neuralpower.report.tables import score_cells
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ERRORS = (
     "Ten folds over configurations; *beyond*: mean absolute error of the largest rows, and of those farthest along an "
@@ -18,68 +23,125 @@ ERRORS = (
 )
 
 
+PROTOCOLS = {
+    "cpu": "interleaved rounds of ~60 calls, inputs written just before, weights cold, denormals flushed; `runtime_s` is "
+    "the 10th percentile of the rounds",
+    "cuda": "one configuration at a time, inputs rotated past the last-level cache; `runtime_s` is the median device time "
+    "of a call, `runtime_eager_s` what a user sees",
+}
+
+
 def dataset_card(dataset: Dataset) -> str:
-    """Device, software, protocol, rows per kind, spread, gaps."""
+    """Device, software, protocol, meter, rows per kind and status, noise floor, gaps."""
+    kinds = sorted(dataset.tables.items())
+    header = ["kind", "rows", "of the sweep", "of networks", "dtypes", "runtime, us", "median spread", "with power"]
+    floor = [row for kind, table in kinds for row in _noise_floor(kind, table)]
+    return (
+        f"# Dataset `{dataset.name}`\n\nWritten by `neuralpower collect-data`.\n\n"
+        + markdown(["", ""], _about(dataset))
+        + "\n\n## Rows\n\n"
+        + markdown([*header, "not ok"], [_row(kind, table) for kind, table in kinds])
+        + "\n\nThe spread is the distance between the quartiles of a row's samples. Rows that are not `ok` enter no fit.\n\n"
+        "## Noise floor\n\n"
+        + (
+            "Configurations that were measured again in another process: how far the second value lies from the first.\n\n"
+            + markdown(["kind", "what", "pairs", "median", "90 % below"], floor)
+            if floor
+            else "Not known: no configuration was measured twice."
+        )
+        + "\n\n## Known gaps\n\n"
+        + "".join(f"- {gap}\n" for gap in _gaps(dataset))
+    )
+
+
+def _about(dataset: Dataset) -> list[list[str]]:
     hardware: Mapping[str, Any] = dataset.meta.get("hardware") or {}
     sessions: Sequence[Mapping[str, Any]] = dataset.meta.get("sessions") or []
-    rows = []
-    for kind, table in sorted(dataset.tables.items()):
-        ok = table[table["status"] == "ok"] if "status" in table else table
-        spread = (ok["runtime_q75_s"] / ok["runtime_q25_s"] - 1).median() if "runtime_q75_s" in ok else float("nan")
-        swept = int((ok["source"] == "sweep").sum()) if "source" in ok else 0
-        dtypes = ", ".join(sorted(set(ok["dtype"]))) if "dtype" in ok else "float32"
-        rows.append(
-            [
-                f"`{kind}`",
-                str(len(ok)),
-                str(swept),
-                str(len(ok) - swept),
-                str(len(table) - len(ok)),
-                dtypes,
-                f"{ok['runtime_s'].min() * 1e6:.3g} to {ok['runtime_s'].max() * 1e6:.3g}",
-                f"{spread:.1%}" if np.isfinite(spread) else "-",
-            ]
-        )
-    first = sessions[0] if sessions else {}
-    about = [
-        [
-            "device",
-            f"{dataset.device}, {hardware.get('cores', '?')} cores" + (", virtual" if hardware.get("virtual") else ""),
-        ],
-        ["caches", f"L2 {_mib(hardware.get('l2_bytes'))} a core, last level {_mib(hardware.get('llc_bytes'))}"],
-        [
-            "software",
-            ", ".join(
-                f"{name} {first[name]}" for name in ("torch", "transformers", "python", "kernel") if name in first
-            ),
-        ],
+    first, last = (sessions[0], sessions[-1]) if sessions else ({}, {})
+    size = f"{hardware.get('cores', '?')} cores" + (", virtual" if hardware.get("virtual") else "")
+    software = [f"{name} {first[name]}" for name in ("torch", "transformers", "python", "kernel") if name in first]
+    software += [f"{name} {hardware[name]}" for name in ("cuda", "driver") if hardware.get(name)]
+    protocol = PROTOCOLS.get(str(hardware.get("type")), PROTOCOLS["cuda"])
+    tested = last.get("self_test") or {}
+    return [
+        ["device", f"{dataset.device}, {size}"],
+        ["caches", f"L2 {_mib(hardware.get('l2_bytes'))}, last level {_mib(hardware.get('llc_bytes'))}"],
+        ["software", ", ".join(software)],
         [
             "collected",
             "; ".join(f"{s.get('utc')} ({s.get('preset')}, {', '.join(s.get('dtypes', []))})" for s in sessions),
         ],
-        [
-            "protocol",
-            "interleaved rounds of ~60 calls, inputs written just before, weights cold, denormals flushed; "
-            "`runtime_s` is the 10th percentile of the rounds",
-        ],
+        ["protocol", f"version {dataset.meta.get('protocol_version', '?')}: {protocol}"],
         [
             "speed of the machine",
             f"`sentinel_s`: one fixed layer timed throughout, {_us(dataset.sentinel_s)} at its usual "
             "speed; it is stored with every row",
         ],
-        ["power", str(dataset.meta.get("power_reason", "see the columns"))],
+        ["power", _power(dataset)],
+        ["meter's self-test", ", ".join(f"{name} {value}" for name, value in sorted(tested.items())) or "none"],
     ]
-    return (
-        f"# Dataset `{dataset.name}`\n\nWritten by `neuralpower collect-data`.\n\n"
-        + markdown(["", ""], about)
-        + "\n\n## Rows\n\n"
-        + markdown(
-            ["kind", "rows", "of the sweep", "of networks", "not ok", "dtypes", "runtime, us", "median spread"], rows
-        )
-        + "\n\nThe spread is the distance between the quartiles of a row's rounds. Rows that are not `ok` (noisy, oom, error, "
-        "crashed, timeout) enter no fit.\n\nKnown gaps: forward passes alone; one machine, whose speed other tenants change; "
-        "layers larger than the preset's bounds.\n"
-    )
+
+
+def _row(kind: str, table: pd.DataFrame) -> list[str]:
+    status = table["status"].fillna("ok") if "status" in table else table["runtime_s"].map(lambda _: "ok")
+    ok = table[status == "ok"]
+    spread = (ok["runtime_q75_s"] / ok["runtime_q25_s"] - 1).median() if "runtime_q75_s" in ok else float("nan")
+    swept = int((ok["source"] == "sweep").sum()) if "source" in ok else 0
+    failed = status[status != "ok"].value_counts()
+    shown = f"{ok['runtime_s'].min() * 1e6:.3g} to {ok['runtime_s'].max() * 1e6:.3g}" if len(ok) else "-"
+    return [
+        f"`{kind}`",
+        str(len(ok)),
+        str(swept),
+        str(len(ok) - swept),
+        ", ".join(sorted(set(ok["dtype"]))) if "dtype" in ok else "float32",
+        shown,
+        f"{spread:.1%}" if np.isfinite(spread) else "-",
+        str(int(ok["power_w"].notna().sum())) if "power_w" in ok else "0",
+        ", ".join(f"{count} {name}" for name, count in failed.items()) or "-",
+    ]
+
+
+def _noise_floor(kind: str, table: pd.DataFrame) -> Iterator[list[str]]:
+    """Relative distances of second measurements from first ones, for runtime and power."""
+    if "replicate" not in table or "config_id" not in table:
+        return
+    ok = table[table["status"].eq("ok")] if "status" in table else table
+    for column, name in (("runtime_s", "runtime"), ("power_w", "power")):
+        if column not in ok:
+            continue
+        pairs = ok.assign(value=ok[column].astype(float), replicate=ok["replicate"].fillna(0).astype(int))
+        wide = pairs.pivot_table(index="config_id", columns="replicate", values="value", aggfunc="last")
+        if not {0, 1} <= set(wide.columns):
+            continue
+        apart = (wide[1] / wide[0] - 1).abs().dropna()
+        if len(apart):
+            yield [f"`{kind}`", name, str(len(apart)), f"{apart.median():.1%}", f"{apart.quantile(0.9):.1%}"]
+
+
+def _power(dataset: Dataset) -> str:
+    sources: set[str] = set()
+    for table in dataset.tables.values():
+        if "power_source" in table:
+            sources |= set(table["power_source"].dropna()) - {"none"}
+    return ", ".join(sorted(sources)) or f"none: {dataset.meta.get('power_reason', 'see the columns')}"
+
+
+def _gaps(dataset: Dataset) -> Iterator[str]:
+    """What a predictor cannot learn from it."""
+    tables = dataset.tables
+    phases = sorted({str(phase) for table in tables.values() if "phase" in table for phase in table["phase"].dropna()})
+    yield f"Phases: {', '.join(phases) or 'forward'} alone; layers larger than the preset's bounds are missing."
+    if (dataset.meta.get("hardware") or {}).get("virtual"):
+        yield "A virtual machine, whose speed other tenants change."
+    if missing := sorted(set(KINDS) - set(tables)):
+        yield f"Kinds without a row: {', '.join(missing)}."
+    reasons: Counter[str] = Counter()
+    for table in tables.values():
+        if {"power_w", "power_reason"} <= set(table):
+            reasons.update(table.loc[table["power_w"].isna(), "power_reason"].dropna())
+    if reasons:
+        yield f"Rows without power: {', '.join(f'{count} ({reason})' for reason, count in reasons.most_common())}."
 
 
 def predictor_card(predictor: Predictor) -> str:
@@ -131,6 +193,7 @@ def predictor_card(predictor: Predictor) -> str:
                     f"{data.get('rejected')} left out",
                 ],
                 *source,
+                *_provenance(data),
                 ["kinds", ", ".join(predictor.kinds)],
                 [
                     "knows",
@@ -145,6 +208,20 @@ def predictor_card(predictor: Predictor) -> str:
         + markdown(header, rows)
         + "\n"
     )
+
+
+def _provenance(data: Mapping[str, Any]) -> list[list[str]]:
+    """Software, protocol and meter of the last session of what it was learnt from, as far as they are known."""
+    sessions: Sequence[Mapping[str, Any]] = data.get("sessions") or [{}]
+    last = sessions[-1]
+    rows = []
+    if "torch" in last:
+        rows.append(["software", f"torch {last['torch']}, python {last.get('python', '?')}"])
+    if "protocol_version" in last:
+        rows.append(["protocol", f"version {last['protocol_version']}"])
+    if tested := last.get("self_test"):
+        rows.append(["meter's self-test", ", ".join(f"{name} {value}" for name, value in sorted(tested.items()))])
+    return rows
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

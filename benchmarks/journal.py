@@ -1,0 +1,161 @@
+"""What it costs to keep measurements, and to get a million of them back for training. Prints one table.
+
+python -m benchmarks.journal [FOLDER]        the disk that FOLDER is on; /tmp by default
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from neuralpower.collect.keys import device_key
+from neuralpower.collect.plan import draw
+from neuralpower.dataset import seal, write_meta
+from neuralpower.journal import Journal
+from neuralpower.layers import KINDS, columns_of
+
+ROWS = 1_000_000
+SHARES = {"linear": 0.3, "conv2d": 0.3, "matmul": 0.2, "elementwise": 0.2}
+DRAWN = 3000  # layers of a kind, whose columns are repeated with other times
+GPU_S, BATCH_S, BATCH = 0.18, 3.0, 60  # of one configuration; of a batch on a CPU
+LOAD = """
+import json, resource, sys, time
+from neuralpower.dataset import read_dataset
+start = time.perf_counter()
+data = read_dataset(sys.argv[1], samples=False)
+print(json.dumps([time.perf_counter() - start, len(data), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+SCREEN = """
+import json, resource, sys, time
+from neuralpower.dataset import read_dataset, screen
+start = time.perf_counter()
+data = read_dataset(sys.argv[1], samples=False)
+rows = sum(len(screen(kind, table, data.sentinel_s)) for kind, table in data.tables.items())
+print(json.dumps([time.perf_counter() - start, rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+
+
+def result(number: int, samples: int = 9) -> dict[str, object]:
+    """A record as a collection writes it, of some 1.2 kB."""
+    layer = next(iter(draw(KINDS["linear"], 1, number)))
+    about = {"config_id": f"{number:016x}", "device_key": "d" * 12, "software_key": "s" * 12, "session_id": "0" * 12}
+    times = [1e-5 * (1 + i / 7) for i in range(samples)]
+    columns = {f"column_{i}": 1.234567e-5 * i for i in range(18)}
+    row = {**layer.to_row(), **about, **columns, "runtime_s": 1e-5, "samples_s": times, "status": "ok", "replicate": 0}
+    return {"type": "result", "kind": "linear", "row": row}
+
+
+def append_s(folder: Path, together: int, every_s: float, measurements: int = 600) -> float:
+    """Seconds in `append` per measurement, fsync and `start` included, of batches that come at a pace."""
+    now, spent = 0.0, 0.0
+    records = [result(number) for number in range(20)]
+    with Journal(folder, clock=lambda: now) as journal:
+        for number in range(measurements // together):
+            some = [records[(number + i) % 20] for i in range(together)]
+            begun = time.perf_counter()
+            journal.append({"type": "start", "tier": "runtime", "tasks": [["c" * 16, 0]] * together}, sync=False)
+            journal.append(*some)
+            spent += time.perf_counter() - begun
+            now += every_s
+    return spent / measurements
+
+
+def fsync_s(folder: Path) -> float:
+    """Median time of an append that is forced to the disk at once (s)."""
+    times = []
+    with Journal(folder) as journal:
+        journal.sync_s = 0.0
+        for number in range(200):
+            begun = time.perf_counter()
+            journal.append(result(number % 20))
+            times.append(time.perf_counter() - begun)
+    return statistics.median(times)
+
+
+def generated(folder: Path) -> Path:
+    """A sealed dataset of a million rows, with every column that a collection writes."""
+    generator = np.random.default_rng(0)
+    folder.mkdir()
+    write_meta(folder, {"device": "generated", "hardware": {"type": "cpu", "cores": 2}})
+    for kind, share in SHARES.items():
+        count = int(ROWS * share)
+        layers = list(draw(KINDS[kind], DRAWN, 0))
+        index = np.arange(count) % len(layers)
+        columns = columns_of(KINDS[kind], layers)
+        table: dict[str, Any] = {}
+        for name in KINDS[kind].field_names():
+            values = np.asarray(getattr(columns, name))
+            table[name] = (values if values.dtype == object else values.astype(type(getattr(layers[0], name))))[index]
+        runtime = np.exp(generator.normal(-9, 2, count))
+        table |= {
+            name: runtime * (1 + i / 10) for i, name in enumerate(("runtime_s", "runtime_median_s", "first_call_s"))
+        }
+        table |= {f"runtime_{name}_s": runtime for name in ("q25", "q75", "min")}
+        table |= {
+            name: generator.random(count, dtype=np.float32)
+            for name in ("sentinel_s", "sentinel_slowdown", "steal", "wall_s")
+        }
+        table |= {name: np.full(count, np.nan) for name in ("power_w", "energy_j")}
+        table |= {"n": np.full(count, 9), "replicate": np.zeros(count, dtype=int), "attempt": np.ones(count, dtype=int)}
+        table |= {"config_id": [f"{kind[:4]}{number:012x}" for number in range(count)]}
+        words = {"status": "ok", "source": "sweep", "session_id": "0" * 12, "software_key": "s" * 12}
+        words |= {"device_key": device_key({"name": "generated"}), "power_source": "none", "power_reason": "no meter"}
+        table |= {name: np.full(count, word) for name, word in words.items()}
+        frame = pd.DataFrame(table)
+        frame["samples_s"] = list((runtime[:, None] * np.linspace(1, 1.2, 9)).astype(np.float32))
+        frame.to_parquet(folder / f"{kind}.parquet", index=False, compression="zstd")
+    return folder
+
+
+def in_process(program: str, folder: Path) -> tuple[float, int, float]:
+    """(seconds, rows, bytes at most) of a program in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", program, str(folder)], check=True, capture_output=True, text=True)
+    took, rows, memory = json.loads(done.stdout)
+    return took, rows, memory
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds."""
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as name:
+        place = Path(name)
+        gpu = append_s(place / "gpu", 1, GPU_S)
+        cpu = append_s(place / "cpu", BATCH, BATCH_S)
+        rows = [
+            ("one append, forced to the disk at once", f"{fsync_s(place / 'alone') * 1e3:.2f} ms", ""),
+            (f"journal per measurement, one each {GPU_S} s", f"{gpu * 1e3:.2f} ms", "1 ms"),
+            (f"journal per measurement, {BATCH} each {BATCH_S:g} s", f"{cpu * 1e3:.2f} ms", "1 ms"),
+        ]
+        folder = generated(place / "million")
+        took, count, memory = in_process(LOAD, folder)
+        rows.append((f"read_dataset, {count:,} rows", f"{took:.1f} s", "10 s"))
+        rows.append(("... memory of the process", f"{memory / 1e9:.2f} GB", "2 GB"))
+        took, count, memory = in_process(SCREEN, folder)
+        rows.append((f"... read and screened, {count:,} rows", f"{took:.1f} s", ""))
+        rows.append(("... memory of the process", f"{memory / 1e9:.2f} GB", ""))
+        (place / "cpu" / "dataset.json").write_text('{"schema": 1, "device": "x"}')
+        rows.append(("sealing 600 rows", f"{timed(lambda: seal(place / 'cpu')):.2f} s", ""))
+    width = max(len(row[0]) for row in rows)
+    print(f"{'what':{width}}  {'took':>8}  {'bound':>8}")
+    for what, value, bound in rows:
+        print(f"{what:{width}}  {value:>8}  {bound:>8}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""One run of a collection: what an earlier one left, what is measured in the time there is, and what is written of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from neuralpower.collect.keys import PROTOCOL_VERSION, device_key, software_key
+from neuralpower.collect.presets import preset_named
+from neuralpower.collect.recover import ROUNDS, Executor
+from neuralpower.collect.request import Progress, Request
+from neuralpower.collect.resume import Unfinished, row_key
+from neuralpower.collect.schedule import (
+    POWER,
+    RUNTIME,
+    Batch,
+    Costs,
+    Schedule,
+    Task,
+    batched,
+    estimate,
+    make_schedule,
+    margin_s,
+)
+from neuralpower.dataset import kept_rows
+from neuralpower.devices.host import software
+from neuralpower.journal import Journal
+
+ATTEMPTS = 3  # of a noisy configuration
+ENDED = "the collection ended twice while this was measured alone"
+NOT_MEASURED = "not measured"  # the power_reason of a row whose turn has not come
+METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which a meter is not asked again
+NO_POWER: Mapping[str, Any] = {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": None}
+
+
+class Collection:
+    """One run: what is done, what is left, and how long it takes."""
+
+    def __init__(
+        self,
+        request: Request,
+        journal: Journal,
+        executor: Executor,
+        opened: Mapping[str, Any],
+        plan: Sequence[dict[str, Any]],
+        unfinished: Unfinished,
+        earlier: Sequence[Mapping[str, Any]],
+        show: Callable[[Progress], None],
+        clock: Callable[[], float],
+        started: float,
+    ) -> None:
+        self.request, self.journal, self.executor = request, journal, executor
+        self.opened, self.unfinished = opened, unfinished
+        self.show, self.clock, self.started = show, clock, started
+        self.session = uuid.uuid4().hex[:12]
+        self.rows: dict[tuple[str, int], dict[str, Any]] = {}  # that may get their power measured
+        self.owed_s = 0.0  # put aside for what is to be measured again
+        self.begun = self.meter_lost = False
+        hardware = self.opened["hardware"]
+        self.stamp = {
+            "session_id": self.session,
+            "device_key": device_key(hardware),
+            "software_key": software_key(hardware, self.opened["versions"]),
+            "protocol_version": PROTOCOL_VERSION,
+        }
+        self.costs = Costs.planned_for(hardware.get("type", ""))
+        power = preset_named(request.preset).power if self.opened["power_reason"] is None else 0
+        if starts := [s["start_s"] for s in earlier if s.get("start_s")]:
+            self.costs.start_s = starts[-1]
+        schedule = make_schedule(plan, power, request.shard, request.replicates)
+        self.todo = self._without_finished(schedule)
+        count, left = (len(s.runtime) + len(s.runtime_again) for s in (schedule, self.todo))
+        outlook = estimate(self.todo.tasks, self.costs, request.budget_s, executor.lanes)
+        self.progress = Progress(count, count - left, outlook, budget_s=request.budget_s)
+
+    def _without_finished(self, schedule: Schedule) -> Schedule:
+        """What the folder has no verdict on; learns how long things take from what it has."""
+        tasks = {(task.tier, task.key): task for task in schedule.tasks}
+        timed: set[tuple[str, int]] = set()
+        metered: set[tuple[str, int]] = set()
+        columns = ("config_id", "replicate", "status", "power_w", "power_reason", "wall_s", "power_wall_s")
+        for _, row in kept_rows(self.request.folder, columns):
+            key = row_key(row)
+            for tier, seen, seconds in ((RUNTIME, timed, "wall_s"), (POWER, metered, "power_wall_s")):
+                if (tier == RUNTIME or _power_settled(row)) and key not in seen:
+                    seen.add(key)
+                    if row.get(seconds) and row.get("status") == "ok" and (tier, key) in tasks:
+                        self.costs.add([tasks[tier, key]], row[seconds])
+        power = {key for tier, key in tasks if tier == POWER}
+        self.pending = power - metered
+        waiting = {name for name, _ in self.pending & timed}
+        for _, row in kept_rows(self.request.folder, ids=waiting) if waiting else ():
+            self._remember(row)
+        return Schedule(
+            [task for task in schedule.runtime if task.key not in timed],
+            [task for task in schedule.power if task.key not in metered],
+            [task for task in schedule.runtime_again if task.key not in timed],
+            [task for task in schedule.power_again if task.key not in metered],
+        )
+
+    def _remember(self, row: dict[str, Any]) -> None:
+        """Keep a row whose power is still to be measured."""
+        if row_key(row) in self.pending and row.get("status") == "ok":
+            self.rows[row_key(row)] = row
+
+    def begin(self, self_test: dict[str, Any]) -> None:
+        """Write who measures."""
+        self.costs.start_s = self.clock() - self.started
+        self.journal.append(
+            {
+                "type": "session",
+                **self.stamp,
+                "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "rounds": ROUNDS,
+                "threads": self.opened["hardware"].get("cores"),
+                "flush_denormals": True,
+                "shard": list(self.request.shard),
+                "start_s": self.costs.start_s,
+                "power": self.request.power,
+                "power_reason": self.opened["power_reason"],
+                "self_test": self_test,
+                **self.request.plan_key(),
+                **software(self.opened["versions"]),
+            }
+        )
+        self._tell()
+
+    def run(self) -> None:
+        """All that fits into the budget; one batch in any case: the same command, given often enough, comes to an end."""
+        self._keep_all([(task, {"status": "crashed", "error_msg": ENDED}, 0.0) for task in self._culprits()])
+        again, power_again = self.todo.runtime_again, self.todo.power_again
+        self._runtimes(self.todo.runtime)
+        self._powers(self._affordable(again, power_again))
+        self._runtimes(again, fresh=True)
+        waiting = {name for name, replicate in self.rows if not replicate}  # for power that there was no time for
+        self._powers([task for task in power_again if task.key[0] not in waiting])
+
+    def _affordable(self, again: Sequence[Task], power_again: Sequence[Task]) -> Iterator[Task]:
+        """Tasks of power; time is put aside for what is to be measured again, of power as much as has been begun."""
+        twice = {task.key[0]: task for task in power_again}
+        first = [task for task in self.todo.power if task.key in self.rows]
+        waiting = {task.key[0] for task in first}
+        begun = [task for name, task in twice.items() if name not in waiting]
+        self.owed_s = self.costs.of([*again, *begun]) + self.costs.restart_s * bool(again or twice)
+        for task in first:
+            self.owed_s += self.costs.of([twice[task.key[0]]] if task.key[0] in twice else [])
+            yield task
+        self.owed_s = 0.0
+
+    def _powers(self, tasks: Iterable[Task]) -> None:
+        """Measure their power, where their runtime is known."""
+        for batch, results, seconds in self.executor.run(self._issued(tasks, 1, fresh=False)):
+            self._powered(batch.tasks[0], results[0], seconds)
+        self.owed_s = 0.0
+
+    def _culprits(self) -> list[Task]:
+        """What ended two collections is not measured a third time."""
+        culprits = self.unfinished.culprits
+        tasks = [*self.todo.runtime, *self.todo.runtime_again]
+        self.todo = dataclasses.replace(
+            self.todo,
+            runtime=[task for task in self.todo.runtime if task.key not in culprits],
+            runtime_again=[task for task in self.todo.runtime_again if task.key not in culprits],
+        )
+        return [task for task in tasks if task.key in culprits]
+
+    def _runtimes(self, tasks: Sequence[Task], fresh: bool = False) -> None:
+        """Time them; noisy ones are taken again at the end."""
+        for attempt in range(1, ATTEMPTS + 1):
+            again: list[Task] = []
+            for batch, results, seconds in self.executor.run(self._issued(tasks, attempt, fresh)):
+                if batch.fresh:  # its time is a process's start more than anything else
+                    self.costs.restart_s = seconds
+                    seconds = self.costs.of(batch.tasks)
+                elif all(result["status"] in ("ok", "noisy") for result in results):
+                    self.costs.add(batch.tasks, seconds)
+                finished = []
+                parts = self.costs.parts(batch.tasks, seconds)
+                for task, result, part in zip(batch.tasks, results, parts, strict=True):
+                    if result["status"] == "noisy" and attempt < ATTEMPTS:
+                        again.append(task)
+                    else:
+                        finished.append((task, {**result, "attempt": attempt}, part))
+                self._keep_all(finished)
+            tasks, fresh = again, False
+
+    def _issued(self, tasks: Iterable[Task], attempt: int, fresh: bool) -> Iterator[Batch]:
+        """Batches, each announced in the journal, as long as there is time."""
+        block = self.opened["block"]
+        for number, some in enumerate(batched(tasks, block, self.unfinished.suspects)):
+            anew = fresh and number < self.executor.lanes
+            need_s = self.costs.of(some) + self.owed_s + self.costs.restart_s * anew
+            if self.begun and self._left_s() < need_s:
+                return
+            if some[0].tier == POWER and (self.meter_lost or some[0].key not in self.rows):
+                continue
+            self.begun = True
+            names = [list(task.key) for task in some]
+            self.journal.append({"type": "start", "tier": some[0].tier, "attempt": attempt, "tasks": names}, sync=False)
+            yield Batch(tuple(some), self.costs.patience(some), anew)
+
+    def _left_s(self) -> float:
+        budget_s = self.request.budget_s
+        return budget_s - margin_s(budget_s) - (self.clock() - self.started)
+
+    def _keep_all(self, finished: Sequence[tuple[Task, dict[str, Any], float]]) -> None:
+        records = []
+        for task, result, seconds in finished:
+            reason = self.opened["power_reason"] or NOT_MEASURED
+            row = {
+                **task.item["row"],
+                "source": task.item["source"],
+                "config_id": task.item["config_id"],
+                **self.stamp,
+                "replicate": task.replicate,
+                **NO_POWER,
+                "power_reason": reason,
+                "wall_s": seconds,
+                **result,
+            }
+            records.append({"type": "result", "kind": task.item["kind"], "row": row})
+            self._remember(row)
+            self.progress.failed += result["status"] != "ok"
+        if not records:
+            return
+        self.journal.append(*records)
+        self.progress.measured += len(records)
+        self.progress.done += len(records)
+        self._tell()
+
+    def _powered(self, task: Task, result: dict[str, Any], seconds: float) -> None:
+        """Write the task's row again, with its power; its runtime stands, whatever became of that."""
+        row = self.rows.pop(task.key)
+        columns = {name: value for name, value in result.items() if name not in ("status", "error_class", "error_msg")}
+        if "status" in result:  # the process ended, or the call failed
+            columns = {"power_reason": result["status"]}
+        else:
+            self.costs.add([task], seconds)
+        if row.get("flags") and "flags" in columns:
+            columns["flags"] = [*row["flags"], *columns["flags"]]
+        known = {name: value for name, value in row.items() if value is not None}
+        how = {"power_session_id": self.session, "power_wall_s": seconds}
+        row = {**self.stamp, **known, **NO_POWER, **columns, **how}
+        self.journal.append({"type": "result", "kind": task.item["kind"], "row": row})
+        self.progress.powered += row["power_w"] is not None
+        if columns.get("power_reason") in METER_LOST and not self.meter_lost:
+            self.meter_lost = True
+            self.journal.append({"type": "event", "event": "meter_lost", "config_id": task.key[0]})
+        self._tell()
+
+    def _tell(self) -> None:
+        self.progress.spent_s = self.clock() - self.started
+        self.show(self.progress)
+
+
+def _power_settled(row: Mapping[str, Any]) -> bool:
+    """Whether a row's power needs no (further) turn: it is known, was tried, or would be that of a call that fails."""
+    tried = row.get("power_wall_s") is not None and row.get("power_reason") not in METER_LOST
+    return row.get("power_w") is not None or tried or row.get("status") != "ok"

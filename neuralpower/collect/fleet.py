@@ -1,0 +1,196 @@
+"""A fleet: the devices of an existing Ray cluster measure one collection, and the driver keeps its journal.
+
+A node offers its devices as a custom resource, one unit each, and has neuralpower installed:
+
+    ray start --address HEAD:6379 --resources '{"neuralpower": 1}'
+    neuralpower collect-data --executor ray --address HEAD:6379
+
+Each unit becomes a lane: an actor that holds the unit, the host's lock and a measuring process, and gets one batch at a
+time. What a lost node was measuring is measured elsewhere; only what has come back is in the journal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from neuralpower.collect.keys import device_key, software_key
+from neuralpower.collect.process import DeviceLost, Worker
+from neuralpower.collect.recover import Local, Results
+from neuralpower.collect.schedule import Batch
+from neuralpower.devices.host import read_cpu
+from neuralpower.errors import DeviceError, InputError, NeuralPowerError
+
+RESOURCE = "neuralpower"
+CONNECT_S = 5.0
+
+
+class Lane:
+    """One device of the cluster, in an actor of its node; raises DeviceError where another collection measures on the host."""
+
+    def __init__(self, command: Callable[[], list[str]], accelerator: bool) -> None:
+        device = os.environ.get("CUDA_VISIBLE_DEVICES", "") if accelerator else "cpu"
+        self.lock = os.open(Path(tempfile.gettempdir()) / f"neuralpower-{device}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DeviceError(
+                f"host {socket.gethostname()}: another collection is measuring on its device; wait for it, or take the "
+                "host out of the cluster"
+            ) from None
+        self.local = Local(Worker(read_cpu().cores, command()))
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """As an executor's."""
+        return self.local.ask(request)
+
+    def measure(self, batch: Batch) -> tuple[Results, float]:
+        """The batch's results, and the seconds that they took."""
+        ((_, results, seconds),) = self.local.run([batch])
+        return results, seconds
+
+    def stop(self) -> None:
+        """End the measuring process."""
+        self.local.close()
+
+
+class Fleet:
+    """All devices that a Ray cluster offers; they are of one model, with the same software."""
+
+    def __init__(self, address: str | None, command: Callable[[], list[str]], accelerator: bool = False) -> None:
+        self.address, self.command, self.accelerator = address, command, accelerator
+        self._lanes: list[Any] = []
+        self._connected = False
+
+    @property
+    def lanes(self) -> int:
+        """Devices that answer."""
+        return len(self._lanes)
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The first device's answer; connects to the cluster where that has not been done."""
+        if not self._connected:
+            self._connect()
+        return dict(self._got(self._lanes[0].ask.remote(request)))
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
+        """Batches as they are done, one at a time per device; raises DeviceLost when no device is left."""
+        import ray
+
+        source, lost = iter(batches), deque[Batch]()
+        free, busy = list(self._lanes), dict[Any, tuple[Any, Batch]]()
+        while True:
+            while free and (batch := lost.popleft() if lost else next(source, None)) is not None:
+                lane = free.pop()
+                busy[lane.measure.remote(batch)] = lane, batch
+            if not busy:
+                if lost:
+                    raise DeviceLost(
+                        f"Ray cluster {self.address}: all of its devices are lost; start nodes, then go on"
+                    )
+                return
+            (done, *_), _ = ray.wait(list(busy))
+            lane, batch = busy.pop(done)
+            try:
+                results, seconds = self._got(done)
+            except DeviceLost:
+                self._lanes.remove(lane)
+                lost.append(batch)
+                continue
+            free.append(lane)
+            yield batch, results, seconds
+
+    def close(self) -> None:
+        """End the measuring processes, give the devices back, and leave the cluster as it was found."""
+        if not self._connected:
+            return
+        import ray
+
+        ray.wait(
+            [lane.stop.remote() for lane in self._lanes] or [ray.put(None)], num_returns=max(self.lanes, 1), timeout=5
+        )
+        self._connected, self._lanes = False, []
+        ray.shutdown()
+
+    def _connect(self) -> None:
+        """Join the cluster and take every device that it offers; raises InputError, DeviceError."""
+        ray = _ray()
+        _reachable(self.address)
+        try:
+            ray.init(address=self.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
+        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+            raise _no_cluster(self.address, str(error)) from None
+        self._connected = True
+        count = int(ray.available_resources().get(RESOURCE, 0))
+        if not count:
+            offered = int(ray.cluster_resources().get(RESOURCE, 0))
+            raise InputError(
+                f"Ray cluster {self.address}: {offered} devices are offered and 0 are free; start a node with "
+                f"ray start --resources '{{\"{RESOURCE}\": 1}}'"
+            )
+        actor = ray.remote(Lane).options(resources={RESOURCE: 1}, num_cpus=0, num_gpus=int(self.accelerator))
+        self._lanes = [actor.remote(self.command, self.accelerator) for _ in range(count)]
+        abouts = [self._got(lane.ask.remote({"do": "open"})) for lane in self._lanes]
+        found = {
+            (device_key(about["hardware"]), software_key(about["hardware"], about["versions"])): about["hardware"][
+                "name"
+            ]
+            for about in abouts
+        }
+        if len(found) > 1:
+            raise InputError(
+                f"Ray cluster {self.address}: its devices or their software differ ({', '.join(found.values())}); offer the "
+                f"resource {RESOURCE} on nodes of one kind"
+            )
+
+    def _got(self, reference: Any) -> Any:
+        """What an actor answered; raises what it raised, and DeviceLost where it is gone."""
+        import ray
+
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            raise (cause if isinstance(cause, NeuralPowerError) else DeviceError(str(cause))) from None
+        except ray.exceptions.RayActorError as error:
+            raise DeviceLost(_told(str(error))) from None
+
+
+def _told(text: str) -> str:
+    """The sentence of ours that a foreign traceback ends in, or its first line."""
+    lines = [line for line in text.splitlines() if "DeviceError: " in line]
+    return lines[-1].partition("DeviceError: ")[2] if lines else text.partition("\n")[0]
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
+    return ray
+
+
+def _reachable(address: str | None) -> None:
+    """Raise InputError unless something listens at HOST:PORT; Ray itself would try for a minute."""
+    if address is None:
+        raise InputError("executor ray: no cluster is named; add --address auto, or --address HOST:6379")
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise _no_cluster(address, str(error)) from None
+
+
+def _no_cluster(address: str | None, why: str) -> InputError:
+    return InputError(
+        f"address {address!r}: no Ray cluster answers ({why.partition(chr(10))[0]}); start one with ray start --head, "
+        "or leave out --executor ray"
+    )

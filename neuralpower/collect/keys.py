@@ -1,0 +1,45 @@
+"""What makes two measurements the same: configuration, device, software, protocol and replicate; needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from neuralpower import __version__
+
+PROTOCOL_VERSION = 1
+LIBRARIES = ("torch", "transformers", "numpy", "scikit-learn")
+MEASURED = ("torch", "cuda", "driver")  # software that decides how long a call takes
+
+
+def versions() -> dict[str, str]:
+    """Of neuralpower and of the libraries that are installed here."""
+    found = {"neuralpower": __version__}
+    for library in LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def device_key(hardware: Mapping[str, Any]) -> str:
+    """The same for all devices of one model and size."""
+    return _key({name: hardware.get(name) for name in ("type", "name", "cores")})
+
+
+def software_key(hardware: Mapping[str, Any], libraries: Mapping[str, Any]) -> str:
+    """The same where torch and what drives the device are the same."""
+    return _key({name: libraries.get(name, hardware.get(name)) for name in MEASURED})
+
+
+def share(config_id: str, purpose: str) -> float:
+    """A number in [0, 1) that depends on the configuration's name alone, another one for each purpose."""
+    return int.from_bytes(hashlib.sha256(f"{purpose} {config_id}".encode()).digest()[:6], "big") / 2**48
+
+
+def _key(about: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]

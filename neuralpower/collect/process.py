@@ -1,0 +1,128 @@
+"""The measuring process as its owner sees it: ask, wait for an answer so long, end it for good."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from neuralpower.devices.host import worker_environment
+from neuralpower.errors import DeviceError, InputError
+
+START_S = 120.0  # that a process may take to import torch and open the device
+TERM_S, KILL_S = 2.0, 10.0  # from a polite end to a hard one, and from that to giving up
+
+
+def command(device: str = "cpu", power: str = "auto") -> list[str]:
+    """What starts a measuring process for a device and its meter."""
+    return [sys.executable, "-m", "neuralpower.collect.worker", "--device", device, "--power", power]
+
+
+class Ended(Exception):  # noqa: N818  # what happened, not yet a fault
+    """The process gave no answer; `status` is crashed or timeout."""
+
+    def __init__(self, status: str) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class DeviceLost(DeviceError):  # noqa: N818  # an event, also by name
+    """The device has stopped answering; what was not measured is left for another time."""
+
+
+class Worker:
+    """The measuring process, started again where it died."""
+
+    def __init__(self, threads: int, command: Sequence[str], term_s: float = TERM_S, kill_s: float = KILL_S) -> None:
+        self.threads = threads
+        self.command = list(command)
+        self.term_s, self.kill_s = term_s, kill_s
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, request: dict[str, Any], patience_s: float | None = None) -> dict[str, Any]:
+        """The worker's answer; the process is ended where it gives none.
+
+        Raises:
+            Ended: it died, or gave no answer in time.
+            InputError, DeviceError: what it has to say to the user.
+        """
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+            if "items" in request:  # opening the device has a time of its own
+                self._exchange({"do": "open"}, START_S)
+        return self._exchange(request, patience_s)
+
+    def _exchange(self, request: dict[str, Any], patience_s: float | None) -> dict[str, Any]:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise DeviceError("the measuring process has no pipes; this is a fault of neuralpower")
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            self.stop()
+            raise Ended("crashed") from None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if not selector.select(patience_s):
+                self.stop()
+                raise Ended("timeout")
+        line = process.stdout.readline()
+        if not line.endswith("\n"):  # it died, maybe in the middle of its answer
+            self.stop()
+            raise Ended("crashed")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise (DeviceError if answer.get("exit_code") == DeviceError.exit_code else InputError)(answer["error"])
+        return dict(answer)
+
+    def _start(self) -> None:
+        self.stop()
+        self._process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=worker_environment(self.threads),
+            start_new_session=True,  # Ctrl-C is for the supervisor, which ends the worker itself
+        )
+
+    def stop(self) -> None:
+        """End the process and all that it started: TERM, after `term_s` KILL; raises DeviceLost if it outlives that."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            for number, patience_s in ((signal.SIGTERM, self.term_s), (signal.SIGKILL, self.kill_s)):
+                if _ended(process, number, patience_s):
+                    return
+            raise DeviceLost(
+                f"the measuring process {process.pid} cannot be ended, the device hangs in it; reset the device, "
+                "and give the same command again"
+            )
+        finally:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    _closed(pipe)
+
+
+def _ended(process: subprocess.Popen[str], number: signal.Signals, patience_s: float) -> bool:
+    """Whether the process is reaped within so many seconds of the signal to its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _closed(pipe: Any) -> None:
+    with contextlib.suppress(BrokenPipeError):  # what it did not read
+        pipe.close()

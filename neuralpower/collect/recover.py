@@ -1,0 +1,103 @@
+"""Results of a batch, whatever it does to the process that measures it.
+
+A process that dies or hangs takes its batch with it: the batch is then measured one by one, and what ends the process alone
+is the culprit. What ran out of memory, or left the device unusable, is tried once more, alone, in a fresh process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from neuralpower.collect.process import DeviceLost, Ended, Worker
+from neuralpower.collect.schedule import Batch, Task
+from neuralpower.errors import DeviceError
+
+Results = list[dict[str, Any]]  # in the order of the batch's tasks
+ROUNDS = 9
+SUSPECT = ("oom", "poisoned")  # after which a process is not trusted
+TRIED_TWICE = (*SUSPECT, "crashed")
+
+
+class Executor(Protocol):
+    """Where measuring processes run."""
+
+    @property
+    def lanes(self) -> int:
+        """Batches that are measured at the same time."""
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One process's answer to a request that measures nothing; raises DeviceError where there is none."""
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
+        """Batches as they are done, their results, and the seconds that each took; raises DeviceLost."""
+
+    def close(self) -> None:
+        """End the processes."""
+
+
+class Local:
+    """One measuring process on this machine."""
+
+    lanes = 1
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """As in the protocol."""
+        try:
+            return self.worker.ask(request)
+        except Ended:
+            raise DeviceError(
+                f"the measuring process died at {request['do']!r}; run `neuralpower devices` to see what works here"
+            ) from None
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
+        """As in the protocol, one after the other."""
+        for batch in batches:
+            start = time.monotonic()
+            results = self.measure(batch)
+            yield batch, results, time.monotonic() - start
+
+    def close(self) -> None:
+        """As in the protocol."""
+        self.worker.stop()
+
+    def measure(self, batch: Batch) -> Results:
+        """A result with a `status`, or the columns of power, per task; raises DeviceLost."""
+        if batch.fresh:
+            self.worker.stop()
+        alone = len(batch.tasks) == 1
+        again = TRIED_TWICE if alone else (*TRIED_TWICE, "timeout")
+        results = [
+            self._once(batch, (task,))[0] if result.get("status") in again else result
+            for task, result in zip(batch.tasks, self._once(batch, batch.tasks), strict=True)
+        ]
+        if any(result.get("status") in ("crashed", "timeout") for result in results):
+            self._probe(batch.patience_s)
+        return [{**result, "status": "crashed"} if result.get("status") == "poisoned" else result for result in results]
+
+    def _once(self, batch: Batch, tasks: tuple[Task, ...]) -> Results:
+        """The answer for some of a batch's tasks, or for each of them how the process ended."""
+        request = {"do": batch.tier, "items": [task.item for task in tasks], "rounds": ROUNDS}
+        try:
+            answer = self.worker.ask(request, batch.patience_s)
+        except Ended as end:
+            return [{"config_id": task.item["config_id"], "status": end.status} for task in tasks]
+        if answer.get("lost"):
+            raise DeviceLost("the device has stopped answering; look at it, then give the same command again")
+        results: Results = answer["results"]
+        if any(result.get("status") in SUSPECT for result in results):
+            self.worker.stop()
+        return results
+
+    def _probe(self, patience_s: float) -> None:
+        """See whether the device works in a fresh process; raises DeviceLost."""
+        try:
+            self.worker.ask({"do": "open"}, patience_s)
+        except Ended as end:
+            raise DeviceLost(
+                f"no measuring process starts any more ({end.status}); run `neuralpower devices` to see what works here"
+            ) from None

@@ -1,0 +1,112 @@
+"""What an earlier run of a collection left behind: whose dataset it is, its plan, its sessions, what it died of."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neuralpower import __version__
+from neuralpower.collect.keys import PROTOCOL_VERSION, software_key
+from neuralpower.collect.recover import Executor
+from neuralpower.collect.schedule import RUNTIME
+from neuralpower.dataset import read_meta, replace_file, write_meta
+from neuralpower.errors import DatasetError
+
+UNFINISHED = 2  # starts without a result that make a configuration a suspect, and alone the culprit
+
+
+def row_key(row: Mapping[str, Any]) -> tuple[str, int]:
+    """What a row is known by inside one dataset."""
+    return row["config_id"], int(row.get("replicate") or 0)
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """Configurations whose measurement has ended whole collections: to be measured alone, and not any more."""
+
+    suspects: set[tuple[str, int]]
+    culprits: set[tuple[str, int]]
+
+
+def unfinished(records: Sequence[Mapping[str, Any]]) -> Unfinished:
+    """Starts without a result, in a journal; those that a stop interrupted do not count."""
+    open_: set[tuple[str, int]] = set()
+    ended: Counter[tuple[str, int]] = Counter()
+    ended_alone: Counter[tuple[str, int]] = Counter()
+    for record in records:
+        if record["type"] == "result":
+            open_.discard(row_key(record["row"]))
+        elif record["type"] == "event" and record["event"] != "meter_lost":
+            open_.clear()
+        elif record["type"] == "session":
+            ended.update(open_)
+            ended_alone.update(open_ if len(open_) == 1 else ())
+            open_ = set()
+        elif record["type"] == "start" and record["tier"] == RUNTIME:
+            open_ |= {(name, replicate) for name, replicate in record["tasks"]}
+    ended.update(open_)
+    ended_alone.update(open_ if len(open_) == 1 else ())
+    return Unfinished(
+        {key for key, count in ended.items() if count >= UNFINISHED},
+        {key for key, count in ended_alone.items() if count >= UNFINISHED},
+    )
+
+
+def sessions(meta: dict[str, Any], records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sessions that are described already, then those of the journal, each once."""
+    fresh = ({k: v for k, v in record.items() if k != "type"} for record in records if record["type"] == "session")
+    everything = (*meta.get("sessions", []), *fresh)
+    return list({str(session.get("session_id", session)): session for session in everything}.values())
+
+
+def description(folder: Path, opened: Mapping[str, Any], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What `dataset.json` says, new or as it stands; raises DatasetError for another device's, protocol's or software's."""
+    hardware, libraries = opened["hardware"], opened["versions"]
+    if not (folder / "dataset.json").exists():
+        meta = {
+            "device": hardware["name"],
+            "hardware": hardware,
+            "protocol_version": PROTOCOL_VERSION,
+            "power_reason": opened["power_reason"],
+        }
+        write_meta(folder, meta)
+        return meta
+    meta = read_meta(folder)
+    kept = meta.get("hardware") or {}
+    if meta["device"] != hardware["name"] or kept.get("cores") != hardware.get("cores"):
+        raise DatasetError(
+            f"{folder}: holds measurements of {meta['device']!r} with {kept.get('cores')} cores, this is "
+            f"{hardware['name']!r} with {hardware.get('cores')}; choose another --out"
+        )
+    for session in (meta, *sessions(meta, records)[-1:]):
+        protocol = session.get("protocol_version", PROTOCOL_VERSION)
+        if protocol != PROTOCOL_VERSION:
+            raise DatasetError(
+                f"{folder}: was measured by protocol {protocol}, this is {PROTOCOL_VERSION}; choose another --out"
+            )
+        if "torch" in session and software_key(kept, session) != software_key(hardware, libraries):
+            raise DatasetError(
+                f"{folder}: was measured with torch {session['torch']} and the driver of that time, this is torch "
+                f"{libraries.get('torch')}; choose another --out"
+            )
+    return {name: value for name, value in meta.items() if name != "schema"}
+
+
+def planned(folder: Path, plan_key: Mapping[str, Any], executor: Executor) -> list[dict[str, Any]]:
+    """The plan, from the folder where an interrupted collection with the same settings left it."""
+    file = folder / "plan.json"
+    key = json.loads(json.dumps(plan_key))
+    if file.exists():
+        try:
+            kept = json.loads(file.read_text())
+        except ValueError:
+            kept = {}
+        if isinstance(kept, dict) and kept.get("key") == key and kept.get("version") == __version__:
+            return list(kept["plan"])
+    answer = executor.ask({"do": "plan", **key})
+    replace_file(file, json.dumps({"key": key, "version": __version__, "plan": answer["plan"]}))
+    return list(answer["plan"])

@@ -1,0 +1,181 @@
+"""The journal of a collection: checksummed lines in one file, written by one process.
+
+    crc32 {"schema":1,"seq":17,"type":"result",...}
+
+What `append` returned from outlives the process, however that ends; what is a second old outlives the machine, too: an
+fsync takes milliseconds on many disks, and is made once a second. A crash can tear the last line at most, and the next
+start moves it aside. A full disk can stop a collection, and costs nothing that was measured: a ballast file is freed then,
+which leaves room for the last records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from neuralpower.errors import DatasetError, DeviceError
+
+SCHEMA = 1
+BALLAST_BYTES = 2**18  # some two hundred results
+NAME = "journal.jsonl"
+
+
+class Journal:
+    """An append-only file of records.
+
+    One writer at a time: opening it twice raises DatasetError. A line that a crash tore is moved to `.torn`.
+    """
+
+    sync_s = 1.0  # between two calls of fsync
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.folder = folder
+        self.clock = clock
+        self._synced_s = -math.inf
+        self.path = folder / NAME
+        self.ballast = folder / ".ballast"
+
+    def __enter__(self) -> Journal:
+        """Create the folder, take the lock, repair the end of the file."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise DatasetError(f"{self.folder}: cannot be written ({error.strerror}); choose another --out") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise DatasetError(
+                f"{self.folder}: another collection is writing to it; wait for it, or choose another --out"
+            ) from None
+        try:
+            self._seq = self._repair()
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except DatasetError:
+            os.close(self._lock)
+            raise
+        except OSError as error:
+            os.close(self._lock)
+            raise DatasetError(f"{self.path}: cannot be written ({error.strerror}); choose another --out") from None
+        with contextlib.suppress(OSError):  # a disk without room for it will say so at the first record
+            self.ballast.write_bytes(bytes(BALLAST_BYTES))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file, remove it where it is empty, and give the lock back."""
+        if os.fstat(self._file).st_size:
+            os.fsync(self._file)
+        else:
+            self.path.unlink(missing_ok=True)
+        os.close(self._file)
+        self.ballast.unlink(missing_ok=True)
+        os.close(self._lock)
+
+    def _repair(self) -> int:
+        """Move lines that a crash or the disk damaged to `journal.torn`; each of the others stands by itself: their number."""
+        if not self.path.exists():
+            return 0
+        data = self.path.read_bytes()
+        good: list[bytes] = []
+        torn: list[bytes] = []
+        for line in data.splitlines():
+            (good if _checked(line) is not None else torn).append(line + b"\n")
+        _check_version(self.path, data)
+        kept = b"".join(good)
+        if kept != data:
+            with (self.folder / "journal.torn").open("ab") as file:
+                file.writelines(torn)
+            aside = self.folder / "journal.new"
+            with aside.open("wb") as file:
+                file.write(kept)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(self.path)
+        return len(good)
+
+    def append(self, *records: Mapping[str, Any], sync: bool = True) -> None:
+        """Write records; without `sync` they may wait for the next ones to be forced to the disk.
+
+        Raises:
+            DeviceError: the disk is full. The records may have found room where the ballast was; there is room for one more.
+        """
+        lines = b"".join(_line({"schema": SCHEMA, "seq": self._seq + i, **r}) for i, r in enumerate(records))
+        due = sync and self.clock() - self._synced_s >= self.sync_s
+        try:
+            self._write(lines, due)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.ballast.unlink(missing_ok=True)
+                self._write(lines, sync=True)
+            raise DeviceError(
+                f"{self.path}: a record could not be written ({error.strerror}); what was measured before is safe, "
+                "free some space and give the same command again"
+            ) from None
+        finally:
+            self._seq += len(records)
+
+    def _write(self, lines: bytes, sync: bool) -> None:
+        """All of the lines or none; raises OSError."""
+        size = os.fstat(self._file).st_size
+        rest = memoryview(lines)
+        try:
+            while rest:  # a full disk takes a part, and refuses the next
+                rest = rest[os.write(self._file, rest) :]
+            if sync:
+                os.fsync(self._file)
+                self._synced_s = self.clock()
+        except OSError:
+            os.ftruncate(self._file, size)
+            raise
+
+    def records(self) -> list[dict[str, Any]]:
+        """All records so far."""
+        return read_journal(self.folder)
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    text = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+    return b"%08x " % zlib.crc32(text) + text + b"\n"
+
+
+def _checked(line: bytes) -> dict[str, Any] | None:
+    checksum, _, text = line.rstrip(b"\n").partition(b" ")
+    try:
+        if int(checksum, 16) != zlib.crc32(text):
+            return None
+        record = json.loads(text)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _check_version(path: Path, data: bytes) -> None:
+    """Raise DatasetError unless the first whole line is of this version, damaged lines aside."""
+    first = next((record for line in data.splitlines() if (record := _checked(line)) is not None), None)
+    foreign = first is None and b"\n" in data
+    if foreign or (first is not None and first.get("schema", SCHEMA) != SCHEMA):
+        given = "no checksums" if first is None else f"schema {first['schema']}"
+        raise DatasetError(
+            f"{path}: is a journal of another version ({given}, this one writes {SCHEMA}); choose another --out, "
+            "or seal it with the version that wrote it"
+        )
+
+
+def read_journal(folder: Path) -> list[dict[str, Any]]:
+    """Records of an unsealed collection; lines that a crash tore are passed over. Raises DatasetError for other versions."""
+    path = folder / NAME
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    _check_version(path, data)
+    records = [record for line in data.splitlines() if (record := _checked(line)) is not None]
+    return [{name: value for name, value in r.items() if name not in ("schema", "seq")} for r in records]

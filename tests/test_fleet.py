@@ -1,0 +1,128 @@
+"""A fleet: two nodes of a real Ray cluster on this machine measure one collection, and one of them is lost on the way."""
+
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuralpower.collect.fleet import RESOURCE, Fleet
+from neuralpower.collect.request import Progress
+from neuralpower.collect.supervisor import collect
+from neuralpower.errors import DeviceError, InputError
+from tests.fake_worker import Fake, asked, names, statuses
+from tests.program import run
+
+ray = pytest.importorskip(
+    "ray", reason="Ray is not installed: nothing of the fleet is tested; pip install 'neuralpower[ray]'"
+)
+
+
+def test_an_address_without_a_cluster_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        ran = run("collect-data", "--executor", "ray", "--address", address, "--out", tmp_path / "data")
+    assert ran.code == 2
+    errors = [line for line in ran.err.splitlines() if "error: " in line]
+    assert len(errors) == 1
+    assert f"address '{address}': no Ray cluster answers (" in errors[0]
+    assert "start one with ray start --head" in errors[0]
+    assert not (tmp_path / "data" / "dataset.json").exists()
+    ran = run("collect-data", "--executor", "ray", "--out", tmp_path / "data")
+    assert (ran.code, "no cluster is named; add --address" in ran.err) == (2, True)
+
+
+class Nodes:
+    """A cluster: a head without devices, and nodes with one device each, which share this host but not their locks."""
+
+    def __init__(self, folder: Path) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.folder = folder
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def add(self, name: str, devices: int = 1) -> Any:
+        """A node whose TMPDIR, where locks are kept, is its own."""
+        place = self.folder / name
+        place.mkdir(exist_ok=True)
+        environment = {"TMPDIR": str(place), "PYTHONPATH": str(Path(__file__).parent.parent)}
+        return self.cluster.add_node(
+            num_cpus=1, resources={RESOURCE: devices}, env_vars=environment, include_dashboard=False
+        )
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")  # of a library that is not ours
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+        nodes = Nodes(tmp_path_factory.mktemp("nodes"))
+        yield nodes
+        ray.shutdown()
+        nodes.cluster.shutdown()
+
+
+def fleet(nodes: Nodes, worker: Fake) -> Fleet:
+    return Fleet(nodes.address, partial(list, worker.command))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+def test_what_a_lost_node_was_measuring_is_measured_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
+    worker, out = Fake(tmp_path, {"count": 120, "block": 2, "item_s": 0.02}), tmp_path / "data"
+    with pytest.raises(InputError, match="0 devices are offered and 0 are free; start a node with ray start"):
+        collect(asked(out), lambda progress: None, fleet(nodes, worker))
+    nodes.add("one")
+    lost = nodes.add("two")
+    driver = fleet(nodes, worker)
+    seen: list[int] = []
+    lanes: list[int] = []
+
+    def show(progress: Progress) -> None:
+        seen.append(progress.measured)
+        lanes.append(driver.lanes)
+        if progress.measured == 40:
+            nodes.cluster.remove_node(lost, allow_graceful=False)
+
+    collect(asked(out), show, driver)
+    assert statuses(out) == dict.fromkeys(names(120), "ok")
+    assert seen == [0, *range(2, 121, 2)]
+    assert (lanes[0], lanes[-1]) == (2, 1)
+    table_names = worker.log()
+    assert set(table_names) == set(names(120))
+    # only what the lost node had in hand was measured twice
+    assert len(table_names) - 120 <= 2
+    assert len(worker.log("start ")) == 2  # a process per device
+    again = [name for name in names(120) if table_names.count(name) > 1]
+    assert len(again) <= 2
+    assert not ray.is_initialized()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+def test_a_host_on_which_another_collection_measures_is_refused(nodes: Nodes, tmp_path: Path) -> None:
+    import fcntl
+
+    place = nodes.folder / "three"
+    node = nodes.add("three")
+    descriptor = os.open(place / "neuralpower-cpu.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    worker = Fake(tmp_path, {"count": 4})
+    try:
+        with pytest.raises(DeviceError, match="another collection is measuring on its device; wait for it") as error:
+            collect(asked(tmp_path / "data"), lambda progress: None, fleet(nodes, worker))
+        assert "\n" not in str(error.value)
+        assert worker.log() == []
+    finally:
+        os.close(descriptor)
+        nodes.cluster.remove_node(node)
