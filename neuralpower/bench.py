@@ -7,15 +7,18 @@ measuring process, and everything that it answers can be written as JSON.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
+from neuralpower.bench_cuda import open_cuda_bench
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import DeviceError, unknown
+from neuralpower.errors import unknown
 from neuralpower.layers.base import Call
-from neuralpower.measure import ROUNDS, Sentinel, prepare_process, time_calls
+from neuralpower.measure import ROUNDS, Sentinel, power_columns, prepare_process, steady_load, time_calls
+from neuralpower.meters import NullMeter, PowerMeter, open_meter
+from neuralpower.selftest import SelfTest, run_self_test
 
 BLOCK = 60  # configurations that a CPU measures in turn
 POISONED = "poisoned"  # the status of a call that left the device unusable for this process
@@ -26,7 +29,10 @@ class Bench(Protocol):
 
     device: torch.device
     block: int  # configurations that are measured in turn
-    power_reason: str | None  # why power cannot be measured here; None where a meter works
+
+    @property
+    def power_reason(self) -> str | None:
+        """Why power cannot be measured here; None where a meter works."""
 
     def time(self, calls: Sequence[Call], rounds: int = ROUNDS) -> list[dict[str, Any]]:
         """Per call the columns of a row with its runtime (s) and `status`, or the `status` of its failure."""
@@ -41,6 +47,9 @@ class Bench(Protocol):
     def self_test(self) -> dict[str, Any]:
         """What the meter can do here, kept with the dataset; empty where there is none."""
 
+    def resume(self, tested: Mapping[str, Any]) -> None:
+        """Take over what `self_test` found in a process before this one."""
+
     def hardware(self) -> dict[str, Any]:
         """What `dataset.json` says of the device: `type`, `name`, `cores`, and peaks where they are known."""
 
@@ -49,18 +58,16 @@ class Bench(Protocol):
 
 
 class CpuBench:
-    """The processor: interleaved rounds beside a sentinel; power where a function that measures it is given."""
+    """The processor: interleaved rounds beside a sentinel, and a meter that is open."""
 
     device = torch.device("cpu")
     block = BLOCK
 
-    def __init__(
-        self,
-        threads: int,
-        power_reason: str | None = "no meter was read",
-        measure_power: Callable[[Call], dict[str, Any]] | None = None,
-    ) -> None:
-        self.threads, self.power_reason, self.measure_power = threads, power_reason, measure_power
+    def __init__(self, threads: int, meter: PowerMeter) -> None:
+        self.threads, self.meter = threads, meter
+        self.power_reason = meter.reason if isinstance(meter, NullMeter) else None
+        self.cpu = read_cpu()
+        self.tested = SelfTest()
         self.generator = random.Random(0)
         self.sentinel: Sentinel | None = None
 
@@ -79,18 +86,32 @@ class CpuBench:
 
     def power(self, call: Call) -> dict[str, Any]:
         """As in the protocol."""
-        if self.measure_power is None:
-            return {"power_source": "none", "power_reason": self.power_reason}
-        return self.measure_power(call)
+        prepare_process(self.threads)
+        return power_columns(
+            call,
+            self.meter,
+            llc_bytes=self.cpu.llc_bytes or 0,
+            memory_bytes=self.cpu.memory_bytes,
+            idle_w=self.tested.idle_w,
+            period_s=self.tested.update_period_p95_s,
+            counter=self.tested.use_counter,
+        )
 
     def self_test(self) -> dict[str, Any]:
-        """Nothing: no meter is read."""
-        return {}
+        """As in the protocol; some 25 s."""
+        if self.power_reason is not None:
+            return {}
+        prepare_process(self.threads)
+        self.tested = run_self_test(self.meter, steady_load(), lambda: None)
+        return self.tested.to_json()
+
+    def resume(self, tested: Mapping[str, Any]) -> None:
+        """As in the protocol."""
+        self.tested = SelfTest.from_json(tested)
 
     def hardware(self) -> dict[str, Any]:
         """The processor as the operating system describes it."""
-        cpu = read_cpu()
-        return {"type": "cpu", "l2_bytes": cpu.l2_bytes, **cpu.to_json()}
+        return {"type": "cpu", "l2_bytes": self.cpu.l2_bytes, **self.cpu.to_json()}
 
     def is_lost(self) -> bool:
         """Never: without it nothing would run."""
@@ -98,14 +119,17 @@ class CpuBench:
 
 
 def open_bench(device: str, power: str, threads: int) -> Bench:
-    """The bench of `cpu`; raises InputError for a device that is not known, DeviceError for a meter that is not there."""
-    if device != "cpu":
-        raise unknown("device", device, ["cpu"])
-    if power == "none":
-        return CpuBench(threads, power_reason="not asked for")
-    if power != "auto":
-        raise DeviceError(f"power {power!r}: no such meter works here; --power auto measures runtime alone")
-    return CpuBench(threads)
+    """The bench of "cpu" or "cuda:0" and of the meter that `power` names.
+
+    Raises:
+        InputError: a device or meter that is not known.
+        DeviceError: one that is not there, or does not work.
+    """
+    if device == "cpu":
+        return CpuBench(threads, open_meter(power, device))
+    if device.startswith("cuda"):
+        return open_cuda_bench(torch.device(device), power)
+    raise unknown("device", device, ["cpu", "cuda:0"])
 
 
 def failure(error: Exception) -> dict[str, Any]:

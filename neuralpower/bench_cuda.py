@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,9 +17,12 @@ import torch
 
 from neuralpower.calls import settings_of
 from neuralpower.cuda import Condition, Cuda, Mark, describe, open_condition, open_cuda
+from neuralpower.energy import Clock, measure_power
 from neuralpower.errors import DeviceError, LostDeviceError, Unmodelled
 from neuralpower.layers.base import Call
 from neuralpower.measure_cuda import WARMUP_S, Block, CudaTimer
+from neuralpower.meters import NullMeter, PowerMeter, open_meter
+from neuralpower.selftest import SelfTest, run_self_test
 
 QUEUED = 3  # replays ahead of the device, at least
 QUEUED_S = 0.005  # and so much work: a loop that finds nothing to do sleeps for a millisecond
@@ -65,11 +68,15 @@ class CudaBench:
 
     device: torch.device
     timer: CudaTimer
-    meter: Any = None  # a PowerMeter that is open
-    power_reason: str | None = "no_meter"  # why there is none; None where there is one
-    tested: Any = None  # the meter's SelfTest, once `self_test` was called
+    meter: PowerMeter = NullMeter("no_meter")  # open
+    tested: SelfTest = field(default_factory=SelfTest)  # of the meter, once `self_test` was called
 
     block = 1  # configurations that are measured in turn: each rotates over memory of its own
+
+    @property
+    def power_reason(self) -> str | None:
+        """Why power cannot be measured; None where a meter works."""
+        return self.meter.reason if isinstance(self.meter, NullMeter) else None
 
     def time(self, calls: Sequence[Call], rounds: int = 0) -> list[dict[str, Any]]:
         """Columns of each, `status` among them; `rounds` is a CPU's: here a stop rule decides.
@@ -80,17 +87,15 @@ class CudaBench:
 
     def power(self, call: Call) -> dict[str, Any]:
         """Power columns of a call in a steady loop of the graph that it is timed in; null with a reason where it has none."""
-        if self.meter is None:
+        if self.power_reason is not None:
             return no_power(self.power_reason)
         columns = self._answer(partial(self._power, call))
         return {**no_power(columns["status"]), **columns} if "status" in columns else columns
 
     def self_test(self) -> dict[str, Any]:
         """What the meter can do, idle and under a product of large matrices; empty where there is none. Some 25 s."""
-        if self.meter is None:
+        if self.power_reason is not None:
             return {}
-        from neuralpower.selftest import run_self_test
-
         queues: list[Queue] = []
 
         def wake() -> None:
@@ -104,11 +109,15 @@ class CudaBench:
                 self._clock(),
                 drain=lambda: queues[0].drain() if queues else 0,
             )
-        return dict(self.tested.to_json())
+        return self.tested.to_json()
+
+    def resume(self, tested: Mapping[str, Any]) -> None:
+        """Take over what `self_test` found in a process before this one."""
+        self.tested = SelfTest.from_json(tested)
 
     def hardware(self) -> dict[str, Any]:
         """What `dataset.json` says of the device; the power that it draws idle only once `self_test` was called."""
-        idle_w = getattr(self.tested, "idle_w", None)
+        idle_w = self.tested.idle_w
         return {**describe(self.timer.properties), **({} if idle_w is None else {"idle_w": idle_w})}
 
     def is_lost(self) -> bool:
@@ -142,8 +151,6 @@ class CudaBench:
         return {"status": status, "error_class": type(error).__name__, "error_msg": str(error).strip()[:500]}
 
     def _power(self, call: Call) -> dict[str, Any]:
-        from neuralpower.energy import measure_power
-
         with settings_of(call), self.timer.cuda.stream():
             block = self.timer.block(call)
             if block.graph is None and self.timer.host_bound(block):
@@ -154,9 +161,9 @@ class CudaBench:
                 self.meter,
                 self._clock(),
                 drain=queue.drain,
-                idle_w=getattr(self.tested, "idle_w", None),
-                period_s=getattr(self.tested, "update_period_p95_s", None),
-                counter=getattr(self.tested, "use_counter", True),
+                idle_w=self.tested.idle_w,
+                period_s=self.tested.update_period_p95_s,
+                counter=self.tested.use_counter,
             )
             queue.run_once()
             capped = self.timer.condition().power_capped  # while it works
@@ -166,7 +173,7 @@ class CudaBench:
 
     def _queue(self, block: Block) -> Queue:
         """So many replays ahead that the device outlasts a reading of the meter."""
-        read_s = getattr(self.tested, "read_p95_s", None) or READ_S
+        read_s = self.tested.read_p95_s or READ_S
         ahead = math.ceil(max(QUEUED_READS * read_s, QUEUED_S) / block.replay_s)
         return Queue(self.timer.cuda, block, min(max(ahead, QUEUED), MOST_QUEUED))
 
@@ -179,9 +186,7 @@ class CudaBench:
         self.timer.cuda.synchronize()
         return queue
 
-    def _clock(self) -> Any:
-        from neuralpower.energy import Clock
-
+    def _clock(self) -> Clock:
         return Clock(self.timer.clock_ns, self.timer.sleep)
 
 
@@ -192,18 +197,10 @@ def open_cuda_bench(device: torch.device, power: str = "auto") -> CudaBench:
         DeviceError: there is no such device, or the meter that was asked for by name does not work.
         InputError: there is no meter of that name.
     """
-    meter, reason = (None, "not_asked") if power == "none" else _opened(power, device)
+    meter = open_meter(power, f"cuda:{device.index or 0}")
     cuda = open_cuda(device)
     condition = open_condition(cuda.properties().uuid)
-    return CudaBench(cuda.device, CudaTimer(cuda, condition or Condition), meter, reason)
-
-
-def _opened(power: str, device: torch.device) -> tuple[Any, str | None]:
-    """(meter, None), or (None, why there is none)."""
-    from neuralpower.meters import NullMeter, open_meter
-
-    meter = open_meter(power, f"cuda:{device.index or 0}")
-    return (None, meter.reason) if isinstance(meter, NullMeter) else (meter, None)
+    return CudaBench(cuda.device, CudaTimer(cuda, condition or Condition), meter)
 
 
 def no_power(reason: str | None) -> dict[str, Any]:

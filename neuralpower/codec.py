@@ -110,7 +110,6 @@ def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
         "factor": r.factor,
         "speed_exponent": r.exponent,
         "launch_s": r.launch_s,
-        "effects": {str(year): effect for year, effect in r.effects.items()},
         "terms": terms,
         "box_log2": {name: list(bounds) for name, bounds in r.box.items()},
         "spread": {
@@ -156,7 +155,6 @@ def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
         exponent=data["speed_exponent"],
         launch_s=data.get("launch_s", 0.0),
         factor=data["factor"],
-        effects={int(year): effect for year, effect in data.get("effects", {}).items()},
         measured=np.frombuffer(base64.b64decode(data["measured"]), dtype="<u4"),
     )
 

@@ -60,7 +60,6 @@ def describe(
         config=fingerprint(columns),
         size=flops + size,
         device=np.full(rows, device),
-        year=np.full(rows, hardware.year or 0),
         optional=tuple(name for name in own if "_past_" in name),
         degrees=(0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES,
     )

@@ -168,11 +168,7 @@ class Predictor:
             dtype: Roofline(peak, hardware.memory_bytes_per_s, peak)
             for dtype, peak in hardware.peak_flops_per_s.items()
         }
-        year = np.array([hardware.year or 0])
-        regressors = {
-            key: replace(r, factor=r.factor * float(np.exp(r.effect(year)[0]))) for key, r in self.regressors.items()
-        }
-        return replace(self, hardware=hardware, device=device, rooflines=peaks, regressors=regressors)
+        return replace(self, hardware=hardware, device=device, rooflines=peaks)
 
     def _known_hardware(self) -> Hardware:
         if self.hardware is None:

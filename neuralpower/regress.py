@@ -4,9 +4,6 @@
     residual  r(x)  = boosted trees on log(t / t0)
     predict   t(x)  = t0(x) exp(r(x) / (1 + (d(x)/reach)^2))      d: octaves outside the sampled box, summed over its axes
 
-Where the rows are several devices', each takes e^b times as long, b fitted in turn with w; a new device's b is the mean of
-those of devices of about its age, which have libraries and caches like its own.
-
 It knows arrays and names only. The polynomial with a Lasso and ten-fold cross-validation is NeuralPower's (Cai et al.,
 arXiv:1710.05420, section 3.2); dividing each row by its time makes the error relative, non-negative weights keep every
 prediction positive and growing. Intervals are split-conformal (Vovk et al.; Lei et al., arXiv:1604.04173), on the errors
@@ -18,7 +15,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,8 +45,6 @@ CONTRADICTS = (12.0, 2.5)  # a row is left out when it is so many spreads, and t
 BINS = 6  # of predicted time, each with its own interval
 ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many above
 NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
-LIKENESS_YEARS = 2.0  # devices that came out so many years apart are alike by a factor of e less
-EFFECT_PASSES = 3  # weights and devices' effects are fitted in turn
 PLATEAU = 0.3  # share of the learner's error that is common to all layers of one regressor, where nothing else is known
 
 
@@ -156,9 +151,6 @@ class Regressor:
     exponent: float = 0.0  # when the machine is s times slower than usual, these layers take s^exponent times as long
     factor: float = 1.0  # corrects every prediction: learnt from whole networks, or from a few layers of another device
     launch_s: float = 0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
-    effects: Mapping[int, float] = field(
-        default_factory=dict
-    )  # log of how much longer devices of a year take than all do
     measured: Array | None = None  # the upper halves of the configurations' numbers that it was fitted on, sorted
 
     def has_measured(self, config: Array) -> Array:
@@ -169,16 +161,8 @@ class Regressor:
         at = np.minimum(np.searchsorted(self.measured, asked), len(self.measured) - 1)
         return np.asarray(self.measured[at] == asked)
 
-    def effect(self, year: Array) -> Array:
-        """Log of how much longer devices of each year take, [rows]: the mean over the known ones, the alike ahead."""
-        if not self.effects:
-            return np.zeros(len(year))
-        known = np.array(list(self.effects))
-        likeness = np.exp(-np.abs(year[:, None] - known) / LIKENESS_YEARS) * (year[:, None] > 0) + 1e-9
-        return np.asarray(likeness @ np.array(list(self.effects.values())) / likeness.sum(axis=1))
-
     def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
-        """t0 [rows], before the factor and what is due to the device."""
+        """t0 [rows], before the factor."""
         return np.asarray(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights)
 
     def outside(self, axes: Mapping[str, Array]) -> Array:
@@ -221,7 +205,6 @@ class Problem:
     config: Array  # a number without order for each configuration, whose rows share a fold
     size: Array  # what "largest" means
     device: Array  # a number per device
-    year: Array  # when the device came out; 0 where that is not known
     degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
     optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
 
@@ -242,7 +225,6 @@ class Problem:
             config=self.config[index],
             size=self.size[index],
             device=self.device[index],
-            year=self.year[index],
         )
 
     def certain(self) -> Problem:
@@ -268,7 +250,7 @@ def join(problems: Sequence[Problem]) -> Problem:
         return {n: np.concatenate([getattr(p, name)[n] for p in problems]) for n in getattr(first, name)}
 
     changes: dict[str, Any] = {name: columns(name) for name in ("dimensions", "special", "axes")}
-    changes |= {name: stacked(name) for name in ("features", "target", "slowdown", "config", "size", "device", "year")}
+    changes |= {name: stacked(name) for name in ("features", "target", "slowdown", "config", "size", "device")}
     return replace(first, **changes)
 
 
@@ -342,13 +324,8 @@ def refit(problem: Problem, like: Regressor) -> Regressor:
 
 
 def _base(problem: Problem, terms: Sequence[Term], alpha: float) -> Regressor:
-    """The non-negative Lasso with this alpha, terms of weight 0 left out; with several devices, what is due to each apart."""
-    matrix, effect = problem.matrix(terms), np.zeros(len(problem))
-    weights = non_negative_lasso(matrix, problem.target, [alpha])[0]
-    devices = np.unique(problem.device)
-    for _ in range(EFFECT_PASSES if len(devices) > 1 else 0):
-        effect = _device_means(problem, np.log(problem.target / (matrix @ weights)))
-        weights = non_negative_lasso(matrix, problem.target / np.exp(effect), [alpha])[0]
+    """The non-negative Lasso with this alpha, terms of weight 0 left out."""
+    weights = non_negative_lasso(problem.matrix(terms), problem.target, [alpha])[0]
     used = weights > 0
     nothing = np.zeros(1)
     return Regressor(
@@ -361,18 +338,7 @@ def _base(problem: Problem, terms: Sequence[Term], alpha: float) -> Regressor:
         0.0,
         Spread(nothing[:0], nothing, nothing, 0.0, 0.0, 0.0),
         Scores(len(problem), *[float("nan")] * 8),
-        effects={int(y): float(np.mean(effect[problem.year == y])) for y in np.unique(problem.year) if effect.any()},
     )
-
-
-def _device_means(problem: Problem, values: Array) -> Array:
-    """Each row's device's mean of the values, over long rows above all, [rows]; the mean over devices is 0."""
-    means, weight = np.zeros(len(problem)), _importance(problem.target)
-    devices = np.unique(problem.device)
-    for device in devices:
-        rows = problem.device == device
-        means[rows] = np.average(values[rows], weights=weight[rows])
-    return np.asarray(means - np.mean([means[problem.device == device][0] for device in devices]))
 
 
 def _speed_exponent(problem: Problem, predicted: Array) -> float:
@@ -506,8 +472,6 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[li
 def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:
     t0 = base.base(problem.dimensions, problem.special, len(problem))
     target = np.log(problem.target / t0)
-    if base.effects:
-        target -= _device_means(problem, target)
     spread, middle = max(_deviation(target), 0.02), float(np.median(target))
     widest = max(OUTLIER * spread, STRUCTURE)
     target = np.clip(target, middle - widest, middle + widest)  # no row may make a leaf of its own
@@ -543,8 +507,7 @@ def _held_out(
         known, asked = problem.at(np.flatnonzero(folds != fold)), problem.at(folds == fold)
         regressor = _base(known, terms, alpha)
         t0 = regressor.base(asked.dimensions, asked.special, len(asked))
-        base[folds == fold] = t0 * np.exp(regressor.effect(asked.year))
-        outside[folds == fold] = regressor.outside(asked.axes)
+        base[folds == fold], outside[folds == fold] = t0, regressor.outside(asked.axes)
         if with_trees:
             trees = _residual(known, regressor, size)
             residual[folds == fold] = trees.predict(np.column_stack([asked.features, np.log2(t0)]))

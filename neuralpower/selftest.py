@@ -9,8 +9,8 @@ the time, and whether its counter and its power agree are measured on this machi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,13 @@ class SelfTest:
         verdicts = ("meter_quality", "use_counter", "square_spread", "part_time", "nonlinearity", "linear")
         lists = {"square_w": list(self.square_w), "linearity_w": list(self.linearity_w)}
         return {**asdict(self), **lists, **{name: getattr(self, name) for name in verdicts}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SelfTest:
+        """The reverse; verdicts follow from the fields."""
+        given: dict[str, Any] = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        lists: dict[str, Any] = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        return cls(**given | lists)
 
 
 def _spread(powers_w: Sequence[float], count: int) -> float | None:

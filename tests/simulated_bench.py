@@ -7,7 +7,7 @@ collection of half an hour passes in seconds.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -109,6 +109,9 @@ class SimulatedBench:
     def self_test(self) -> dict[str, Any]:
         """Of its meter."""
         return {"update_period_s": 0.1, "idle_w": IDLE_W}
+
+    def resume(self, tested: Mapping[str, Any]) -> None:
+        """It knows itself."""
 
     def hardware(self) -> dict[str, Any]:
         """What it is."""

@@ -17,6 +17,8 @@ from neuralpower.collect.worker import Answers
 from neuralpower.dataset import read_dataset
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers.base import Call
+from neuralpower.meters import NullMeter
+from neuralpower.meters.rapl import RaplMeter
 from neuralpower.report.cards import dataset_card
 from tests.simulated_bench import SimulatedBench, power_w, runtime_s
 
@@ -43,19 +45,37 @@ def test_what_a_failing_call_is_called(error: Exception, status: str) -> None:
 
 def test_a_bench_without_a_meter_says_so() -> None:
     call = Call(torch.relu, (torch.ones(2),))
-    columns = CpuBench(1).power(call)
-    assert columns == {"power_source": "none", "power_reason": "no meter was read"}
-    assert CpuBench(1, None, lambda _: {"power_w": 3.0}).power(call) == {"power_w": 3.0}
+    bench = CpuBench(1, NullMeter("no_rapl"))
+    columns = bench.power(call)
+    assert (columns["power_w"], columns["power_source"], columns["power_reason"]) == (None, "none", "no_rapl")
+    assert (bench.power_reason, bench.self_test()) == ("no_rapl", {})
+
+
+def test_a_cpu_with_a_counter_has_power(tmp_path: Path) -> None:
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    for name, text in {"name": "package-0", "max_energy_range_uj": str(10**12), "energy_uj": ""}.items():
+        (zone / name).write_text(text)
+
+    def read_text(file: Path) -> str:
+        return str(time.perf_counter_ns() // 10**6 * 10**5) if file.name == "energy_uj" else file.read_text()
+
+    meter = RaplMeter(tmp_path, read_text=read_text)  # 100 W, in ticks of 1 ms
+    meter.open()
+    bench = CpuBench(1, meter)
+    bench.resume({"idle_w": 20.0, "update_period_p95_s": 0.001, "busy_w": 100.0})
+    columns = bench.power(Call(torch.mm, (torch.ones(64, 64), torch.ones(64, 64))))
+    assert columns["power_w"] == pytest.approx(100, rel=0.02)
+    assert (columns["power_source"], columns["power_reason"], columns["idle_w_used"]) == ("rapl", None, 20.0)
+    assert columns["energy_j"] == pytest.approx(columns["power_w"] * columns["window_runtime_s"])
 
 
 def test_devices_and_meters_that_are_not_there_are_refused() -> None:
     with pytest.raises(InputError, match="unknown device 'gpu7': did you mean cpu"):
         open_bench("gpu7", "auto", 1)
-    with pytest.raises(
-        DeviceError, match="power 'nvml': no such meter works here; --power auto measures runtime alone"
-    ):
+    with pytest.raises(DeviceError, match="nvml does not see the power of cpu; use --power auto or none"):
         open_bench("cpu", "nvml", 1)
-    assert open_bench("cpu", "none", 1).power_reason == "not asked for"
+    assert open_bench("cpu", "none", 1).power_reason == "not_asked"
 
 
 def test_a_lost_device_is_asked_for_after_a_failure_only() -> None:

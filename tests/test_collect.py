@@ -33,11 +33,14 @@ from neuralpower.dataset import config_id, read_dataset
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DatasetError, DeviceError, InputError
 from neuralpower.journal import Journal, read_journal
-from neuralpower.layers import KINDS
+from neuralpower.layers import KINDS, Layer
+from neuralpower.meters import NullMeter
 from tests.fake_worker import Fake, is_gone, names, run, statuses
 
 ROOT = Path(__file__).parent.parent
 QUICK = PRESETS["quick"]
+
+CPU = torch.device("cpu")
 
 
 # ---- the command, as it is typed ----
@@ -145,7 +148,9 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match="unknown preset 'quik': did you mean quick"):
         preset_named("quik")
     with pytest.raises(InputError, match="unknown dtype 'float33': did you mean float32"):
-        check_dtypes(["float32", "float33"])
+        check_dtypes(["float32", "float33"], CPU)
+    with pytest.raises(InputError, match="dtype tensorfloat32: a CPU has no such arithmetic; choose float32"):
+        check_dtypes(["tensorfloat32"], CPU)
     with pytest.raises(InputError, match="unknown zoo network 'alexnt': did you mean alexnet"):
         make_plan(QUICK, kinds_named(["linear"]), ["zoo:alexnt"], ["float32"], 0)
 
@@ -239,6 +244,22 @@ def test_what_the_worker_refuses_reaches_the_user_as_one_line(tmp_path: Path) ->
     refused(ran, "unknown layer kind 'linaer'", "did you mean linear")
 
 
+def test_phases_are_planned_where_a_layer_has_them() -> None:
+    phases = ("forward", "backward", "optimizer")
+    assert {phase for item in plan_of(kinds_named(None)) for phase in [item["row"]["phase"]]} == {"forward"}
+    rows = [
+        (item["kind"], item["row"]["phase"], item["row"]["dtype"])
+        for item in plan_of(kinds_named(None, phases), phases)
+    ]
+    assert {phase for kind, phase, _ in rows if kind == "linear"} == {"forward", "backward"}
+    assert {phase for kind, phase, _ in rows if kind == "optimizer"} == {"optimizer"}
+    assert not {dtype for _, phase, dtype in rows if phase == "backward"} & {"int64", "bool"}
+
+
+def plan_of(kinds: list[type[Layer]], phases: tuple[str, ...] = ("forward",)) -> list[dict[str, Any]]:
+    return make_plan(PRESETS["quick"], kinds, ["none"], ["float32"], 0, phases=phases)
+
+
 def test_what_a_configuration_does_to_torch_is_its_result() -> None:
     rows = {
         "good": {"rows": 4, "width": 8},
@@ -249,7 +270,7 @@ def test_what_a_configuration_does_to_torch_is_its_result() -> None:
     (pool,) = draw(KINDS["pool2d"], 1, 0)
     wide = {**pool.to_row(), "function": "max", "in_width": 4, "kernel_width": 9, "padding_width": 0}
     items.append({"kind": "pool2d", "config_id": "wide", "row": wide})
-    results = {r["config_id"]: r for r in measure_items(items, CpuBench(1), rounds=2)}
+    results = {r["config_id"]: r for r in measure_items(items, CpuBench(1, NullMeter("no_rapl")), rounds=2)}
     assert results["huge"]["status"] == "oom"
     assert results["wide"]["status"] == "error"
     assert results["wide"]["error_class"] == "RuntimeError"

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from neuralpower.collect.process import DeviceLost, Worker
+from neuralpower.collect.process import Worker
 from neuralpower.collect.recover import Local
 from neuralpower.collect.schedule import RUNTIME, Batch, Task
 from neuralpower.dataset import read_dataset
-from neuralpower.errors import DatasetError, DeviceError
+from neuralpower.errors import DatasetError, DeviceError, LostDeviceError
 from neuralpower.journal import Journal, read_journal
 from tests.fake_worker import Fake, is_gone, names, rows, run, statuses
 
@@ -157,7 +157,9 @@ def test_a_configuration_that_ends_the_whole_collection_twice_is_skipped(
 
 def test_a_lost_device_leaves_the_rest_for_another_time(fake: Callable[..., Fake], tmp_path: Path) -> None:
     out = tmp_path / "data"
-    with pytest.raises(DeviceLost, match="stopped answering; look at it, then give the same command again") as lost:
+    with pytest.raises(
+        LostDeviceError, match="stopped answering; look at it, then give the same command again"
+    ) as lost:
         run(fake(count=20, block=4, loses_device=["c0009"]), out)
     assert lost.value.exit_code == 4
     assert events(out) == ["device_lost"]
@@ -168,7 +170,7 @@ def test_a_lost_device_leaves_the_rest_for_another_time(fake: Callable[..., Fake
 
 def test_where_no_process_starts_any_more_nobody_is_condemned(fake: Callable[..., Fake], tmp_path: Path) -> None:
     out = tmp_path / "data"
-    with pytest.raises(DeviceLost, match="no measuring process starts any more"):
+    with pytest.raises(LostDeviceError, match="no measuring process starts any more"):
         run(fake(count=20, block=4, dies=["c0009"], no_start_after=["c0009"]), out)
     assert events(out) == ["device_lost"]
     assert statuses(out) == dict.fromkeys(names(8), "ok")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 import types
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from neuralpower import bench_cuda
 from neuralpower.bench_cuda import Queue, open_cuda_bench
 from neuralpower.calls import Backward, TensorFloat32, call_bytes, call_of, copy_call, settings_of, step_of
 from neuralpower.collect.plan import draw
@@ -318,12 +318,7 @@ class Steady:
 def fake_energy(monkeypatch: pytest.MonkeyPatch, taken: list[dict[str, Any]]) -> None:
     """A `neuralpower.energy` that loops for 0.1 s and asks the meter now and then."""
 
-    @dataclasses.dataclass(frozen=True)
-    class Clock:
-        now_ns: Any
-        sleep: Any
-
-    def measure_power(run_once: Any, meter: Any, clock: Clock, *, drain: Any, **more: Any) -> Any:
+    def measure_power(run_once: Any, meter: Any, clock: Any, *, drain: Any, **more: Any) -> Any:
         start, calls = clock.now_ns(), 0
         while clock.now_ns() < start + 1e8:
             ended = run_once()
@@ -337,14 +332,14 @@ def fake_energy(monkeypatch: pytest.MonkeyPatch, taken: list[dict[str, Any]]) ->
         row = {"power_w": 300.0, "energy_j": 300.0 * call_s, "power_source": "simulated", "power_reason": None}
         return SimpleNamespace(to_row=lambda: row, flags=lambda runtime_s: (f"{runtime_s / call_s:.2f}",))
 
-    monkeypatch.setitem(sys.modules, "neuralpower.energy", SimpleNamespace(Clock=Clock, measure_power=measure_power))
+    monkeypatch.setattr(bench_cuda, "measure_power", measure_power)
 
 
 def test_power_is_taken_from_the_graph_that_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda, taken = SimulatedCuda(), list[dict[str, Any]]()
     fake_energy(monkeypatch, taken)
-    tested = SimpleNamespace(idle_w=90.0, update_period_p95_s=0.1, use_counter=True, read_p95_s=2e-3)
-    bench = bench_of(cuda, lambda: CAPPED, meter=Steady(cuda), power_reason=None, tested=tested)
+    bench = bench_of(cuda, lambda: CAPPED, meter=Steady(cuda))
+    bench.resume({"idle_w": 90.0, "update_period_p95_s": 0.1, "read_p95_s": 2e-3})
     columns = bench.power(kernel(cuda, 100e-6))
     (window,) = taken
     assert window["calls"] > 900
@@ -361,7 +356,7 @@ def test_power_that_cannot_be_measured_has_a_reason_and_no_number(monkeypatch: p
     alone = bench_of(cuda).power(kernel(cuda, 1e-4))
     assert alone == {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": "no_meter"}
     assert bench_of(cuda).self_test() == {}
-    bench = bench_of(cuda, meter=Steady(cuda), power_reason=None)
+    bench = bench_of(cuda, meter=Steady(cuda))
     assert bench.power(kernel(cuda, 1e-5, 1e-4, waits=True))["power_reason"] == "host_bound"
     assert bench.power(Call(torch.zeros, ("no size",)))["power_reason"] == "error"
 

@@ -29,7 +29,6 @@ def problem(rows: int, seed: int = 0, noise: float = 0.0, low: float = 1, high: 
         scramble(np.arange(rows) + 10**6 * seed),
         a * b,
         np.zeros(rows),
-        np.zeros(rows),
     )
 
 

@@ -24,7 +24,7 @@ def collect_data(
     kinds: str | None = typer.Option(None, help="Layer kinds, comma-separated; all by default."),
     models: str | None = typer.Option(None, help="Networks whose layers to measure; 'none' for the sweep alone."),
     dtype: str = typer.Option("float32", help="float32, bfloat16, float16, float64; comma-separated."),
-    phase: str = typer.Option("forward", help="forward."),
+    phase: str = typer.Option("forward", help="forward; on CUDA also backward, optimizer; comma-separated."),
     power: str = typer.Option("auto", help="auto: where a meter works; nvml or rapl: or fail; none: runtime alone."),
     time_budget: str | None = typer.Option(None, help="Such as 20m; the preset's by default."),
     seed: int = typer.Option(0, help="Of the sweep."),
@@ -43,8 +43,11 @@ def collect_data(
 
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise unknown("device", device, ["cpu", "cuda:0"])
-    if phase != "forward":
-        raise unknown("phase", phase, ["forward"])
+    phases = options.names(phase) or ()
+    possible = ["forward"] if device == "cpu" else ["forward", "backward", "optimizer"]
+    for name in phases:
+        if name not in possible:
+            raise unknown(f"phase on {device}", name, possible)
     if power not in ("auto", "nvml", "rapl", "none"):
         raise unknown("power meter", power, ["auto", "nvml", "rapl", "none"])
     cpu = read_cpu()
@@ -60,6 +63,7 @@ def collect_data(
         seed=seed,
         budget_s=options.duration_s(time_budget) if time_budget else settings.budget_s,
         out=folder,
+        phases=phases,
         power=power,
         shard=options.shard(shard),
     )

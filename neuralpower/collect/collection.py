@@ -31,6 +31,7 @@ from neuralpower.journal import Journal
 
 ATTEMPTS = 3  # of a noisy configuration
 ENDED = "the collection ended twice while this was measured alone"
+MISMATCH = 0.1  # of the runtime
 NOT_MEASURED = "not measured"  # the power_reason of a row whose turn has not come
 METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which a meter is not asked again
 NO_POWER: Mapping[str, Any] = {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": None}
@@ -239,8 +240,8 @@ class Collection:
             columns = {"power_reason": result["status"]}
         else:
             self.costs.add([task], seconds)
-        if row.get("flags") and "flags" in columns:
-            columns["flags"] = [*row["flags"], *columns["flags"]]
+        flags = [*(row.get("flags") or ()), *columns.get("flags", ()), *_mismatch(row, columns)]
+        columns["flags"] = list(dict.fromkeys(flags)) or None
         known = {name: value for name, value in row.items() if value is not None}
         how = {"power_session_id": self.session, "power_wall_s": seconds}
         row = {**self.stamp, **known, **NO_POWER, **columns, **how}
@@ -254,6 +255,12 @@ class Collection:
     def _tell(self) -> None:
         self.progress.spent_s = self.clock() - self.started
         self.show(self.progress)
+
+
+def _mismatch(row: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[str, ...]:
+    """A flag where a call took another time in its power window than when it was timed."""
+    seconds = columns.get("window_runtime_s")
+    return ("window_mismatch",) if seconds and abs(seconds / row["runtime_s"] - 1) > MISMATCH else ()
 
 
 def _power_settled(row: Mapping[str, Any]) -> bool:

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.collect.keys import device_key, software_key
-from neuralpower.collect.process import DeviceLost, Worker
+from neuralpower.collect.process import Worker
 from neuralpower.collect.recover import Local, Results
 from neuralpower.collect.schedule import Batch
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import DeviceError, InputError, NeuralPowerError
+from neuralpower.errors import DeviceError, InputError, LostDeviceError, NeuralPowerError
 
 RESOURCE = "neuralpower"
 CONNECT_S = 5.0
@@ -80,7 +80,7 @@ class Fleet:
         return dict(self._got(self._lanes[0].ask.remote(request)))
 
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
-        """Batches as they are done, one at a time per device; raises DeviceLost when no device is left."""
+        """Batches as they are done, one at a time per device; raises LostDeviceError when no device is left."""
         import ray
 
         source, lost = iter(batches), deque[Batch]()
@@ -91,7 +91,7 @@ class Fleet:
                 busy[lane.measure.remote(batch)] = lane, batch
             if not busy:
                 if lost:
-                    raise DeviceLost(
+                    raise LostDeviceError(
                         f"Ray cluster {self.address}: all of its devices are lost; start nodes, then go on"
                     )
                 return
@@ -99,7 +99,7 @@ class Fleet:
             lane, batch = busy.pop(done)
             try:
                 results, seconds = self._got(done)
-            except DeviceLost:
+            except LostDeviceError:
                 self._lanes.remove(lane)
                 lost.append(batch)
                 continue
@@ -150,7 +150,7 @@ class Fleet:
             )
 
     def _got(self, reference: Any) -> Any:
-        """What an actor answered; raises what it raised, and DeviceLost where it is gone."""
+        """What an actor answered; raises what it raised, and LostDeviceError where it is gone."""
         import ray
 
         try:
@@ -159,7 +159,7 @@ class Fleet:
             cause = error.cause
             raise (cause if isinstance(cause, NeuralPowerError) else DeviceError(str(cause))) from None
         except ray.exceptions.RayActorError as error:
-            raise DeviceLost(_told(str(error))) from None
+            raise LostDeviceError(_told(str(error))) from None
 
 
 def _told(text: str) -> str:

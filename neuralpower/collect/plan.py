@@ -17,23 +17,31 @@ from neuralpower.collect.presets import PRESETS, Preset
 from neuralpower.dataset import config_id
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
+from neuralpower.layers.base import FLOATING, TENSORFLOAT32, torch_dtype, typed
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace
 
 NETWORK = "network"
+FORWARD, BACKWARD = "forward", "backward"
 NETWORK_BLOCK = 6  # networks that are timed in turn
 NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
 
 
-def kinds_named(names: Sequence[str] | None) -> list[type[Layer]]:
-    """The kinds; all that a forward pass makes where none is named. Raises InputError for an unknown name.
+def kinds_named(names: Sequence[str] | None, phases: Sequence[str] = (FORWARD,)) -> list[type[Layer]]:
+    """The kinds; all that the phases make where none is named. Raises InputError for an unknown name.
 
     `network` may stand among the names: whole networks are no layer.
     """
     for name in names or ():
         if name not in (*KINDS, NETWORK):
             raise unknown("layer kind", name, (*KINDS, NETWORK))
-    return [kind for name, kind in KINDS.items() if (name in names if names else kind.defaults()["phase"] == "forward")]
+    return [kind for name, kind in KINDS.items() if (name in names if names else phases_of(kind, phases))]
+
+
+def phases_of(kind: type[Layer], phases: Sequence[str]) -> list[str]:
+    """In which of the phases there is such a layer: what runs forward runs backward, too, an optimizer is a phase of its own."""
+    own = kind.defaults()["phase"]
+    return [phase for phase in phases if phase == own or (own, phase) == (FORWARD, BACKWARD)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +61,7 @@ def make_plan(
     dtypes: Sequence[str],
     seed: int,
     whole: bool = False,
+    phases: Sequence[str] = (FORWARD,),
 ) -> list[dict[str, Any]]:
     """Configurations in the order to measure them: `{"kind", "config_id", "source", "flops", "bytes", "row"}`, each once.
 
@@ -71,18 +80,26 @@ def make_plan(
         for layer in dict.fromkeys(layers):
             if type(layer) not in kinds or not affordable(layer, preset):
                 continue
-            for dtype in dtypes:
-                typed = dataclasses.replace(layer, dtype=dtype) if layer.dtype == "float32" else layer
-                item = _item(typed, source)
+            for variant in _variants(layer, dtypes, phases):
+                item = _item(variant, source)
                 if item["config_id"] not in seen:
                     seen.add(item["config_id"])
                     items.append(item)
         blocks += [items[i : i + BLOCK] for i in range(0, len(items), BLOCK)]
-    if whole and "float32" in dtypes:
+    if whole and "float32" in dtypes and FORWARD in phases:
         totals = list(_totals(networks, preset, generator))
         blocks += [totals[i : i + NETWORK_BLOCK] for i in range(0, len(totals), NETWORK_BLOCK)]
     generator.shuffle(blocks)
     return [item for block in blocks for item in block]
+
+
+def _variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Iterator[Layer]:
+    """The layer in every element type and phase; integers stay what they are, and have no gradient."""
+    floating = layer.dtype in FLOATING
+    for phase in phases_of(type(layer), phases):
+        if floating or phase != BACKWARD:
+            staged = dataclasses.replace(layer, phase=phase)
+            yield from (typed(staged, dtype) for dtype in dtypes) if layer.dtype == "float32" else (staged,)
 
 
 def _item(layer: Layer, source: str) -> dict[str, Any]:
@@ -179,16 +196,14 @@ def _traced(model: str, batch_size: int, seq_len: int | None, named: bool) -> Tr
         return None
 
 
-def check_dtypes(dtypes: Sequence[str]) -> None:
-    """Raise InputError unless every one is a floating type that torch's CPU code takes."""
-    from neuralpower.layers.base import FLOATING, torch_dtype
-
+def check_dtypes(dtypes: Sequence[str], device: torch.device) -> None:
+    """Raise InputError unless every one is a floating type that torch takes on the device."""
     for dtype in dtypes:
         if dtype not in FLOATING:
             raise unknown("dtype", dtype, FLOATING)
+        if dtype == TENSORFLOAT32 and device.type == "cpu":
+            raise InputError(f"dtype {dtype}: a CPU has no such arithmetic; choose float32")
         try:
-            torch.nn.functional.linear(*(torch.ones(2, 2, dtype=torch_dtype(dtype)) for _ in range(2)))
+            torch.nn.functional.linear(*(torch.ones(2, 2, dtype=torch_dtype(dtype), device=device) for _ in range(2)))
         except RuntimeError as error:
-            raise InputError(
-                f"dtype {dtype}: this CPU build of torch cannot use it ({error}); choose float32"
-            ) from None
+            raise InputError(f"dtype {dtype}: torch cannot use it on {device} ({error}); choose float32") from None

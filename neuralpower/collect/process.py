@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neuralpower.devices.host import worker_environment
-from neuralpower.errors import DeviceError, InputError
+from neuralpower.errors import DeviceError, InputError, LostDeviceError
 
 START_S = 120.0  # that a process may take to import torch and open the device
 TERM_S, KILL_S = 2.0, 10.0  # from a polite end to a hard one, and from that to giving up
@@ -32,10 +32,6 @@ class Ended(Exception):  # noqa: N818  # what happened, not yet a fault
         self.status = status
 
 
-class DeviceLost(DeviceError):  # noqa: N818  # an event, also by name
-    """The device has stopped answering; what was not measured is left for another time."""
-
-
 class Worker:
     """The measuring process, started again where it died."""
 
@@ -43,6 +39,7 @@ class Worker:
         self.threads = threads
         self.command = list(command)
         self.term_s, self.kill_s = term_s, kill_s
+        self.tested: dict[str, Any] | None = None  # what the bench found out about its meter, for the processes to come
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, request: dict[str, Any], patience_s: float | None = None) -> dict[str, Any]:
@@ -55,8 +52,10 @@ class Worker:
         if self._process is None or self._process.poll() is not None:
             self._start()
             if "items" in request:  # opening the device has a time of its own
-                self._exchange({"do": "open"}, START_S)
-        return self._exchange(request, patience_s)
+                self.tested = self._exchange({"do": "open", "tested": self.tested}, START_S).get("self_test")
+        answer = self._exchange(request, patience_s)
+        self.tested = answer.get("self_test", self.tested)
+        return answer
 
     def _exchange(self, request: dict[str, Any], patience_s: float | None) -> dict[str, Any]:
         process = self._process
@@ -94,7 +93,7 @@ class Worker:
         )
 
     def stop(self) -> None:
-        """End the process and all that it started: TERM, after `term_s` KILL; raises DeviceLost if it outlives that."""
+        """End the process and all that it started: TERM, after `term_s` KILL; raises LostDeviceError if it outlives that."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -102,7 +101,7 @@ class Worker:
             for number, patience_s in ((signal.SIGTERM, self.term_s), (signal.SIGKILL, self.kill_s)):
                 if _ended(process, number, patience_s):
                     return
-            raise DeviceLost(
+            raise LostDeviceError(
                 f"the measuring process {process.pid} cannot be ended, the device hangs in it; reset the device, "
                 "and give the same command again"
             )

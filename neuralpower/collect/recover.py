@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from neuralpower.collect.process import DeviceLost, Ended, Worker
+from neuralpower.collect.process import Ended, Worker
 from neuralpower.collect.schedule import Batch, Task
-from neuralpower.errors import DeviceError
+from neuralpower.errors import DeviceError, LostDeviceError
 
 Results = list[dict[str, Any]]  # in the order of the batch's tasks
 ROUNDS = 9
@@ -31,7 +31,7 @@ class Executor(Protocol):
         """One process's answer to a request that measures nothing; raises DeviceError where there is none."""
 
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
-        """Batches as they are done, their results, and the seconds that each took; raises DeviceLost."""
+        """Batches as they are done, their results, and the seconds that each took; raises LostDeviceError."""
 
     def close(self) -> None:
         """End the processes."""
@@ -66,7 +66,7 @@ class Local:
         self.worker.stop()
 
     def measure(self, batch: Batch) -> Results:
-        """A result with a `status`, or the columns of power, per task; raises DeviceLost."""
+        """A result with a `status`, or the columns of power, per task; raises LostDeviceError."""
         if batch.fresh:
             self.worker.stop()
         alone = len(batch.tasks) == 1
@@ -87,17 +87,17 @@ class Local:
         except Ended as end:
             return [{"config_id": task.item["config_id"], "status": end.status} for task in tasks]
         if answer.get("lost"):
-            raise DeviceLost("the device has stopped answering; look at it, then give the same command again")
+            raise LostDeviceError("the device has stopped answering; look at it, then give the same command again")
         results: Results = answer["results"]
         if any(result.get("status") in SUSPECT for result in results):
             self.worker.stop()
         return results
 
     def _probe(self, patience_s: float) -> None:
-        """See whether the device works in a fresh process; raises DeviceLost."""
+        """See whether the device works in a fresh process; raises LostDeviceError."""
         try:
             self.worker.ask({"do": "open"}, patience_s)
         except Ended as end:
-            raise DeviceLost(
+            raise LostDeviceError(
                 f"no measuring process starts any more ({end.status}); run `neuralpower devices` to see what works here"
             ) from None

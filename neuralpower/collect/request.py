@@ -20,6 +20,7 @@ class Request:
     seed: int
     budget_s: float
     out: Path
+    phases: tuple[str, ...] = ("forward",)
     power: str = "auto"
     shard: tuple[int, int] = (1, 1)
     replicates: float = REPLICATES
@@ -32,7 +33,7 @@ class Request:
 
     def plan_key(self) -> dict[str, Any]:
         """What the plan depends on; a resumed collection with the same key does the plan minus the results."""
-        return {name: getattr(self, name) for name in ("preset", "kinds", "models", "dtypes", "seed")}
+        return {name: getattr(self, name) for name in ("preset", "kinds", "models", "dtypes", "phases", "seed")}
 
 
 @dataclass

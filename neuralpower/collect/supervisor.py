@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 
 from neuralpower.collect.collection import Collection
-from neuralpower.collect.process import DeviceLost
 from neuralpower.collect.recover import Executor
 from neuralpower.collect.request import Progress, Request
 from neuralpower.collect.resume import description, planned, sessions, unfinished
 from neuralpower.dataset import seal, write_meta
-from neuralpower.errors import DeviceError, NeuralPowerError
+from neuralpower.errors import DeviceError, LostDeviceError, NeuralPowerError
 from neuralpower.journal import Journal
 
 
@@ -53,8 +52,11 @@ def collect(
                 request, journal, executor, opened, plan, unfinished(records), before, show, clock, started
             )
             with _noted(journal):
-                collection.begin(executor.ask({"do": "self_test"})["self_test"])
+                tested = executor.ask({"do": "self_test"})["self_test"]
+                collection.begin(tested)
                 collection.run()
+            if tested.get("idle_w") is not None:
+                meta["hardware"] = {**meta["hardware"], "idle_w": tested["idle_w"]}
         meta["sessions"] = sessions(meta, journal.records())
         write_meta(folder, meta)  # before the journal, which holds the new ones, is put away
         counts = seal(folder)
@@ -74,7 +76,7 @@ def _noted(journal: Journal) -> Iterator[None]:
         yield
         journal.append({"type": "event", "event": "stop", "reason": "finished or out of time"})
     except BaseException as error:
-        event = "device_lost" if isinstance(error, DeviceLost) else "stop"
+        event = "device_lost" if isinstance(error, LostDeviceError) else "stop"
         with contextlib.suppress(NeuralPowerError):  # the disk is full: the error itself says so
             journal.append({"type": "event", "event": event, "reason": str(error) or type(error).__name__})
         raise

@@ -3,6 +3,7 @@
 Started by the supervisor with its thread environment set; whatever kills it, the journal is not its own.
 
     {"do": "open"}                       -> {"hardware", "block", "power_reason", "versions"}
+    {"do": "open", "tested": {...}}      -> the same and {"self_test": {...}}: of an earlier process, or made now where null
     {"do": "self_test"}                  -> {"self_test": {...}}
     {"do": "plan", ...}                  -> {"plan": [...]}
     {"do": "runtime", "items": [...]}    -> {"results": [{"config_id", "status", columns...}]}
@@ -27,6 +28,7 @@ from typing import Any
 import torch
 
 from neuralpower.bench import Bench, failure, open_bench
+from neuralpower.calls import call_of
 from neuralpower.collect.keys import versions
 from neuralpower.collect.plan import NETWORK, check_dtypes, kinds_named, make_plan
 from neuralpower.collect.presets import PRESETS
@@ -79,7 +81,7 @@ def _prepared(item: dict[str, Any], device: torch.device) -> tuple[Callable[[], 
     row = item["row"]
     if item["kind"] != NETWORK:
         layer = KINDS[item["kind"]].from_row(row)
-        return lambda: layer.build(device), {"flops": int(layer.flops()), "bytes": int(sum(layer.bytes()))}
+        return lambda: call_of(layer, device), {"flops": int(layer.flops()), "bytes": int(sum(layer.bytes()))}
     request = InputRequest(row["batch"], json.loads(row["input"]).get("seq_len"), None, torch_dtype(row["dtype"]))
     work = {"flops": item["flops"], "bytes": item["bytes"]}
     return lambda: resolve(row["model"]).call(request, str(device)), work
@@ -96,14 +98,14 @@ class Answers:
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to one request; raises NeuralPowerError."""
         if request["do"] == "plan":
-            check_dtypes(request["dtypes"])
-            preset, kinds = PRESETS[request["preset"]], kinds_named(request["kinds"])
-            whole = request["kinds"] is None or NETWORK in request["kinds"]
-            return {"plan": make_plan(preset, kinds, request["models"], request["dtypes"], request["seed"], whole)}
-        bench = self.bench = self.bench or self.open_it()
+            return {"plan": self._plan(request)}
+        bench = self._opened()
         if request["do"] == "open":
-            about = {"hardware": bench.hardware(), "block": bench.block, "power_reason": bench.power_reason}
-            return {**about, "versions": versions()}
+            about = {"block": bench.block, "power_reason": bench.power_reason, "versions": versions()}
+            if "tested" in request:
+                about["self_test"] = tested = request["tested"] or bench.self_test()
+                bench.resume(tested)
+            return {**about, "hardware": bench.hardware()}
         if request["do"] == "self_test":
             return {"self_test": bench.self_test()}
         self.asked += 1
@@ -113,6 +115,17 @@ class Answers:
             results = measure_items(request["items"], bench, request["rounds"], self.asked)
         failed = any(result.get("error_class") for result in results)
         return {"results": results, "lost": failed and bench.is_lost()}
+
+    def _opened(self) -> Bench:
+        self.bench = self.bench or self.open_it()
+        return self.bench
+
+    def _plan(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        check_dtypes(request["dtypes"], self._opened().device)
+        preset, kinds = PRESETS[request["preset"]], kinds_named(request["kinds"], request["phases"])
+        whole = request["kinds"] is None or NETWORK in request["kinds"]
+        models, dtypes, seed = request["models"], request["dtypes"], request["seed"]
+        return make_plan(preset, kinds, models, dtypes, seed, whole, request["phases"])
 
 
 def end_with_parent() -> None:
