@@ -329,6 +329,7 @@ class Rows:
     runtime_s: np.ndarray
     slowdown: np.ndarray  # of the machine while each was taken, 1 where not known
     power_w: np.ndarray  # NaN where not measured
+    energy_u_rel: np.ndarray  # what the measurement states as its relative uncertainty; NaN where it states none
     dispatch_s: np.ndarray  # of the host, to issue one call; NaN where not measured
     line: np.ndarray  # of each row in its table, the header being line 1
     rejected: tuple[Rejected, ...]
@@ -341,9 +342,8 @@ class Rows:
         """Some of the rows."""
         from neuralpower.layers.base import take
 
-        parts = {
-            name: getattr(self, name)[index] for name in ("runtime_s", "slowdown", "power_w", "dispatch_s", "line")
-        }
+        names = ("runtime_s", "slowdown", "power_w", "energy_u_rel", "dispatch_s", "line")
+        parts = {name: getattr(self, name)[index] for name in names}
         return dataclasses.replace(self, layer=take(self.layer, index), rejected=(), **parts)
 
 
@@ -420,7 +420,8 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
         runtime[keep],
         np.where(np.isfinite(slowdown) & (slowdown > 0), slowdown, 1.0)[keep],
         power[keep],
-        (_numbers(table["dispatch_s"]) if "dispatch_s" in table else np.full(len(table), np.nan))[keep],
+        _optional(table, "energy_u_rel")[keep],
+        _optional(table, "dispatch_s")[keep],
         np.flatnonzero(keep) + 2,
         rejected,
     )
@@ -430,9 +431,7 @@ def _power(
     table: pd.DataFrame, runtime: np.ndarray, hardware: Hardware | None, reject: Callable[[Any, str], None]
 ) -> np.ndarray:
     """Watts per row, from the power or from energy over time, NaN where neither is there; impossible ones are rejected."""
-    nothing = np.full(len(table), np.nan)
-    power = _numbers(table["power_w"]) if "power_w" in table else nothing
-    energy = _numbers(table["energy_j"]) if "energy_j" in table else nothing
+    power, energy = _optional(table, "power_w"), _optional(table, "energy_j")
     reject(power <= 0, "power_w is not above 0")
     reject(energy <= 0, "energy_j is not above 0: the counter wrapped or was read backwards")
     from_energy = energy / runtime
@@ -448,6 +447,11 @@ def _words(values: pd.Series, default: str) -> np.ndarray:
     words = values.astype(object).to_numpy(copy=True)
     words[values.isna().to_numpy()] = default
     return np.array([str(word) for word in words], dtype=object)
+
+
+def _optional(table: pd.DataFrame, column: str) -> np.ndarray:
+    """A column of numbers that a table may leave out, [rows], NaN where it holds nothing."""
+    return _numbers(table[column]) if column in table else np.full(len(table), np.nan)
 
 
 def _numbers(values: pd.Series) -> np.ndarray:

@@ -27,7 +27,8 @@ SHORTEST_SHARE = 0.01  # of the rows are launches and little more
 # before anything was learnt from them (docs/method.md).
 COMPOSITION = 0.07
 BLOCKED = (0.8, 1.25)  # a host that takes as long as the device has most likely waited for a place in its queue
-SHORTEST_WITH_POWER_S = 1e-4  # below, a meter's windows say little of a call
+SHORTEST_WITH_POWER_S = 1e-4  # below, windows whose uncertainty nobody states say little of a call
+LARGEST_UNCERTAINTY = 0.1  # of a power that is learnt from
 
 
 @dataclass(frozen=True)
@@ -171,10 +172,17 @@ class _Read:
                     device=self.devices.index(dataset.device),
                 )
                 self.parts.setdefault((RUNTIME, key), []).append(_Part(problem, part.line))
-                metered = part.at(np.isfinite(part.power_w) & (part.runtime_s >= SHORTEST_WITH_POWER_S))
+                metered = part.at(_metered(part))
                 if len(metered) and not portable:
                     problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
                     self.parts.setdefault((POWER, key), []).append(_Part(problem, metered.line))
+
+
+def _metered(rows: Rows) -> np.ndarray:
+    """Rows with a power that can be learnt from, [rows], bool."""
+    stated = np.isfinite(rows.energy_u_rel)
+    sure = np.where(stated, rows.energy_u_rel <= LARGEST_UNCERTAINTY, rows.runtime_s >= SHORTEST_WITH_POWER_S)
+    return np.asarray(np.isfinite(rows.power_w) & sure)
 
 
 def _issued(rows: Rows) -> Observation:

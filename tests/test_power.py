@@ -1,0 +1,101 @@
+"""Power and energy of layers and networks, learnt from a device whose power is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from neuralpower.collect.plan import draw
+from neuralpower.collect.presets import PRESETS
+from neuralpower.compose import compose
+from neuralpower.dataset import Dataset
+from neuralpower.layers import KINDS, Layer
+from neuralpower.layers.base import columns_of
+from neuralpower.learn import train
+from neuralpower.predictor import Predictor
+from neuralpower.trace import trace
+
+PEAK, BANDWIDTH, LAUNCH_S = 4e13, 2e12, 3e-6
+IDLE_W, LIMIT_W = 80.0, 400.0
+KINDS_MEASURED = ("linear", "softmax", "activation", "elementwise", "norm")
+HARDWARE = {
+    "accelerator": True,
+    "cores": 100,
+    "peak_flops_per_s": {"float32": PEAK},
+    "memory_bytes_per_s": BANDWIDTH,
+    "idle_w": IDLE_W,
+    "limit_w": LIMIT_W,
+}
+
+
+def runtime_s(layer: Layer) -> float:
+    """A launch, then 85 % of the peak or 75 % of the bandwidth, whichever is slower."""
+    return LAUNCH_S + max(layer.flops() / PEAK / 0.85, sum(layer.bytes()) / BANDWIDTH / 0.75)
+
+
+def power_w(layer: Layer) -> float:
+    """Idle power, 250 W for busy units and 150 W for busy memory; never above the limit."""
+    seconds = runtime_s(layer)
+    compute, memory = layer.flops() / PEAK / seconds, sum(layer.bytes()) / BANDWIDTH / seconds
+    return min(IDLE_W + 250 * compute + 150 * memory, LIMIT_W)
+
+
+def rows(kind: str, count: int, seed: int) -> list[Layer]:
+    return list(draw(KINDS[kind], count, seed, PRESETS["standard"]))
+
+
+def table(kind: str, stated: float = 0.02) -> pd.DataFrame:
+    """Rows with noise of 1 % in time and 2 % in power."""
+    noise = np.random.default_rng(len(kind))
+    return pd.DataFrame(
+        {
+            **layer.to_row(),
+            "runtime_s": runtime_s(layer) * np.exp(noise.normal(0, 0.01)),
+            "power_w": power_w(layer) * np.exp(noise.normal(0, 0.02)),
+            "energy_u_rel": stated,
+        }
+        for layer in rows(kind, 200, 0)
+    )
+
+
+def dataset(stated: float = 0.02) -> Dataset:
+    meta = {"schema": 1, "device": "known", "hardware": HARDWARE}
+    return Dataset(Path("known"), meta, {kind: table(kind, stated) for kind in KINDS_MEASURED})
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return train(dataset(), jobs=1).predictor
+
+
+@pytest.mark.parametrize("kind", KINDS_MEASURED)
+def test_power_of_layers_never_measured_is_within_seven_percent(predictor: Predictor, kind: str) -> None:
+    layers = rows(kind, 150, 1)
+    estimates = predictor.estimate_columns(columns_of(KINDS[kind], layers))
+    truth = np.array([power_w(layer) for layer in layers])
+    error = estimates.power_w / truth - 1
+    assert np.sqrt(np.mean(error**2)) < 0.07
+    assert np.mean((estimates.power_low_w <= truth) & (truth <= estimates.power_high_w)) > 0.85
+    assert (estimates.power_w >= IDLE_W).all()
+    assert (estimates.power_high_w <= LIMIT_W).all()
+
+
+@pytest.mark.parametrize(("batch_size", "width"), [(4, 256), (64, 1024), (2048, 2048), (8192, 512)])
+def test_energy_of_a_network_is_within_five_percent(predictor: Predictor, batch_size: int, width: int) -> None:
+    block = [nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width)]
+    network = nn.Sequential(*(layer for _ in range(6) for layer in block), nn.Linear(width, 1000), nn.Softmax(-1))
+    traced = trace(network.to("meta"), (torch.empty(batch_size, width, device="meta"),), {})
+    truth = sum(power_w(layer) * runtime_s(layer) for layer in traced.layers)
+    prediction = compose(traced, predictor, model="network", batch_size=batch_size)
+    assert prediction.energy_j is not None
+    assert prediction.power_w is not None
+    assert prediction.energy_j.value == pytest.approx(truth, rel=0.05)
+    assert prediction.energy_j.low < truth < prediction.energy_j.high
+    assert prediction.energy_j.value == pytest.approx(prediction.power_w.value * prediction.runtime_s.value)
+
+
+def test_power_that_a_meter_is_not_sure_of_is_not_learnt() -> None:
+    assert train(dataset(stated=0.3), jobs=1).predictor.power is None
