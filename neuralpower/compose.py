@@ -16,7 +16,7 @@ import numpy as np
 
 from neuralpower.dispatch import Dispatch
 from neuralpower.layers import Layer
-from neuralpower.layers.base import TENSORFLOAT32, typed
+from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, TENSORFLOAT32, typed
 from neuralpower.predictor import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE, ROOFLINE_FACTOR, Estimates, Predictor
 from neuralpower.trace import Trace
 
@@ -172,10 +172,16 @@ class Prediction:
 
 
 def compose(
-    trace: Trace, predictor: Predictor, *, model: str, batch_size: int, dtype: str = "float32", phase: str = "forward"
+    trace: Trace, predictor: Predictor, *, model: str, batch_size: int, dtype: str = "float32", phase: str = FORWARD
 ) -> Prediction:
-    """Predict every layer of a trace and add up; raises PredictorError for a dtype or phase that was not learnt."""
+    """Predict every layer of a forward pass's trace in a phase, and add up.
+
+    Raises:
+        PredictorError: a dtype or phase that was not learnt.
+    """
     predictor.check(dtype, phase)
+    if phase == BACKWARD:
+        trace = _backward(trace)
     if dtype == TENSORFLOAT32:
         trace = replace(trace, calls=tuple(replace(call, layer=_in_tf32(call.layer)) for call in trace.calls))
     layers = trace.layers
@@ -187,7 +193,7 @@ def compose(
     rows = []
     for index in grouped.values():
         layer, n, first = layers[index[0]], len(index), index[0]
-        flops, size = int(layer.flops()), int(sum(layer.bytes()))
+        flops, size = _work(layer)
         rows.append(
             Row(
                 _ranges([trace.calls[i].path for i in index]),
@@ -254,6 +260,18 @@ def compose(
         power_reason=reason,
         idle_s=None if predictor.dispatch is None else runtime.value - busy.value,
     )
+
+
+def _backward(trace: Trace) -> Trace:
+    """The backward pass of a forward pass: what is floating has a gradient, and the last comes first."""
+    calls = [call for call in reversed(trace.calls) if call.layer.dtype in FLOATING]
+    return replace(trace, calls=tuple(replace(call, layer=replace(call.layer, phase=BACKWARD)) for call in calls))
+
+
+def _work(layer: Layer) -> tuple[int, int]:
+    """(FLOP, bytes) of a layer in its phase."""
+    parts = layer.backward() if layer.phase == BACKWARD else (layer,)
+    return sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)
 
 
 def _in_tf32(layer: Layer) -> Layer:

@@ -15,7 +15,7 @@ import torch
 
 from neuralpower.compose import Prediction, compose
 from neuralpower.errors import ModelError
-from neuralpower.layers.base import Call, torch_dtype
+from neuralpower.layers.base import FORWARD, Call, torch_dtype
 from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
 from neuralpower.predictor import Predictor
 from neuralpower.sources import InputRequest, Source, resolve
@@ -98,13 +98,16 @@ class Summary:
     spearman: float | None  # of three networks or more
 
 
-def predict_case(case: Case, predictor: Predictor, source: Source | None = None) -> tuple[Prediction, Trace]:
-    """Trace a network on the meta device and predict it."""
+def predict_case(
+    case: Case, predictor: Predictor, source: Source | None = None, phase: str = FORWARD
+) -> tuple[Prediction, Trace]:
+    """Trace a network on the meta device and predict it; a backward pass is that of a forward pass in training mode."""
     source = source or resolve(case.model)
     module = source.build("meta", torch_dtype(case.dtype))
     inputs = source.inputs(module, case.request())
-    traced = trace(module, inputs.args, inputs.kwargs)
-    return compose(traced, predictor, model=case.model, batch_size=case.batch_size, dtype=case.dtype), traced
+    traced = trace(module, inputs.args, inputs.kwargs, training=phase != FORWARD)
+    about = {"model": case.model, "dtype": case.dtype, "phase": phase}
+    return compose(traced, predictor, batch_size=case.batch_size, **about), traced
 
 
 def evaluate(

@@ -17,6 +17,7 @@ from neuralpower.collect.presets import PRESETS
 from neuralpower.compose import Prediction, compose
 from neuralpower.dataset import Dataset
 from neuralpower.dispatch import Cost, Dispatch, Observation, device_end_s, learn_dispatch
+from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.activation import Activation
 from neuralpower.layers.linear import Linear
@@ -24,6 +25,7 @@ from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn import train
 from neuralpower.predictor import Predictor
+from neuralpower.regress import Regressor
 from neuralpower.report.tables import prediction_table
 from neuralpower.trace import Trace, trace
 from tests.simulated_cuda import META, SimulatedCuda, bench_of, layer_call
@@ -296,3 +298,39 @@ def test_a_device_that_waits_has_no_energy_where_its_idle_power_is_not_known(pow
     full = predicted(powered, network(8192))  # it hardly waits: what it then draws does not matter
     assert full.energy_j is not None
     assert full.energy_j.value == pytest.approx(300 * run(network(8192).layers), rel=0.04)
+
+
+# ---- backward ----
+
+
+def test_a_backward_pass_is_predicted_from_backward_rows(tables: dict[str, pd.DataFrame]) -> None:
+    """Backward rows: twice the forward's time, at 250 W."""
+    both = {}
+    for kind, table in tables.items():
+        rows = table[table["dtype"] == "float32"].assign(power_w=300.0, energy_u_rel=0.01)
+        slower = {name: 2 * rows[name] for name in ("runtime_s", "dispatch_s")}
+        both[kind] = pd.concat([rows, rows.assign(phase="backward", power_w=250.0, **slower)])
+    learnt = train(dataset(both, limit_w=700.0), learner="lasso", jobs=1).predictor
+    traced = network(8192)
+    forward = predicted(learnt, traced)
+    backward = compose(traced, learnt, model="net", batch_size=1, phase="backward")
+    assert backward.runtime_s.value == pytest.approx(2 * run(traced.layers), rel=0.02)
+    assert backward.energy_j is not None
+    assert backward.energy_j.value == pytest.approx(250 * 2 * run(traced.layers), rel=0.04)
+    assert (forward.phase, backward.phase) == ("forward", "backward")
+    # a product's gradients are two products, of input and weights, and a sum for the bias: 12 times 8192 x 1024 numbers
+    products = [sum(row.flops for row in p.rows if row.kind == "linear") for p in (forward, backward)]
+    assert products[1] == 2 * products[0] + 12 * 8192 * 1024
+    assert backward.rows[0].kind == "softmax"
+    with pytest.raises(PredictorError, match="has not learnt phase 'backward': it has forward"):
+        compose(
+            traced,
+            dataclasses.replace(learnt, regressors=forward_of(learnt)),
+            model="net",
+            batch_size=1,
+            phase="backward",
+        )
+
+
+def forward_of(learnt: Predictor) -> dict[tuple[str, str, str, str], Regressor]:
+    return {key: regressor for key, regressor in learnt.regressors.items() if key[2] == "forward"}

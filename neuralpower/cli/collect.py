@@ -47,7 +47,7 @@ def collect_data(
     possible = ["forward"] if device == "cpu" else ["forward", "backward", "optimizer"]
     for name in phases:
         if name not in possible:
-            raise unknown(f"phase on {device}", name, possible)
+            raise unknown("phase", name, possible)
     if power not in ("auto", "nvml", "rapl", "none"):
         raise unknown("power meter", power, ["auto", "nvml", "rapl", "none"])
     cpu = read_cpu()

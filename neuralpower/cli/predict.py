@@ -22,7 +22,7 @@ def predict(
     device_spec: str | None = typer.Option(
         None, help="Of a predictor of several devices: a known device, or a spec sheet."
     ),
-    phase: str = typer.Option("forward", help="forward."),
+    phase: str = typer.Option("forward", help="forward, or backward where the predictor has learnt it."),
     by: str = typer.Option("kind", help="Rows of the table: layer, kind or module."),
     depth: int = typer.Option(3, help="Names of a module's path that --by module tells apart."),
     top: int = typer.Option(15, help="Rows to print; 0 for all."),
@@ -56,7 +56,7 @@ def predict(
         learnt = learnt.on(spec.hardware(), spec.name)
     learnt.check(options.dtype(dtype), phase)
     case = Case(model, batch_size, seq_len, shape, options.dtype(dtype))
-    prediction, _ = predict_case(case, learnt)
+    prediction, _ = predict_case(case, learnt, phase=phase)
     if csv is not None:
         prediction_csv(prediction, csv)
     print(json.dumps(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))

@@ -17,12 +17,11 @@ from neuralpower.collect.presets import PRESETS, Preset
 from neuralpower.dataset import config_id
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
-from neuralpower.layers.base import FLOATING, TENSORFLOAT32, torch_dtype, typed
+from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, TENSORFLOAT32, torch_dtype, typed
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace
 
 NETWORK = "network"
-FORWARD, BACKWARD = "forward", "backward"
 NETWORK_BLOCK = 6  # networks that are timed in turn
 NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
 

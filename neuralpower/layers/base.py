@@ -40,6 +40,7 @@ ITEMSIZE = {
 }
 FLOATING = ("float32", "tensorfloat32", "bfloat16", "float16", "float64", "float8_e4m3fn")
 TENSORFLOAT32 = "tensorfloat32"
+FORWARD, BACKWARD = "forward", "backward"
 
 T = TypeVar("T")
 
