@@ -74,7 +74,7 @@ class RaplMeter:
             raise MeterUnavailable(
                 "no_rapl",
                 f"rapl: no package zone under {self.root}; virtual machines seldom offer one, on bare metal an "
-                "administrator can load it (modprobe intel_rapl_msr); runtime is measured without",
+                "administrator can load it (modprobe intel_rapl_msr); --power none measures runtime alone",
             )
         self.counters = [
             _Counter(domain, zone / "energy_uj", self._number(zone / "max_energy_range_uj"))
@@ -123,7 +123,7 @@ class RaplMeter:
             raise MeterUnavailable(
                 "no_permission",
                 f"rapl: {counter.file} is readable by root only (CVE-2020-8694); ask the administrator for read access "
-                "to it, or run as root; runtime is measured without",
+                "to it, or run as root; --power none measures runtime alone",
             ) from None
         except OSError as error:
             raise MeterUnavailable(
