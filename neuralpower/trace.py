@@ -291,14 +291,17 @@ class ModuleStack:
         """A module's forward has returned: nothing to do here."""
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        names = self._paths.get(id(module))
+        identity = id(module)
+        names = self._paths.get(identity)
         if names is None:
             path = self.path  # made during the forward; it has no name of its own
+        elif len(names) == 1:
+            path = names[0]
         else:
             inside = self.path + "." if self.path else ""
             path = next((name for name in names if name.startswith(inside)), names[0])
         self.calls += 1
-        self._stack.append((id(module), path))
+        self._stack.append((identity, path))
         if names is not None:
             self.entered(path)
 
@@ -324,6 +327,8 @@ class _Modules(ModuleStack):
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Sees every operator call, and the path of the module that makes it."""
+
+    supports_higher_order_operators = True  # seen as one operator, which no kind describes
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -26,7 +26,9 @@ def profile(
     top: int = typer.Option(15, help="Rows to print; 0 for all."),
     unit: str = typer.Option("flop", help="flop, or mac: 2 FLOP."),
     convention: str = typer.Option("matmul", help="What counts: matmul, all-ops, thop, fvcore or pytorch-api."),
-    repeat: int = typer.Option(20, help="Runs without, and as many with instrumentation; 0 counts without running."),
+    repeat: int = typer.Option(
+        20, help="Runs without instrumentation, and half as many with; 0 counts and runs nothing."
+    ),
     warmup: int = typer.Option(5, help="Runs before these."),
     power: str = typer.Option("auto", help="auto or none."),
     strict: bool = typer.Option(False, "--strict", help="End with code 3 where an operator's work is not counted."),

@@ -2,7 +2,7 @@
 
     trace          shapes, FLOP, bytes and parameters, on meta tensors
     clean runs     the network as it is, without instrumentation: the whole
-    timed runs     in turn with the clean ones, every operator with the module that called it: the rows
+    timed runs     between the clean ones, every operator with the module that called it: the rows
     one run more   with every tensor accounted: memory
 
 Rows of the trace and of the runs are joined by path, operator and call. What the rows do not explain is a row, and what
@@ -77,7 +77,7 @@ def profile(
         loss: of the output, for training; by default `output.loss`, or the mean square of the first output.
         optimizer: for training; by default SGD on all trainable parameters.
         warmup: runs that are not looked at.
-        repeat: runs without, and as many with instrumentation, in turn.
+        repeat: runs without instrumentation; half as many with it, between them.
         time_limit_s: after which no further repeat begins.
         runtime: whether to run the network.
         memory: whether to account tensors.
@@ -169,7 +169,7 @@ def _check(phase: str, warmup: int, repeats: int, power: str) -> None:
 def _place(model: nn.Module, device: str | torch.device | None, runtime: bool) -> torch.device:
     """Where the weights are; raises InputError where they are on several devices, elsewhere, or on meta."""
     places = {t.device for t in (*model.parameters(), *model.buffers())}
-    if len(places) > 1:
+    if len(places) > 1 and runtime:
         raise InputError(
             f"{type(model).__name__} is spread over {', '.join(sorted(map(str, places)))}: one device can be profiled; "
             "move the model to one"

@@ -61,7 +61,7 @@ class Check:
 
     problems: tuple[str, ...]
     shares: float | None  # of all rows, remainder and overhead among them: 1
-    remainder: float | None  # share of the whole that no layer's row explains
+    remainder: float | None  # share of the timed runs that neither a layer's row nor instrumentation explains
     flops: int  # products of the forward pass, without recurrent layers
     flop_counter: int | None  # what torch.utils.flop_counter counts; None where it cannot run
 
@@ -169,10 +169,12 @@ class NetworkProfile:
         shares = remainder = None
         if self.runs is not None:
             shares = float(total(row.share for row in self.rows) or 0.0)
-            remainder = 1 - float(total(row.share for row in self.rows if row.explains) or 0.0)
+            timed = self.runs.timed.runtime_s
+            unexplained = timed - float(total(row.runtime_s for row in self.rows if row.explains) or 0.0)
+            remainder = (unexplained - max(self.runs.instrumentation_s, 0.0)) / timed
             if abs(shares - 1) > 1e-6:
                 problems.append(f"the rows' shares add up to {shares:.4f}, not to 1")
-            if abs(remainder) > WITHIN:
+            if remainder > WITHIN:
                 problems.append(
                     f"layers explain {1 - remainder:.1%} of the measured time; {1 - WITHIN:.0%} are expected"
                 )

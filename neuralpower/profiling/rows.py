@@ -382,7 +382,7 @@ class Builder:
         """The whole less the rows, in two: what the timed runs took besides, and what they took longer."""
         if self.runs is None:
             return []
-        timed = float(np.mean([self.runs.timed.samples_s[int(i)] for i in self.runs.timed.middle]))
+        timed = self.runs.timed.runtime_s
         between = timed - sum(row.runtime_s or 0.0 for row in rows)
         longer = self.runs.clean[""].runtime_s - timed
         nothing: dict[str, Any] = {"bytes_read": 0, "bytes_written": 0}

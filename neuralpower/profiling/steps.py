@@ -21,6 +21,7 @@ from neuralpower.trace import undisturbed
 
 PHASES = ("forward", "training")
 LOSS = "(loss)"  # path of the loss function
+CLEAN_PER_TIMED = 2  # runs: instrumentation then costs a few percent of the whole, even for small operators
 MINIMUM = 3  # repeats, before a time limit may end them
 
 Loss = Callable[[Any], Tensor]
@@ -78,6 +79,12 @@ class Runs:
     peak_memory_bytes: int | None
     wall_s: float  # of everything, warm-up and accounting included
     clean_wall_s: float
+
+    @property
+    def instrumentation_s(self) -> float:
+        """What a timed run takes longer than the clean run just before it: the median, so that a drift does not count."""
+        before = self.clean[""].samples_s[::CLEAN_PER_TIMED]
+        return float(np.median(np.asarray(self.timed.samples_s) - np.asarray(before)))
 
 
 @dataclass
@@ -159,7 +166,8 @@ def prepared(step: Step, device: torch.device, seed: int) -> Iterator[Step]:
         state = copy.deepcopy(optimizer.state_dict()) if optimizer is not None else None
         step.optimizer = optimizer or torch.optim.SGD(trained, lr=1e-4)
     values = [(t, t.detach().clone()) for t in (*step.model.buffers(), *(parameters if training else ()))]
-    gradients = [(p, p.grad) for p in parameters]
+    given = [t for t in tree_iter((step.args, dict(step.kwargs))) if isinstance(t, Tensor) and t.is_leaf]
+    gradients = [(t, t.grad) for t in (*parameters, *given)]
     try:
         with undisturbed(step.model, None), torch.random.fork_rng(_cuda_indices(device)):
             torch.manual_seed(seed)
@@ -170,8 +178,8 @@ def prepared(step: Step, device: torch.device, seed: int) -> Iterator[Step]:
         with torch.no_grad():
             for tensor, value in values:
                 tensor.copy_(value)
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
+        for tensor, gradient in gradients:
+            tensor.grad = gradient
         if optimizer is not None and state is not None:
             optimizer.load_state_dict(state)
         step.optimizer = optimizer
@@ -194,7 +202,7 @@ def repeat(
     memory: bool = True,
     clock_ns: Callable[[], int] = time.perf_counter_ns,
 ) -> Runs:
-    """Warm up, account one run, then take clean and timed runs in turn, so that a drift of the machine meets both.
+    """Warm up, account one run, then take clean and, between them, timed runs, so that a drift of the machine meets both.
 
     Raises:
         ModelError: the model's forward or backward raises.
@@ -217,9 +225,10 @@ def repeat(
             start = clock_ns()
             clean.append(_seconds(step.run(clock), clock))
             clean_wall += clock_ns() - start
-            one, seconds = _timed(step, clock, whole)
-            timed.append(one)
-            wholes.append(seconds)
+            if number % CLEAN_PER_TIMED == 0:
+                one, seconds = _timed(step, clock, whole)
+                timed.append(one)
+                wholes.append(seconds)
     phases = clean[0] if clean else {}
     return Runs(
         clean={phase: Spread(tuple(run[phase] for run in clean)) for phase in phases},
@@ -273,8 +282,9 @@ def _watched(step: Step, clock: Clock, watch: Stopwatch) -> list[tuple[str, Any]
 def _timed(step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None) -> tuple[Repeat, float]:
     watch = Stopwatch(step.model, clock, whole)
     total = _seconds(_watched(step, clock, watch), clock)[""]
-    seconds = tuple(clock.seconds(e.start, e.end) for e in watch.events)
-    return Repeat(tuple(watch.events), seconds, tuple(watch.modules.spans)), total
+    events = tuple(watch.events)
+    seconds = tuple(clock.seconds(e.start, e.end) for e in events)
+    return Repeat(events, seconds, tuple(watch.modules.spans)), total
 
 
 def _accounted(step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None) -> tuple[Account, int]:

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_iter
 
 from neuralpower.trace import ModuleStack
 
+_now = time.perf_counter_ns
 ACCUMULATE = "accumulate_grad"  # autograd's own node that adds to a parameter's gradient
 
 
@@ -146,6 +147,8 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     None takes every operator as it comes.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(
         self,
         model: nn.Module,
@@ -158,11 +161,17 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self.clock, self.whole, self.account, self.flops_of = clock, whole, account, flops_of
         self.phase = "forward"
         self.scope = ""  # path of what runs outside of every module
-        self.events: list[Event] = []
+        self._host = isinstance(clock, HostClock)
+        self._noted: list[tuple[Any, ...]] = []  # of events: plain tuples are made faster
         self.modules = _Spans(model)
         self._owner = {id(p): name.rpartition(".")[0] for name, p in model.named_parameters()}
         self._origin: dict[int, tuple[str, str]] = {}
         self._names: dict[Any, tuple[str, bool]] = {}
+
+    @property
+    def events(self) -> list[Event]:
+        """What was seen, in order."""
+        return [Event(*noted) for noted in self._noted]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -177,15 +186,24 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if named is None:
             named = self._names[func] = _named(func)
         operator, composite = named
-        path, origin = self._caller(operator)
+        if self.whole is None or self.phase != "forward":
+            path, origin = self._caller(operator)
+        else:
+            path, origin = self.modules.path or self.scope, operator
         if composite and self.whole is not None and (path, operator) not in self.whole:
             with self:
                 return func.decompose(*args, **kwargs)
-        host_start = time.perf_counter_ns()
-        start = self.clock.mark()
-        output = func(*args, **kwargs)
-        end = self.clock.mark()
-        self.events.append(Event(self.phase, path, operator, origin, start, end, host_start, time.perf_counter_ns()))
+        if self._host:  # marks are what the host's clock says
+            start = _now()
+            output = func(*args, **kwargs)
+            end = _now()
+            self._noted.append((self.phase, path, operator, origin, start, end, start, end))
+        else:
+            host_start = _now()
+            start = self.clock.mark()
+            output = func(*args, **kwargs)
+            end = self.clock.mark()
+            self._noted.append((self.phase, path, operator, origin, start, end, host_start, _now()))
         if self.account is not None:
             flops = self.flops_of(operator, args, kwargs, output) if self.flops_of else 0
             self.account.note((self.phase, path, origin), (args, kwargs), output, flops)
@@ -212,17 +230,22 @@ class _Spans(ModuleStack):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self.spans: list[Span] = []
+        self._ended: list[tuple[str, int, int]] = []
         self._starts: list[tuple[str, int]] = []
 
+    @property
+    def spans(self) -> list[Span]:
+        """Module calls in the order in which they ended."""
+        return [Span(*ended) for ended in self._ended]
+
     def entered(self, path: str) -> None:
-        self._starts.append((path, time.perf_counter_ns()))
+        self._starts.append((path, _now()))
 
     def left(self, path: str, args: Any, output: Any) -> None:
         while self._starts:
             name, start = self._starts.pop()
             if name == path:
-                self.spans.append(Span(path, start, time.perf_counter_ns()))
+                self._ended.append((path, start, _now()))
                 break
 
 
