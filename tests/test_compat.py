@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _len_torch_dispatch_stack  # type: ignore[attr-defined]
 
 import neuralpower
 from neuralpower import compat
@@ -103,7 +104,7 @@ def test_custom_operators_of_thop_count_and_leave_nothing() -> None:
     class Scaled(nn.Linear):
         """A subclass counts as its class."""
 
-    def rule(module: nn.Module, inputs: Any, output: Tensor) -> None:
+    def rule(module: Any, inputs: Any, output: Tensor) -> None:
         module.total_ops += torch.DoubleTensor([output.numel() * 100])
 
     model = nn.Sequential(Scaled(4, 8), nn.Linear(8, 2))
@@ -227,7 +228,7 @@ def test_an_exception_inside_leaves_nothing_attached() -> None:
         model(torch.randn(1, 2))
         math.fmod(1 // 0, 1)
     assert not nn.modules.module._global_forward_hooks
-    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+    assert _len_torch_dispatch_stack() == 0
 
 
 # ---- files ----
