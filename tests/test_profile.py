@@ -367,6 +367,18 @@ def test_repeated_blocks_are_folded_and_named() -> None:
     assert row.flops == 2 * 2 * 32 * 64 * 256
 
 
+def test_rows_are_sorted_by_what_is_asked_for_and_by_work_where_nothing_was_timed() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 32), nn.Linear(32, 4))  # 64, 512 and 256 FLOP a row
+    found = counts(model, torch.randn(1, 4))
+
+    def order(**options: str) -> list[str]:
+        return [line.split()[0] for line in found.table(**options).splitlines()[5:-2]]
+
+    assert order() == order(sort="flops") == ["1", "2", "0"]
+    assert order(sort="order") == ["0", "1", "2"]
+    assert found.table(top=1).splitlines()[6].startswith("(2 more)")
+
+
 def test_a_module_that_is_never_called_has_its_parameters_and_no_calls() -> None:
     found = quick(Block().eval(), torch.randn(4, 8))
     unused = next(row for row in found.by_module() if row.path == "unused")

@@ -261,6 +261,8 @@ class NetworkProfile:
     def _cells(self, sort: str, top: int | None, by: str, depth: int | None) -> tuple[list[str], list[list[str]]]:
         if sort not in SORTS:
             raise unknown("order", sort, SORTS)
+        if sort == "runtime_s" and self.runs is None:
+            sort = "flops"
         rows = [row for row in self.view(by, depth) if not _idle(row)]
         if by != "module" or sort != "order":
             last = [row for row in rows if row.path in (REMAINDER, OVERHEAD)]
