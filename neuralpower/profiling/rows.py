@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -171,6 +172,7 @@ class Builder:
         self.module_rules, self.operator_rule = dict(rules[0]), rules[1]
         self.hardware, self.training, self.optimizer, self.host = hardware, phase == "training", optimizer, host
         self.types = {name: type(m).__name__ for name, m in model.named_modules(remove_duplicate=False)}
+        self._sums: dict[int, dict[tuple[Any, ...], int]] = {}
         self.kinds: dict[str, list[str]] = {}
         for call in trace.every_call:
             kinds = self.kinds.setdefault(call.path, [])
@@ -256,11 +258,7 @@ class Builder:
         products: int | None = sum(product_flops(part) for part in parts)
         account = self.runs.account if self.runs else None
         if account is not None and forward.kind != "recurrent":
-            products = sum(
-                flops
-                for (phase, path, origin), flops in account.flops.items()
-                if phase == "backward" and self._key(phase, path, origin)[1:] == (forward.path, forward.kind)
-            )
+            products = self._gathered(account.flops).get(("backward", forward.path, forward.kind), 0)
         rest: int | None = sum(int(part.flops()) - product_flops(part) for part in parts)
         if not layers:
             products = rest = None
@@ -372,11 +370,16 @@ class Builder:
     def _elements(self, key: tuple[Any, ...]) -> int:
         """Elements that the operators of an unlisted row read or write: one FLOP each."""
         assert self.runs is not None and self.runs.account is not None
-        return sum(
-            elements
-            for caller, elements in self.runs.account.elements.items()
-            if (self._key(*caller) if self.training else caller) == key[:3]
-        )
+        return self._gathered(self.runs.account.elements).get(key[:3], 0)
+
+    def _gathered(self, accounted: Mapping[tuple[str, str, str], int]) -> dict[tuple[Any, ...], int]:
+        """Sums by the keys of `_times`, without the call's number."""
+        if id(accounted) not in self._sums:
+            sums = self._sums[id(accounted)] = {}
+            for caller, value in accounted.items():
+                key = self._key(*caller) if self.training else caller
+                sums[key] = sums.get(key, 0) + value
+        return self._sums[id(accounted)]
 
     def _rest(self, rows: Sequence[Row]) -> list[Row]:
         """The whole less the rows, in two: what the timed runs took besides, and what they took longer."""
@@ -476,6 +479,7 @@ class Builder:
         )
 
 
+@functools.cache
 def guessed(operator: str) -> str:
     """The kind of an operator by its name alone; its own name where no kind knows it."""
     kind = BY_OPERATOR.get(operator)
