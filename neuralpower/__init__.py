@@ -1,3 +1,25 @@
-"""Latency, power and energy of neural networks, layer by layer, without running them."""
+"""Latency, power and energy of neural networks, layer by layer: predicted without running them, or profiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from neuralpower import compat as compat
+    from neuralpower.compat import Profile as Profile
+    from neuralpower.profiling import profile as profile
 
 __version__ = "0.1.0"
+__all__ = ["Profile", "__version__", "compat", "profile"]
+
+_HOMES = {"Profile": "neuralpower.compat", "compat": "neuralpower.compat", "profile": "neuralpower.profiling"}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names whose modules need torch are imported when they are first asked for (PEP 562)."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'neuralpower' has no attribute {name!r}")
+    home = importlib.import_module(_HOMES[name])
+    return home if name == "compat" else getattr(home, name)

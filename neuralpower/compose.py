@@ -189,14 +189,14 @@ def compose(
     basis, roof = estimates.basis, predictor.roofline(dtype)
     grouped: dict[tuple[str, object], list[int]] = {}
     for i, call in enumerate(trace.calls):
-        grouped.setdefault((_pattern(call.path), call.layer), []).append(i)
+        grouped.setdefault((pattern(call.path), call.layer), []).append(i)
     rows = []
     for index in grouped.values():
         layer, n, first = layers[index[0]], len(index), index[0]
         flops, size = _work(layer)
         rows.append(
             Row(
-                _ranges([trace.calls[i].path for i in index]),
+                ranges([trace.calls[i].path for i in index]),
                 layer.kind,
                 n,
                 n * float(estimates.runtime_s[first]),
@@ -333,11 +333,12 @@ def _energy(
     return Interval(*powers), Interval(*energies), ""
 
 
-def _pattern(path: str) -> str:
+def pattern(path: str) -> str:
+    """The path with a star for each number, so that repeated blocks are told to be alike."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
-def _ranges(paths: Sequence[str]) -> str:
+def ranges(paths: Sequence[str]) -> str:
     """Equal paths as themselves, paths that differ in numbered blocks with their numbers in brackets."""
     if len(set(paths)) == 1:
         return paths[0]

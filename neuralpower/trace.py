@@ -42,12 +42,18 @@ FREE = frozenset(
 )
 
 
+Shapes = tuple[tuple[int, ...], ...]
+
+
 @dataclass(frozen=True)
 class LayerCall:
     """One layer and the module that called it ("" for the model itself)."""
 
     path: str
     layer: Layer
+    operator: str = ""
+    inputs: Shapes = ()  # of the tensors among the operator's arguments, in order
+    outputs: Shapes = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,17 @@ class UnmodelledCall:
     reason: str
     bytes: int
     dtype: str
+    inputs: Shapes = ()
+    outputs: Shapes = ()
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a module's forward."""
+
+    path: str
+    inputs: Shapes
+    outputs: Shapes
 
 
 @dataclass(frozen=True)
@@ -73,11 +90,17 @@ class Trace:
     parameter_bytes: int = 0
     method: str = "meta"  # meta, fake or cpu: which way of tracing succeeded
     notes: tuple[str, ...] = field(default=())  # why the earlier ways did not
+    modules: tuple[ModuleCall, ...] = ()  # in the order in which they return
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers alone."""
         return tuple(call.layer for call in self.calls)
+
+    @property
+    def every_call(self) -> tuple[LayerCall | UnmodelledCall, ...]:
+        """All calls that do something: layers, then what is not modelled."""
+        return *self.calls, *self.unmodelled
 
     @property
     def flops(self) -> int:
@@ -86,25 +109,29 @@ class Trace:
 
 
 def trace(
-    model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, training: bool = False
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    training: bool | None = False,
 ) -> Trace:
     """The layers of `model(*args, **kwargs)`.
 
     The module is left as it was found (state dict, mode, hooks, attributes, random state), also when its forward raises.
-    `training` chooses the mode during the pass; False is eval. Inputs may be on any device, their values matter only to
-    the last fall-back. Three ways are tried: meta tensors, fake tensors, a real run on the CPU.
+    `training` chooses the mode during the pass; False is eval, None leaves every module in its own. Inputs may be on any
+    device, their values matter only to the last fall-back. Three ways are tried: meta tensors, fake tensors, a real run on the CPU.
 
     Raises:
         ModelError: the forward raises in all three ways; the message quotes its own error.
     """
-    model = _unwrapped(model)
+    model = unwrapped(model)
     kwargs = dict(kwargs or {})
     notes: list[str] = []
     failure: BaseException | None = None
     for method, run in (("meta", _run_meta), ("fake", _run_fake), ("cpu", _run_cpu)):
         recorder = _Recorder(model)
         try:
-            with _undisturbed(model, training), recorder.attached():
+            with undisturbed(model, training), _slow_attention(), recorder.attached():
                 run(model, tuple(args), kwargs, recorder)
         except Exception as error:
             failure = error
@@ -186,7 +213,7 @@ def _to(device: torch.device, values: Any) -> Any:
     return tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, values)
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The network inside DataParallel, DistributedDataParallel and torch.compile's wrapper."""
     while True:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
@@ -198,21 +225,18 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def _undisturbed(model: nn.Module, training: bool) -> Iterator[None]:
+def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
     """Set the mode, and put back every attribute of every module afterwards, whatever the forward did to them."""
     before = [
         (m, dict(m.__dict__), {name: dict(m.__dict__[name]) for name in ("_parameters", "_buffers", "_modules")})
         for m in model.modules()
     ]
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.random.fork_rng(devices=[]):
             for module, _, _ in before:
-                module.training = training
+                module.training = module.training if training is None else training
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
         for module, attributes, tables in before:
             module.__dict__.clear()
             module.__dict__.update(attributes)
@@ -221,19 +245,98 @@ def _undisturbed(model: nn.Module, training: bool) -> Iterator[None]:
                 module.__dict__[name].update(table)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
-    """Sees every operator call, and by global module hooks the path of the module that makes it."""
+@contextlib.contextmanager
+def _slow_attention() -> Iterator[None]:
+    """The modules' own forward instead of PyTorch's fused fast path, which hides what it is made of."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+class ModuleStack:
+    """Which module is running, by hooks on every module of the process that are taken off again."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.model = model
-        self.calls: list[LayerCall] = []
-        self.unmodelled: list[UnmodelledCall] = []
-        self.free_calls = self.module_calls = 0
+        self.calls = 0
         self._paths: dict[int, list[str]] = {}
         for name, module in model.named_modules(remove_duplicate=False):
             self._paths.setdefault(id(module), []).append(name)
         self._stack: list[tuple[int, str]] = []
+
+    @property
+    def path(self) -> str:
+        """Path of the innermost module that is running."""
+        return self._stack[-1][1] if self._stack else ""
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """Follow the calls."""
+        handles = [
+            nn.modules.module.register_module_forward_pre_hook(self._enter),
+            nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def entered(self, path: str) -> None:
+        """A module's forward begins: nothing to do here."""
+
+    def left(self, path: str, args: Any, output: Any) -> None:
+        """A module's forward has returned: nothing to do here."""
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        identity = id(module)
+        names = self._paths.get(identity)
+        if names is None:
+            path = self.path  # made during the forward; it has no name of its own
+        elif len(names) == 1:
+            path = names[0]
+        else:
+            inside = self.path + "." if self.path else ""
+            path = next((name for name in names if name.startswith(inside)), names[0])
+        self.calls += 1
+        self._stack.append((identity, path))
+        if names is not None:
+            self.entered(path)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        while self._stack:  # a forward that raised below leaves its entries behind
+            identity, path = self._stack.pop()
+            if identity == id(module):
+                if identity in self._paths:
+                    self.left(path, args, output)
+                break
+
+
+class _Modules(ModuleStack):
+    """Keeps the shapes of every module call."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.seen: list[ModuleCall] = []
+
+    def left(self, path: str, args: Any, output: Any) -> None:
+        self.seen.append(ModuleCall(path, shapes_of(args), shapes_of(output)))
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+    """Sees every operator call, and the path of the module that makes it."""
+
+    supports_higher_order_operators = True  # seen as one operator, which no kind describes
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.model = model
+        self.modules = _Modules(model)
+        self.calls: list[LayerCall] = []
+        self.unmodelled: list[UnmodelledCall] = []
+        self.free_calls = 0
         self._in_optimizer = False
         self._assumed: dict[int, tuple[Tensor, bool]] = {}  # the tensor is kept, lest its id be used again
 
@@ -244,52 +347,32 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             calls=tuple(self.calls),
             unmodelled=tuple(self.unmodelled),
             free_calls=self.free_calls,
-            module_calls=self.module_calls,
+            module_calls=self.modules.calls,
             parameters=sum(p.numel() for p in parameters),
             parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
             method=method,
             notes=notes,
+            modules=tuple(self.modules.seen),
         )
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Module and optimizer hooks, taken off again in any case."""
         handles = [
-            nn.modules.module.register_module_forward_pre_hook(self._enter),
-            nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
         try:
-            yield
+            with self.modules.attached():
+                yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    @property
-    def path(self) -> str:
-        """Path of the innermost module that is running."""
-        return self._stack[-1][1] if self._stack else ""
-
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        names = self._paths.get(id(module))
-        if names is None:
-            path = self.path  # made during the forward; it has no name of its own
-        else:
-            inside = self.path + "." if self.path else ""
-            path = next((name for name in names if name.startswith(inside)), names[0])
-        self.module_calls += 1
-        self._stack.append((id(module), path))
-
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        while self._stack:  # a forward that raised below leaves its entries behind
-            if self._stack.pop()[0] == id(module):
-                break
-
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         layer = self._described("optimizer.step", None, (optimizer,), {})
         if isinstance(layer, Layer):
-            self.calls.append(LayerCall(self.path, layer))
+            self.calls.append(LayerCall(self.modules.path, layer, "optimizer.step"))
         self._in_optimizer = True
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -337,11 +420,22 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         layer = self._described(operator, output, args, kwargs, tags)
         if isinstance(layer, Layer):
             if not _is_empty(output):
-                self.calls.append(LayerCall(self.path, layer))
+                shapes = shapes_of((args, kwargs)), shapes_of(output)
+                self.calls.append(LayerCall(self.modules.path, layer, operator, *shapes))
             return output
         tensors = [t for t in tree_iter((args, kwargs, output)) if isinstance(t, Tensor)]
         size = sum(t.numel() * t.element_size() for t in tensors)
-        self.unmodelled.append(UnmodelledCall(self.path, operator, layer, size, _dtype_of(args, kwargs, output)))
+        self.unmodelled.append(
+            UnmodelledCall(
+                self.modules.path,
+                operator,
+                layer,
+                size,
+                _dtype_of(args, kwargs, output),
+                shapes_of((args, kwargs)),
+                shapes_of(output),
+            )
+        )
         return output
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -368,6 +462,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         except Unmodelled as reason:
             return str(reason)
         return dataclasses.replace(layer, dtype=_dtype_of(args, kwargs, output))
+
+
+def shapes_of(values: Any) -> Shapes:
+    """Shapes of the tensors in `values`, in order."""
+    return tuple(tuple(t.shape) for t in tree_iter(values) if isinstance(t, Tensor))
 
 
 def _mixed_devices(values: Any) -> bool:

@@ -47,6 +47,8 @@ ORDER = (
     "compose",
     "evaluate",
     "report",
+    "profiling",
+    "compat",
     "cli",
     "__main__",
 )
@@ -76,7 +78,7 @@ def place(file: Path) -> str:
 
 def refused(source: str, module: str, package: tuple[str, ...]) -> list[str]:
     """What a file of `module` imports although it does not stand above it."""
-    allowed = {*ANYONE, *ORDER[: ORDER.index(module) + 1]} if module else set()
+    allowed = {*ANYONE, *ORDER[: ORDER.index(module) + 1]} if module else set(ORDER)  # the public names, when asked for
     return [name for name in imported(source, package) if name not in allowed]
 
 
@@ -106,6 +108,21 @@ def test_a_module_imports_only_from_those_above_it(file: Path) -> None:
 )
 def test_an_import_from_below_is_seen(source: str, names: list[str]) -> None:
     assert refused(source, "layers", ("neuralpower", "layers")) == names
+
+
+def test_the_package_is_light_and_its_public_names_are_there() -> None:
+    program = (
+        "import sys, types, neuralpower\n"
+        "assert 'torch' not in sys.modules and 'neuralpower.profiling' not in sys.modules\n"
+        "import neuralpower.profiling, neuralpower.cli.profile\n"
+        "assert isinstance(neuralpower.profile, types.FunctionType)\n"
+        "assert neuralpower.Profile is neuralpower.compat.Profile\n"
+        "assert not hasattr(neuralpower, 'profil')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=PACKAGE.parent, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_does_not_import_torch() -> None:

@@ -1,0 +1,64 @@
+"""What a profile costs and how much its rows explain: `python -m benchmarks.overhead`.
+
+Times are CPU time on one thread, so that other tenants of the machine do not count.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from neuralpower.measure import prepare_process
+from neuralpower.profiling.steps import Step, prepared, repeat
+from neuralpower.sources import InputRequest, resolve
+from neuralpower.trace import trace
+
+NETWORKS = (("zoo:resnet50", None), ("transformers:BertModel", 128), ("zoo:mobilenet_v2", None))
+
+
+class CpuClock:
+    """CPU time of this process."""
+
+    def mark(self) -> int:
+        """Nanoseconds."""
+        return time.process_time_ns()
+
+    def seconds(self, start: int, end: int) -> float:
+        """Between two marks."""
+        return (end - start) / 1e9
+
+    def wait(self) -> None:
+        """Nothing is under way."""
+
+
+def main() -> None:
+    """Print a Markdown table."""
+    prepare_process(1)
+    print("| network | phase | clean (ms) | timed / clean | all runs / clean ones | rows / clean |")
+    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    for name, seq_len in NETWORKS:
+        source = resolve(name)
+        model = source.build("cpu")
+        inputs = source.inputs(model, InputRequest(seq_len=seq_len))
+        calls = trace(model, inputs.args, inputs.kwargs).every_call
+        for phase in ("forward", "training"):
+            whole = frozenset((call.path, call.operator) for call in calls) if phase == "forward" else None
+            step = Step(model.train(phase == "training"), inputs.args, inputs.kwargs, phase)
+            with prepared(step, torch.device("cpu"), 0):
+                runs = repeat(step, CpuClock(), whole, warmup=1, repeats=6)
+            clean, timed = runs.clean[""], runs.timed
+            median = clean.quantile(0.5)
+            factor = 1 + runs.instrumentation_s / median
+            n = len(clean.samples_s), len(timed.samples_s)
+            rows = float(np.median([sum(run.seconds) for run in runs.repeats]))
+            print(
+                f"| {name.partition(':')[2]} | {phase} | {median * 1e3:.0f} | {factor:.2f} | "
+                f"{(n[0] + n[1] * factor) / sum(n):.2f} | {rows / median:.2f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""`neuralpower profile`: run a network here and say what each of its layers works, moves, keeps and takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+
+from neuralpower.cli import options
+
+
+def profile(
+    model: str = typer.Argument(
+        help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
+    ),
+    batch_size: int = typer.Option(1, help="Samples in a batch."),
+    seq_len: int | None = typer.Option(None, help="Tokens per sample."),
+    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
+    dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:0."),
+    phase: str = typer.Option("forward", help="forward, or training: forward, loss, backward, optimizer step."),
+    by: str = typer.Option("layer", help="Rows of the table: layer, module, kind or operator."),
+    sort: str = typer.Option("runtime_s", help="runtime_s, flops, bytes, parameters, memory, calls or order."),
+    depth: int = typer.Option(3, help="Names of a module's path that --by module tells apart."),
+    top: int = typer.Option(15, help="Rows to print; 0 for all."),
+    unit: str = typer.Option("flop", help="flop, or mac: 2 FLOP."),
+    convention: str = typer.Option("matmul", help="What counts: matmul, all-ops, thop, fvcore or pytorch-api."),
+    repeat: int = typer.Option(
+        20, help="Runs without instrumentation, and half as many with; 0 counts and runs nothing."
+    ),
+    warmup: int = typer.Option(5, help="Runs before these."),
+    power: str = typer.Option("auto", help="auto or none."),
+    strict: bool = typer.Option(False, "--strict", help="End with code 3 where an operator's work is not counted."),
+    as_json: bool = typer.Option(False, "--json", help="Print the whole profile as JSON."),
+    csv: Path | None = typer.Option(None, help="Write the rows of --by to this file."),
+    markdown: Path | None = typer.Option(None, help="Write the table as Markdown to this file."),
+    trace_file: Path | None = typer.Option(None, help="Write a run for chrome://tracing or Perfetto to this file."),
+) -> None:
+    """Profile a network on this machine, layer by layer."""
+    from neuralpower.errors import CoverageError, InputError, unknown
+
+    if batch_size < 1:
+        raise InputError(f"batch size {batch_size}: must be 1 or more; choose --batch-size 1")
+    if top < 0 or depth < 1 or repeat < 0 or warmup < 0:
+        raise InputError(
+            f"top {top}, depth {depth}, repeat {repeat}, warmup {warmup}: depth must be 1 or more, the others 0 or more"
+        )
+    if trace_file is not None and not repeat:
+        raise InputError("a trace file shows a run, and --repeat 0 makes none; choose --repeat 1 or more")
+    shape = options.shape(input_shape)
+
+    import torch
+
+    from neuralpower.devices.host import read_cpu
+    from neuralpower.errors import DeviceError
+    from neuralpower.layers.base import torch_dtype
+    from neuralpower.measure import prepare_process
+    from neuralpower.profiling import profile as run
+    from neuralpower.profiling.conventions import check_convention
+    from neuralpower.profiling.result import SORTS, VIEWS
+    from neuralpower.profiling.steps import PHASES
+    from neuralpower.sources import InputRequest, resolve
+
+    for what, value, known in (("view", by, VIEWS), ("order", sort, SORTS), ("phase", phase, PHASES)):
+        if value not in known:
+            raise unknown(what, value, known)
+    check_convention(convention, unit, phase)
+    place = _device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(f"device {device}: torch finds no CUDA device here; choose --device cpu")
+    target = str(place) if repeat else "meta"
+    request = InputRequest(batch_size, seq_len, shape, torch_dtype(options.dtype(dtype)))
+    source = resolve(model)
+    network = source.build(target, request.dtype)
+    inputs = source.inputs(network, request, device=str(place) if repeat else "cpu")
+    if phase == "training":
+        network.train()
+    if repeat:
+        prepare_process(read_cpu().cores)
+    result = run(
+        network,
+        inputs.args,
+        inputs.kwargs,
+        phase=phase,
+        warmup=warmup,
+        repeat=max(repeat, 1),
+        runtime=bool(repeat),
+        power=power,
+        flop_unit=unit,
+        convention=convention,
+        name=model,
+    )
+    if csv is not None:
+        result.to_csv(csv, by=by, depth=depth)
+    if markdown is not None:
+        _write(markdown, result.to_markdown(sort, top, by=by, depth=depth) + "\n")
+    if trace_file is not None:
+        result.to_chrome_trace(trace_file)
+    print(json.dumps(result.to_json()) if as_json else result.table(sort, top, by=by, depth=depth))
+    if strict and result.unmodelled:
+        names = ", ".join(u.operator for u in result.unmodelled[:5])
+        raise CoverageError(
+            f"coverage {result.coverage:.1%}: {names} not counted; leave out --strict, or count them by own rules (custom=)"
+        )
+
+
+def _device(name: str) -> torch.device:  # type: ignore[name-defined]  # noqa: F821  # torch is imported only in commands
+    """The device of that name; raises InputError."""
+    import torch
+
+    from neuralpower.errors import InputError
+
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device {name!r}: no such device; choose cpu, cuda or cuda:0") from None
+
+
+def _write(path: Path, text: str) -> None:
+    from neuralpower.errors import InputError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another file") from None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("profile")(profile)

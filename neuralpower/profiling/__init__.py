@@ -1,0 +1,295 @@
+"""Measure a network where it is: work, traffic, memory and time of every layer call, as a counterpart of `predict`.
+
+    trace          shapes, FLOP, bytes and parameters, on meta tensors
+    clean runs     the network as it is, without instrumentation: the whole
+    timed runs     between the clean ones, every operator with the module that called it: the rows
+    one run more   with every tensor accounted: memory
+
+Rows of the trace and of the runs are joined by path, operator and call. What the rows do not explain is a row, and what
+the timed runs took longer than the clean ones is another, so that shares add up to 100 %.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from neuralpower.devices.host import read_cpu
+from neuralpower.devices.spec import known_hardware
+from neuralpower.errors import InputError, unknown
+from neuralpower.errors import Unmodelled as NotDescribed
+from neuralpower.layers import KINDS, Layer
+from neuralpower.profiling.conventions import (
+    PRODUCTS,
+    Rules,
+    check_convention,
+    flop_counter_total,
+    module_counts,
+    ruled,
+)
+from neuralpower.profiling.result import Check, NetworkProfile, Total, Unmodelled, whole
+from neuralpower.profiling.rows import Builder, ModuleRow, Row, total
+from neuralpower.profiling.steps import PHASES, Loss, Runs, Step, clock_of, prepared, repeat
+from neuralpower.trace import Trace, trace, unwrapped
+
+__all__ = ["Check", "ModuleRow", "NetworkProfile", "Row", "Total", "Unmodelled", "profile"]
+
+POWER = ("auto", "none")
+
+
+def profile(
+    model: nn.Module,
+    args: Sequence[Any] | Tensor = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    device: str | torch.device | None = None,
+    phase: str = "forward",
+    loss: Loss | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    warmup: int = 5,
+    repeat: int = 20,
+    time_limit_s: float | None = None,
+    runtime: bool = True,
+    memory: bool = True,
+    power: str = "auto",
+    flop_unit: str = "flop",
+    convention: str = "matmul",
+    custom: Rules | None = None,
+    seed: int = 0,
+    name: str | None = None,
+) -> NetworkProfile:
+    """Profile `model(*args, **kwargs)` on the device where its weights are.
+
+    The model runs in the modes its modules are in, and is left as it was: weights, buffers, gradients, modes, hooks,
+    random state, also after an exception. With `runtime=False` nothing runs and nothing but the trace is reported.
+
+    Args:
+        model: the network; DataParallel, DistributedDataParallel and torch.compile are looked through.
+        args: positional arguments, or the only one.
+        kwargs: keyword arguments.
+        device: where the model is expected to be; None takes it as it is.
+        phase: "forward", or "training": forward, loss, backward and optimizer step.
+        loss: of the output, for training; by default `output.loss`, or the mean square of the first output.
+        optimizer: for training; by default SGD on all trainable parameters.
+        warmup: runs that are not looked at.
+        repeat: runs without instrumentation; half as many with it, between them.
+        time_limit_s: after which no further repeat begins.
+        runtime: whether to run the network.
+        memory: whether to account tensors.
+        power: "auto" or "none".
+        flop_unit: "flop" or "mac" (2 FLOP), in tables and files.
+        convention: what counts as work: see `neuralpower.profiling.conventions`.
+        custom: own rules, by operator name ("aten.fft_fft": f(inputs, outputs)) or module class
+            (f(module, inputs, outputs)), from shapes to FLOP.
+        seed: of the random numbers that the model draws.
+        name: shown for the model.
+
+    Raises:
+        InputError: an option that is not known or not possible.
+        ModelError: the forward or backward raises.
+        DeviceError: no clock for the device, or out of memory.
+    """
+    model = unwrapped(model)
+    given = (args,) if isinstance(args, Tensor) else tuple(args)
+    check_convention(convention, flop_unit, phase)
+    _check(phase, warmup, repeat, power)
+    place = _place(model, device, runtime)
+    given, kwargs = _moved(given, place), _moved(dict(kwargs or {}), place)
+    traced = trace(model, given, kwargs, training=None)
+    by_module = module_counts(model, traced, convention, given, kwargs)
+    rules = ruled(custom, model, traced)
+    runs, stepped = None, None
+    if runtime:
+        runs, stepped = _measured(
+            Step(model, given, kwargs, phase, loss, optimizer),
+            traced,
+            place,
+            warmup,
+            repeat,
+            time_limit_s,
+            memory,
+            seed,
+        )
+    elif phase == "training":
+        stepped = _optimizer_layer(model, optimizer)
+    device_name = _device_name(place)
+    builder = Builder(
+        model,
+        traced,
+        runs,
+        convention,
+        modules=by_module,
+        rules=rules,
+        hardware=known_hardware(device_name),
+        phase=phase,
+        optimizer=stepped,
+        host=place.type != "cpu",
+    )
+    rows = tuple(builder.rows())
+    parameters = list(model.parameters())
+    counts = (
+        traced.parameters,
+        sum(p.numel() for p in parameters if p.requires_grad),
+        sum(p.numel() * p.element_size() for p in parameters),
+    )
+    return NetworkProfile(
+        model=name or type(model).__name__,
+        device=device_name,
+        dtype=_dtype(parameters),
+        phase=phase,
+        convention=convention,
+        flop_unit=flop_unit,
+        total=whole(rows, runs, counts),
+        rows=rows,
+        unmodelled=_unmodelled(traced, rows),
+        types={path: type(module).__name__ for path, module in model.named_modules(remove_duplicate=False)},
+        calls=_calls(traced),
+        environment=_environment(place, runs),
+        notes=tuple(_notes(traced)),
+        power_reason="" if power == "none" else "no meter reads this device's power",
+        runs=runs,
+        recount=lambda: _recount(model, traced, given, kwargs),
+    )
+
+
+def _check(phase: str, warmup: int, repeats: int, power: str) -> None:
+    if phase not in PHASES:
+        raise unknown("phase", phase, PHASES)
+    if warmup < 0 or repeats < 1:
+        raise InputError(f"warmup {warmup}, repeat {repeats}: warmup must be 0 or more, repeat 1 or more")
+    if power not in POWER:
+        raise unknown("power meter", power, POWER)
+
+
+def _place(model: nn.Module, device: str | torch.device | None, runtime: bool) -> torch.device:
+    """Where the weights are; raises InputError where they are on several devices, elsewhere, or on meta."""
+    places = {t.device for t in (*model.parameters(), *model.buffers())}
+    if len(places) > 1 and runtime:
+        raise InputError(
+            f"{type(model).__name__} is spread over {', '.join(sorted(map(str, places)))}: one device can be profiled; "
+            "move the model to one"
+        )
+    place = places.pop() if places else torch.device(device or "cpu")
+    wanted = place if device is None else torch.device(device)
+    if wanted.type != place.type or wanted.index not in (None, place.index):
+        raise InputError(
+            f"{type(model).__name__} is on {place}, not on {wanted}; move it there with .to({str(wanted)!r})"
+        )
+    if runtime and place.type == "meta":
+        raise InputError(f"{type(model).__name__} is on meta and cannot run; choose runtime=False, or give it weights")
+    return place
+
+
+def _moved(values: Any, place: torch.device) -> Any:
+    return tree_map(lambda v: v.to(place) if isinstance(v, Tensor) and v.device != place else v, values)
+
+
+def _measured(
+    step: Step,
+    traced: Trace,
+    place: torch.device,
+    warmup: int,
+    repeats: int,
+    time_limit_s: float | None,
+    memory: bool,
+    seed: int,
+) -> tuple[Runs, Layer | None]:
+    """All runs, and the layer that the optimizer's step is."""
+    listed = frozenset((call.path, call.operator) for call in traced.every_call)
+    whole_calls = listed if step.phase == "forward" else None
+    with prepared(step, place, seed):
+        layer = _optimizer_layer(step.model, step.optimizer) if step.phase == "training" else None
+        runs = repeat(
+            step, clock_of(place), whole_calls, warmup=warmup, repeats=repeats, time_limit_s=time_limit_s, memory=memory
+        )
+    return runs, layer
+
+
+def _optimizer_layer(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Layer | None:
+    """What a step of the optimizer does, None for one that no kind describes."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    given = [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else trained
+    function = type(optimizer).__name__.lower() if optimizer is not None else "sgd"
+    kind = KINDS["optimizer"]
+    try:
+        layer: Any = kind.from_row(
+            {"function": function, "tensors": len(given), "elements": sum(p.numel() for p in given)}
+        )
+        layer.flops()
+    except (NotDescribed, InputError):
+        return None
+    return layer if function in ("sgd", "rmsprop", "adam", "adamw") else None
+
+
+def _calls(traced: Trace) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for call in traced.modules:
+        counts[call.path] = counts.get(call.path, 0) + 1
+    return counts
+
+
+def _unmodelled(traced: Trace, rows: Sequence[Row]) -> tuple[Unmodelled, ...]:
+    """Operators whose work is not counted: those of the trace with its reason, those that only the run saw."""
+    reasons = {call.operator: call.reason for call in traced.unmodelled}
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.explains and row.flops is None and row.count:
+            found.setdefault(row.operator or row.kind, []).append(row)
+    return tuple(
+        Unmodelled(
+            operator,
+            reasons.get(operator, "it ran, but the trace does not list it"),
+            sum(row.count for row in some),
+            total(row.runtime_s for row in some),
+            total(row.share for row in some),
+        )
+        for operator, some in found.items()
+    )
+
+
+def _notes(traced: Trace) -> list[str]:
+    return [] if traced.method == "meta" else [f"traced on {traced.method} tensors ({'; '.join(traced.notes)})"]
+
+
+def _recount(model: nn.Module, traced: Trace, args: Any, kwargs: Any) -> tuple[int, int | None]:
+    """Products of the forward pass by us and by PyTorch's counter, without recurrent layers, which that does not know."""
+    ours = sum(layer.flops() for layer in traced.layers if layer.kind in PRODUCTS and layer.kind != "recurrent")
+    if any(layer.kind == "recurrent" for layer in traced.layers):
+        return int(ours), None
+    try:
+        return int(ours), flop_counter_total(model, args, kwargs)
+    except Exception:  # whatever a forward does to PyTorch's counter: there is nothing to compare with then
+        return int(ours), None
+
+
+def _dtype(parameters: Sequence[Tensor]) -> str:
+    floating = [p for p in parameters if p.is_floating_point()] or list(parameters)
+    return str(floating[0].dtype).removeprefix("torch.") if floating else "float32"
+
+
+def _device_name(place: torch.device) -> str:
+    if place.type == "cuda":
+        return str(torch.cuda.get_device_name(place))
+    return read_cpu().name if place.type == "cpu" else str(place)
+
+
+def _environment(place: torch.device, runs: Runs | None) -> dict[str, Any]:
+    """What a time holds for."""
+    environment: dict[str, Any] = {
+        "device": str(place),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "cores": read_cpu().cores,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
+    if place.type == "cuda":
+        environment |= {"cuda": torch.version.cuda, "tf32": torch.backends.cuda.matmul.allow_tf32}
+    if runs is not None:
+        environment |= {"wall_s": runs.wall_s, "clean_wall_s": runs.clean_wall_s, "timed": runs.timed.to_json()}
+    return environment

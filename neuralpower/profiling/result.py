@@ -1,0 +1,507 @@
+"""What a profile says: views of its rows, tables, files, and its own check."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neuralpower.errors import InputError, unknown
+from neuralpower.profiling.conventions import UNITS
+from neuralpower.profiling.rows import (
+    OVERHEAD,
+    REMAINDER,
+    VIEW,
+    WEIGHTS,
+    ModuleRow,
+    Row,
+    folded,
+    merged,
+    module_rows,
+    most,
+    total,
+)
+from neuralpower.profiling.steps import Runs, Spread
+from neuralpower.report.tables import grid, quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+VIEWS = ("layer", "module", "kind", "operator")
+SORTS = ("runtime_s", "flops", "bytes", "parameters", "memory", "calls", "order")
+WITHIN = 0.1  # of the whole is what rows may leave unexplained
+COLUMNS = (
+    *("path", "type", "kind", "operator", "phase", "count", "dtype", "runtime_s", "q25_s", "q75_s", "host_s", "share"),
+    *("matmul_flops", "elementwise_flops", "bytes_read", "bytes_written", "intensity", "flops_per_s", "share_of_peak"),
+    *("bound", "activation_bytes", "peak_memory_bytes", "parameters", "trainable_parameters", "inputs", "outputs"),
+    "config",
+)
+
+
+@dataclass(frozen=True)
+class Unmodelled:
+    """Calls whose work no layer kind counts."""
+
+    operator: str
+    reason: str
+    count: int
+    runtime_s: float | None
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether a profile is sound; `problems` is empty when it is."""
+
+    problems: tuple[str, ...]
+    shares: float | None  # of all rows, remainder and overhead among them: 1
+    remainder: float | None  # share of the timed runs that neither a layer's row nor instrumentation explains
+    flops: int  # products of the forward pass, without recurrent layers
+    flop_counter: int | None  # what torch.utils.flop_counter counts; None where it cannot run
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is no problem."""
+        return not self.problems
+
+
+@dataclass(frozen=True)
+class Total:
+    """The whole network."""
+
+    runtime_s: float | None  # of clean runs, without instrumentation
+    phases_s: Mapping[str, float]  # the same by phase
+    spread: Spread | None
+    flops: int | None
+    matmul_flops: int | None
+    elementwise_flops: int | None
+    bytes_read: int | None
+    bytes_written: int | None
+    parameters: int
+    trainable_parameters: int
+    parameter_bytes: int
+    peak_memory_bytes: int | None
+    power_w: float | None = None
+    energy_j: float | None = None
+
+    @property
+    def macs(self) -> float | None:
+        """Multiply-adds: half the FLOP."""
+        return None if self.flops is None else self.flops / 2
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Achieved."""
+        return self.flops / self.runtime_s if self.flops is not None and self.runtime_s else None
+
+
+@dataclass(frozen=True)
+class NetworkProfile:
+    """One network on one device; times in seconds, FLOP by `convention`, 1 multiply-add = 2 FLOP."""
+
+    model: str
+    device: str
+    dtype: str
+    phase: str
+    convention: str
+    flop_unit: str
+    total: Total
+    rows: tuple[Row, ...]
+    unmodelled: tuple[Unmodelled, ...]
+    types: Mapping[str, str]  # class of every module by path
+    calls: Mapping[str, int]  # calls of every module's forward by path
+    environment: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    power_reason: str = ""  # why there is no power
+    runs: Runs | None = field(default=None, repr=False)
+    recount: Callable[[], tuple[int, int | None]] | None = field(default=None, repr=False, compare=False)
+
+    # ---- views ----
+
+    def by_layer(self) -> list[Row]:
+        """Equal calls in repeated blocks folded, in the order in which they first run."""
+        return folded(self.rows)
+
+    def by_kind(self) -> list[Row]:
+        """One row per kind (and phase), the slowest first."""
+        return self._ranked(merged(self.rows, lambda row: (row.kind, row.phase)))
+
+    def by_operator(self) -> list[Row]:
+        """One row per operator (and phase), the slowest first."""
+        return self._ranked(merged(self.rows, lambda row: (row.operator or row.kind, row.phase)))
+
+    def by_module(self, depth: int | None = None) -> list[ModuleRow]:
+        """One row per module down to `depth` names of its path, each with all that runs inside; "" is the model itself."""
+        order = {path: number for number, path in enumerate(self.types)}
+        rows = module_rows(self.rows, self.types, self.calls, depth)
+        return sorted(rows, key=lambda row: order.get(row.path, len(order)))
+
+    @property
+    def coverage(self) -> float:
+        """Share of the operators' time (of the calls, where nothing was timed) whose work is counted."""
+        rows = [row for row in self.rows if row.explains and row.count]
+        weights = [row.runtime_s if self.runs else row.count for row in rows]
+        everything = total(weights) or 0
+        known = total(w for w, row in zip(weights, rows, strict=True) if row.flops is not None) or 0
+        return float(known / everything) if everything else 1.0
+
+    @property
+    def overhead_s(self) -> float | None:
+        """What a run with instrumentation takes longer than one without."""
+        row = next((row for row in self.rows if row.path == OVERHEAD), None)
+        return None if row is None or row.runtime_s is None else -row.runtime_s
+
+    @staticmethod
+    def _ranked(rows: list[Row]) -> list[Row]:
+        return sorted(rows, key=lambda row: (not row.explains, -(row.runtime_s or 0), -(row.flops or 0)))
+
+    # ---- check ----
+
+    def check(self) -> Check:
+        """Rows add up to the whole, and FLOP agree with PyTorch's own counter on meta tensors."""
+        problems = []
+        shares = remainder = None
+        if self.runs is not None:
+            shares = float(total(row.share for row in self.rows) or 0.0)
+            timed = self.runs.timed.runtime_s
+            unexplained = timed - float(total(row.runtime_s for row in self.rows if row.explains) or 0.0)
+            remainder = (unexplained - max(self.runs.instrumentation_s, 0.0)) / timed
+            if abs(shares - 1) > 1e-6:
+                problems.append(f"the rows' shares add up to {shares:.4f}, not to 1")
+            if remainder > WITHIN:
+                problems.append(
+                    f"layers explain {1 - remainder:.1%} of the measured time; {1 - WITHIN:.0%} are expected"
+                )
+        counted = sum(row.parameters for row in self.rows)
+        if counted != self.total.parameters:
+            problems.append(f"the rows' parameters add up to {counted}, the model has {self.total.parameters}")
+        flops, counter = self.recount() if self.recount else (0, None)
+        if counter is not None and flops != counter:
+            problems.append(f"products take {flops} FLOP, PyTorch's counter says {counter}")
+        return Check(tuple(problems), shares, remainder, flops, counter)
+
+    # ---- tables and files ----
+
+    @property
+    def unit(self) -> str:
+        """FLOP or MAC, as headers spell it."""
+        return self.flop_unit.upper()
+
+    def work(self, flops: int | None) -> float | None:
+        """FLOP in the profile's unit."""
+        if flops is None:
+            return None
+        whole, rest = divmod(flops, UNITS[self.flop_unit])
+        return whole if not rest else flops / UNITS[self.flop_unit]
+
+    def view(self, by: str = "layer", depth: int | None = None) -> Sequence[Row | ModuleRow]:
+        """The rows of a view; raises InputError for an unknown one."""
+        if by not in VIEWS:
+            raise unknown("view", by, VIEWS)
+        if by == "module":
+            return self.by_module(depth)
+        return {"layer": self.by_layer, "kind": self.by_kind, "operator": self.by_operator}[by]()
+
+    def table(
+        self, sort: str = "runtime_s", top: int | None = None, *, by: str = "layer", depth: int | None = None
+    ) -> str:
+        """A narrow table: the total, `top` rows of a view, what is left, what is not counted."""
+        header, cells = self._cells(sort, top, by, depth)
+        return "\n".join([self.headline(), "", grid(header, cells, left=2), *self._foot()])
+
+    def to_markdown(
+        self, sort: str = "runtime_s", top: int | None = None, *, by: str = "layer", depth: int | None = None
+    ) -> str:
+        """The same as a Markdown table."""
+        header, cells = self._cells(sort, top, by, depth)
+        rules = ["---" if i < 2 else "---:" for i in range(len(header))]
+        lines = ["| " + " | ".join(line) + " |" for line in (header, rules, *cells)]
+        return "\n".join([self.headline().replace("\n", "  \n"), "", *lines, "", *self._foot()])
+
+    def headline(self) -> str:
+        """What was profiled, and the whole."""
+        t = self.total
+        taken = "not timed"
+        if t.runtime_s is not None and t.spread is not None:
+            s = t.spread
+            taken = (
+                f"{quantity(t.runtime_s, 's')} (quartiles {quantity(s.quantile(0.25), 's')} to "
+                f"{quantity(s.quantile(0.75), 's')}, {len(s.samples_s)} runs)"
+            )
+            if len(t.phases_s) > 1:
+                taken += " = " + " + ".join(f"{name} {quantity(v, 's')}" for name, v in t.phases_s.items())
+        memory = "" if t.peak_memory_bytes is None else f", peak memory {quantity(t.peak_memory_bytes, 'B')}"
+        power = "" if t.power_w is None else f", {quantity(t.power_w, 'W')}"
+        return (
+            f"{self.model}, {self.dtype}, {self.phase}, on {self.device}: {taken}\n"
+            f"{self._quantity(t.flops)} ({self.convention}), {quantity(t.parameters, '')}parameters{memory}{power}, "
+            f"coverage {self.coverage:.1%}"
+        )
+
+    def _foot(self) -> list[str]:
+        foot = [
+            f"unmodelled: {u.operator} x{u.count}{'' if u.share is None else f', {u.share:.1%}'} ({u.reason})"
+            for u in self.unmodelled
+        ]
+        if self.power_reason:
+            foot.append(f"power: {self.power_reason}")
+        return foot + [f"note: {note}" for note in self.notes]
+
+    def _quantity(self, flops: int | None) -> str:
+        if not flops:
+            return "-" if flops is None else f"0 {self.unit}"
+        return quantity(flops / UNITS[self.flop_unit], self.unit)
+
+    def _cells(self, sort: str, top: int | None, by: str, depth: int | None) -> tuple[list[str], list[list[str]]]:
+        if sort not in SORTS:
+            raise unknown("order", sort, SORTS)
+        if sort == "runtime_s" and self.runs is None:
+            sort = "flops"
+        rows = [row for row in self.view(by, depth) if not _idle(row)]
+        if by != "module" or sort != "order":
+            last = [row for row in rows if row.path in (REMAINDER, OVERHEAD)]
+            rows = [row for row in rows if row not in last]
+            if sort != "order":
+                rows.sort(key=lambda row: -(_key(row, sort) or 0))
+            rows += last
+        if by == "module":
+            indented = sort == "order"
+            header = ["module", "type", "calls", "total", "self", "share", self.unit, "parameters", "memory"]
+            cells = [self._module_cells(row, indented) for row in rows if isinstance(row, ModuleRow)]
+        else:
+            header = [
+                by,
+                "kind" if by == "layer" else "phase",
+                "calls",
+                "time",
+                "share",
+                self.unit,
+                "bytes",
+                "parameters",
+            ]
+            header += ["memory", "bound"]
+            cells = [self._row_cells(row, by) for row in rows if isinstance(row, Row)]
+        ends = sum(row.path in (REMAINDER, OVERHEAD) for row in rows)
+        if top and len(cells) - ends > top:
+            hidden = rows[top : len(rows) - ends]
+            rest = [f"({len(hidden)} more)", "", str(sum(row.count for row in hidden))]
+            if by != "module":  # modules contain each other
+                rest += [_seconds(total(r.runtime_s for r in hidden)), _share(total(r.share for r in hidden))]
+            cells = [*cells[:top], [*rest, *[""] * (len(header) - len(rest))], *cells[len(cells) - ends :]]
+        if by != "module":
+            t = self.total
+            share = None if t.runtime_s is None else 1.0
+            cells.append(
+                ["total", "", "", _seconds(t.runtime_s), _share(share), self._quantity(t.flops), _bytes(_moved(t))]
+                + [quantity(t.parameters, "").strip(), _bytes(t.peak_memory_bytes), ""]
+            )
+        return header, cells
+
+    def _row_cells(self, row: Row, by: str) -> list[str]:
+        name = {"layer": row.path or "(model)", "kind": row.kind, "operator": row.operator or row.kind}[by]
+        second = row.phase
+        if by == "layer":
+            second = row.kind if row.phase in ("forward", "", row.kind) else f"{row.kind} {row.phase}"
+        return [
+            name if row.explains else row.path or name,
+            second if row.explains else "",
+            str(row.count) if row.explains else "",
+            _seconds(row.runtime_s),
+            _share(row.share),
+            self._quantity(row.flops) if row.explains else "",
+            _bytes(_moved(row)) if row.explains else "",
+            quantity(row.parameters, "").strip() if row.parameters else "",
+            _bytes(row.activation_bytes),
+            row.bound or "",
+        ]
+
+    def _module_cells(self, row: ModuleRow, indented: bool) -> list[str]:
+        apart = row.path.startswith("(")
+        name = row.path or "(model)"
+        if indented and row.path and not apart:
+            name = "  " * row.depth + row.path.rpartition(".")[2]
+        return [
+            name,
+            row.type,
+            "" if apart else str(row.count),
+            _seconds(row.runtime_s),
+            _seconds(row.self_s),
+            _share(row.share),
+            "" if apart else self._quantity(row.flops),
+            quantity(row.parameters, "").strip() if row.parameters else "",
+            _bytes(row.activation_bytes),
+        ]
+
+    def records(self, by: str = "layer", depth: int | None = None) -> list[dict[str, Any]]:
+        """The rows of a view as mappings: SI units, numbers stay numbers, the work under `flops` or `macs`."""
+        work = self.flop_unit + "s"
+        found = []
+        for row in self.view(by, depth):
+            if isinstance(row, ModuleRow):
+                record = {f.name: getattr(row, f.name) for f in dataclasses.fields(row) if f.name != "flops"}
+            else:
+                record = {name: getattr(row, name) for name in COLUMNS}
+                record["config"] = dict(row.config)
+            record[work] = self.work(row.flops)
+            found.append(record)
+        return found
+
+    def to_pandas(self, by: str = "layer", depth: int | None = None) -> pd.DataFrame:
+        """The rows of a view as a DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.records(by, depth))
+
+    def to_csv(self, path: str | Path | None = None, *, by: str = "layer", depth: int | None = None) -> str:
+        """The rows of a view as CSV, also written to `path` where one is given; raises InputError where it cannot be."""
+        records = self.records(by, depth)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(records[0]) if records else [], lineterminator="\n")
+        writer.writeheader()
+        for record in records:
+            writer.writerow({k: json.dumps(v) if isinstance(v, (tuple, dict)) else v for k, v in record.items()})
+        return _written(text.getvalue(), path)
+
+    def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
+        """Everything, under a schema version; also written to `path` where one is given."""
+        t = self.total
+        data = {
+            "schema": SCHEMA,
+            "model": self.model,
+            "device": self.device,
+            "dtype": self.dtype,
+            "phase": self.phase,
+            "convention": self.convention,
+            "flop_unit": self.flop_unit,
+            "runtime_s": t.runtime_s,
+            "phases_s": dict(t.phases_s),
+            "spread": t.spread.to_json() if t.spread else None,
+            "overhead_s": self.overhead_s,
+            "flops": t.flops,
+            "macs": t.macs,
+            "matmul_flops": t.matmul_flops,
+            "elementwise_flops": t.elementwise_flops,
+            "bytes_read": t.bytes_read,
+            "bytes_written": t.bytes_written,
+            "flops_per_s": t.flops_per_s,
+            "parameters": t.parameters,
+            "trainable_parameters": t.trainable_parameters,
+            "parameter_bytes": t.parameter_bytes,
+            "peak_memory_bytes": t.peak_memory_bytes,
+            "power_w": t.power_w,
+            "energy_j": t.energy_j,
+            "power_reason": self.power_reason or None,
+            "coverage": self.coverage,
+            "unmodelled": [dataclasses.asdict(u) for u in self.unmodelled],
+            "environment": dict(self.environment),
+            "notes": list(self.notes),
+            "layers": self.records(),
+            "modules": self.records("module"),
+        }
+        if path is not None:
+            _written(json.dumps(data, indent=1), path)
+        return data
+
+    def to_chrome_trace(self, path: str | Path | None = None) -> dict[str, Any]:
+        """The last timed run for chrome://tracing or Perfetto: modules and operators on the host; raises InputError.
+
+        Times there are microseconds (the format's unit) and hold the instrumentation's cost.
+        """
+        if self.runs is None or not self.runs.repeats:
+            raise InputError("there is no timed run to draw; profile with runtime=True")
+        last = self.runs.repeats[-1]
+        start = min([e.host_start_ns for e in last.events] + [s.start_ns for s in last.spans], default=0)
+        events = [
+            {
+                "name": s.path or self.model,
+                "cat": "module",
+                "ph": "X",
+                "pid": 0,
+                "tid": 0,
+                "ts": (s.start_ns - start) / 1e3,
+                "dur": (s.end_ns - s.start_ns) / 1e3,
+            }
+            for s in last.spans
+        ]
+        events += [
+            {
+                "name": e.operator,
+                "cat": e.phase,
+                "ph": "X",
+                "pid": 0,
+                "tid": 0,
+                "ts": (e.host_start_ns - start) / 1e3,
+                "dur": (e.host_end_ns - e.host_start_ns) / 1e3,
+                "args": {"path": e.path, "runtime_s": seconds},
+            }
+            for e, seconds in zip(last.events, last.seconds, strict=True)
+        ]
+        data = {"traceEvents": sorted(events, key=lambda e: e["ts"]), "displayTimeUnit": "ms"}  # type: ignore[arg-type,return-value]
+        if path is not None:
+            _written(json.dumps(data), path)
+        return data
+
+
+def _idle(row: Row | ModuleRow) -> bool:
+    """Whether a row would be blank in a table: views take no time worth a line of their own when nothing was timed."""
+    return isinstance(row, Row) and row.kind in (VIEW, WEIGHTS) and not row.runtime_s and not row.parameters
+
+
+def _moved(row: Row | ModuleRow | Total) -> int | None:
+    return None if row.bytes_read is None else row.bytes_read + (row.bytes_written or 0)
+
+
+def _key(row: Row | ModuleRow, sort: str) -> float | None:
+    if sort == "bytes":
+        return _moved(row)
+    names = {"memory": "activation_bytes", "calls": "count"}
+    value: float | None = getattr(row, names.get(sort, sort))
+    return value
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else "0 s" if not value else quantity(value, "s")
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _bytes(value: int | None) -> str:
+    return "-" if value is None else "" if not value else quantity(value, "B")
+
+
+def _written(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        try:
+            Path(path).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror}); choose another file") from None
+    return text
+
+
+def whole(rows: Sequence[Row], runs: Runs | None, parameters: tuple[int, int, int]) -> Total:
+    """The total of all rows; `parameters` are (all, trainable, bytes)."""
+    clean = dict(runs.clean) if runs else {}
+    spread = clean.pop("", None)
+    peak = runs.peak_memory_bytes if runs else None
+    return Total(
+        runtime_s=spread.runtime_s if spread else None,
+        phases_s={phase: times.runtime_s for phase, times in clean.items()},
+        spread=spread,
+        flops=total(row.flops for row in rows),
+        matmul_flops=total(row.matmul_flops for row in rows),
+        elementwise_flops=total(row.elementwise_flops for row in rows),
+        bytes_read=total(row.bytes_read for row in rows),
+        bytes_written=total(row.bytes_written for row in rows),
+        parameters=parameters[0],
+        trainable_parameters=parameters[1],
+        parameter_bytes=parameters[2],
+        peak_memory_bytes=peak if peak is not None else most(row.peak_memory_bytes for row in rows),
+    )

@@ -1,0 +1,302 @@
+"""One forward pass or training step of a real model, repeated, with the model left as it was found."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_iter
+
+from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.profiling.conventions import backward_flops
+from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
+from neuralpower.trace import undisturbed
+
+PHASES = ("forward", "training")
+LOSS = "(loss)"  # path of the loss function
+CLEAN_PER_TIMED = 2  # runs: instrumentation then costs a few percent of the whole, even for small operators
+MINIMUM = 3  # repeats, before a time limit may end them
+
+Loss = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Repeated times of one thing (s)."""
+
+    samples_s: tuple[float, ...]
+
+    @property
+    def middle(self) -> np.ndarray:
+        """Which samples are left when the fastest and the slowest quarter are dropped: indices."""
+        order, cut = np.argsort(self.samples_s, kind="stable"), len(self.samples_s) // 4
+        return order[cut : len(order) - cut]
+
+    @property
+    def runtime_s(self) -> float:
+        """Interquartile mean: means add up as medians do not, and a stray repeat does not count."""
+        return float(np.mean(np.asarray(self.samples_s)[self.middle]))
+
+    def quantile(self, share: float) -> float:
+        """0.5 for the median."""
+        return float(np.quantile(self.samples_s, share))
+
+    def to_json(self) -> dict[str, float | int]:
+        """Number, median, quartiles, fastest."""
+        return {
+            "n": len(self.samples_s),
+            "median_s": self.quantile(0.5),
+            "q25_s": self.quantile(0.25),
+            "q75_s": self.quantile(0.75),
+            "min_s": min(self.samples_s),
+        }
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One instrumented run; times in seconds, by event."""
+
+    events: tuple[Event, ...]
+    seconds: tuple[float, ...]
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All repeats: `clean` without instrumentation by phase, `timed` with it, and what was accounted in a run apart."""
+
+    clean: Mapping[str, Spread]  # by phase, and "" for the whole
+    timed: Spread
+    repeats: tuple[Repeat, ...]
+    account: Account | None
+    peak_memory_bytes: int | None
+    wall_s: float  # of everything, warm-up and accounting included
+    clean_wall_s: float
+
+    @property
+    def instrumentation_s(self) -> float:
+        """What a timed run takes longer than the clean run just before it: the median, so that a drift does not count."""
+        before = self.clean[""].samples_s[::CLEAN_PER_TIMED]
+        return float(np.median(np.asarray(self.timed.samples_s) - np.asarray(before)))
+
+
+@dataclass
+class Step:
+    """What is repeated."""
+
+    model: nn.Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    phase: str
+    loss: Loss | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    watch: Stopwatch | None = field(default=None)
+
+    def run(self, clock: Clock) -> list[tuple[str, Any]]:
+        """Run once; (phase that begins, mark), the end last."""
+        marks = [("forward", clock.mark())]
+        if self.phase == "forward":
+            with torch.inference_mode():
+                self.model(*self.args, **self.kwargs)
+            return [*marks, ("", clock.mark())]
+        assert self.optimizer is not None  # made by `prepared`
+        with torch.enable_grad():
+            output = self.model(*self.args, **self.kwargs)
+            self._enter("forward", LOSS)
+            value = (self.loss or default_loss)(output)
+        del output
+        self._enter("backward")
+        marks.append(("backward", clock.mark()))
+        value.backward()  # type: ignore[no-untyped-call]
+        self._enter("optimizer")
+        marks.append(("optimizer", clock.mark()))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return [*marks, ("", clock.mark())]
+
+    def _enter(self, phase: str, scope: str = "") -> None:
+        if self.watch is not None:
+            self.watch.phase, self.watch.scope = phase, scope
+
+
+def default_loss(output: Any) -> Tensor:
+    """`output.loss` where the model computes one, else the mean square of its first output that has a gradient."""
+    own = getattr(output, "loss", None)
+    if isinstance(own, Tensor):
+        return own
+    for value in tree_iter(output):
+        if isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad:
+            return value.float().square().mean()
+    raise InputError(
+        f"a {type(output).__name__} without a floating tensor that has a gradient: nothing to train on; "
+        "give loss=, a function of the output"
+    )
+
+
+def clock_of(device: torch.device) -> Clock:
+    """The device's clock; raises DeviceError for one that has none here."""
+    if device.type == "cpu":
+        return HostClock()
+    if device.type == "cuda":
+        return CudaClock(device)
+    raise DeviceError(f"device {device}: only cpu and cuda devices can be timed; move the model to one of them")
+
+
+@contextlib.contextmanager
+def prepared(step: Step, device: torch.device, seed: int) -> Iterator[Step]:
+    """`step` ready to run; afterwards weights, buffers, gradients, modes, optimizer and random state are as before."""
+    if step.phase not in PHASES:
+        raise unknown("phase", step.phase, PHASES)
+    training = step.phase == "training"
+    parameters = list(step.model.parameters())
+    optimizer, state = step.optimizer, None
+    if training:
+        trained = [p for p in parameters if p.requires_grad]
+        if not trained:
+            raise InputError(
+                f"{type(step.model).__name__} has no parameter that requires a gradient; choose phase forward"
+            )
+        state = copy.deepcopy(optimizer.state_dict()) if optimizer is not None else None
+        step.optimizer = optimizer or torch.optim.SGD(trained, lr=1e-4)
+    values = [(t, t.detach().clone()) for t in (*step.model.buffers(), *(parameters if training else ()))]
+    given = [t for t in tree_iter((step.args, dict(step.kwargs))) if isinstance(t, Tensor) and t.is_leaf]
+    gradients = [(t, t.grad) for t in (*parameters, *given)]
+    try:
+        with undisturbed(step.model, None), torch.random.fork_rng(_cuda_indices(device)):
+            torch.manual_seed(seed)
+            for parameter in parameters if training else ():
+                parameter.grad = None
+            yield step
+    finally:
+        with torch.no_grad():
+            for tensor, value in values:
+                tensor.copy_(value)
+        for tensor, gradient in gradients:
+            tensor.grad = gradient
+        if optimizer is not None and state is not None:
+            optimizer.load_state_dict(state)
+        step.optimizer = optimizer
+
+
+def _cuda_indices(device: torch.device) -> list[int]:
+    if device.type != "cuda":
+        return []
+    return [device.index if device.index is not None else torch.cuda.current_device()]
+
+
+def repeat(
+    step: Step,
+    clock: Clock,
+    whole: frozenset[tuple[str, str]] | None,
+    *,
+    warmup: int,
+    repeats: int,
+    time_limit_s: float | None = None,
+    memory: bool = True,
+    clock_ns: Callable[[], int] = time.perf_counter_ns,
+) -> Runs:
+    """Warm up, account one run, then take clean and, between them, timed runs, so that a drift of the machine meets both.
+
+    Raises:
+        ModelError: the model's forward or backward raises.
+        DeviceError: the device is out of memory.
+    """
+    begun = clock_ns()
+    with _told(step):
+        for _ in range(warmup):
+            step.run(clock)
+        clock.wait()
+        account, peak = _accounted(step, clock, whole) if memory or step.phase == "training" else (None, None)
+        clean: list[dict[str, float]] = []
+        timed: list[Repeat] = []
+        wholes: list[float] = []
+        clean_wall = 0
+        started = clock_ns()
+        for number in range(repeats):
+            if time_limit_s is not None and number >= MINIMUM and (clock_ns() - started) / 1e9 > time_limit_s:
+                break
+            start = clock_ns()
+            clean.append(_seconds(step.run(clock), clock))
+            clean_wall += clock_ns() - start
+            if number % CLEAN_PER_TIMED == 0:
+                one, seconds = _timed(step, clock, whole)
+                timed.append(one)
+                wholes.append(seconds)
+    phases = clean[0] if clean else {}
+    return Runs(
+        clean={phase: Spread(tuple(run[phase] for run in clean)) for phase in phases},
+        timed=Spread(tuple(wholes)),
+        repeats=tuple(timed),
+        account=account if memory or step.phase == "training" else None,
+        peak_memory_bytes=peak if memory else None,
+        wall_s=(clock_ns() - begun) / 1e9,
+        clean_wall_s=clean_wall / 1e9,
+    )
+
+
+@contextlib.contextmanager
+def _told(step: Step) -> Iterator[None]:
+    """Foreign errors as ours, in one line."""
+    try:
+        yield
+    except NeuralPowerError:
+        raise
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise DeviceError(f"{type(step.model).__name__}: out of memory; choose a smaller batch") from error
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        if "can't allocate memory" in str(error):
+            raise DeviceError(f"{type(step.model).__name__}: {first[:200]}; choose a smaller batch") from error
+        raise ModelError(
+            f"{type(step.model).__name__}: it was traced, but running it raises {type(error).__name__}: {first[:200]}; "
+            "check dtype, inputs and device"
+        ) from error
+
+
+def _seconds(marks: Sequence[tuple[str, Any]], clock: Clock) -> dict[str, float]:
+    """Seconds by phase, and of the whole under ""."""
+    clock.wait()
+    found = {
+        phase: clock.seconds(start, end)
+        for (phase, start), (_, end) in zip(marks, marks[1:], strict=False)  # pairs
+    }
+    return {"": clock.seconds(marks[0][1], marks[-1][1]), **found}
+
+
+def _watched(step: Step, clock: Clock, watch: Stopwatch) -> list[tuple[str, Any]]:
+    step.watch = watch
+    try:
+        with watch.running():
+            return step.run(clock)
+    finally:
+        step.watch = None
+
+
+def _timed(step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None) -> tuple[Repeat, float]:
+    watch = Stopwatch(step.model, clock, whole)
+    total = _seconds(_watched(step, clock, watch), clock)[""]
+    events = tuple(watch.events)
+    seconds = tuple(clock.seconds(e.start, e.end) for e in events)
+    return Repeat(events, seconds, tuple(watch.modules.spans)), total
+
+
+def _accounted(step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None) -> tuple[Account, int]:
+    """One run whose tensors are accounted; (account, peak bytes: of the CUDA allocator where there is one)."""
+    held = [*step.model.parameters(), *step.model.buffers()]
+    held += [t for t in tree_iter((step.args, dict(step.kwargs))) if isinstance(t, Tensor)]
+    account = Account(held)
+    device = clock.device if isinstance(clock, CudaClock) else None
+    if device is not None:
+        torch.cuda.reset_peak_memory_stats(device)
+    watch = Stopwatch(step.model, clock, whole, account, backward_flops)
+    _watched(step, clock, watch)
+    clock.wait()
+    peak = account.peak if device is None else torch.cuda.max_memory_allocated(device)
+    return account, peak

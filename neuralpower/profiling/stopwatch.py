@@ -1,0 +1,259 @@
+"""Time every operator of a real run, with the module that called it, and leave nothing behind.
+
+    forward    the innermost running module is the caller
+    backward   autograd's node carries the sequence number of the forward operator that made it: its caller is the caller
+    optimizer  the model itself
+
+The time of an operator is taken inside the dispatch mode, so that what the mode itself costs falls between operators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from neuralpower.trace import ModuleStack
+
+_now = time.perf_counter_ns
+ACCUMULATE = "accumulate_grad"  # autograd's own node that adds to a parameter's gradient
+
+
+class Clock(Protocol):
+    """Marks in a device's time; they turn into seconds once the device has finished."""
+
+    def mark(self) -> Any:
+        """Now."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Between two marks, after `wait`."""
+
+    def wait(self) -> None:
+        """Let the device finish."""
+
+
+class HostClock:
+    """For a device whose calls return when they are done, as a CPU's."""
+
+    def mark(self) -> int:
+        """Nanoseconds since some start."""
+        return time.perf_counter_ns()
+
+    def seconds(self, start: int, end: int) -> float:
+        """Between two marks."""
+        return (end - start) / 1e9
+
+    def wait(self) -> None:
+        """Nothing is under way."""
+
+
+class CudaClock:
+    """Events in the current stream; they are read after one synchronisation at the end of a run."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def mark(self) -> Any:
+        """An event behind all that was launched."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Between two events."""
+        return float(start.elapsed_time(end)) / 1e3
+
+    def wait(self) -> None:
+        """Synchronise the device."""
+        torch.cuda.synchronize(self.device)
+
+
+class Event(NamedTuple):
+    """One operator call; `origin` is the forward operator whose gradient it works on."""
+
+    phase: str
+    path: str
+    operator: str
+    origin: str
+    start: Any
+    end: Any
+    host_start_ns: int
+    host_end_ns: int
+
+
+class Span(NamedTuple):
+    """One module call on the host."""
+
+    path: str
+    start_ns: int
+    end_ns: int
+
+
+class Account:
+    """Tensors that operators bring into the world: bytes by caller, and the most that ever lived at once.
+
+    A storage counts from the operator that returned it until it is freed. Work space inside a kernel is not seen.
+    """
+
+    def __init__(self, held: Iterable[Tensor]) -> None:
+        self.live = 0
+        self.peak = 0
+        self.outputs: dict[tuple[str, str, str], int] = {}
+        self.peaks: dict[tuple[str, str, str], int] = {}
+        self.flops: dict[tuple[str, str, str], int] = {}
+        self.elements: dict[tuple[str, str, str], int] = {}
+        self._known: set[int] = set()
+        for tensor in held:
+            self._count(tensor)
+
+    def note(self, key: tuple[str, str, str], inputs: Any, output: Any, flops: int) -> None:
+        """One operator call that has returned `output` and whose products take `flops`."""
+        elements = max((t.numel() for t in tree_iter((inputs, output)) if isinstance(t, Tensor)), default=0)
+        self.elements[key] = self.elements.get(key, 0) + elements
+        fresh = sum(self._count(t) for t in tree_iter(output) if isinstance(t, Tensor))
+        self.outputs[key] = self.outputs.get(key, 0) + fresh
+        self.peaks[key] = max(self.peaks.get(key, 0), self.live)
+        self.flops[key] = self.flops.get(key, 0) + flops
+
+    def _count(self, tensor: Tensor) -> int:
+        """Bytes of the tensor's storage if it is new."""
+        storage = tensor.untyped_storage()
+        identity = storage._cdata
+        if identity in self._known:
+            return 0
+        size = storage.nbytes()
+        self._known.add(identity)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._free, identity, size).atexit = False
+        return size
+
+    def _free(self, identity: int, size: int) -> None:
+        self._known.discard(identity)
+        self.live -= size
+
+
+class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+    """Notes operator calls while it is entered.
+
+    `whole` are the (path, operator) that the trace has as one call; other composite operators are taken apart as there.
+    None takes every operator as it comes.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        clock: Clock,
+        whole: frozenset[tuple[str, str]] | None = None,
+        account: Account | None = None,
+        flops_of: Callable[..., int] | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.clock, self.whole, self.account, self.flops_of = clock, whole, account, flops_of
+        self.phase = "forward"
+        self.scope = ""  # path of what runs outside of every module
+        self._host = isinstance(clock, HostClock)
+        self._noted: list[tuple[Any, ...]] = []  # of events: plain tuples are made faster
+        self.modules = _Spans(model)
+        self._owner = {id(p): name.rpartition(".")[0] for name, p in model.named_parameters()}
+        self._origin: dict[int, tuple[str, str]] = {}
+        self._names: dict[Any, tuple[str, bool]] = {}
+
+    @property
+    def events(self) -> list[Event]:
+        """What was seen, in order."""
+        return [Event(*noted) for noted in self._noted]
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Follow the modules and see the operators."""
+        with self.modules.attached(), self:
+            yield
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator and note it."""
+        kwargs = kwargs or {}
+        named = self._names.get(func)
+        if named is None:
+            named = self._names[func] = _named(func)
+        operator, composite = named
+        if self.whole is None or self.phase != "forward":
+            path, origin = self._caller(operator)
+        else:
+            path, origin = self.modules.path or self.scope, operator
+        if composite and self.whole is not None and (path, operator) not in self.whole:
+            with self:
+                return func.decompose(*args, **kwargs)
+        if self._host:  # marks are what the host's clock says
+            start = _now()
+            output = func(*args, **kwargs)
+            end = _now()
+            self._noted.append((self.phase, path, operator, origin, start, end, start, end))
+        else:
+            host_start = _now()
+            start = self.clock.mark()
+            output = func(*args, **kwargs)
+            end = self.clock.mark()
+            self._noted.append((self.phase, path, operator, origin, start, end, host_start, _now()))
+        if self.account is not None:
+            flops = self.flops_of(operator, args, kwargs, output) if self.flops_of else 0
+            self.account.note((self.phase, path, origin), (args, kwargs), output, flops)
+        return output
+
+    def _caller(self, operator: str) -> tuple[str, str]:
+        """(path of the module, forward operator) that a call belongs to."""
+        if self.phase == "forward":
+            path = self.modules.path or self.scope
+            if self.whole is None:  # autograd has just made the node of this operator, if it needs one
+                self._origin.setdefault(torch.autograd._get_sequence_nr() - 1, (path, operator))  # type: ignore[attr-defined]
+            return path, operator
+        node = torch._C._current_autograd_node() if self.phase == "backward" else None
+        if node is None:
+            return self.scope, operator
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            return self._owner.get(id(variable), ""), ACCUMULATE
+        return self._origin.get(node._sequence_nr(), ("", operator))
+
+
+class _Spans(ModuleStack):
+    """Keeps when each module ran."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._ended: list[tuple[str, int, int]] = []
+        self._starts: list[tuple[str, int]] = []
+
+    @property
+    def spans(self) -> list[Span]:
+        """Module calls in the order in which they ended."""
+        return [Span(*ended) for ended in self._ended]
+
+    def entered(self, path: str) -> None:
+        self._starts.append((path, _now()))
+
+    def left(self, path: str, args: Any, output: Any) -> None:
+        while self._starts:
+            name, start = self._starts.pop()
+            if name == path:
+                self._ended.append((path, start, _now()))
+                break
+
+
+def _named(func: Any) -> tuple[str, bool]:
+    """(operator as the trace has it, whether it is composed of others)."""
+    packet = getattr(func, "overloadpacket", None)
+    operator = str(packet).removeprefix("torch.ops.") if packet is not None else str(func)
+    composite = hasattr(func, "decompose") and func.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+    return operator, composite
