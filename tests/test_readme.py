@@ -21,7 +21,8 @@ WITHOUT_A_DEVICE = ("predict", "devices")
 
 
 def test_the_readme_has_commands_and_code() -> None:
-    assert {command[0] for command in COMMANDS} == {"predict", "devices", "collect-data", "train-predictor", "evaluate"}
+    shown = {"predict", "profile", "devices", "collect-data", "train-predictor", "evaluate"}
+    assert {command[0] for command in COMMANDS} == shown
     assert "make demo" in README
     assert "make test" in README
 

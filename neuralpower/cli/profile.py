@@ -30,7 +30,7 @@ def profile(
         20, help="Runs without instrumentation, and half as many with; 0 counts and runs nothing."
     ),
     warmup: int = typer.Option(5, help="Runs before these."),
-    power: str = typer.Option("auto", help="auto or none."),
+    power: str = typer.Option("auto", help="auto: where a meter works; nvml or rapl: or fail; none."),
     strict: bool = typer.Option(False, "--strict", help="End with code 3 where an operator's work is not counted."),
     as_json: bool = typer.Option(False, "--json", help="Print the whole profile as JSON."),
     csv: Path | None = typer.Option(None, help="Write the rows of --by to this file."),

@@ -11,6 +11,7 @@ the timed runs took longer than the clean ones is another, so that shares add up
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from neuralpower.devices.spec import known_hardware
 from neuralpower.errors import InputError, unknown
 from neuralpower.errors import Unmodelled as NotDescribed
 from neuralpower.layers import KINDS, Layer
+from neuralpower.meters import PowerMeter, open_meter
 from neuralpower.profiling.conventions import (
     PRODUCTS,
     Rules,
@@ -38,8 +40,6 @@ from neuralpower.profiling.steps import PHASES, Loss, Runs, Step, clock_of, prep
 from neuralpower.trace import Trace, trace, unwrapped
 
 __all__ = ["Check", "ModuleRow", "NetworkProfile", "Row", "Total", "Unmodelled", "profile"]
-
-POWER = ("auto", "none")
 
 
 def profile(
@@ -81,7 +81,7 @@ def profile(
         time_limit_s: after which no further repeat begins.
         runtime: whether to run the network.
         memory: whether to account tensors.
-        power: "auto" or "none".
+        power: "auto": with a meter that works, if there is one; a meter's name; or "none".
         flop_unit: "flop" or "mac" (2 FLOP), in tables and files.
         convention: what counts as work: see `neuralpower.profiling.conventions`.
         custom: own rules, by operator name ("aten.fft_fft": f(inputs, outputs)) or module class
@@ -97,7 +97,7 @@ def profile(
     model = unwrapped(model)
     given = (args,) if isinstance(args, Tensor) else tuple(args)
     check_convention(convention, flop_unit, phase)
-    _check(phase, warmup, repeat, power)
+    _check(phase, warmup, repeat)
     place = _place(model, device, runtime)
     given, kwargs = _moved(given, place), _moved(dict(kwargs or {}), place)
     traced = trace(model, given, kwargs, training=None)
@@ -105,16 +105,18 @@ def profile(
     rules = ruled(custom, model, traced)
     runs, stepped = None, None
     if runtime:
-        runs, stepped = _measured(
-            Step(model, given, kwargs, phase, loss, optimizer),
-            traced,
-            place,
-            warmup,
-            repeat,
-            time_limit_s,
-            memory,
-            seed,
-        )
+        with contextlib.closing(open_meter(power, str(place))) as meter:
+            runs, stepped = _measured(
+                Step(model, given, kwargs, phase, loss, optimizer),
+                traced,
+                place,
+                warmup,
+                repeat,
+                time_limit_s,
+                memory,
+                meter,
+                seed,
+            )
     elif phase == "training":
         stepped = _optimizer_layer(model, optimizer)
     device_name = _device_name(place)
@@ -151,19 +153,17 @@ def profile(
         calls=_calls(traced),
         environment=_environment(place, runs),
         notes=tuple(_notes(traced)),
-        power_reason="" if power == "none" else "no meter reads this device's power",
+        power_reason="" if runs is None or power == "none" else runs.window.reason or "",
         runs=runs,
         recount=lambda: _recount(model, traced, given, kwargs),
     )
 
 
-def _check(phase: str, warmup: int, repeats: int, power: str) -> None:
+def _check(phase: str, warmup: int, repeats: int) -> None:
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     if warmup < 0 or repeats < 1:
         raise InputError(f"warmup {warmup}, repeat {repeats}: warmup must be 0 or more, repeat 1 or more")
-    if power not in POWER:
-        raise unknown("power meter", power, POWER)
 
 
 def _place(model: nn.Module, device: str | torch.device | None, runtime: bool) -> torch.device:
@@ -197,6 +197,7 @@ def _measured(
     repeats: int,
     time_limit_s: float | None,
     memory: bool,
+    meter: PowerMeter,
     seed: int,
 ) -> tuple[Runs, Layer | None]:
     """All runs, and the layer that the optimizer's step is."""
@@ -205,7 +206,14 @@ def _measured(
     with prepared(step, place, seed):
         layer = _optimizer_layer(step.model, step.optimizer) if step.phase == "training" else None
         runs = repeat(
-            step, clock_of(place), whole_calls, warmup=warmup, repeats=repeats, time_limit_s=time_limit_s, memory=memory
+            step,
+            clock_of(place),
+            whole_calls,
+            warmup=warmup,
+            repeats=repeats,
+            time_limit_s=time_limit_s,
+            memory=memory,
+            meter=meter,
         )
     return runs, layer
 

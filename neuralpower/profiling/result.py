@@ -504,4 +504,6 @@ def whole(rows: Sequence[Row], runs: Runs | None, parameters: tuple[int, int, in
         trainable_parameters=parameters[1],
         parameter_bytes=parameters[2],
         peak_memory_bytes=peak if peak is not None else most(row.peak_memory_bytes for row in rows),
+        power_w=runs.window.power_w if runs else None,
+        energy_j=runs.window.energy_j if runs else None,
     )

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
+from neuralpower.energy import PowerWindow, measure_power
 from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
 from neuralpower.trace import undisturbed
@@ -79,6 +81,7 @@ class Runs:
     peak_memory_bytes: int | None
     wall_s: float  # of everything, warm-up and accounting included
     clean_wall_s: float
+    window: PowerWindow = PowerWindow(None, "nothing was run")
 
     @property
     def instrumentation_s(self) -> float:
@@ -200,9 +203,12 @@ def repeat(
     repeats: int,
     time_limit_s: float | None = None,
     memory: bool = True,
+    meter: PowerMeter = NullMeter("not_asked"),  # noqa: B008  # frozen
     clock_ns: Callable[[], int] = time.perf_counter_ns,
 ) -> Runs:
     """Warm up, account one run, then take clean and, between them, timed runs, so that a drift of the machine meets both.
+
+    Where there is a meter, the clean run is repeated once more, for as long as power takes.
 
     Raises:
         ModelError: the model's forward or backward raises.
@@ -229,6 +235,12 @@ def repeat(
                 one, seconds = _timed(step, clock, whole)
                 timed.append(one)
                 wholes.append(seconds)
+
+        def run_once() -> None:
+            step.run(clock)
+            clock.wait()
+
+        window = measure_power(run_once, meter)
     phases = clean[0] if clean else {}
     return Runs(
         clean={phase: Spread(tuple(run[phase] for run in clean)) for phase in phases},
@@ -238,6 +250,7 @@ def repeat(
         peak_memory_bytes=peak if memory else None,
         wall_s=(clock_ns() - begun) / 1e9,
         clean_wall_s=clean_wall / 1e9,
+        window=window,
     )
 
 
