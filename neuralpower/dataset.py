@@ -14,7 +14,6 @@ import dataclasses
 import gzip
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.errors import DatasetError, unknown
-from neuralpower.journal import read_journal
+from neuralpower.journal import force, read_journal
 from neuralpower.locations import fetched, is_remote
 
 if TYPE_CHECKING:
@@ -256,11 +255,13 @@ def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old one or the new one, never a part."""
+    """Write a text file so that a reader sees the old one or the new one, never a part; it is on the disk then."""
     aside = path.with_name(path.name + ".new")
     try:
         aside.write_text(text)
+        force(aside)
         aside.replace(path)
+        force(path.parent)
     except OSError as error:
         raise DatasetError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
 
@@ -300,24 +301,19 @@ def _sealed(folder: Path) -> dict[str, int]:
         table.to_parquet(aside, index=False, compression="zstd")
         if len(pd.read_parquet(aside, columns=["runtime_s"])) != len(table):
             raise DatasetError(f"{aside}: was read back with another number of rows; the journal is untouched")
-        _forced(aside)
+        force(aside)
         counts[kind] = len(table)
     for kind in counts:
         (folder / f"{kind}.parquet.new").replace(folder / f"{kind}.parquet")
         (folder / f"{kind}.csv").unlink(missing_ok=True)
+    force(folder)  # the tables' names, too: what they were made from goes next
     journal = folder / "journal.jsonl"
     if journal.exists():
         with journal.open("rb") as source, gzip.open(folder / "journal.jsonl.gz", "ab") as target:
             shutil.copyfileobj(source, target)
-        _forced(folder / "journal.jsonl.gz")
+        force(folder / "journal.jsonl.gz")
         journal.unlink()
     return counts
-
-
-def _forced(path: Path) -> None:
-    """Wait until a file is on the disk: what it was made from goes next."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)

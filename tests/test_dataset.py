@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -201,21 +202,36 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> N
     assert not (folder / "journal.torn").exists()
 
 
-def test_records_are_forced_to_the_disk_once_a_second_and_at_the_end(
+def test_what_append_returns_from_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sizes() -> list[int]:
+        """Of the journal, each time it was forced."""
+        return [size for name, size in forced if name == "journal.jsonl"]
+
+    forced: list[tuple[str, int]] = []
+    monkeypatch.setattr("neuralpower.journal.os.fsync", lambda file: forced.append(described(file)))
+    with Journal(tmp_path) as journal:
+        assert forced[-1][0] == tmp_path.name  # that the journal is there
+        for value in range(3):
+            journal.append({"value": value}, sync=False)  # may wait
+            assert len(sizes()) == value
+            journal.append({"value": value}, {"value": value})
+            assert sizes()[-1] == journal.path.stat().st_size
+            assert len(sizes()) == value + 1
+
+
+def test_a_replaced_file_is_on_the_disk_before_and_after_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forced: list[int] = []
-    monkeypatch.setattr("neuralpower.journal.os.fsync", forced.append)
-    now = 0.0
-    with Journal(tmp_path, clock=lambda: now) as journal:
-        counts = []
-        # at once, not within the second, after it; a record that may wait does
-        for now, sync in ((0.0, True), (0.5, True), (0.9, True), (1.0, True), (1.5, True), (2.5, False), (2.5, True)):
-            journal.append({"value": now}, sync=sync)
-            counts.append(len(forced))
-            assert len(journal.records()) == len(counts)  # whatever becomes of this process
-    assert counts == [1, 1, 1, 2, 2, 2, 3]
-    assert len(forced) == 4
+    forced: list[tuple[str, int]] = []
+    monkeypatch.setattr("neuralpower.journal.os.fsync", lambda file: forced.append(described(file)))
+    replace_file(tmp_path / "plan.json", "four")
+    assert forced[0] == ("plan.json.new", 4)
+    assert [name for name, _ in forced] == ["plan.json.new", tmp_path.name]
+
+
+def described(descriptor: int) -> tuple[str, int]:
+    """Name and size of an open file."""
+    return Path(f"/proc/self/fd/{descriptor}").readlink().name, os.fstat(descriptor).st_size
 
 
 # ---- sealing ----
