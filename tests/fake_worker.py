@@ -24,6 +24,7 @@ import json, os, signal, sys, time
 settings = json.loads(sys.argv[1])
 taken = {}
 poisoned = False
+TESTED = {"update_period_s": 0.1}
 
 
 def note(word):
@@ -95,14 +96,21 @@ for line in sys.stdin:
     if do == "open":
         if settings.get("no_start_after") and set(settings["no_start_after"]) & set(open(settings["log"]).read().split()):
             os._exit(1)
+        time.sleep(settings.get("open_s", 0))
         hardware = {"type": "cpu", "name": "Fake CPU", "cores": 2, **settings.get("hardware", {})}
         reason = None if settings.get("meter") else "no meter was read"
         answer = {"hardware": hardware, "block": settings.get("block", 60), "power_reason": reason}
         answer["versions"] = {"torch": "2.13.0", **settings.get("versions", {})}
+        if "tested" in request:
+            note("resumed" if request["tested"] else "tested")
+            answer["self_test"] = request["tested"] or TESTED
     elif do == "self_test":
-        answer = {"self_test": {"update_period_s": 0.1}}
+        note("tested")
+        time.sleep(settings.get("test_s", 0))
+        answer = {"self_test": TESTED}
     elif do == "plan":
         note("plan")
+        time.sleep(settings.get("plan_s", 0))
         if settings.get("dies_planning"):
             os.kill(os.getpid(), 9)
         answer = settings.get("answer") or {"plan": [item(number) for number in range(settings["count"])]}

@@ -138,6 +138,39 @@ def test_a_hanging_configuration_ends_as_timeout_in_the_dataset(
     assert statuses(tmp_path / "data") == {**dict.fromkeys(names(5), "ok"), "c0001": "timeout"}
 
 
+def test_a_process_that_is_slow_to_start_is_waited_for(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    worker = fake(count=2, hangs=["c0000"], open_s=0.4)
+    local = Local(Worker(1, worker.command))
+    plan = local.ask({"do": "plan"})["plan"]
+    # patience is for a batch: less than a process's start, which follows the hang
+    results = [local.measure(Batch((Task(item, RUNTIME),), patience_s=0.2))[0]["status"] for item in plan]
+    assert results == ["timeout", "ok"]
+    local.close()
+
+
+@pytest.mark.parametrize("way", ["dies", "dies_powered", "hangs"])
+def test_what_the_self_test_found_outlives_its_process(
+    fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("neuralpower.collect.schedule.LEAST_PATIENCE_S", 0.3)
+    monkeypatch.setattr("neuralpower.collect.schedule.PATIENCE", 0.0)
+    worker = fake(count=4, block=1, **{way: ["c0002"]}, **METERED)
+    run(worker, tmp_path / "data")
+    starts = len(worker.log("start "))
+    assert starts > 1
+    assert (len(worker.log("tested")), len(worker.log("resumed"))) == (1, starts - 1)
+
+
+@pytest.mark.parametrize(("way", "asked_for"), [("open_s", "open"), ("test_s", "self_test"), ("plan_s", "plan")])
+def test_a_process_that_never_answers_at_all_is_said(
+    fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, asked_for: str
+) -> None:
+    for name in ("START_S", "SELF_TEST_S", "PLAN_S"):
+        monkeypatch.setattr(f"neuralpower.collect.process.{name}", 0.5)
+    with pytest.raises(DeviceError, match=f"gave no answer at '{asked_for}'; run `neuralpower devices`"):
+        run(fake(count=2, **{way: 60}), tmp_path / "data")
+
+
 def test_a_configuration_that_ends_the_whole_collection_twice_is_skipped(
     fake: Callable[..., Fake], tmp_path: Path
 ) -> None:

@@ -49,9 +49,10 @@ class Local:
         """As in the protocol."""
         try:
             return self.worker.ask(request)
-        except Ended:
+        except Ended as end:
+            how = "gave no answer" if end.status == "timeout" else "died"
             raise DeviceError(
-                f"the measuring process died at {request['do']!r}; run `neuralpower devices` to see what works here"
+                f"the measuring process {how} at {request['do']!r}; run `neuralpower devices` to see what works here"
             ) from None
 
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
@@ -76,7 +77,7 @@ class Local:
             for task, result in zip(batch.tasks, self._once(batch, batch.tasks), strict=True)
         ]
         if any(result.get("status") in ("crashed", "timeout") for result in results):
-            self._probe(batch.patience_s)
+            self._probe()
         return [{**result, "status": "crashed"} if result.get("status") == "poisoned" else result for result in results]
 
     def _once(self, batch: Batch, tasks: tuple[Task, ...]) -> Results:
@@ -93,10 +94,10 @@ class Local:
             self.worker.stop()
         return results
 
-    def _probe(self, patience_s: float) -> None:
+    def _probe(self) -> None:
         """See whether the device works in a fresh process; raises LostDeviceError."""
         try:
-            self.worker.ask({"do": "open"}, patience_s)
+            self.worker.ask({"do": "open"})
         except Ended as end:
             raise LostDeviceError(
                 f"no measuring process starts any more ({end.status}); run `neuralpower devices` to see what works here"
