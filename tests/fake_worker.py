@@ -73,10 +73,28 @@ def measured(name, alone):
     return {"config_id": name, "status": status, "runtime_s": runtime_s, "samples_s": [runtime_s, 3e-5]}
 
 
+def powered_before(name):
+    return open(settings["log"]).read().splitlines().count("power " + name)
+
+
+def meter_reason():
+    starts = [word for word in open(settings["log"]).read().splitlines() if word.startswith("start ")]
+    if settings.get("shared_after_start") and len(starts) > settings["shared_after_start"]:
+        return "shared"
+    return None if settings.get("meter") else "no meter was read"
+
+
 def metered(name):
     note("power " + name)
     if name in settings.get("dies_powered", ()):
         os.kill(os.getpid(), 9)
+    if name in settings.get("kills_its_parent_powered", ()):
+        os.kill(os.getppid(), 9)
+        os._exit(1)
+    if meter_reason():
+        return {"config_id": name, "power_source": "none", "power_reason": meter_reason(), "power_w": None}
+    if name in settings.get("busy_once", ()) and powered_before(name) == 1:
+        return {"config_id": name, "power_source": "none", "power_reason": "nvml_error", "power_w": None}
     if name in settings.get("resets", ()):
         reason = "counter_reset"
         return {"config_id": name, "power_source": "nvml_energy_counter", "power_reason": reason, "power_w": None}
@@ -98,7 +116,7 @@ for line in sys.stdin:
             os._exit(1)
         time.sleep(settings.get("open_s", 0))
         hardware = {"type": "cpu", "name": "Fake CPU", "cores": 2, **settings.get("hardware", {})}
-        reason = None if settings.get("meter") else "no meter was read"
+        reason = meter_reason()
         answer = {"hardware": hardware, "block": settings.get("block", 60), "power_reason": reason}
         answer["versions"] = {"torch": "2.13.0", **settings.get("versions", {})}
         if "tested" in request:

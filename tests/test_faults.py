@@ -304,6 +304,47 @@ def test_a_meter_that_is_asked_for_and_not_there_is_said_before_anything_is_meas
     assert worker.log() == []
 
 
+@pytest.mark.parametrize("power", ["auto", "nvml"])
+def test_a_meter_that_a_new_process_cannot_open_is_lost_and_asked_again_by_the_next_run(
+    fake: Callable[..., Fake], tmp_path: Path, power: str
+) -> None:
+    out, died = tmp_path / "data", "c0002"
+    worker = fake(count=12, block=4, dies=[died], shared_after_start=1, **METERED)
+    if power == "auto":
+        run(worker, out)
+    else:
+        with pytest.raises(DeviceError, match="the meter has stopped answering"):
+            run(worker, out, power=power)
+    assert sealed_events(out) == ["meter_lost", "stop"]
+    assert len(worker.log("power")) == 1
+    assert {row["power_w"] for row in rows(out)} == {None}
+    run(fake(count=12, block=4, **METERED), out)
+    assert {row["config_id"]: row["power_w"] for row in rows(out)} == {**dict.fromkeys(names(12), 100.0), died: None}
+
+
+def test_a_reason_that_is_the_meters_is_no_verdict_on_a_call(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    worker = fake(count=4, busy_once=["c0001"], **METERED)
+    run(worker, tmp_path / "data")
+    assert {row["config_id"]: row["power_reason"] for row in rows(tmp_path / "data")}["c0001"] == "nvml_error"
+    run(worker, tmp_path / "data")
+    assert {row["power_w"] for row in rows(tmp_path / "data")} == {100.0}
+    assert len(worker.log("power")) == 5
+
+
+def test_a_call_whose_power_ends_the_whole_collection_twice_keeps_its_runtime(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
+    out, worker = tmp_path / "data", fake(count=5, kills_its_parent_powered=["c0003"], **METERED)
+    deaths = 0
+    while started(worker, out, tmp_path / "acknowledged").wait(20) != 0:
+        deaths += 1
+        assert deaths < 4
+    assert deaths == 2
+    found = {row["config_id"]: (row["power_w"], row["power_reason"]) for row in rows(out)}
+    assert found == {**dict.fromkeys(names(5), (100.0, None)), "c0003": (None, "crashed")}
+    assert statuses(out) == dict.fromkeys(names(5), "ok")
+
+
 # ---- the machine's ----
 
 

@@ -33,6 +33,10 @@ ATTEMPTS = 3  # of a noisy configuration
 ENDED = "the collection ended twice while this was measured alone"
 MISMATCH = 0.1  # of the runtime
 NOT_MEASURED = "not measured"  # the power_reason of a row whose turn has not come
+OF_THE_CALL = (  # reasons for which a call's power is not tried again; all others are the meter's
+    *("host_bound", "too_few_ticks", "no_readings", "no_counter", "counter_anomaly", "power_anomaly"),
+    *("oom", "crashed", "timeout", "error", "unsupported"),
+)
 METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which a meter is not asked again
 NO_POWER: Mapping[str, Any] = {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": None}
 
@@ -132,6 +136,9 @@ class Collection:
     def run(self) -> None:
         """All that fits into the budget; one batch in any case: the same command, given often enough, comes to an end."""
         self._keep_all([(task, {"status": "crashed", "error_msg": ENDED}, 0.0) for task in self._culprits()])
+        for task in (*self.todo.power, *self.todo.power_again):
+            if task.key in self.unfinished.power_culprits & self.rows.keys():
+                self._powered(task, {"status": "crashed"}, 0.0)
         again, power_again = self.todo.runtime_again, self.todo.power_again
         self._runtimes(self.todo.runtime)
         self._powers(self._affordable(again, power_again))
@@ -265,5 +272,6 @@ def _mismatch(row: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[str, 
 
 def _power_settled(row: Mapping[str, Any]) -> bool:
     """Whether a row's power needs no (further) turn: it is known, was tried, or would be that of a call that fails."""
-    tried = row.get("power_wall_s") is not None and row.get("power_reason") not in METER_LOST
+    reason = row.get("power_reason") or OF_THE_CALL[0]
+    tried = row.get("power_wall_s") is not None and reason.partition(":")[0] in OF_THE_CALL
     return row.get("power_w") is not None or tried or row.get("status") != "ok"

@@ -41,6 +41,8 @@ class Worker:
         self.command = list(command)
         self.term_s, self.kill_s = term_s, kill_s
         self.tested: dict[str, Any] | None = None  # what the bench found out about its meter, for the processes to come
+        self.meter_lost = False  # which the first process had, and one after it has not
+        self._metered = False
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, request: dict[str, Any], patience_s: float | None = None) -> dict[str, Any]:
@@ -52,7 +54,7 @@ class Worker:
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
-            if self.tested is not None or "items" in request:  # opening the device has a time of its own
+            if self.tested is not None or self._metered or "items" in request:  # opening the device has a time of its own
                 self._told({"do": "open", "tested": self.tested})
         return self._told(request, patience_s)
 
@@ -60,6 +62,9 @@ class Worker:
         """The answer, of which is kept what processes to come need to know."""
         answer = self._exchange(request, _longest_s(request) if patience_s is None else patience_s)
         self.tested = answer.get("self_test", self.tested)
+        if "power_reason" in answer:
+            self.meter_lost = self._metered and answer["power_reason"] is not None
+            self._metered |= answer["power_reason"] is None
         return answer
 
     def _exchange(self, request: dict[str, Any], patience_s: float) -> dict[str, Any]:
