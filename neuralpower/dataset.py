@@ -102,7 +102,9 @@ def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
     shards = sorted(file.parent for file in folder.glob("shard-*-of-*/dataset.json"))
     if not shards or (folder / "dataset.json").exists():
         return _read_folder(folder, samples)
-    parts = merge([_read_folder(shard, samples) for shard in shards])
+    parts = merge([_read_folder(shard, samples, empty=True) for shard in shards])
+    if not any(part.tables for part in parts):
+        raise _holds_nothing(folder)
     if len(parts) > 1:
         raise DatasetError(
             f"{folder}: its shards are of {', '.join(part.device for part in parts)}; give one folder per device"
@@ -157,7 +159,12 @@ def latest(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     return table.drop(superseded).reset_index(drop=True)
 
 
-def _read_folder(folder: Path, samples: bool) -> Dataset:
+def _holds_nothing(folder: Path) -> DatasetError:
+    return DatasetError(f"{folder}: holds no table of any layer kind; collect-data --out {folder} fills it")
+
+
+def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
+    """As `read_dataset`; one of several shards may be `empty`."""
     import pandas as pd
 
     from neuralpower.layers import KINDS
@@ -186,8 +193,8 @@ def _read_folder(folder: Path, samples: bool) -> Dataset:
         table = pd.DataFrame(rows)
         # no column of times where every configuration failed
         parts.setdefault(kind, []).append(table.assign(runtime_s=table.get("runtime_s", np.nan)))
-    if not parts:
-        raise DatasetError(f"{folder}: holds no table of any layer kind; collect-data --out {folder} fills it")
+    if not parts and not empty:
+        raise _holds_nothing(folder)
     tables = {kind: pd.concat(some, ignore_index=True) if len(some) > 1 else some[0] for kind, some in parts.items()}
     return Dataset(folder, meta, {kind: latest(table, ("config_id", "replicate")) for kind, table in tables.items()})
 
@@ -288,7 +295,7 @@ def seal(folder: Path) -> dict[str, int]:
 def _sealed(folder: Path) -> dict[str, int]:
     import pandas as pd
 
-    dataset = read_dataset(folder)
+    dataset = _read_folder(folder, samples=True, empty=True)
     counts: dict[str, int] = {}
     for kind, table in dataset.tables.items():
         for column in table.columns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,9 @@ METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which
 NO_POWER: Mapping[str, Any] = {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": None}
 
 
+Taken = tuple[Task, dict[str, Any], float]  # what was measured, its columns, and how long that took (s)
+
+
 class Collection:
     """One run: what is done, what is left, and how long it takes."""
 
@@ -61,6 +65,7 @@ class Collection:
         self.opened, self.unfinished = opened, unfinished
         self.show, self.clock, self.started = show, clock, started
         self.session = uuid.uuid4().hex[:12]
+        self.attempts: Counter[tuple[str, int]] = Counter()  # at a runtime, those of earlier runs among them
         self.rows: dict[tuple[str, int], dict[str, Any]] = {}  # that may get their power measured
         self.owed_s = 0.0  # put aside for what is to be measured again
         self.begun = self.meter_lost = False
@@ -86,9 +91,12 @@ class Collection:
         tasks = {(task.tier, task.key): task for task in schedule.tasks}
         timed: set[tuple[str, int]] = set()
         metered: set[tuple[str, int]] = set()
-        columns = ("config_id", "replicate", "status", "power_w", "power_reason", "wall_s", "power_wall_s")
+        columns = ("config_id", "replicate", "status", "attempt", "power_w", "power_reason", "wall_s", "power_wall_s")
         for _, row in kept_rows(self.request.folder, columns):
             key = row_key(row)
+            if row.get("status") == "noisy" and (row.get("attempt") or ATTEMPTS) < ATTEMPTS:
+                self.attempts[key] = int(row["attempt"])
+                continue
             for tier, seen, seconds in ((RUNTIME, timed, "wall_s"), (POWER, metered, "power_wall_s")):
                 if (tier == RUNTIME or _power_settled(row)) and key not in seen:
                     seen.add(key)
@@ -176,9 +184,10 @@ class Collection:
         return [task for task in tasks if task.key in culprits]
 
     def _runtimes(self, tasks: Sequence[Task], fresh: bool = False) -> None:
-        """Time them; noisy ones are taken again at the end."""
+        """Time them; noisy ones are taken again at the end, by a later run where there is no time."""
+        noisy: dict[tuple[str, int], Taken] = {}
         for attempt in range(1, ATTEMPTS + 1):
-            again: list[Task] = []
+            again: dict[tuple[str, int], Taken] = {}
             for batch, results, seconds in self.executor.run(self._issued(tasks, attempt, fresh)):
                 if batch.fresh:  # its time is a process's start more than anything else
                     self.costs.restart_s = seconds
@@ -188,12 +197,16 @@ class Collection:
                 finished = []
                 parts = self.costs.parts(batch.tasks, seconds)
                 for task, result, part in zip(batch.tasks, results, parts, strict=True):
-                    if result["status"] == "noisy" and attempt < ATTEMPTS:
-                        again.append(task)
+                    noisy.pop(task.key, None)
+                    self.attempts[task.key] += 1
+                    taken = task, {**result, "attempt": self.attempts[task.key]}, part
+                    if result["status"] == "noisy" and self.attempts[task.key] < ATTEMPTS:
+                        again[task.key] = taken
                     else:
-                        finished.append((task, {**result, "attempt": attempt}, part))
+                        finished.append(taken)
                 self._keep_all(finished)
-            tasks, fresh = again, False
+            self._keep_all(list(noisy.values()), settled=False)
+            tasks, noisy, fresh = [task for task, _, _ in again.values()], again, False
 
     def _issued(self, tasks: Iterable[Task], attempt: int, fresh: bool) -> Iterator[Batch]:
         """Batches, each announced in the journal, as long as there is time."""
@@ -214,7 +227,7 @@ class Collection:
         budget_s = self.request.budget_s
         return budget_s - margin_s(budget_s) - (self.clock() - self.started)
 
-    def _keep_all(self, finished: Sequence[tuple[Task, dict[str, Any], float]]) -> None:
+    def _keep_all(self, finished: Sequence[Taken], settled: bool = True) -> None:
         records = []
         for task, result, seconds in finished:
             reason = self.opened["power_reason"] or NOT_MEASURED
@@ -236,7 +249,7 @@ class Collection:
             return
         self.journal.append(*records)
         self.progress.measured += len(records)
-        self.progress.done += len(records)
+        self.progress.done += len(records) * settled
         self._tell()
 
     def _powered(self, task: Task, result: dict[str, Any], seconds: float) -> None:
