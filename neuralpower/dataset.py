@@ -10,7 +10,9 @@ Anyone's measurements come in the same way: `dataset.json` with a schema and a d
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import gzip
 import hashlib
 import json
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.errors import DatasetError, unknown
+from neuralpower.errors import DatasetError, DeviceError, NeuralPowerError, unknown
 from neuralpower.journal import force, read_journal
 from neuralpower.locations import fetched, is_remote
 
@@ -33,6 +35,16 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 SAMPLES = ("samples_s",)  # columns of raw times
+SHORT = (  # columns of times beside the runtime and of shares: seven digits are plenty
+    *("runtime_median_s", "runtime_mean_s", "runtime_q25_s", "runtime_q75_s", "runtime_min_s"),
+    *("runtime_low_s", "runtime_high_s", "runtime_eager_s", "first_call_s", "dispatch_s", "wall_s", "power_wall_s"),
+    *("sentinel_s", "sentinel_slowdown", "steal", "nivcsw_per_call", "minflt_per_call"),
+    *("window_runtime_s", "window_s", "settle_s"),
+)
+WHOLE = (  # columns of whole numbers, also where a row that failed has none
+    *("flops", "bytes", "n", "block_k", "copies", "warmups"),
+    *("attempt", "replicate", "ticks", "throttle_bits"),
+)
 SHORTEST_S, LONGEST_S = 1e-8, 1e4  # outside of these a runtime is a broken clock or a wrong unit
 FASTEST_FLOPS = 1e17  # FLOP/s that no single device reaches
 HIGHEST_W = 5000.0  # that no single device draws
@@ -270,7 +282,7 @@ def replace_file(path: Path, text: str) -> None:
         aside.replace(path)
         force(path.parent)
     except OSError as error:
-        raise DatasetError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+        raise _unwritten(error, f"{path}: cannot be written ({error.strerror}); choose another place") from None
 
 
 def seal(folder: Path) -> dict[str, int]:
@@ -278,6 +290,7 @@ def seal(folder: Path) -> dict[str, int]:
 
     Raises:
         DatasetError: the tables cannot be read or written; the journal then stays as it is.
+        DeviceError: because the disk is full.
     """
     try:
         return _sealed(folder)
@@ -286,10 +299,34 @@ def seal(folder: Path) -> dict[str, int]:
         ValueError,
         TypeError,
     ) as error:  # the last two are pyarrow's, of a column with values of two types
-        raise DatasetError(
+        for aside in folder.glob("*.new"):
+            with contextlib.suppress(OSError):
+                aside.unlink()
+        raise _unwritten(
+            error,
             f"{folder}: the tables cannot be written ({_line(error)}); the journal holds everything that was measured, "
-            "mend that and give the same command again"
+            "mend that and give the same command again",
         ) from None
+
+
+def _unwritten(error: Exception, text: str) -> NeuralPowerError:
+    """Whose fault it is that a file could not be written: the disk's where it is full or broken, else its place's."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return DeviceError(text) if isinstance(error, OSError) and error.errno in full else DatasetError(text)
+
+
+def _compact(table: pd.DataFrame) -> pd.DataFrame:
+    """A table in the types that it is written in."""
+    columns: dict[str, Any] = {}
+    for name in table.columns[table.dtypes == np.float64]:
+        values = table[name]
+        if name in SHORT:
+            columns[name] = values.astype(np.float32)
+        elif name in WHOLE and (values.dropna() % 1 == 0).all():
+            columns[name] = values.astype("Int64")
+    if "samples_s" in table:
+        columns["samples_s"] = [np.asarray(v, dtype=np.float32) if np.ndim(v) else None for v in table["samples_s"]]
+    return table.assign(**columns)
 
 
 def _sealed(folder: Path) -> dict[str, int]:
@@ -298,12 +335,7 @@ def _sealed(folder: Path) -> dict[str, int]:
     dataset = _read_folder(folder, samples=True, empty=True)
     counts: dict[str, int] = {}
     for kind, table in dataset.tables.items():
-        for column in table.columns:
-            if table[column].dtype == np.float64 and column not in ("runtime_s", "energy_j", "power_w"):
-                table = table.assign(**{column: table[column].astype(np.float32)})
-        if "samples_s" in table:
-            samples: Any = [np.asarray(v, dtype=np.float32) if np.ndim(v) else None for v in table["samples_s"]]
-            table = table.assign(samples_s=samples)
+        table = _compact(table)
         aside = folder / f"{kind}.parquet.new"
         table.to_parquet(aside, index=False, compression="zstd")
         if len(pd.read_parquet(aside, columns=["runtime_s"])) != len(table):
@@ -316,9 +348,13 @@ def _sealed(folder: Path) -> dict[str, int]:
     force(folder)  # the tables' names, too: what they were made from goes next
     journal = folder / "journal.jsonl"
     if journal.exists():
-        with journal.open("rb") as source, gzip.open(folder / "journal.jsonl.gz", "ab") as target:
+        kept, aside = folder / "journal.jsonl.gz", folder / "journal.jsonl.gz.new"
+        aside.write_bytes(kept.read_bytes() if kept.exists() else b"")
+        with journal.open("rb") as source, gzip.open(aside, "ab") as target:
             shutil.copyfileobj(source, target)
-        force(folder / "journal.jsonl.gz")
+        force(aside)
+        aside.replace(kept)
+        force(folder)
         journal.unlink()
     return counts
 
@@ -464,7 +500,7 @@ def _numbers(values: pd.Series) -> np.ndarray:
     if values.dtype.kind not in "biuf":
         truths = {"true": 1, "false": 0}
         values = values.astype(object).map(lambda value: truths.get(str(value).strip().lower(), value))
-    return pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, copy=True)
+    return pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, copy=True, na_value=np.nan)
 
 
 def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:

@@ -70,7 +70,8 @@ def measured(name, alone):
         return {"config_id": name, "status": "poisoned", "error_class": "AcceleratorError", "error_msg": "CUDA error"}
     status = "noisy" if taken[name] <= settings.get("noisy", {}).get(name, 0) else "ok"
     runtime_s = 1e-5 * (1 + (int(name[1:]) / 1e5 if settings.get("exact") else int.from_bytes(os.urandom(6), "big") / 2**48))
-    return {"config_id": name, "status": status, "runtime_s": runtime_s, "samples_s": [runtime_s, 3e-5]}
+    odd = float(settings.get("odd", {}).get(name, 0))
+    return {"config_id": name, "status": status, "runtime_s": runtime_s + odd, "steal": odd, "samples_s": [runtime_s, 3e-5]}
 
 
 def powered_before(name):

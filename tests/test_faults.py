@@ -185,6 +185,12 @@ def test_a_configuration_that_ends_the_whole_collection_twice_is_skipped(
     assert statuses(out) == {**dict.fromkeys(names(9), "ok"), "c0004": "crashed"}
 
 
+def test_what_is_no_number_is_null_and_stops_nothing(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    run(fake(count=4, odd={"c0001": "nan", "c0002": "inf"}), tmp_path / "data")
+    known = {row["config_id"]: (row["runtime_s"] is not None, row["steal"]) for row in rows(tmp_path / "data")}
+    assert known == {**dict.fromkeys(names(4), (True, 0.0)), "c0001": (False, None), "c0002": (False, None)}
+
+
 # ---- the device's, the meter's ----
 
 

@@ -280,7 +280,8 @@ class Collection:
 def _mismatch(row: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[str, ...]:
     """A flag where a call took another time in its power window than when it was timed."""
     seconds = columns.get("window_runtime_s")
-    return ("window_mismatch",) if seconds and abs(seconds / row["runtime_s"] - 1) > MISMATCH else ()
+    known = seconds and row.get("runtime_s")
+    return ("window_mismatch",) if known and abs(seconds / row["runtime_s"] - 1) > MISMATCH else ()
 
 
 def _power_settled(row: Mapping[str, Any]) -> bool:

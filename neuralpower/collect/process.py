@@ -86,7 +86,7 @@ class Worker:
         if not line.endswith("\n"):  # it died, maybe in the middle of its answer
             self.stop()
             raise Ended("crashed")
-        answer = json.loads(line)
+        answer = json.loads(line, parse_constant=lambda _: None)  # NaN and infinity are no numbers, and no JSON
         if "error" in answer:
             raise (DeviceError if answer.get("exit_code") == DeviceError.exit_code else InputError)(answer["error"])
         return dict(answer)
