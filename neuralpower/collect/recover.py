@@ -18,7 +18,12 @@ Results = list[dict[str, Any]]  # in the order of the batch's tasks
 ROUNDS = 9
 SUSPECT = ("oom", "poisoned")  # after which a process is not trusted
 TRIED_TWICE = (*SUSPECT, "crashed")
-METER_LOST: Mapping[str, Any] = {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": "meter_lost"}
+METER_LOST: Mapping[str, Any] = {
+    "power_w": None,
+    "energy_j": None,
+    "power_source": "none",
+    "power_reason": "meter_lost",
+}
 
 
 class Executor(Protocol):
