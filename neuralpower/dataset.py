@@ -10,11 +10,12 @@ Anyone's measurements come in the same way: `dataset.json` with a schema and a d
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import gzip
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.errors import DatasetError, unknown
-from neuralpower.journal import read_journal
+from neuralpower.errors import DatasetError, DeviceError, NeuralPowerError, unknown
+from neuralpower.journal import force, read_journal
 from neuralpower.locations import fetched, is_remote
 
 if TYPE_CHECKING:
@@ -34,6 +35,16 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 SAMPLES = ("samples_s",)  # columns of raw times
+SHORT = (  # columns of times beside the runtime and of shares: seven digits are plenty
+    *("runtime_median_s", "runtime_mean_s", "runtime_q25_s", "runtime_q75_s", "runtime_min_s"),
+    *("runtime_low_s", "runtime_high_s", "runtime_eager_s", "first_call_s", "dispatch_s", "wall_s", "power_wall_s"),
+    *("sentinel_s", "sentinel_slowdown", "steal", "nivcsw_per_call", "minflt_per_call"),
+    *("window_runtime_s", "window_s", "settle_s"),
+)
+WHOLE = (  # columns of whole numbers, also where a row that failed has none
+    *("flops", "bytes", "n", "block_k", "copies", "warmups"),
+    *("attempt", "replicate", "ticks", "throttle_bits"),
+)
 SHORTEST_S, LONGEST_S = 1e-8, 1e4  # outside of these a runtime is a broken clock or a wrong unit
 FASTEST_FLOPS = 1e17  # FLOP/s that no single device reaches
 HIGHEST_W = 5000.0  # that no single device draws
@@ -103,7 +114,9 @@ def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
     shards = sorted(file.parent for file in folder.glob("shard-*-of-*/dataset.json"))
     if not shards or (folder / "dataset.json").exists():
         return _read_folder(folder, samples)
-    parts = merge([_read_folder(shard, samples) for shard in shards])
+    parts = merge([_read_folder(shard, samples, empty=True) for shard in shards])
+    if not any(part.tables for part in parts):
+        raise _holds_nothing(folder)
     if len(parts) > 1:
         raise DatasetError(
             f"{folder}: its shards are of {', '.join(part.device for part in parts)}; give one folder per device"
@@ -158,7 +171,12 @@ def latest(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     return table.drop(superseded).reset_index(drop=True)
 
 
-def _read_folder(folder: Path, samples: bool) -> Dataset:
+def _holds_nothing(folder: Path) -> DatasetError:
+    return DatasetError(f"{folder}: holds no table of any layer kind; collect-data --out {folder} fills it")
+
+
+def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
+    """As `read_dataset`; one of several shards may be `empty`."""
     import pandas as pd
 
     from neuralpower.layers import KINDS
@@ -187,8 +205,8 @@ def _read_folder(folder: Path, samples: bool) -> Dataset:
         table = pd.DataFrame(rows)
         # no column of times where every configuration failed
         parts.setdefault(kind, []).append(table.assign(runtime_s=table.get("runtime_s", np.nan)))
-    if not parts:
-        raise DatasetError(f"{folder}: holds no table of any layer kind; collect-data --out {folder} fills it")
+    if not parts and not empty:
+        raise _holds_nothing(folder)
     tables = {kind: pd.concat(some, ignore_index=True) if len(some) > 1 else some[0] for kind, some in parts.items()}
     return Dataset(folder, meta, {kind: latest(table, ("config_id", "replicate")) for kind, table in tables.items()})
 
@@ -256,13 +274,15 @@ def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old one or the new one, never a part."""
+    """Write a text file so that a reader sees the old one or the new one, never a part; it is on the disk then."""
     aside = path.with_name(path.name + ".new")
     try:
         aside.write_text(text)
+        force(aside)
         aside.replace(path)
+        force(path.parent)
     except OSError as error:
-        raise DatasetError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+        raise _unwritten(error, f"{path}: cannot be written ({error.strerror}); choose another place") from None
 
 
 def seal(folder: Path) -> dict[str, int]:
@@ -270,6 +290,7 @@ def seal(folder: Path) -> dict[str, int]:
 
     Raises:
         DatasetError: the tables cannot be read or written; the journal then stays as it is.
+        DeviceError: because the disk is full.
     """
     try:
         return _sealed(folder)
@@ -278,46 +299,64 @@ def seal(folder: Path) -> dict[str, int]:
         ValueError,
         TypeError,
     ) as error:  # the last two are pyarrow's, of a column with values of two types
-        raise DatasetError(
+        for aside in folder.glob("*.new"):
+            with contextlib.suppress(OSError):
+                aside.unlink()
+        raise _unwritten(
+            error,
             f"{folder}: the tables cannot be written ({_line(error)}); the journal holds everything that was measured, "
-            "mend that and give the same command again"
+            "mend that and give the same command again",
         ) from None
+
+
+def _unwritten(error: Exception, text: str) -> NeuralPowerError:
+    """Whose fault it is that a file could not be written: the disk's where it is full or broken, else its place's."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return DeviceError(text) if isinstance(error, OSError) and error.errno in full else DatasetError(text)
+
+
+def _compact(table: pd.DataFrame) -> pd.DataFrame:
+    """A table in the types that it is written in."""
+    columns: dict[str, Any] = {}
+    for name in table.columns[table.dtypes == np.float64]:
+        values = table[name]
+        if name in SHORT:
+            columns[name] = values.astype(np.float32)
+        elif name in WHOLE and (values.dropna() % 1 == 0).all():
+            columns[name] = values.astype("Int64")
+    if "samples_s" in table:
+        columns["samples_s"] = [np.asarray(v, dtype=np.float32) if np.ndim(v) else None for v in table["samples_s"]]
+    return table.assign(**columns)
 
 
 def _sealed(folder: Path) -> dict[str, int]:
     import pandas as pd
 
-    dataset = read_dataset(folder)
+    dataset = _read_folder(folder, samples=True, empty=True)
     counts: dict[str, int] = {}
     for kind, table in dataset.tables.items():
-        for column in table.columns:
-            if table[column].dtype == np.float64 and column not in ("runtime_s", "energy_j", "power_w"):
-                table = table.assign(**{column: table[column].astype(np.float32)})
-        if "samples_s" in table:
-            samples: Any = [np.asarray(v, dtype=np.float32) if np.ndim(v) else None for v in table["samples_s"]]
-            table = table.assign(samples_s=samples)
+        table = _compact(table)
         aside = folder / f"{kind}.parquet.new"
         table.to_parquet(aside, index=False, compression="zstd")
         if len(pd.read_parquet(aside, columns=["runtime_s"])) != len(table):
             raise DatasetError(f"{aside}: was read back with another number of rows; the journal is untouched")
-        _forced(aside)
+        force(aside)
         counts[kind] = len(table)
     for kind in counts:
         (folder / f"{kind}.parquet.new").replace(folder / f"{kind}.parquet")
         (folder / f"{kind}.csv").unlink(missing_ok=True)
+    force(folder)  # the tables' names, too: what they were made from goes next
     journal = folder / "journal.jsonl"
     if journal.exists():
-        with journal.open("rb") as source, gzip.open(folder / "journal.jsonl.gz", "ab") as target:
+        kept, aside = folder / "journal.jsonl.gz", folder / "journal.jsonl.gz.new"
+        aside.write_bytes(kept.read_bytes() if kept.exists() else b"")
+        with journal.open("rb") as source, gzip.open(aside, "ab") as target:
             shutil.copyfileobj(source, target)
-        _forced(folder / "journal.jsonl.gz")
+        force(aside)
+        aside.replace(kept)
+        force(folder)
         journal.unlink()
     return counts
-
-
-def _forced(path: Path) -> None:
-    """Wait until a file is on the disk: what it was made from goes next."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)
@@ -461,7 +500,7 @@ def _numbers(values: pd.Series) -> np.ndarray:
     if values.dtype.kind not in "biuf":
         truths = {"true": 1, "false": 0}
         values = values.astype(object).map(lambda value: truths.get(str(value).strip().lower(), value))
-    return pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, copy=True)
+    return pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, copy=True, na_value=np.nan)
 
 
 def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:

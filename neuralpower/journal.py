@@ -2,8 +2,8 @@
 
     crc32 {"schema":1,"seq":17,"type":"result",...}
 
-What `append` returned from outlives the process, however that ends; what is a second old outlives the machine, too: an
-fsync takes milliseconds on many disks, and is made once a second. A crash can tear the last line at most, and the next
+What `append` returned from is on the disk: it outlives the process and the machine, however they end. What is announced
+with `sync=False` outlives the process alone until the next record. A crash can tear the last line at most, and the next
 start moves it aside. A full disk can stop a collection, and costs nothing that was measured: a ballast file is freed then,
 which leaves room for the last records.
 """
@@ -13,11 +13,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
-import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +32,8 @@ class Journal:
     One writer at a time: opening it twice raises DatasetError. A line that a crash tore is moved to `.torn`.
     """
 
-    sync_s = 1.0  # between two calls of fsync
-
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.clock = clock
-        self._synced_s = -math.inf
         self.path = folder / NAME
         self.ballast = folder / ".ballast"
 
@@ -60,6 +54,7 @@ class Journal:
         try:
             self._seq = self._repair()
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            force(self.folder)
         except DatasetError:
             os.close(self._lock)
             raise
@@ -103,15 +98,14 @@ class Journal:
         return len(good)
 
     def append(self, *records: Mapping[str, Any], sync: bool = True) -> None:
-        """Write records; without `sync` they may wait for the next ones to be forced to the disk.
+        """Write records, and force them to the disk; without `sync` they may wait for the next ones.
 
         Raises:
             DeviceError: the disk is full. The records may have found room where the ballast was; there is room for one more.
         """
         lines = b"".join(_line({"schema": SCHEMA, "seq": self._seq + i, **r}) for i, r in enumerate(records))
-        due = sync and self.clock() - self._synced_s >= self.sync_s
         try:
-            self._write(lines, due)
+            self._write(lines, sync)
         except OSError as error:
             with contextlib.suppress(OSError):
                 self.ballast.unlink(missing_ok=True)
@@ -132,7 +126,6 @@ class Journal:
                 rest = rest[os.write(self._file, rest) :]
             if sync:
                 os.fsync(self._file)
-                self._synced_s = self.clock()
         except OSError:
             os.ftruncate(self._file, size)
             raise
@@ -140,6 +133,15 @@ class Journal:
     def records(self) -> list[dict[str, Any]]:
         """All records so far."""
         return read_journal(self.folder)
+
+
+def force(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -24,6 +24,7 @@ import json, os, signal, sys, time
 settings = json.loads(sys.argv[1])
 taken = {}
 poisoned = False
+TESTED = {"update_period_s": 0.1}
 
 
 def note(word):
@@ -69,13 +70,32 @@ def measured(name, alone):
         return {"config_id": name, "status": "poisoned", "error_class": "AcceleratorError", "error_msg": "CUDA error"}
     status = "noisy" if taken[name] <= settings.get("noisy", {}).get(name, 0) else "ok"
     runtime_s = 1e-5 * (1 + (int(name[1:]) / 1e5 if settings.get("exact") else int.from_bytes(os.urandom(6), "big") / 2**48))
-    return {"config_id": name, "status": status, "runtime_s": runtime_s, "samples_s": [runtime_s, 3e-5]}
+    odd = float(settings.get("odd", {}).get(name, 0))
+    return {"config_id": name, "status": status, "runtime_s": runtime_s + odd, "steal": odd, "samples_s": [runtime_s, 3e-5]}
+
+
+def powered_before(name):
+    return open(settings["log"]).read().splitlines().count("power " + name)
+
+
+def meter_reason():
+    starts = [word for word in open(settings["log"]).read().splitlines() if word.startswith("start ")]
+    if settings.get("shared_after_start") and len(starts) > settings["shared_after_start"]:
+        return "shared"
+    return None if settings.get("meter") else "no meter was read"
 
 
 def metered(name):
     note("power " + name)
     if name in settings.get("dies_powered", ()):
         os.kill(os.getpid(), 9)
+    if name in settings.get("kills_its_parent_powered", ()):
+        os.kill(os.getppid(), 9)
+        os._exit(1)
+    if meter_reason():
+        return {"config_id": name, "power_source": "none", "power_reason": meter_reason(), "power_w": None}
+    if name in settings.get("busy_once", ()) and powered_before(name) == 1:
+        return {"config_id": name, "power_source": "none", "power_reason": "nvml_error", "power_w": None}
     if name in settings.get("resets", ()):
         reason = "counter_reset"
         return {"config_id": name, "power_source": "nvml_energy_counter", "power_reason": reason, "power_w": None}
@@ -95,14 +115,21 @@ for line in sys.stdin:
     if do == "open":
         if settings.get("no_start_after") and set(settings["no_start_after"]) & set(open(settings["log"]).read().split()):
             os._exit(1)
+        time.sleep(settings.get("open_s", 0))
         hardware = {"type": "cpu", "name": "Fake CPU", "cores": 2, **settings.get("hardware", {})}
-        reason = None if settings.get("meter") else "no meter was read"
+        reason = meter_reason()
         answer = {"hardware": hardware, "block": settings.get("block", 60), "power_reason": reason}
         answer["versions"] = {"torch": "2.13.0", **settings.get("versions", {})}
+        if "tested" in request:
+            note("resumed" if request["tested"] else "tested")
+            answer["self_test"] = request["tested"] or TESTED
     elif do == "self_test":
-        answer = {"self_test": {"update_period_s": 0.1}}
+        note("tested")
+        time.sleep(settings.get("test_s", 0))
+        answer = {"self_test": TESTED}
     elif do == "plan":
         note("plan")
+        time.sleep(settings.get("plan_s", 0))
         if settings.get("dies_planning"):
             os.kill(os.getpid(), 9)
         answer = settings.get("answer") or {"plan": [item(number) for number in range(settings["count"])]}

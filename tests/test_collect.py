@@ -346,6 +346,34 @@ def test_a_noisy_configuration_is_taken_again_a_few_times(fake: Callable[..., Fa
     assert [worker.log().count(name) for name in names(6)] == [1, 2, 3, ATTEMPTS, 1, 1]
 
 
+def test_noise_without_time_for_another_try_is_kept_and_tried_again_by_later_runs(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
+    out, worker = tmp_path / "data", fake(count=3, noisy=dict.fromkeys(names(3), 99))
+    for attempt in range(1, ATTEMPTS + 2):
+        seen = run(worker, out, budget_s=1e-6)
+        tries = min(attempt, ATTEMPTS)
+        assert statuses(out) == dict.fromkeys(names(3), "noisy")
+        assert read_dataset(out).tables["softmax"]["attempt"].tolist() == [tries] * 3
+        assert seen[-1].done == (3 if attempt >= ATTEMPTS else 0)
+    assert [worker.log().count(name) for name in names(3)] == [ATTEMPTS] * 3
+    # one that settles down
+    out, worker = tmp_path / "calm", fake(count=3, noisy={"c0001": 99})
+    run(worker, out, budget_s=1e-6)
+    run(fake(count=3), out, budget_s=1e-6)
+    table = read_dataset(out).tables["softmax"].set_index("config_id")
+    assert table.loc[names(3), ["status", "attempt"]].to_numpy().tolist() == [["ok", 1], ["ok", 2], ["ok", 1]]
+
+
+def test_a_shard_without_configurations_is_an_empty_part_of_the_whole(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
+    worker = fake(count=1)
+    counts = [run(worker, tmp_path / "data", shard=shard)[-1].measured for shard in ((1, 2), (2, 2))]
+    assert sorted(counts) == [0, 1]
+    assert len(read_dataset(tmp_path / "data")) == 1
+
+
 def test_a_spent_budget_seals_what_there_is_and_can_be_continued(fake: Callable[..., Fake], tmp_path: Path) -> None:
     out, worker = tmp_path / "data", fake(count=100, item_s=0.01, block=5)
     seen = run(worker, out, budget_s=0.6)

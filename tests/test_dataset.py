@@ -1,7 +1,9 @@
 """Datasets: a journal that survives crashes, tables that survive sealing, and rows that no fit may see."""
 
+import errno
 import gzip
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -27,7 +29,7 @@ from neuralpower.dataset import (
     summarised,
     write_meta,
 )
-from neuralpower.errors import DatasetError
+from neuralpower.errors import DatasetError, DeviceError
 from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS
 from neuralpower.layers.base import fingerprint
@@ -201,21 +203,36 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> N
     assert not (folder / "journal.torn").exists()
 
 
-def test_records_are_forced_to_the_disk_once_a_second_and_at_the_end(
+def test_what_append_returns_from_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sizes() -> list[int]:
+        """Of the journal, each time it was forced."""
+        return [size for name, size in forced if name == "journal.jsonl"]
+
+    forced: list[tuple[str, int]] = []
+    monkeypatch.setattr("neuralpower.journal.os.fsync", lambda file: forced.append(described(file)))
+    with Journal(tmp_path) as journal:
+        assert forced[-1][0] == tmp_path.name  # that the journal is there
+        for value in range(3):
+            journal.append({"value": value}, sync=False)  # may wait
+            assert len(sizes()) == value
+            journal.append({"value": value}, {"value": value})
+            assert sizes()[-1] == journal.path.stat().st_size
+            assert len(sizes()) == value + 1
+
+
+def test_a_replaced_file_is_on_the_disk_before_and_after_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forced: list[int] = []
-    monkeypatch.setattr("neuralpower.journal.os.fsync", forced.append)
-    now = 0.0
-    with Journal(tmp_path, clock=lambda: now) as journal:
-        counts = []
-        # at once, not within the second, after it; a record that may wait does
-        for now, sync in ((0.0, True), (0.5, True), (0.9, True), (1.0, True), (1.5, True), (2.5, False), (2.5, True)):
-            journal.append({"value": now}, sync=sync)
-            counts.append(len(forced))
-            assert len(journal.records()) == len(counts)  # whatever becomes of this process
-    assert counts == [1, 1, 1, 2, 2, 2, 3]
-    assert len(forced) == 4
+    forced: list[tuple[str, int]] = []
+    monkeypatch.setattr("neuralpower.journal.os.fsync", lambda file: forced.append(described(file)))
+    replace_file(tmp_path / "plan.json", "four")
+    assert forced[0] == ("plan.json.new", 4)
+    assert [name for name, _ in forced] == ["plan.json.new", tmp_path.name]
+
+
+def described(descriptor: int) -> tuple[str, int]:
+    """Name and size of an open file."""
+    return Path(f"/proc/self/fd/{descriptor}").readlink().name, os.fstat(descriptor).st_size
 
 
 # ---- sealing ----
@@ -239,6 +256,25 @@ def test_sealing_turns_the_journal_into_a_table_per_kind(tmp_path: Path) -> None
             assert kept[column].tolist() == table[column].tolist(), column
     for kept, fresh in zip(after.tables["softmax"]["samples_s"], before.tables["softmax"]["samples_s"], strict=True):
         assert list(kept) == pytest.approx(fresh)
+
+
+def test_sealing_keeps_counters_to_the_joule_and_whole_numbers_whole(tmp_path: Path) -> None:
+    # float32 counts in steps of 32 above 2^28, and 2^24 + 1 is the first whole number that it lacks
+    start_j, flops = 4e8 + 1.25, 2**24 + 1
+    energies = {"counter_start_j": start_j, "counter_end_j": start_j + 100, "idle_w_used": 75.123456789}
+    ticks = {"flops": flops, "bytes": flops, "ticks": flops}
+    written(tmp_path, [softmax(0, **energies, **ticks, window_s=0.1), {**failed(1, "crashed"), "wall_s": 0.1}])
+    seal(tmp_path)
+    for _ in range(2):  # and when it is sealed again
+        table = read_dataset(tmp_path).tables["softmax"]
+        assert table.loc[0, list(energies)].to_dict() == energies
+        assert table.loc[0, list(ticks)].to_dict() == ticks
+        assert {str(table[name].dtype) for name in ticks} == {"Int64"}
+        assert table.loc[1, list(ticks)].isna().all()
+        assert {str(table[name].dtype) for name in ("window_s", "wall_s")} == {"float32"}
+        assert len(screen("softmax", table)) == 1
+        written(tmp_path, [failed(2, "oom")])
+        seal(tmp_path)
 
 
 def test_a_sealed_dataset_can_be_continued_and_sealed_again(tmp_path: Path) -> None:
@@ -289,6 +325,35 @@ def test_tables_that_cannot_be_written_leave_the_journal_as_it_was(tmp_path: Pat
         seal(tmp_path)
     assert (tmp_path / "journal.jsonl").read_bytes() == lines
     assert len(read_dataset(tmp_path)) == 2
+
+
+def test_a_disk_that_is_full_at_any_point_of_sealing_costs_nothing_and_is_no_fault_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, [softmax(0)])
+    seal(tmp_path)
+    kept = (tmp_path / "journal.jsonl.gz").read_bytes()
+    written(tmp_path, [softmax(1)])
+    lines = (tmp_path / "journal.jsonl").read_bytes()
+
+    def full(path: Path) -> None:
+        calls.append(path.name)
+        if len(calls) == allowed:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("neuralpower.dataset.force", full)
+    # a table, the folder with its name, the kept journal
+    for allowed, name in ((1, "softmax.parquet.new"), (2, tmp_path.name), (3, "journal.jsonl.gz.new")):
+        calls: list[str] = []
+        with pytest.raises(DeviceError, match="No space left on device.*; the journal holds everything") as error:
+            seal(tmp_path)
+        assert (calls[-1], error.value.exit_code) == (name, 4)
+        assert (tmp_path / "journal.jsonl").read_bytes() == lines
+        assert (tmp_path / "journal.jsonl.gz").read_bytes() == kept  # never a part of the next
+        assert not list(tmp_path.glob("*.new"))
+    monkeypatch.undo()
+    assert seal(tmp_path) == {"softmax": 2}
+    assert gzip.decompress((tmp_path / "journal.jsonl.gz").read_bytes()).count(b"\n") == 2
 
 
 def test_ones_own_rows_beside_a_collection_are_all_kept(tmp_path: Path) -> None:

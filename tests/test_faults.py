@@ -138,6 +138,39 @@ def test_a_hanging_configuration_ends_as_timeout_in_the_dataset(
     assert statuses(tmp_path / "data") == {**dict.fromkeys(names(5), "ok"), "c0001": "timeout"}
 
 
+def test_a_process_that_is_slow_to_start_is_waited_for(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    worker = fake(count=2, hangs=["c0000"], open_s=0.4)
+    local = Local(Worker(1, worker.command))
+    plan = local.ask({"do": "plan"})["plan"]
+    # patience is for a batch: less than a process's start, which follows the hang
+    results = [local.measure(Batch((Task(item, RUNTIME),), patience_s=0.2))[0]["status"] for item in plan]
+    assert results == ["timeout", "ok"]
+    local.close()
+
+
+@pytest.mark.parametrize("way", ["dies", "dies_powered", "hangs"])
+def test_what_the_self_test_found_outlives_its_process(
+    fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("neuralpower.collect.schedule.LEAST_PATIENCE_S", 0.3)
+    monkeypatch.setattr("neuralpower.collect.schedule.PATIENCE", 0.0)
+    worker = fake(count=4, block=1, **{way: ["c0002"]}, **METERED)
+    run(worker, tmp_path / "data")
+    starts = len(worker.log("start "))
+    assert starts > 1
+    assert (len(worker.log("tested")), len(worker.log("resumed"))) == (1, starts - 1)
+
+
+@pytest.mark.parametrize(("way", "asked_for"), [("open_s", "open"), ("test_s", "self_test"), ("plan_s", "plan")])
+def test_a_process_that_never_answers_at_all_is_said(
+    fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, asked_for: str
+) -> None:
+    for name in ("START_S", "SELF_TEST_S", "PLAN_S"):
+        monkeypatch.setattr(f"neuralpower.collect.process.{name}", 0.5)
+    with pytest.raises(DeviceError, match=f"gave no answer at '{asked_for}'; run `neuralpower devices`"):
+        run(fake(count=2, **{way: 60}), tmp_path / "data")
+
+
 def test_a_configuration_that_ends_the_whole_collection_twice_is_skipped(
     fake: Callable[..., Fake], tmp_path: Path
 ) -> None:
@@ -150,6 +183,12 @@ def test_a_configuration_that_ends_the_whole_collection_twice_is_skipped(
     # twice with its batch of four, which makes all four suspects, then twice alone
     assert deaths == 4
     assert statuses(out) == {**dict.fromkeys(names(9), "ok"), "c0004": "crashed"}
+
+
+def test_what_is_no_number_is_null_and_stops_nothing(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    run(fake(count=4, odd={"c0001": "nan", "c0002": "inf"}), tmp_path / "data")
+    known = {row["config_id"]: (row["runtime_s"] is not None, row["steal"]) for row in rows(tmp_path / "data")}
+    assert known == {**dict.fromkeys(names(4), (True, 0.0)), "c0001": (False, None), "c0002": (False, None)}
 
 
 # ---- the device's, the meter's ----
@@ -269,6 +308,47 @@ def test_a_meter_that_is_asked_for_and_not_there_is_said_before_anything_is_meas
     with pytest.raises(DeviceError, match="power nvml: no meter was read; mend that, or give --power auto"):
         run(worker, tmp_path / "data", power="nvml")
     assert worker.log() == []
+
+
+@pytest.mark.parametrize("power", ["auto", "nvml"])
+def test_a_meter_that_a_new_process_cannot_open_is_lost_and_asked_again_by_the_next_run(
+    fake: Callable[..., Fake], tmp_path: Path, power: str
+) -> None:
+    out, died = tmp_path / "data", "c0002"
+    worker = fake(count=12, block=4, dies=[died], shared_after_start=1, **METERED)
+    if power == "auto":
+        run(worker, out)
+    else:
+        with pytest.raises(DeviceError, match="the meter has stopped answering"):
+            run(worker, out, power=power)
+    assert sealed_events(out) == ["meter_lost", "stop"]
+    assert len(worker.log("power")) == 1
+    assert {row["power_w"] for row in rows(out)} == {None}
+    run(fake(count=12, block=4, **METERED), out)
+    assert {row["config_id"]: row["power_w"] for row in rows(out)} == {**dict.fromkeys(names(12), 100.0), died: None}
+
+
+def test_a_reason_that_is_the_meters_is_no_verdict_on_a_call(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    worker = fake(count=4, busy_once=["c0001"], **METERED)
+    run(worker, tmp_path / "data")
+    assert {row["config_id"]: row["power_reason"] for row in rows(tmp_path / "data")}["c0001"] == "nvml_error"
+    run(worker, tmp_path / "data")
+    assert {row["power_w"] for row in rows(tmp_path / "data")} == {100.0}
+    assert len(worker.log("power")) == 5
+
+
+def test_a_call_whose_power_ends_the_whole_collection_twice_keeps_its_runtime(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
+    out, worker = tmp_path / "data", fake(count=5, kills_its_parent_powered=["c0003"], **METERED)
+    deaths = 0
+    while started(worker, out, tmp_path / "acknowledged").wait(20) != 0:
+        deaths += 1
+        assert deaths < 4
+    assert deaths == 2
+    found = {row["config_id"]: (row["power_w"], row["power_reason"]) for row in rows(out)}
+    assert found == {**dict.fromkeys(names(5), (100.0, None)), "c0003": (None, "crashed")}
+    assert statuses(out) == dict.fromkeys(names(5), "ok")
 
 
 # ---- the machine's ----
@@ -484,7 +564,7 @@ def synced(descriptor):
     return fsync(descriptor)
 
 
-Journal.append, Journal.sync_s, os.write, os.fsync = noted, 0.0, written, synced
+Journal.append, os.write, os.fsync = noted, written, synced
 request = Request(
     "quick", ("softmax",), ("none",), ("float32",), 0, float(budget_s), Path(out), replicates=0.0
 )

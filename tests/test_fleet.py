@@ -103,6 +103,7 @@ def test_what_a_lost_node_was_measuring_is_measured_elsewhere(nodes: Nodes, tmp_
     # only what the lost node had in hand was measured twice
     assert len(table_names) - 120 <= 2
     assert len(worker.log("start ")) == 2  # a process per device
+    assert len(worker.log("tested")) == 2  # its meter, too
     again = [name for name in names(120) if table_names.count(name) > 1]
     assert len(again) <= 2
     assert not ray.is_initialized()

@@ -22,6 +22,7 @@ from neuralpower.collect.schedule import (
 from neuralpower.collect.supervisor import collect
 from neuralpower.dataset import config_id, merge, read_dataset
 from neuralpower.layers import KINDS
+from neuralpower.measure_cuda import COOL_S, COOLINGS
 from tests.simulated_bench import Simulated, power_w, runtime_s
 
 KIND_NAMES = ("linear", "conv2d", "matmul", "softmax", "norm", "activation", "elementwise")
@@ -121,9 +122,17 @@ def test_costs_start_from_planning_values_and_end_at_what_was_taken() -> None:
     assert costs.of(small[:1]) == pytest.approx(0.36, rel=0.02)
     powered = [Task(one.item, POWER) for one in small[:5]]
     assert costs.of(powered) == pytest.approx(5 * 2 * 0.8, rel=0.02)  # none has been seen: as slow as all else
-    assert costs.patience(small[:1]) == 10.0
+    assert costs.patience(small[:1]) == 10.0 + 20.0  # twice 10 s to cool down
     assert costs.patience(powered) == pytest.approx(20 * 5 * 2 * 0.8, rel=0.02)
     assert sum(costs.parts(small[:7], 3.5)) == pytest.approx(3.5)
+
+
+def test_a_device_that_cools_down_is_not_taken_to_hang() -> None:
+    tasks = [Task(item("softmax", n, 1, 1), RUNTIME) for n in range(3)]
+    assert Costs.planned_for("gpu").patience(tasks) >= 3 * COOLINGS * COOL_S + 10
+    # a processor is not cooled, and power is taken but once: 20 * 3 * 0.8 s
+    assert Costs.planned_for("cpu").patience(tasks) == 10
+    assert Costs.planned_for("gpu").patience([Task(one.item, POWER) for one in tasks]) == pytest.approx(48)
 
 
 def test_an_estimate_counts_every_runs_start() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,8 +34,15 @@ ATTEMPTS = 3  # of a noisy configuration
 ENDED = "the collection ended twice while this was measured alone"
 MISMATCH = 0.1  # of the runtime
 NOT_MEASURED = "not measured"  # the power_reason of a row whose turn has not come
+OF_THE_CALL = (  # reasons for which a call's power is not tried again; all others are the meter's
+    *("host_bound", "too_few_ticks", "no_readings", "no_counter", "counter_anomaly", "power_anomaly"),
+    *("oom", "crashed", "timeout", "error", "unsupported"),
+)
 METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which a meter is not asked again
 NO_POWER: Mapping[str, Any] = {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": None}
+
+
+Taken = tuple[Task, dict[str, Any], float]  # what was measured, its columns, and how long that took (s)
 
 
 class Collection:
@@ -57,6 +65,7 @@ class Collection:
         self.opened, self.unfinished = opened, unfinished
         self.show, self.clock, self.started = show, clock, started
         self.session = uuid.uuid4().hex[:12]
+        self.attempts: Counter[tuple[str, int]] = Counter()  # at a runtime, those of earlier runs among them
         self.rows: dict[tuple[str, int], dict[str, Any]] = {}  # that may get their power measured
         self.owed_s = 0.0  # put aside for what is to be measured again
         self.begun = self.meter_lost = False
@@ -82,9 +91,12 @@ class Collection:
         tasks = {(task.tier, task.key): task for task in schedule.tasks}
         timed: set[tuple[str, int]] = set()
         metered: set[tuple[str, int]] = set()
-        columns = ("config_id", "replicate", "status", "power_w", "power_reason", "wall_s", "power_wall_s")
+        columns = ("config_id", "replicate", "status", "attempt", "power_w", "power_reason", "wall_s", "power_wall_s")
         for _, row in kept_rows(self.request.folder, columns):
             key = row_key(row)
+            if row.get("status") == "noisy" and (row.get("attempt") or ATTEMPTS) < ATTEMPTS:
+                self.attempts[key] = int(row["attempt"])
+                continue
             for tier, seen, seconds in ((RUNTIME, timed, "wall_s"), (POWER, metered, "power_wall_s")):
                 if (tier == RUNTIME or _power_settled(row)) and key not in seen:
                     seen.add(key)
@@ -132,6 +144,9 @@ class Collection:
     def run(self) -> None:
         """All that fits into the budget; one batch in any case: the same command, given often enough, comes to an end."""
         self._keep_all([(task, {"status": "crashed", "error_msg": ENDED}, 0.0) for task in self._culprits()])
+        for task in (*self.todo.power, *self.todo.power_again):
+            if task.key in self.unfinished.power_culprits & self.rows.keys():
+                self._powered(task, {"status": "crashed"}, 0.0)
         again, power_again = self.todo.runtime_again, self.todo.power_again
         self._runtimes(self.todo.runtime)
         self._powers(self._affordable(again, power_again))
@@ -169,9 +184,10 @@ class Collection:
         return [task for task in tasks if task.key in culprits]
 
     def _runtimes(self, tasks: Sequence[Task], fresh: bool = False) -> None:
-        """Time them; noisy ones are taken again at the end."""
+        """Time them; noisy ones are taken again at the end, by a later run where there is no time."""
+        noisy: dict[tuple[str, int], Taken] = {}
         for attempt in range(1, ATTEMPTS + 1):
-            again: list[Task] = []
+            again: dict[tuple[str, int], Taken] = {}
             for batch, results, seconds in self.executor.run(self._issued(tasks, attempt, fresh)):
                 if batch.fresh:  # its time is a process's start more than anything else
                     self.costs.restart_s = seconds
@@ -181,12 +197,16 @@ class Collection:
                 finished = []
                 parts = self.costs.parts(batch.tasks, seconds)
                 for task, result, part in zip(batch.tasks, results, parts, strict=True):
-                    if result["status"] == "noisy" and attempt < ATTEMPTS:
-                        again.append(task)
+                    noisy.pop(task.key, None)
+                    self.attempts[task.key] += 1
+                    taken = task, {**result, "attempt": self.attempts[task.key]}, part
+                    if result["status"] == "noisy" and self.attempts[task.key] < ATTEMPTS:
+                        again[task.key] = taken
                     else:
-                        finished.append((task, {**result, "attempt": attempt}, part))
+                        finished.append(taken)
                 self._keep_all(finished)
-            tasks, fresh = again, False
+            self._keep_all(list(noisy.values()), settled=False)
+            tasks, noisy, fresh = [task for task, _, _ in again.values()], again, False
 
     def _issued(self, tasks: Iterable[Task], attempt: int, fresh: bool) -> Iterator[Batch]:
         """Batches, each announced in the journal, as long as there is time."""
@@ -207,7 +227,7 @@ class Collection:
         budget_s = self.request.budget_s
         return budget_s - margin_s(budget_s) - (self.clock() - self.started)
 
-    def _keep_all(self, finished: Sequence[tuple[Task, dict[str, Any], float]]) -> None:
+    def _keep_all(self, finished: Sequence[Taken], settled: bool = True) -> None:
         records = []
         for task, result, seconds in finished:
             reason = self.opened["power_reason"] or NOT_MEASURED
@@ -229,7 +249,7 @@ class Collection:
             return
         self.journal.append(*records)
         self.progress.measured += len(records)
-        self.progress.done += len(records)
+        self.progress.done += len(records) * settled
         self._tell()
 
     def _powered(self, task: Task, result: dict[str, Any], seconds: float) -> None:
@@ -260,10 +280,12 @@ class Collection:
 def _mismatch(row: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[str, ...]:
     """A flag where a call took another time in its power window than when it was timed."""
     seconds = columns.get("window_runtime_s")
-    return ("window_mismatch",) if seconds and abs(seconds / row["runtime_s"] - 1) > MISMATCH else ()
+    known = seconds and row.get("runtime_s")
+    return ("window_mismatch",) if known and abs(seconds / row["runtime_s"] - 1) > MISMATCH else ()
 
 
 def _power_settled(row: Mapping[str, Any]) -> bool:
     """Whether a row's power needs no (further) turn: it is known, was tried, or would be that of a call that fails."""
-    tried = row.get("power_wall_s") is not None and row.get("power_reason") not in METER_LOST
+    reason = row.get("power_reason") or OF_THE_CALL[0]
+    tried = row.get("power_wall_s") is not None and reason.partition(":")[0] in OF_THE_CALL
     return row.get("power_w") is not None or tried or row.get("status") != "ok"

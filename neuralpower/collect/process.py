@@ -16,6 +16,7 @@ from neuralpower.devices.host import worker_environment
 from neuralpower.errors import DeviceError, InputError, LostDeviceError
 
 START_S = 120.0  # that a process may take to import torch and open the device
+SELF_TEST_S, PLAN_S = 120.0, 1200.0  # that the others of its requests may take
 TERM_S, KILL_S = 2.0, 10.0  # from a polite end to a hard one, and from that to giving up
 
 
@@ -40,10 +41,12 @@ class Worker:
         self.command = list(command)
         self.term_s, self.kill_s = term_s, kill_s
         self.tested: dict[str, Any] | None = None  # what the bench found out about its meter, for the processes to come
+        self.meter_lost = False  # which the first process had, and one after it has not
+        self._metered = False
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, request: dict[str, Any], patience_s: float | None = None) -> dict[str, Any]:
-        """The worker's answer; the process is ended where it gives none.
+        """The worker's answer; the process is ended where it gives none, without `patience_s` in the usual time.
 
         Raises:
             Ended: it died, or gave no answer in time.
@@ -51,13 +54,22 @@ class Worker:
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
-            if "items" in request:  # opening the device has a time of its own
-                self.tested = self._exchange({"do": "open", "tested": self.tested}, START_S).get("self_test")
-        answer = self._exchange(request, patience_s)
+            if (
+                self.tested is not None or self._metered or "items" in request
+            ):  # opening the device has a time of its own
+                self._told({"do": "open", "tested": self.tested})
+        return self._told(request, patience_s)
+
+    def _told(self, request: dict[str, Any], patience_s: float | None = None) -> dict[str, Any]:
+        """The answer, of which is kept what processes to come need to know."""
+        answer = self._exchange(request, _longest_s(request) if patience_s is None else patience_s)
         self.tested = answer.get("self_test", self.tested)
+        if "power_reason" in answer:
+            self.meter_lost = self._metered and answer["power_reason"] is not None
+            self._metered |= answer["power_reason"] is None
         return answer
 
-    def _exchange(self, request: dict[str, Any], patience_s: float | None) -> dict[str, Any]:
+    def _exchange(self, request: dict[str, Any], patience_s: float) -> dict[str, Any]:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise DeviceError("the measuring process has no pipes; this is a fault of neuralpower")
@@ -76,7 +88,7 @@ class Worker:
         if not line.endswith("\n"):  # it died, maybe in the middle of its answer
             self.stop()
             raise Ended("crashed")
-        answer = json.loads(line)
+        answer = json.loads(line, parse_constant=lambda _: None)  # NaN and infinity are no numbers, and no JSON
         if "error" in answer:
             raise (DeviceError if answer.get("exit_code") == DeviceError.exit_code else InputError)(answer["error"])
         return dict(answer)
@@ -109,6 +121,13 @@ class Worker:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     _closed(pipe)
+
+
+def _longest_s(request: dict[str, Any]) -> float:
+    """Seconds that a request may take in a process that has just been started."""
+    testing = request["do"] == "self_test" or ("tested" in request and request["tested"] is None)
+    planning = request["do"] == "plan"
+    return START_S + SELF_TEST_S * testing + PLAN_S * planning
 
 
 def _ended(process: subprocess.Popen[str], number: signal.Signals, patience_s: float) -> bool:

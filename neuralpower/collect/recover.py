@@ -7,17 +7,23 @@ is the culprit. What ran out of memory, or left the device unusable, is tried on
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from neuralpower.collect.process import Ended, Worker
-from neuralpower.collect.schedule import Batch, Task
+from neuralpower.collect.schedule import POWER, Batch, Task
 from neuralpower.errors import DeviceError, LostDeviceError
 
 Results = list[dict[str, Any]]  # in the order of the batch's tasks
 ROUNDS = 9
 SUSPECT = ("oom", "poisoned")  # after which a process is not trusted
 TRIED_TWICE = (*SUSPECT, "crashed")
+METER_LOST: Mapping[str, Any] = {
+    "power_w": None,
+    "energy_j": None,
+    "power_source": "none",
+    "power_reason": "meter_lost",
+}
 
 
 class Executor(Protocol):
@@ -49,9 +55,10 @@ class Local:
         """As in the protocol."""
         try:
             return self.worker.ask(request)
-        except Ended:
+        except Ended as end:
+            how = "gave no answer" if end.status == "timeout" else "died"
             raise DeviceError(
-                f"the measuring process died at {request['do']!r}; run `neuralpower devices` to see what works here"
+                f"the measuring process {how} at {request['do']!r}; run `neuralpower devices` to see what works here"
             ) from None
 
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
@@ -76,7 +83,7 @@ class Local:
             for task, result in zip(batch.tasks, self._once(batch, batch.tasks), strict=True)
         ]
         if any(result.get("status") in ("crashed", "timeout") for result in results):
-            self._probe(batch.patience_s)
+            self._probe()
         return [{**result, "status": "crashed"} if result.get("status") == "poisoned" else result for result in results]
 
     def _once(self, batch: Batch, tasks: tuple[Task, ...]) -> Results:
@@ -91,12 +98,14 @@ class Local:
         results: Results = answer["results"]
         if any(result.get("status") in SUSPECT for result in results):
             self.worker.stop()
+        if self.worker.meter_lost and batch.tier == POWER:  # whatever the bench calls it
+            return [{**result, **METER_LOST} for result in results]
         return results
 
-    def _probe(self, patience_s: float) -> None:
+    def _probe(self) -> None:
         """See whether the device works in a fresh process; raises LostDeviceError."""
         try:
-            self.worker.ask({"do": "open"}, patience_s)
+            self.worker.ask({"do": "open"})
         except Ended as end:
             raise LostDeviceError(
                 f"no measuring process starts any more ({end.status}); run `neuralpower devices` to see what works here"

@@ -30,30 +30,38 @@ class Unfinished:
 
     suspects: set[tuple[str, int]]
     culprits: set[tuple[str, int]]
+    power_culprits: set[tuple[str, int]]  # whose power did, which is measured alone in any case
 
 
 def unfinished(records: Sequence[Mapping[str, Any]]) -> Unfinished:
     """Starts without a result, in a journal; those that a stop interrupted do not count."""
     open_: set[tuple[str, int]] = set()
+    power: set[tuple[str, int]] = set()
     ended: Counter[tuple[str, int]] = Counter()
     ended_alone: Counter[tuple[str, int]] = Counter()
+    ended_powered: Counter[tuple[str, int]] = Counter()
     for record in records:
         if record["type"] == "result":
             open_.discard(row_key(record["row"]))
+            power.discard(row_key(record["row"]))
         elif record["type"] == "event" and record["event"] != "meter_lost":
             open_.clear()
+            power.clear()
         elif record["type"] == "session":
             ended.update(open_)
             ended_alone.update(open_ if len(open_) == 1 else ())
-            open_ = set()
-        elif record["type"] == "start" and record["tier"] == RUNTIME:
-            open_ |= {(name, replicate) for name, replicate in record["tasks"]}
+            ended_powered.update(power)
+            open_, power = set(), set()
+        elif record["type"] == "start":
+            begun = open_ if record["tier"] == RUNTIME else power
+            begun |= {(name, replicate) for name, replicate in record["tasks"]}
     ended.update(open_)
     ended_alone.update(open_ if len(open_) == 1 else ())
-    return Unfinished(
-        {key for key, count in ended.items() if count >= UNFINISHED},
-        {key for key, count in ended_alone.items() if count >= UNFINISHED},
+    ended_powered.update(power)
+    suspects, culprits, power_culprits = (
+        {key for key, count in counts.items() if count >= UNFINISHED} for counts in (ended, ended_alone, ended_powered)
     )
+    return Unfinished(suspects, culprits, power_culprits)
 
 
 def sessions(meta: dict[str, Any], records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -169,11 +169,12 @@ class Prior:
     network_s: float
     passes: int  # of a call while its runtime is measured
     flops_per_s: float
+    cooling_s: float = 0.0  # that the worker itself may wait for a hot device, for each runtime
 
 
 PRIORS = {
     "cpu": Prior(8, 4, 0.05, 0.8, 0.5, 10, 5e10),
-    "cuda": Prior(45, 15, 0.18, 0.8, 2.0, 10, 5e13),
+    "cuda": Prior(45, 15, 0.18, 0.8, 2.0, 10, 5e13, cooling_s=20.0),
 }
 PRIOR_TASKS = 20  # measured tasks that count as much as the planning value
 PATIENCE = 20  # times the estimate
@@ -220,8 +221,9 @@ class Costs:
         return sum(planned * self._correction(group) for group, planned in seconds.items())
 
     def patience(self, tasks: Sequence[Task]) -> float:
-        """Seconds after which the tasks are taken to hang."""
-        return max(LEAST_PATIENCE_S, PATIENCE * self.of(tasks))
+        """Seconds after which the tasks are taken to hang; a device that cools down in between does not."""
+        cooling_s = self.prior.cooling_s * sum(task.tier == RUNTIME for task in tasks)
+        return max(LEAST_PATIENCE_S, PATIENCE * self.of(tasks)) + cooling_s
 
     def _planned(self, task: Task) -> float:
         calls: float = self.prior.passes * task.item.get("flops", 0) / self.prior.flops_per_s
