@@ -77,9 +77,15 @@ class Schedule:
 
 
 def make_schedule(
-    plan: Sequence[dict[str, Any]], power: int = 0, shard: tuple[int, int] = (1, 1), replicates: float = REPLICATES
+    plan: Sequence[dict[str, Any]],
+    power: int = 0,
+    shard: tuple[int, int] = (1, 1),
+    replicates: float = REPLICATES,
+    per_kind: int = FEWEST_PER_KIND,
 ) -> Schedule:
     """The tasks of a shard (number, of so many): power for `power` configurations of the whole plan, 0 for none.
+
+    Where `per_kind` of each kind are more, it is so many.
 
     A configuration belongs to the shard that its name's hash says; its replicate belongs to the next one.
     """
@@ -94,7 +100,7 @@ def make_schedule(
     twice = [item for item in plan if share(item["config_id"], "replicate") < replicates]
     names = {item["config_id"] for item in twice}
     kinds = {item["kind"] for item in plan}
-    chosen = stratified(plan, max(power, FEWEST_PER_KIND * len(kinds))) if power else []
+    chosen = stratified(plan, max(power, per_kind * len(kinds))) if power else []
     return Schedule(
         tasks(_ordered(plan), RUNTIME, 0),
         tasks(chosen, POWER, 0),
