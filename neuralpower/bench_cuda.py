@@ -118,7 +118,10 @@ class CudaBench:
     def hardware(self) -> dict[str, Any]:
         """What `dataset.json` says of the device; the power that it draws idle only once `self_test` was called."""
         idle_w = self.tested.idle_w
-        return {**describe(self.timer.properties), **({} if idle_w is None else {"idle_w": idle_w})}
+        return {
+            **describe(self.timer.properties, self.timer.condition),
+            **({} if idle_w is None else {"idle_w": idle_w}),
+        }
 
     def is_lost(self) -> bool:
         """Whether the driver has lost the device; a context that is dead by itself is another process's start away."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -258,6 +259,29 @@ class NvmlCondition:
             reasons=reasons,
         )
 
+    def about(self) -> dict[str, Any]:
+        """What decides how fast the device is beside its model, as `describe` adds it; what cannot be read is left out."""
+        n, handle = self.nvml, self._handle
+
+        def ask(name: str, *args: Any) -> Any:
+            try:
+                return getattr(n, name)(*args)
+            except (n.NVMLError, AttributeError):  # another device, driver or module does not know it
+                return None
+
+        limit_mw = ask("nvmlDeviceGetEnforcedPowerLimit", handle)
+        found = {
+            "driver": _text(ask("nvmlSystemGetDriverVersion")),
+            "limit_w": limit_mw / 1e3 if limit_mw else None,
+            "uuid_hash": hashlib.sha256(self.uuid.encode()).hexdigest()[:12],  # which card, and not its number
+            "vbios": _text(ask("nvmlDeviceGetVbiosVersion", handle)),
+            "ecc": _first(ask("nvmlDeviceGetEccMode", handle)),
+            "mig": _first(ask("nvmlDeviceGetMigMode", handle)),
+            "sm_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", handle, n.NVML_CLOCK_SM),
+            "mem_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", handle, n.NVML_CLOCK_MEM),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
     def _read(self, function: Callable[..., Any], *args: Any) -> int | None:
         try:
             return int(function(*args))
@@ -270,7 +294,17 @@ class NvmlCondition:
             return None
 
 
-def open_condition(uuid: str) -> Callable[[], Condition] | None:
+def _text(value: Any) -> str | None:
+    """Older modules answer in bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _first(modes: Any) -> bool | None:
+    """The current of (current, pending)."""
+    return bool(modes[0]) if modes is not None else None
+
+
+def open_condition(uuid: str) -> NvmlCondition | None:
     """A reader of the device's condition; None where NVML or the device is not to be had."""
     try:
         import pynvml
@@ -300,12 +334,15 @@ def to_columns(before: Condition, after: Condition) -> dict[str, Any]:
     }
 
 
-def describe(properties: Properties) -> dict[str, Any]:
-    """What `dataset.json` says of the device; peaks come from its spec sheet."""
+def describe(properties: Properties, condition: Callable[[], Condition] = Condition) -> dict[str, Any]:
+    """What `dataset.json` says of the device and of what drives it; peaks come from its spec sheet."""
     known = asdict(properties)
+    cuda = torch.version.cuda
     return {
         "type": "gpu",
         "accelerator": True,
         **{name: known[name] for name in ("name", "cores", "l2_bytes", "memory_bytes", "capability")},
         "llc_bytes": properties.l2_bytes,
+        **({"cuda": cuda} if cuda is not None else {}),
+        **(condition.about() if isinstance(condition, NvmlCondition) else {}),
     }

@@ -15,6 +15,7 @@ from neuralpower import __version__
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.layers import KINDS, Layer
+from neuralpower.meters import METERS
 from neuralpower.report.tables import CSV_COLUMNS
 from neuralpower.sources import resolve
 from tests.program import Ran, done, run
@@ -551,6 +552,13 @@ def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: 
 def test_collect_refuses_before_it_touches_anything(arguments: list[str], words: list[str]) -> None:
     refused(run("collect-data", *arguments, "--out", "data"), *words)
     assert not Path("data").exists()
+
+
+def test_collect_knows_every_meter_that_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(run("collect-data", "--power", "wattsup", "--out", "data"), "unknown power meter 'wattsup'", "nvml, rapl")
+    monkeypatch.setitem(METERS, "wattsup", METERS["rapl"])
+    # past the check of the meter's name, up to the next one
+    refused(run("collect-data", "--power", "wattsup", "--executor", "rey", "--out", "data"), "unknown executor 'rey'")
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])

@@ -13,6 +13,7 @@ import torch
 from neuralpower import bench_cuda
 from neuralpower.bench_cuda import Queue, open_cuda_bench
 from neuralpower.calls import Backward, TensorFloat32, call_bytes, call_of, copy_call, settings_of, step_of
+from neuralpower.collect.keys import software_key
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.cuda import POWER_CAP, Condition, NvmlCondition, to_columns
@@ -25,6 +26,7 @@ from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
+from neuralpower.learn import hardware_from
 from neuralpower.measure_cuda import MOST_CALLS, Block, converged, median_interval
 from tests.simulated_cuda import SimulatedCuda, SimulatedMark, bench_of, kernel
 
@@ -218,6 +220,44 @@ def test_a_condition_is_what_nvml_says_and_what_it_does_not_say_is_nothing(monke
     nvml.failing = 3  # NVML_ERROR_NOT_SUPPORTED
     assert read() == Condition()
     assert set(to_columns(Condition(), Condition()).values()) == {None}
+
+
+class TalkativeNvml(FakeNvml):
+    """One that says more of a card; `driver` in bytes, as older modules have it."""
+
+    driver: Any = b"570.86"
+
+    def nvmlSystemGetDriverVersion(self) -> Any:  # noqa: N802
+        return self.driver
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: str) -> int:  # noqa: N802
+        return self._value(600_000)
+
+    def nvmlDeviceGetEccMode(self, handle: str) -> list[int]:  # noqa: N802
+        return [1, 1]
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: str, clock: int) -> int:  # noqa: N802
+        return self._value({1: 1980, 2: 3201}[clock])
+
+
+def test_a_dataset_says_what_drives_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    nvml = TalkativeNvml()
+    condition = NvmlCondition(nvml, "GPU-1")
+    condition.open()
+    bench = bench_of(SimulatedCuda(), condition)
+    said = bench.hardware()
+    assert (said["cuda"], said["driver"], said["limit_w"], said["ecc"]) == ("13.0", "570.86", 600.0, True)
+    assert (said["sm_mhz_limit"], said["mem_mhz_limit"]) == (1980, 3201)
+    assert "GPU-1" not in json.dumps(said)
+    assert len(said["uuid_hash"]) == 12
+    assert "vbios" not in said  # this module has no such function
+    assert hardware_from({"device": "any", "hardware": said}).limit_w == 600.0
+    before = software_key(said, {"torch": "2.13.0"})
+    nvml.driver = "575.57"
+    assert software_key(bench.hardware(), {"torch": "2.13.0"}) != before
+    nvml.failing = 3
+    assert "limit_w" not in bench.hardware()
 
 
 @pytest.mark.parametrize("code", [15, 16])

@@ -407,6 +407,22 @@ def test_a_device_by_its_number_is_the_one_that_torch_means(monkeypatch: pytest.
         uuid_of("cuda:2")
 
 
+def test_a_context_that_torch_makes_while_it_is_asked_is_not_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml()
+
+    def properties(index: int) -> Any:  # from here on the driver lists us, by the host's number
+        nvml.answers["processes"] = [SimpleNamespace(pid=999_999)]
+        return SimpleNamespace(uuid="1")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    NvmlMeter("cuda:0", nvml, processes=tmp_path).open()
+    nvml.answers["processes"] = [SimpleNamespace(pid=4242)]  # who was there before is
+    refused(NvmlMeter("cuda:0", nvml, processes=tmp_path), "shared", "4242")
+
+
 def test_nvml_serves_gpus_alone() -> None:
     assert NvmlMeter.for_device("cpu") is None
     assert isinstance(NvmlMeter.for_device("GPU-1"), NvmlMeter)

@@ -55,17 +55,29 @@ PLAN = planned()
 def test_every_beginning_of_the_stratified_part_covers_kinds_and_sizes() -> None:
     chosen = stratified(PLAN, 500)
     assert len({one["config_id"] for one in chosen}) == 500
-    # 8 kinds in turn; of networks there are but 40, and 460 over 7 kinds are 65 or 66 each
-    assert Counter(one["kind"] for one in chosen) == {
-        **dict.fromkeys(KIND_NAMES, 66),
-        "network": 40,
-        **{kind: 65 for kind, n in Counter(one["kind"] for one in chosen).items() if n == 65},
-    }
-    for count in (80, 200):
+    # 8 kinds in turn; of networks there are but 40, and 460 = 7 x 65 + 5: five of seven kinds have one more
+    counts = Counter(one["kind"] for one in chosen)
+    assert counts.pop("network") == NETWORKS
+    assert sorted(counts.values()) == [65, 65, 66, 66, 66, 66, 66]
+    assert set(counts) == set(KIND_NAMES)
+    for count in (80, 200):  # 10 and 25 rounds of 8 kinds
         some = [one for one in chosen[:count] if one["kind"] == "linear"]
+        assert len(some) == count // 8
         decades = {len(str(one["bytes"])) for one in some}
         assert decades >= {5, 6, 7, 8}
-        assert len(some) == count // 8 or len(some) == count // 8 + 1 or count > 7 * NETWORKS / 2
+
+
+def test_power_is_shared_out_among_dtypes_and_phases() -> None:
+    # ten times as many rows run forward in float32 as backward in bfloat16
+    plan = [
+        {**one, "row": {**one["row"], "dtype": dtype, "phase": phase}}
+        for one, (dtype, phase) in zip(
+            PLAN[: 11 * 140], 140 * [*[("float32", "forward")] * 10, ("bfloat16", "backward")], strict=True
+        )
+    ]
+    chosen = stratified(plan, 140)  # 20 of each of 7 kinds, 10 of each variant
+    counts = Counter((one["kind"], one["row"]["dtype"]) for one in chosen)
+    assert counts == {(kind, dtype): 10 for kind in KIND_NAMES for dtype in ("float32", "bfloat16")}
 
 
 def test_power_comes_for_sixty_of_each_kind_also_where_the_preset_asks_for_fewer() -> None:
@@ -74,6 +86,8 @@ def test_power_comes_for_sixty_of_each_kind_also_where_the_preset_asks_for_fewer
         "network": NETWORKS
     }
     assert make_schedule(PLAN, power=0).power == []
+    # 7 x 20 and 20 networks
+    assert len(make_schedule(PLAN, power=100, per_kind=20).power) == 160
 
 
 def test_networks_stand_in_the_second_third() -> None:

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 def collect_data(
     device: str = typer.Option("cpu", help="Where to measure: cpu or cuda:0."),
-    preset: str = typer.Option("standard", help="quick (2 minutes), standard (20 minutes) or full (4 hours)."),
+    preset: str = typer.Option("standard", help="quick (2 minutes; 5 on CUDA), standard (20; 25) or full (4 hours)."),
     kinds: str | None = typer.Option(None, help="Layer kinds, comma-separated; all by default."),
     models: str | None = typer.Option(None, help="Networks whose layers to measure; 'none' for the sweep alone."),
     dtype: str = typer.Option("float32", help="float32, bfloat16, float16, float64; comma-separated."),
     phase: str = typer.Option("forward", help="forward; on CUDA also backward, optimizer; comma-separated."),
-    power: str = typer.Option("auto", help="auto: where a meter works; nvml or rapl: or fail; none: runtime alone."),
+    power: str = typer.Option(
+        "auto", help="auto: where a meter works; its name, as nvml or rapl: or fail; none: runtime alone."
+    ),
     time_budget: str | None = typer.Option(None, help="Such as 20m; the preset's by default."),
     seed: int = typer.Option(0, help="Of the sweep."),
     shard: str | None = typer.Option(None, help="I/N: this job's share of N, in a folder of its own below --out."),
@@ -40,6 +42,8 @@ def collect_data(
     from neuralpower.devices.host import read_cpu
     from neuralpower.errors import unknown
     from neuralpower.locations import continue_from, folder_name, is_remote, publish
+    from neuralpower.meters import METERS
+    from neuralpower.meters.base import CHOICES
 
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise unknown("device", device, ["cpu", "cuda:0"])
@@ -48,10 +52,10 @@ def collect_data(
     for name in phases:
         if name not in possible:
             raise unknown("phase", name, possible)
-    if power not in ("auto", "nvml", "rapl", "none"):
-        raise unknown("power meter", power, ["auto", "nvml", "rapl", "none"])
+    if power not in (*CHOICES, *METERS):
+        raise unknown("power meter", power, [*CHOICES, *METERS])
     cpu = read_cpu()
-    settings = preset_named(preset)
+    settings = preset_named(preset, accelerator=device != "cpu")
     folder = Path("datasets") / (cpu.slug if device == "cpu" else device.replace(":", "-"))
     if out is not None:
         folder = folder.with_name(folder_name(out)) if is_remote(out) else Path(out)

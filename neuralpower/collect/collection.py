@@ -77,10 +77,11 @@ class Collection:
             "protocol_version": PROTOCOL_VERSION,
         }
         self.costs = Costs.planned_for(hardware.get("type", ""))
-        power = preset_named(request.preset).power if self.opened["power_reason"] is None else 0
+        preset = preset_named(request.preset, accelerator=hardware.get("type") != "cpu")
+        power = preset.power if self.opened["power_reason"] is None else 0
         if starts := [s["start_s"] for s in earlier if s.get("start_s")]:
             self.costs.start_s = starts[-1]
-        schedule = make_schedule(plan, power, request.shard, request.replicates)
+        schedule = make_schedule(plan, power, request.shard, request.replicates, preset.powers_per_kind)
         self.todo = self._without_finished(schedule)
         count, left = (len(s.runtime) + len(s.runtime_again) for s in (schedule, self.todo))
         outlook = estimate(self.todo.tasks, self.costs, request.budget_s, executor.lanes)

@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ from neuralpower.trace import Trace, trace
 NETWORK = "network"
 NETWORK_BLOCK = 6  # networks that are timed in turn
 NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
+NETWORK_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that a module can be cast to
+FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator
+SCALES = (2, 4, 8, 16, 32, 64)  # of batches on an accelerator, beside those of a CPU
+BATCHES = ("batch", "rows", "tokens", "elements")  # the field of a kind that grows with the batch
 
 
 def kinds_named(names: Sequence[str] | None, phases: Sequence[str] = (FORWARD,)) -> list[type[Layer]]:
@@ -52,6 +57,11 @@ class Traced:
     seq_len: int | None
     trace: Trace
 
+    @property
+    def size(self) -> tuple[str, int, int | None]:
+        """What it was traced from."""
+        return self.model, self.batch_size, self.seq_len
+
 
 def make_plan(
     preset: Preset,
@@ -67,26 +77,37 @@ def make_plan(
     They come in blocks of BLOCK that are measured in turn: the layers of one network together, so that they meet the caches
     as that network's do, and layers of the sweep, mixed. Blocks are shuffled: a collection that is cut off is a smaller one
     of the same make-up. `whole`: networks as a whole, too, each at one of its sizes.
+
+    On a CPU every layer comes in all dtypes and phases; on an accelerator in one of them, the layers of a kind in turn: what
+    the preset counts is then a total.
     """
     generator = random.Random(seed)
-    sweep = list(_sweep(preset, kinds, seed))
+    sweep = list(_sweep(preset, kinds, seed, dtypes, phases))
     generator.shuffle(sweep)
     seen: set[str] = set()
-    blocks: list[list[dict[str, Any]]] = []
+    sources: list[list[dict[str, Any]]] = []
+    turns: Counter[str] = Counter()
     networks = list(_networks(preset, models, seed))
     for source, layers in (("sweep", sweep), *((network.model, network.trace.layers) for network in networks)):
         items = []
         for layer in dict.fromkeys(layers):
             if type(layer) not in kinds or not affordable(layer, preset):
                 continue
-            for variant in _variants(layer, dtypes, phases):
+            variants = list(dict.fromkeys(_variants(layer, dtypes, phases)))
+            if preset.accelerator and variants:
+                turns[layer.kind] += 1
+                variants = [variants[turns[layer.kind] % len(variants)]]
+            for variant in variants:
                 item = _item(variant, source)
                 if item["config_id"] not in seen:
                     seen.add(item["config_id"])
                     items.append(item)
-        blocks += [items[i : i + BLOCK] for i in range(0, len(items), BLOCK)]
-    if whole and "float32" in dtypes and FORWARD in phases:
-        totals = list(_totals(networks, preset, generator))
+        sources.append(items)
+    sources[1:] = _thinned(sources[1:], preset.traced, generator)
+    blocks = [items[i : i + BLOCK] for items in sources for i in range(0, len(items), BLOCK)]
+    floats = [dtype for dtype in dtypes if dtype in (NETWORK_DTYPES if preset.accelerator else ("float32",))]
+    if whole and floats and FORWARD in phases:
+        totals = list(islice(_totals(networks, preset, generator, floats), preset.networks))
         blocks += [totals[i : i + NETWORK_BLOCK] for i in range(0, len(totals), NETWORK_BLOCK)]
     generator.shuffle(blocks)
     return [item for block in blocks for item in block]
@@ -101,6 +122,17 @@ def _variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Ite
             yield from (typed(staged, dtype) for dtype in dtypes) if layer.dtype == "float32" else (staged,)
 
 
+def _thinned(
+    sources: Sequence[list[dict[str, Any]]], most: int | None, generator: random.Random
+) -> Iterator[list[dict[str, Any]]]:
+    """So many items of all together, at most, drawn at random; each source keeps its order."""
+    count = sum(map(len, sources))
+    kept = set(range(count)) if most is None or count <= most else set(generator.sample(range(count), most))
+    numbers = iter(range(count))
+    for items in sources:
+        yield [item for item in items if next(numbers) in kept]
+
+
 def _item(layer: Layer, source: str) -> dict[str, Any]:
     row = layer.to_row()
     size = int(sum(layer.bytes()) + layer.parameters() * layer.itemsize)
@@ -109,7 +141,9 @@ def _item(layer: Layer, source: str) -> dict[str, Any]:
     return {"kind": layer.kind, "config_id": name, "source": source, "flops": flops, "bytes": size, "row": row}
 
 
-def _totals(networks: Sequence[Traced], preset: Preset, generator: random.Random) -> Iterator[dict[str, Any]]:
+def _totals(
+    networks: Sequence[Traced], preset: Preset, generator: random.Random, dtypes: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """Rows of kind `network`, with their layers: one size of each model that is known in full and can be afforded."""
     seen: set[str] = set()
     for network in generator.sample(networks, len(networks)):
@@ -121,22 +155,30 @@ def _totals(networks: Sequence[Traced], preset: Preset, generator: random.Random
         if flops > NETWORK_LAYERS * preset.most_flops or weights > NETWORK_LAYERS * preset.most_bytes:
             continue
         seen.add(named)
-        counts = [[layer.kind, layer.to_row(), n] for layer, n in Counter(layers).items()]
-        row = {
-            "model": network.model,
-            "batch": network.batch_size,
-            "input": json.dumps({"seq_len": network.seq_len} if network.seq_len else {}),
-            "dtype": "float32",
-            "phase": "forward",
-        }
-        yield {
-            "kind": NETWORK,
-            "config_id": config_id({"kind": NETWORK, **row}),
-            "source": network.model,
-            "flops": flops,
-            "bytes": weights + 2 * max(int(sum(layer.bytes())) for layer in layers),
-            "row": {**row, "layers": json.dumps(counts, separators=(",", ":"))},
-        }
+        for dtype in dtypes:
+            traced = network.trace if dtype == "float32" else _traced(*network.size, named=False, dtype=dtype)
+            if traced is not None and not traced.unmodelled:
+                yield _total(network, traced, dtype)
+
+
+def _total(network: Traced, traced: Trace, dtype: str) -> dict[str, Any]:
+    layers = traced.layers
+    counts = [[layer.kind, layer.to_row(), n] for layer, n in Counter(layers).items()]
+    row = {
+        "model": network.model,
+        "batch": network.batch_size,
+        "input": json.dumps({"seq_len": network.seq_len} if network.seq_len else {}),
+        "dtype": dtype,
+        "phase": "forward",
+    }
+    return {
+        "kind": NETWORK,
+        "config_id": config_id({"kind": NETWORK, **row}),
+        "source": network.model,
+        "flops": sum(int(layer.flops()) for layer in layers),
+        "bytes": traced.parameter_bytes + 2 * max(int(sum(layer.bytes())) for layer in layers),
+        "row": {**row, "layers": json.dumps(counts, separators=(",", ":"))},
+    }
 
 
 def affordable(layer: Layer, preset: Preset) -> bool:
@@ -154,15 +196,28 @@ def draw(kind: type[Layer], count: int, seed: int, preset: Preset = PRESETS["sta
         if len(seen) == count:
             return
         layer = kind.sample(source)
+        if preset.accelerator and source.chance(0.5):
+            layer = scaled(layer, source.choice(SCALES))
         if layer not in seen and affordable(layer, preset):
             seen.add(layer)
             yield layer
 
 
-def _sweep(preset: Preset, kinds: Sequence[type[Layer]], seed: int) -> Iterator[Layer]:
+def scaled(layer: Layer, factor: int) -> Layer:
+    """The layer with so many times its batch."""
+    name = next(name for name in BATCHES if name in layer.field_names())
+    changes: dict[str, Any] = {name: factor * getattr(layer, name)}
+    return dataclasses.replace(layer, **changes)
+
+
+def _sweep(
+    preset: Preset, kinds: Sequence[type[Layer]], seed: int, dtypes: Sequence[str], phases: Sequence[str]
+) -> Iterator[Layer]:
     shares = sum(kind.sweep_share for kind in KINDS.values())
     for kind in kinds:
-        yield from draw(kind, max(round(preset.sweep * kind.sweep_share / shares), 10), seed, preset)
+        variants = len(dtypes) * len(phases_of(kind, phases)) if preset.accelerator else 1
+        count = max(round(preset.sweep * kind.sweep_share / shares), FEWEST, FEWEST_EACH * variants)
+        yield from draw(kind, count, seed, preset)
 
 
 def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterator[Traced]:
@@ -174,18 +229,20 @@ def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterat
         chosen = [n for n in NETWORKS if preset.jitters or n.model in QUICK]
     for network in chosen:
         for variant in (network, *(jittered(network, generator) for _ in range(preset.jitters))):
-            for batch_size in variant.batch_sizes:
+            for batch in variant.batch_sizes:
                 for seq_len in variant.seq_lens:
-                    traced = _traced(variant.model, batch_size, seq_len, named=models is not None)
+                    scale = generator.choice((1, *SCALES)) if preset.accelerator else 1
+                    traced = _traced(variant.model, scale * batch, seq_len, named=models is not None)
                     if traced is not None:
-                        yield Traced(variant.model, batch_size, seq_len, traced)
+                        yield Traced(variant.model, scale * batch, seq_len, traced)
 
 
-def _traced(model: str, batch_size: int, seq_len: int | None, named: bool) -> Trace | None:
+def _traced(model: str, batch_size: int, seq_len: int | None, named: bool, dtype: str = "float32") -> Trace | None:
     try:
         source = resolve(model)
-        module = source.build("meta")
-        inputs = source.inputs(module, InputRequest(batch_size=batch_size, seq_len=seq_len))
+        request = InputRequest(batch_size=batch_size, seq_len=seq_len, dtype=torch_dtype(dtype))
+        module = source.build("meta", request.dtype)
+        inputs = source.inputs(module, request)
         return trace(module, inputs.args, inputs.kwargs)
     except NeuralPowerError:
         if (

@@ -17,6 +17,10 @@ class Preset:
     power: int  # configurations whose power is measured, too, where there is a meter
     most_flops: float  # of one call
     most_bytes: float  # of one call
+    powers_per_kind: int = 60  # at least
+    accelerator: bool = False  # counts are totals over dtypes and phases, and batches up to 64 times a CPU's
+    traced: int | None = None  # layers of networks, at most; None: all
+    networks: int | None = None  # whole ones, at most; None: all
 
 
 PRESETS = {
@@ -26,8 +30,48 @@ PRESETS = {
 }
 
 
-def preset_named(name: str) -> Preset:
-    """The preset; raises InputError where there is none of that name."""
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
-    return PRESETS[name]
+ACCELERATOR_PRESETS = {
+    "quick": Preset(
+        budget_s=300,
+        sweep=400,
+        jitters=0,
+        power=100,
+        most_flops=1e12,
+        most_bytes=1e9,
+        powers_per_kind=5,
+        accelerator=True,
+        traced=150,
+        networks=10,
+    ),
+    "standard": Preset(
+        budget_s=1500,
+        sweep=1250,
+        jitters=1,
+        power=500,
+        most_flops=2e13,
+        most_bytes=8e9,
+        powers_per_kind=25,
+        accelerator=True,
+        traced=650,
+        networks=50,
+    ),
+    "full": Preset(
+        budget_s=4 * 3600,
+        sweep=12000,
+        jitters=4,
+        power=5000,
+        most_flops=4e13,
+        most_bytes=1.6e10,
+        accelerator=True,
+        traced=12000,
+        networks=300,
+    ),
+}
+
+
+def preset_named(name: str, accelerator: bool = False) -> Preset:
+    """The preset, for a CPU or an accelerator; raises InputError where there is none of that name."""
+    presets = ACCELERATOR_PRESETS if accelerator else PRESETS
+    if name not in presets:
+        raise unknown("preset", name, presets)
+    return presets[name]

@@ -1,7 +1,7 @@
 """In which order to measure a plan, in which batches, and how long that takes; needs no torch.
 
     runtime     every configuration; whole networks in the second third
-    power       a part, stratified by kind and size
+    power       a part, stratified by kind, dtype, phase and size
     again       some of both in another process (of another shard): what that differs by is the noise floor
 
 Wherever it is cut off, what is there is a smaller collection of the same make-up. Power is what gives way when time is
@@ -77,9 +77,15 @@ class Schedule:
 
 
 def make_schedule(
-    plan: Sequence[dict[str, Any]], power: int = 0, shard: tuple[int, int] = (1, 1), replicates: float = REPLICATES
+    plan: Sequence[dict[str, Any]],
+    power: int = 0,
+    shard: tuple[int, int] = (1, 1),
+    replicates: float = REPLICATES,
+    per_kind: int = FEWEST_PER_KIND,
 ) -> Schedule:
     """The tasks of a shard (number, of so many): power for `power` configurations of the whole plan, 0 for none.
+
+    Where `per_kind` of each kind are more, it is so many.
 
     A configuration belongs to the shard that its name's hash says; its replicate belongs to the next one.
     """
@@ -94,7 +100,7 @@ def make_schedule(
     twice = [item for item in plan if share(item["config_id"], "replicate") < replicates]
     names = {item["config_id"] for item in twice}
     kinds = {item["kind"] for item in plan}
-    chosen = stratified(plan, max(power, FEWEST_PER_KIND * len(kinds))) if power else []
+    chosen = stratified(plan, max(power, per_kind * len(kinds))) if power else []
     return Schedule(
         tasks(_ordered(plan), RUNTIME, 0),
         tasks(chosen, POWER, 0),
@@ -118,18 +124,29 @@ def _ordered(plan: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def stratified(items: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """So many items in an order of which every beginning is spread: kinds in turn, sizes of a kind in turn."""
+    """So many items in an order of which every beginning is spread.
+
+    Kinds come in turn, of a kind its dtypes and phases, each of which is fitted by itself, and of these the sizes.
+    """
     generator = random.Random(0)
-    kinds: dict[str, dict[tuple[int, int], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    kinds: dict[str, dict[tuple[str, str], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
-        cell = tuple(int(math.log2(max(item[name], 1)) / CELL_OCTAVES) for name in ("flops", "bytes"))
-        kinds[item["kind"]][cell[0], cell[1]].append(item)
+        kinds[item["kind"]][item["row"].get("dtype", ""), item["row"].get("phase", "")].append(item)
     rows = []
-    for _, cells in sorted(kinds.items()):
-        sizes = [cells[cell] for cell in sorted(cells)]
-        generator.shuffle(sizes)
-        rows.append(list(_in_turn(sizes)))
+    for _, variants in sorted(kinds.items()):
+        rows.append(list(_in_turn([_by_size(some, generator) for _, some in sorted(variants.items())])))
     return list(_in_turn(rows))[:count]
+
+
+def _by_size(items: Sequence[dict[str, Any]], generator: random.Random) -> list[dict[str, Any]]:
+    """Sizes in turn."""
+    cells: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for item in items:
+        flops, size = (int(math.log2(max(item[name], 1)) / CELL_OCTAVES) for name in ("flops", "bytes"))
+        cells[flops, size].append(item)
+    sizes = [cells[cell] for cell in sorted(cells)]
+    generator.shuffle(sizes)
+    return list(_in_turn(sizes))
 
 
 def _in_turn(rows: Sequence[Sequence[dict[str, Any]]]) -> Iterator[dict[str, Any]]:

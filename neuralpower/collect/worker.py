@@ -31,7 +31,7 @@ from neuralpower.bench import Bench, failure, open_bench
 from neuralpower.calls import call_of
 from neuralpower.collect.keys import versions
 from neuralpower.collect.plan import NETWORK, check_dtypes, kinds_named, make_plan
-from neuralpower.collect.presets import PRESETS
+from neuralpower.collect.presets import preset_named
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
@@ -121,8 +121,12 @@ class Answers:
         return self.bench
 
     def _plan(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        check_dtypes(request["dtypes"], self._opened().device)
-        preset, kinds = PRESETS[request["preset"]], kinds_named(request["kinds"], request["phases"])
+        device = self._opened().device
+        check_dtypes(request["dtypes"], device)
+        preset, kinds = (
+            preset_named(request["preset"], device.type != "cpu"),
+            kinds_named(request["kinds"], request["phases"]),
+        )
         whole = request["kinds"] is None or NETWORK in request["kinds"]
         models, dtypes, seed = request["models"], request["dtypes"], request["seed"]
         return make_plan(preset, kinds, models, dtypes, seed, whole, request["phases"])

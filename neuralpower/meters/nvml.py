@@ -12,8 +12,8 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,14 +151,15 @@ class NvmlMeter:
             self._refuse_mig()
         self.nvml = load_nvml(self.nvml)
         self.initialised = True
-        begun = _has_context()  # before torch is asked for the UUID, which begins to use CUDA
+        begun = _has_context()
         try:
+            before = self._listed()  # torch, asked for the UUID, may begin to use CUDA: we would be listed ourselves
             uuid = uuid_of(self.device) if self.device.startswith("cuda") else self.device
             with _translated(self.nvml, uuid):
                 self.handle = self.nvml.nvmlDeviceGetHandleByUUID(uuid)
             if (self._asked("nvmlDeviceGetMigMode") or (0, 0))[0]:
                 self._refuse_mig()
-            self.refuse_others(begun)
+            self.refuse_others(before[uuid] if uuid in before else self._running(), begun)
             self._try_all()
         except MeterUnavailable:
             self.close()
@@ -180,13 +181,27 @@ class NvmlMeter:
                 return None
             raise _failure(error.value, function, str(error)) from None
 
-    def refuse_others(self, begun: bool = True) -> None:
+    def _listed(self) -> dict[str, set[int]]:
+        """The processes on each GPU, by UUID; one that cannot be asked is left out."""
+        listed: dict[str, set[int]] = {}
+        with suppress(self.nvml.NVMLError):
+            for index in range(self.nvml.nvmlDeviceGetCount()):
+                with suppress(self.nvml.NVMLError):
+                    handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
+                    processes = self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                    listed[str(self.nvml.nvmlDeviceGetUUID(handle))] = {process.pid for process in processes}
+        return listed
+
+    def _running(self) -> set[int]:
+        """The processes on this GPU now."""
+        return {process.pid for process in self._asked("nvmlDeviceGetComputeRunningProcesses") or ()}
+
+    def refuse_others(self, running: Set[int], begun: bool = True) -> None:
         """Raise MeterUnavailable where another process computes on the GPU: its energy would be counted as ours.
 
-        `begun` says that this process has a context on it, and is listed itself.
+        `begun` says that this process has a context on it, and is among the `running` itself.
         """
-        running = {process.pid for process in self._asked("nvmlDeviceGetComputeRunningProcesses") or ()}
-        others = running - {os.getpid()}
+        others = set(running) - {os.getpid()}
         # In a container the driver may list us under the host's number, which is no process here.
         unseen = {pid for pid in others if not (self.processes / str(pid)).exists()}
         if begun and len(unseen) == 1 and os.getpid() not in running:
