@@ -125,8 +125,8 @@ class Worker:
 
 def _longest_s(request: dict[str, Any]) -> float:
     """Seconds that a request may take in a process that has just been started."""
-    testing = request["do"] == "self_test" or ("tested" in request and request["tested"] is None)
-    planning = request["do"] == "plan"
+    testing: bool = request["do"] == "self_test" or ("tested" in request and request["tested"] is None)
+    planning: bool = request["do"] == "plan"
     return START_S + SELF_TEST_S * testing + PLAN_S * planning
 
 
