@@ -327,31 +327,32 @@ def test_tables_that_cannot_be_written_leave_the_journal_as_it_was(tmp_path: Pat
     assert len(read_dataset(tmp_path)) == 2
 
 
+# a table, the folder with its name, the kept journal
+@pytest.mark.parametrize("point", [0, 1, 2])
 def test_a_disk_that_is_full_at_any_point_of_sealing_costs_nothing_and_is_no_fault_of_the_users(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: int
 ) -> None:
     written(tmp_path, [softmax(0)])
     seal(tmp_path)
     kept = (tmp_path / "journal.jsonl.gz").read_bytes()
     written(tmp_path, [softmax(1)])
     lines = (tmp_path / "journal.jsonl").read_bytes()
+    forced: list[str] = []
 
     def full(path: Path) -> None:
-        calls.append(path.name)
-        if len(calls) == allowed:
+        forced.append(path.name)
+        if len(forced) > point:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("neuralpower.dataset.force", full)
-    # a table, the folder with its name, the kept journal
-    for allowed, name in ((1, "softmax.parquet.new"), (2, tmp_path.name), (3, "journal.jsonl.gz.new")):
-        calls: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("neuralpower.dataset.force", full)
         with pytest.raises(DeviceError, match="No space left on device.*; the journal holds everything") as error:
             seal(tmp_path)
-        assert (calls[-1], error.value.exit_code) == (name, 4)
-        assert (tmp_path / "journal.jsonl").read_bytes() == lines
-        assert (tmp_path / "journal.jsonl.gz").read_bytes() == kept  # never a part of the next
-        assert not list(tmp_path.glob("*.new"))
-    monkeypatch.undo()
+    assert error.value.exit_code == 4
+    assert forced == ["softmax.parquet.new", tmp_path.name, "journal.jsonl.gz.new"][: point + 1]
+    assert (tmp_path / "journal.jsonl").read_bytes() == lines
+    assert (tmp_path / "journal.jsonl.gz").read_bytes() == kept  # never a part of the next
+    assert not list(tmp_path.glob("*.new"))
     assert seal(tmp_path) == {"softmax": 2}
     assert gzip.decompress((tmp_path / "journal.jsonl.gz").read_bytes()).count(b"\n") == 2
 

@@ -125,9 +125,9 @@ class Worker:
 
 def _longest_s(request: dict[str, Any]) -> float:
     """Seconds that a request may take in a process that has just been started."""
-    testing = request["do"] == "self_test" or ("tested" in request and request["tested"] is None)
-    planning = request["do"] == "plan"
-    return float(START_S + SELF_TEST_S * testing + PLAN_S * planning)
+    testing: bool = request["do"] == "self_test" or ("tested" in request and request["tested"] is None)
+    planning: bool = request["do"] == "plan"
+    return START_S + SELF_TEST_S * testing + PLAN_S * planning
 
 
 def _ended(process: subprocess.Popen[str], number: signal.Signals, patience_s: float) -> bool:
