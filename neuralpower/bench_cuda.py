@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from neuralpower.calls import settings_of
@@ -29,7 +30,9 @@ QUEUED_S = 0.005  # and so much work: a loop that finds nothing to do sleeps for
 QUEUED_READS = 3.0  # and the longest usual reading of the meter, so many times
 MOST_QUEUED = 64
 READ_S = 0.01  # of a meter that was not tested
-LOAD_SIZE = 4096  # of the square matrices of the self-test's load
+LOAD_SIZE = 4096  # of the square matrices of the self-test's load, and of the sentinel
+SENTINEL_CALLS = 50  # between two times of the sentinel
+DRIFT = 0.03  # of the sentinel, beyond which rows are flagged
 
 
 @dataclass
@@ -70,6 +73,9 @@ class CudaBench:
     timer: CudaTimer
     meter: PowerMeter = NullMeter("no_meter")  # open
     tested: SelfTest = field(default_factory=SelfTest)  # of the meter, once `self_test` was called
+    sentinel: Call | None = None  # timed every SENTINEL_CALLS calls: whether the device is as fast as before
+    sentinels_s: list[float] = field(default_factory=list)
+    timed: int = 0  # calls so far
 
     block = 1  # configurations that are measured in turn: each rotates over memory of its own
 
@@ -93,7 +99,10 @@ class CudaBench:
         return {**no_power(columns["status"]), **columns} if "status" in columns else columns
 
     def self_test(self) -> dict[str, Any]:
-        """What the meter can do, idle and under a product of large matrices; empty where there is none. Some 25 s."""
+        """What the meter can do, idle and under a product of large matrices; empty where there is none. Some 25 s.
+
+        `idle_deep_w` stays None: this process has made its context, and what draws power without one is not seen any more.
+        """
         if self.power_reason is not None:
             return {}
         queues: list[Queue] = []
@@ -102,13 +111,14 @@ class CudaBench:
             queues.append(self._load())
 
         with self.timer.cuda.stream(), torch.inference_mode():
-            self.tested = run_self_test(
+            tested = run_self_test(
                 self.meter,
                 lambda: queues[0].run_once(),
                 wake,
                 self._clock(),
                 drain=lambda: queues[0].drain() if queues else 0,
             )
+        self.tested = replace(tested, idle_deep_w=None)
         return self.tested.to_json()
 
     def resume(self, tested: Mapping[str, Any]) -> None:
@@ -132,7 +142,16 @@ class CudaBench:
         return False
 
     def _row(self, call: Call) -> dict[str, Any]:
-        return self.timer.time(call).to_row()
+        if self.sentinel is not None and self.timed % SENTINEL_CALLS == 0:
+            self.sentinels_s.append(self.timer.time(self.sentinel).runtime_s)
+        self.timed += 1
+        row = self.timer.time(call).to_row()
+        if not self.sentinels_s:
+            return row
+        last_s, usual_s = self.sentinels_s[-1], float(np.percentile(self.sentinels_s, 10))
+        slowdown = last_s / usual_s
+        flags = [*row["flags"], *(["sentinel_drift"] if abs(slowdown - 1) > DRIFT else [])]
+        return {**row, "flags": flags, "sentinel_s": last_s, "sentinel_slowdown": slowdown}
 
     def _answer(self, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
@@ -182,8 +201,7 @@ class CudaBench:
 
     def _load(self) -> Queue:
         """A queue of large products, warmed up."""
-        operands = [torch.randn(LOAD_SIZE, LOAD_SIZE, device=self.device, dtype=torch.bfloat16) for _ in range(2)]
-        queue = self._queue(self.timer.block(Call(torch.mm, tuple(operands))))
+        queue = self._queue(self.timer.block(product(self.device)))
         for _ in range(math.ceil(WARMUP_S / queue.block.replay_s)):
             queue.block.replay()
         self.timer.cuda.synchronize()
@@ -203,7 +221,13 @@ def open_cuda_bench(device: torch.device, power: str = "auto") -> CudaBench:
     meter = open_meter(power, f"cuda:{device.index or 0}")
     cuda = open_cuda(device)
     condition = open_condition(cuda.properties().uuid)
-    return CudaBench(cuda.device, CudaTimer(cuda, condition or Condition), meter)
+    return CudaBench(cuda.device, CudaTimer(cuda, condition or Condition), meter, sentinel=product(cuda.device))
+
+
+def product(device: torch.device) -> Call:
+    """One of large square matrices, which keeps the device busy."""
+    operands = [torch.randn(LOAD_SIZE, LOAD_SIZE, device=device, dtype=torch.bfloat16) for _ in range(2)]
+    return Call(torch.mm, tuple(operands))
 
 
 def no_power(reason: str | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from neuralpower import bench_cuda
-from neuralpower.bench_cuda import Queue, open_cuda_bench
+from neuralpower.bench_cuda import SENTINEL_CALLS, Queue, open_cuda_bench
 from neuralpower.calls import Backward, TensorFloat32, call_bytes, call_of, copy_call, settings_of, step_of
 from neuralpower.collect.keys import software_key
 from neuralpower.collect.plan import draw
@@ -28,6 +28,7 @@ from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn import hardware_from
 from neuralpower.measure_cuda import MOST_CALLS, Block, converged, median_interval
+from neuralpower.selftest import SelfTest
 from tests.simulated_cuda import SimulatedCuda, SimulatedMark, bench_of, kernel
 
 CPU = torch.device("cpu")
@@ -166,6 +167,25 @@ def test_the_condition_is_read_while_the_device_works() -> None:
 
     bench_of(cuda, read).time([kernel(cuda, 100e-6)])
     assert busy == [True, True]
+
+
+def test_a_sentinel_every_fifty_calls_tells_of_a_device_that_becomes_slower() -> None:
+    cuda = SimulatedCuda()
+    speeds, times = iter([100e-6, 102e-6, 105e-6]), list[float]()
+
+    def sentinel() -> None:
+        cuda.launch(times[-1], 5e-6)
+
+    bench = bench_of(cuda, sentinel=Call(sentinel, ()))
+    rows = []
+    for _ in range(3):
+        times.append(next(speeds))
+        rows += bench.time([kernel(cuda, 100e-6)] * SENTINEL_CALLS)
+    assert len(bench.sentinels_s) == 3
+    assert [rows[i]["sentinel_s"] for i in (0, 49, 50, 149)] == pytest.approx([100e-6, 100e-6, 102e-6, 105e-6])
+    # 10th percentiles of (100, 102) and (100, 102, 105): 100.2 and 100.4
+    assert [rows[i]["sentinel_slowdown"] for i in (0, 50, 100)] == pytest.approx([1, 102 / 100.2, 105 / 100.4])
+    assert [rows[i]["flags"] for i in (0, 50, 100)] == [[], [], ["sentinel_drift"]]
 
 
 class FakeNvml:
@@ -388,6 +408,13 @@ def test_power_is_taken_from_the_graph_that_is_timed(monkeypatch: pytest.MonkeyP
     assert columns["energy_j"] == pytest.approx(0.03, rel=0.01)
     assert columns["flags"] == ["1.00", "power_cap"]
     assert bench.hardware()["idle_w"] == 90.0
+
+
+def test_a_process_with_a_context_knows_no_deep_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_cuda, "run_self_test", lambda *args, **more: SelfTest(idle_deep_w=75.0, idle_w=90.0))
+    cuda = SimulatedCuda()
+    found = bench_of(cuda, meter=Steady(cuda)).self_test()
+    assert (found["idle_deep_w"], found["idle_w"]) == (None, 90.0)
 
 
 def test_power_that_cannot_be_measured_has_a_reason_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:

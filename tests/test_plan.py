@@ -8,7 +8,9 @@ from typing import Any
 
 from neuralpower.collect.plan import kinds_named, make_plan
 from neuralpower.collect.presets import ACCELERATOR_PRESETS, PRESETS
+from neuralpower.collect.worker import Answers
 from neuralpower.layers import KINDS
+from tests.simulated_cuda import SimulatedCuda, bench_of
 
 TINY = "transformers:BertModel?num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64"
 
@@ -50,6 +52,13 @@ def test_an_accelerators_layers_and_networks_are_larger_than_a_cpus() -> None:
             layer = dataclasses.replace(KINDS[item["kind"]].from_row(item["row"]), phase="forward")
             assert layer.flops() <= preset.most_flops
             assert item["bytes"] <= 2 * preset.most_bytes
+
+
+def test_a_worker_plans_for_the_device_that_it_measures_on() -> None:
+    asked = {"do": "plan", "preset": "standard", "kinds": ["softmax"], "models": ["none"], "dtypes": ["float32"]}
+    answers = Answers(lambda: bench_of(SimulatedCuda()))
+    # 0.8 of 32 shares of 1,250; of a CPU's 6,900 it would be 172
+    assert len(answers({**asked, "phases": ["forward"], "seed": 0})["plan"]) == 31
 
 
 def test_whole_networks_are_measured_in_every_dtype_on_an_accelerator() -> None:

@@ -170,7 +170,7 @@ def collected(out: Path, device: Simulated, budget_s: float, **changes: Any) -> 
 
     seen: list[Progress] = []
     settings: dict[str, Any] = {"preset": "standard", "kinds": None, "models": None, "dtypes": ("float32",), "seed": 0}
-    request = Request(**settings, budget_s=budget_s, out=out, **changes)
+    request = Request(**{**settings, **changes}, budget_s=budget_s, out=out)
     collect(request, lambda p: seen.append(dataclasses.replace(p)), device, device.clock)
     return seen
 
@@ -213,6 +213,12 @@ def test_two_thousand_configurations_are_planned_into_shards_of_nine_minutes(tmp
             assert row["power_w"] == pytest.approx(power_w(one["flops"], one["bytes"]), rel=1e-6)
     assert powered == 500
     assert len(read_dataset(out)) == len(PLAN) + sum(collected_twice(out).values())
+
+
+def test_a_quick_collection_on_an_accelerator_measures_the_power_of_a_hundred(tmp_path: Path) -> None:
+    first, *_ = collected(tmp_path / "data", Simulated(PLAN), 60, preset="quick")
+    # 100 and some 7 of them again; 60 of each of 8 kinds would be 480
+    assert 100 <= first.estimate.power <= 120
 
 
 def collected_twice(out: Path) -> Counter[str]:
