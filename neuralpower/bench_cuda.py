@@ -162,14 +162,15 @@ class CudaBench:
     def _failure(self, error: Exception) -> dict[str, Any]:
         """Status and error of a call that raised; what it held is freed."""
         error.__traceback__ = error.__context__ = None  # their frames hold the tensors
+        status = "error"
         if isinstance(error, DeviceError) or not self.timer.cuda.works():
             status = "poisoned"
         else:
             self.timer.cuda.release()
-            memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-            status = (
-                "oom" if memory else "unsupported" if isinstance(error, Unmodelled | NotImplementedError) else "error"
-            )
+            if isinstance(error, torch.OutOfMemoryError | MemoryError):
+                status = "oom"
+            elif isinstance(error, Unmodelled | NotImplementedError):
+                status = "unsupported"
         return {"status": status, "error_class": type(error).__name__, "error_msg": str(error).strip()[:500]}
 
     def _power(self, call: Call) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import distinct
-from neuralpower.regress import NINETY
+from neuralpower.regress import NINETY, robust_deviation
 
 Array = np.ndarray
 Key = tuple[str, str, str]  # kind, phase, function; "" for what has none, and for all functions of a kind
@@ -104,7 +104,7 @@ class Dispatch:
         if len(known) < FEWEST_NETWORKS:
             return self
         factor = float(np.median(known))
-        return replace(self, factor=self.factor * factor, deviation=_deviation(np.log(np.array(known) / factor)))
+        return replace(self, factor=self.factor * factor, deviation=robust_deviation(np.log(np.array(known) / factor)))
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -148,7 +148,7 @@ def learn_dispatch(observations: Iterable[Observation]) -> Dispatch | None:
         for key, rows in joined.items()
         if key[2] or key[:2] not in named  # each row once, as its function where it has one
     ]
-    return Dispatch(costs, float(np.median(everything[1])), _deviation(np.concatenate(errors)))
+    return Dispatch(costs, float(np.median(everything[1])), robust_deviation(np.concatenate(errors)))
 
 
 def _cost(launches: Array, dispatch_s: Array) -> Cost:
@@ -159,8 +159,3 @@ def _cost(launches: Array, dispatch_s: Array) -> Cost:
         return Cost(float(np.median(dispatch_s)), 0.0, len(dispatch_s))
     (call_s, launch_s), _ = nnls(np.column_stack([1 / dispatch_s, launches / dispatch_s]), np.ones(len(dispatch_s)))
     return Cost(float(call_s), float(launch_s), len(dispatch_s))
-
-
-def _deviation(values: Array) -> float:
-    """Standard deviation from the median absolute deviation, which outliers do not move."""
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))

@@ -346,7 +346,7 @@ def _speed_exponent(problem: Problem, predicted: Array) -> float:
     x = np.log(problem.slowdown) - np.median(np.log(problem.slowdown))
     r = np.log(problem.target / predicted)
     r -= np.median(r)
-    usual = np.abs(r) <= OUTLIER * _deviation(r)
+    usual = np.abs(r) <= OUTLIER * robust_deviation(r)
     x, r = x[usual], r[usual]
     information = float(np.sum(x**2)) / max(float(np.var(r)), 1e-6)
     own = float(np.sum(x * r)) / max(float(np.sum(x**2)), 1e-12)
@@ -354,7 +354,7 @@ def _speed_exponent(problem: Problem, predicted: Array) -> float:
     return float(np.clip((own * information + mean / deviation**2) / (information + 1 / deviation**2), 0.0, 1.0))
 
 
-def _deviation(values: Array) -> float:
+def robust_deviation(values: Array) -> float:
     """Standard deviation from the median absolute deviation, which outliers do not move."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
@@ -472,7 +472,7 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[li
 def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:
     t0 = base.base(problem.dimensions, problem.special, len(problem))
     target = np.log(problem.target / t0)
-    spread, middle = max(_deviation(target), 0.02), float(np.median(target))
+    spread, middle = max(robust_deviation(target), 0.02), float(np.median(target))
     widest = max(OUTLIER * spread, STRUCTURE)
     target = np.clip(target, middle - widest, middle + widest)  # no row may make a leaf of its own
     x = np.column_stack([problem.features, np.log2(t0)])
@@ -550,7 +550,7 @@ def _contradicting(problem: Problem) -> Array:
     error = np.log(problem.target / others.predicted(1.0))
     error = error - np.median(error)
     spreads, factor = CONTRADICTS
-    return np.asarray(np.abs(error) > max(spreads * _deviation(error), np.log(factor)))
+    return np.asarray(np.abs(error) > max(spreads * robust_deviation(error), np.log(factor)))
 
 
 def _spread(target: Array, tests: Sequence[HeldOut], reach: float) -> Spread:
@@ -564,7 +564,7 @@ def _spread(target: Array, tests: Sequence[HeldOut], reach: float) -> Spread:
     low = np.array([min(_quantile(part, ONE_SIDE), 0.0) for part in parts])
     high = np.array([max(_quantile(part, 1 - ONE_SIDE), 0.0) for part in parts])
     means = np.array([np.mean(part) for part in parts])
-    common = max(float(np.sqrt(np.mean(means**2))), PLATEAU * _deviation(error))
+    common = max(float(np.sqrt(np.mean(means**2))), PLATEAU * robust_deviation(error))
     spread = Spread(edges, low, high, 0.0, common, 0.0, _tail(target))
     growths, drifts = [], []
     for test in tests[1:]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -173,6 +174,14 @@ class Fake:
         """The words noted that begin like this; configurations by default."""
         file = self.folder / "log"
         return [word for word in file.read_text().splitlines() if word.startswith(start)] if file.exists() else []
+
+
+def waited(condition: Callable[[], bool], limit_s: float = 20) -> None:
+    """Wait until it holds."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {limit_s} s"
+        time.sleep(0.01)
 
 
 def is_gone(process: str, folder: str) -> bool:

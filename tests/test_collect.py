@@ -5,7 +5,6 @@ import io
 import json
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -35,7 +34,7 @@ from neuralpower.errors import DatasetError, DeviceError, InputError
 from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS, Layer
 from neuralpower.meters import NullMeter
-from tests.fake_worker import Fake, is_gone, names, run, statuses
+from tests.fake_worker import Fake, is_gone, names, run, statuses, waited
 
 ROOT = Path(__file__).parent.parent
 QUICK = PRESETS["quick"]
@@ -295,14 +294,6 @@ def _no_worker_is_left(tmp_path: Path) -> Iterator[None]:
     yield
     for word in Fake(tmp_path).log("start "):
         waited(partial(is_gone, word.split()[1], str(tmp_path)))
-
-
-def waited(condition: Callable[[], bool], limit_s: float = 20) -> None:
-    """Wait until it holds."""
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {limit_s} s"
-        time.sleep(0.01)
 
 
 def test_every_planned_configuration_is_measured_once(fake: Callable[..., Fake], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from neuralpower.collect.schedule import RUNTIME, Batch, Task
 from neuralpower.dataset import read_dataset
 from neuralpower.errors import DatasetError, DeviceError, LostDeviceError
 from neuralpower.journal import Journal, read_journal
-from tests.fake_worker import Fake, is_gone, names, rows, run, statuses
+from tests.fake_worker import Fake, is_gone, names, rows, run, statuses, waited
 
 ROOT = Path(__file__).parent.parent
 METERED = {"meter": True}
@@ -38,14 +38,6 @@ def _no_worker_is_left(tmp_path: Path) -> Iterator[None]:
     yield
     for word in Fake(tmp_path).log("start "):
         waited(partial(is_gone, word.split()[1], str(tmp_path)))
-
-
-def waited(condition: Callable[[], bool], limit_s: float = 20) -> None:
-    """Wait until it holds."""
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {limit_s} s"
-        time.sleep(0.01)
 
 
 def events(out: Path) -> list[str]:
