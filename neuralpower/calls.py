@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,12 +23,25 @@ Step = Callable[[], Any]
 
 
 @dataclass(frozen=True)
+class Gradient:
+    """A backward pass whose forward pass has run; as often as it is called, the gradients of all `leaves`."""
+
+    targets: Sequence[Tensor]
+    leaves: Sequence[Tensor]
+    warm: tuple[Tensor, ...]  # gradients of the targets: a network has just computed them
+
+    def __call__(self) -> tuple[Tensor | None, ...]:
+        """The gradients of the leaves."""
+        return torch.autograd.grad(self.targets, self.leaves, self.warm, retain_graph=True, allow_unused=True)
+
+
+@dataclass(frozen=True)
 class Backward:
     """The backward pass of a function: gradients of its outputs, given random ones, with respect to all that is floating."""
 
     function: Callable[..., Any]
 
-    def step(self, *args: Any, **kwargs: Any) -> Step:
+    def step(self, *args: Any, **kwargs: Any) -> Gradient:
         """Run the forward pass, now; what comes back runs the backward pass alone, as often as it is called.
 
         Raises:
@@ -37,7 +50,7 @@ class Backward:
         with torch.inference_mode(False), torch.enable_grad():
             return self._step(args, kwargs)
 
-    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gradient:
         module = self.function if isinstance(self.function, nn.Module) else None
         if module is not None:
             module.train()  # cuDNN keeps what a recurrent layer's backward pass needs in training mode only
@@ -61,12 +74,7 @@ class Backward:
         if not targets:
             raise Unmodelled("no gradient passes through this call: it has no backward pass")
         inputs = [*leaves, *(module.parameters() if module is not None else ())]
-        gradients = [torch.randn_like(target) for target in targets]
-
-        def backward() -> tuple[Tensor | None, ...]:
-            return torch.autograd.grad(targets, inputs, gradients, retain_graph=True, allow_unused=True)
-
-        return backward
+        return Gradient(targets, inputs, tuple(torch.randn_like(target) for target in targets))
 
     def _differentiable(
         self, leaf: Tensor, leaves: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -115,6 +123,11 @@ def step_of(call: Call) -> Step:
     if isinstance(function, Backward):
         return function.step(*call.args, **call.kwargs)
     return replace(call, function=function)
+
+
+def warm_of(call: Call, step: Step) -> tuple[Tensor, ...]:
+    """What a network has just computed when it runs the step."""
+    return step.warm if isinstance(step, Gradient) else call.warm
 
 
 @contextlib.contextmanager

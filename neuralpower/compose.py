@@ -8,17 +8,26 @@ different ones do not: `Estimates.totals` adds them up accordingly.
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from neuralpower.dispatch import Dispatch
 from neuralpower.layers import Layer
-from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, TENSORFLOAT32, typed
-from neuralpower.predictor import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE, ROOFLINE_FACTOR, Estimates, Predictor
-from neuralpower.trace import Trace
+from neuralpower.layers.base import BACKWARD, FORWARD, TENSORFLOAT32, typed
+from neuralpower.predictor import (
+    BASES,
+    EXTRAPOLATED,
+    IN_RANGE,
+    ROOFLINE,
+    ROOFLINE_FACTOR,
+    Estimates,
+    Predictor,
+    Roofline,
+)
+from neuralpower.trace import Trace, UnmodelledCall, pattern
+from neuralpower.training import OPTIMIZER, STEPS, TRAINING, Recipe, Task, backward_tasks, training_tasks
 
 SCHEMA = 1
 UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
@@ -56,6 +65,7 @@ class Row:
     basis: str
     share: float = 0.0  # of the whole
     power_w: Interval | None = None
+    step: str = FORWARD  # of a training step: forward, backward or optimizer
 
     @property
     def energy_j(self) -> float | None:
@@ -72,6 +82,35 @@ class Unmodelled:
     count: int
     runtime_s: float
     share: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training step, by what it is made of."""
+
+    recipe: Recipe
+    samples: int  # that a step takes: batch size times micro-batches
+    steps: Mapping[str, Interval]  # forward, backward, optimizer (s)
+    model_flops: int  # forward and backward, without what is computed again
+    peak_flops_per_s: float | None  # of the dtype, dense; None where it is not known
+
+    def utilisation(self, runtime_s: float) -> float | None:
+        """Model-FLOPs utilisation: of the dense peak (Chowdhery et al., PaLM, 2022, appendix B)."""
+        return self.model_flops / runtime_s / self.peak_flops_per_s if self.peak_flops_per_s else None
+
+    def to_json(self, runtime_s: float) -> dict[str, object]:
+        """As a JSON object, given the step's time."""
+        return {
+            **{f"{step}_s": interval.to_json() for step, interval in self.steps.items()},
+            "optimizer": self.recipe.optimizer,
+            "implementation": self.recipe.implementation,
+            "accumulation": self.recipe.accumulation,
+            "checkpointing": self.recipe.checkpointing,
+            "samples": self.samples,
+            "samples_per_s": self.samples / runtime_s,
+            "model_flops": self.model_flops,
+            "model_flops_utilisation": self.utilisation(runtime_s),
+        }
 
 
 @dataclass(frozen=True)
@@ -97,6 +136,7 @@ class Prediction:
     energy_j: Interval | None = None
     power_reason: str = ""  # why there is no power
     idle_s: float | None = None  # of the device, while it waits for the host; None where only the sum is known
+    training: Training | None = None
 
     @property
     def host_bound(self) -> bool | None:
@@ -125,6 +165,7 @@ class Prediction:
             {
                 "path": row.path,
                 "kind": row.kind,
+                "phase": row.step,
                 "count": row.count,
                 "runtime_s": row.runtime_s,
                 "power_w": None if row.power_w is None else row.power_w.value,
@@ -166,74 +207,48 @@ class Prediction:
                 }
                 for u in self.unmodelled
             ],
+            "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "trace": {"method": self.method, "notes": list(self.notes)},
             "layers": layers,
         }
 
 
 def compose(
-    trace: Trace, predictor: Predictor, *, model: str, batch_size: int, dtype: str = "float32", phase: str = FORWARD
+    trace: Trace,
+    predictor: Predictor,
+    *,
+    model: str,
+    batch_size: int,
+    dtype: str = "float32",
+    phase: str = FORWARD,
+    recipe: Recipe = Recipe(),  # noqa: B008  # frozen
 ) -> Prediction:
     """Predict every layer of a forward pass's trace in a phase, and add up.
 
+    `phase`: forward, backward, or training, a step by `recipe` of a trace in training mode with its loss.
+
     Raises:
         PredictorError: a dtype or phase that was not learnt.
+        InputError: nothing to train.
     """
-    predictor.check(dtype, phase)
-    if phase == BACKWARD:
-        trace = _backward(trace)
+    predictor.check(dtype, FORWARD if phase == TRAINING else phase)
+    tasks = _tasks(trace, predictor, phase, recipe)
     if dtype == TENSORFLOAT32:
-        trace = replace(trace, calls=tuple(replace(call, layer=_in_tf32(call.layer)) for call in trace.calls))
-    layers = trace.layers
+        tasks = [replace(task, layer=_in_tf32(task.layer)) for task in tasks]
+    layers = [task.layer for task in tasks]
+    shares = np.array([task.share for task in tasks])
     estimates = predictor.estimate(layers)
-    basis, roof = estimates.basis, predictor.roofline(dtype)
-    grouped: dict[tuple[str, object], list[int]] = {}
-    for i, call in enumerate(trace.calls):
-        grouped.setdefault((pattern(call.path), call.layer), []).append(i)
-    rows = []
-    for index in grouped.values():
-        layer, n, first = layers[index[0]], len(index), index[0]
-        flops, size = _work(layer)
-        rows.append(
-            Row(
-                ranges([trace.calls[i].path for i in index]),
-                layer.kind,
-                n,
-                n * float(estimates.runtime_s[first]),
-                n * float(estimates.low_s[first]),
-                n * float(estimates.high_s[first]),
-                n * flops,
-                n * size,
-                "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",
-                basis[first],
-                power_w=_power(estimates, first),
-            )
-        )
-    unknown: dict[tuple[str, str], list[float]] = {}
-    unmodelled_s = []
-    for missing in trace.unmodelled:
-        seconds = missing.bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S
-        unknown.setdefault((missing.operator, missing.reason), []).append(seconds)
-        unmodelled_s.append(seconds)
-        rows.append(
-            Row(
-                missing.path,
-                missing.operator,
-                1,
-                seconds,
-                seconds / ROOFLINE_FACTOR,
-                seconds * ROOFLINE_FACTOR,
-                0,
-                missing.bytes,
-                "memory",
-                ROOFLINE,
-            )
-        )
+    passes = len(STEPS) - 1 if phase == TRAINING else 1  # what is not modelled takes as long backward as forward
+    unknown = [missing for missing in trace.unmodelled for _ in range(passes)]
+    roof = predictor.roofline(dtype)
+    unmodelled_s = [missing.bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in unknown]
+    rows = [*_rows(tasks, estimates, roof)]
+    rows += [_unmodelled_row(missing, seconds) for missing, seconds in zip(unknown, unmodelled_s, strict=True)]
     total = sum(row.runtime_s for row in rows) or 1e-12
     shared = tuple(_with_share(row, total) for row in rows)
-    busy = runtime = _total(estimates, layers, unmodelled_s, predictor.system)
+    busy = runtime = _total(estimates, layers, shares, unmodelled_s, predictor.system)
     if predictor.dispatch is not None:
-        runtime = _on_two_clocks(busy, estimates, layers, unmodelled_s, predictor.dispatch)
+        runtime = _on_two_clocks(busy, estimates, layers, shares, unmodelled_s, predictor.dispatch)
     idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
     power, energy, reason = _energy(shared, busy, runtime, idle_w)
     return Prediction(
@@ -245,11 +260,8 @@ def compose(
         phase=phase,
         runtime_s=runtime,
         rows=shared,
-        unmodelled=tuple(
-            Unmodelled(operator, reason, len(times), sum(times), sum(times) / total)
-            for (operator, reason), times in unknown.items()
-        ),
-        flops=trace.flops,
+        unmodelled=_unmodelled(unknown, unmodelled_s, total),
+        flops=sum(row.flops for row in shared),
         parameters=trace.parameters,
         coverage=1 - sum(row.share for row in shared if row.basis == ROOFLINE),
         extrapolated=sum(row.share for row in shared if row.basis == EXTRAPOLATED),
@@ -259,13 +271,68 @@ def compose(
         energy_j=energy,
         power_reason=reason,
         idle_s=None if predictor.dispatch is None else runtime.value - busy.value,
+        training=_training(tasks, estimates, predictor, batch_size, dtype, recipe) if phase == TRAINING else None,
     )
 
 
-def _backward(trace: Trace) -> Trace:
-    """The backward pass of a forward pass: what is floating has a gradient, and the last comes first."""
-    calls = [call for call in reversed(trace.calls) if call.layer.dtype in FLOATING]
-    return replace(trace, calls=tuple(replace(call, layer=replace(call.layer, phase=BACKWARD)) for call in calls))
+def _tasks(trace: Trace, predictor: Predictor, phase: str, recipe: Recipe) -> list[Task]:
+    if phase == TRAINING:
+        return training_tasks(trace, recipe, predictor.has_learnt)
+    if phase == BACKWARD:
+        return backward_tasks(trace, predictor.has_learnt)
+    return [Task(call.path, call.layer) for call in trace.calls]
+
+
+def _rows(tasks: Sequence[Task], estimates: Estimates, roof: Roofline) -> Iterator[Row]:
+    """Equal tasks of repeated blocks together."""
+    basis = estimates.basis
+    grouped: dict[tuple[object, ...], list[int]] = {}
+    for i, task in enumerate(tasks):
+        grouped.setdefault((pattern(task.path), task.layer, task.step, task.share), []).append(i)
+    for index in grouped.values():
+        first = index[0]
+        task, n = tasks[first], len(index) * tasks[first].share
+        flops, size = _work(task.layer)
+        yield Row(
+            ranges([tasks[i].path for i in index]),
+            task.layer.kind,
+            len(index),
+            n * float(estimates.runtime_s[first]),
+            n * float(estimates.low_s[first]),
+            n * float(estimates.high_s[first]),
+            round(n * flops),
+            round(n * size),
+            "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",
+            basis[first],
+            power_w=_power(estimates, first),
+            step=task.step,
+        )
+
+
+def _unmodelled_row(missing: UnmodelledCall, seconds: float) -> Row:
+    bounds = seconds / ROOFLINE_FACTOR, seconds * ROOFLINE_FACTOR
+    return Row(missing.path, missing.operator, 1, seconds, *bounds, 0, missing.bytes, "memory", ROOFLINE)
+
+
+def _unmodelled(calls: Sequence[UnmodelledCall], seconds: Sequence[float], total: float) -> tuple[Unmodelled, ...]:
+    times: dict[tuple[str, str], list[float]] = {}
+    for call, taken in zip(calls, seconds, strict=True):
+        times.setdefault((call.operator, call.reason), []).append(taken)
+    return tuple(Unmodelled(*name, len(some), sum(some), sum(some) / total) for name, some in times.items())
+
+
+def _training(
+    tasks: Sequence[Task], estimates: Estimates, predictor: Predictor, batch_size: int, dtype: str, recipe: Recipe
+) -> Training:
+    """The parts of a step."""
+    steps = {}
+    for step in STEPS:
+        index = np.array([i for i, task in enumerate(tasks) if task.step == step], dtype=int)
+        shares = np.array([tasks[i].share for i in index])
+        steps[step] = _total(estimates.at(index), [tasks[i].layer for i in index], shares, (), predictor.system)
+    peaks = predictor.hardware.peak_flops_per_s if predictor.hardware is not None else {}
+    flops = sum(t.share * _work(t.layer)[0] for t in tasks if t.step != OPTIMIZER and not t.again)
+    return Training(recipe, batch_size * recipe.accumulation, steps, round(flops), peaks.get(dtype))
 
 
 def _work(layer: Layer) -> tuple[int, int]:
@@ -288,12 +355,14 @@ def _power(estimates: Estimates, i: int) -> Interval | None:
     return Interval(float(estimates.power_w[i]), float(estimates.power_low_w[i]), float(estimates.power_high_w[i]))
 
 
-def _total(estimates: Estimates, layers: Sequence[Layer], unmodelled_s: Sequence[float], system: float) -> Interval:
+def _total(
+    estimates: Estimates, layers: Sequence[Layer], shares: np.ndarray, unmodelled_s: Sequence[float], system: float
+) -> Interval:
     """The sum of all calls; those that are not modelled are as uncertain as a roofline."""
     first: dict[Layer, int] = {}
     counts = np.zeros((1, len(layers)))
     for i, layer in enumerate(layers):
-        counts[0, first.setdefault(layer, i)] += 1
+        counts[0, first.setdefault(layer, i)] += shares[i]
     total = estimates.totals(counts, system)
     value, low, high = (float(part[0]) for part in (total.value, total.low, total.high))
     extra = sum(unmodelled_s)
@@ -301,11 +370,16 @@ def _total(estimates: Estimates, layers: Sequence[Layer], unmodelled_s: Sequence
 
 
 def _on_two_clocks(
-    busy: Interval, estimates: Estimates, layers: Sequence[Layer], unmodelled_s: Sequence[float], dispatch: Dispatch
+    busy: Interval,
+    estimates: Estimates,
+    layers: Sequence[Layer],
+    shares: np.ndarray,
+    unmodelled_s: Sequence[float],
+    dispatch: Dispatch,
 ) -> Interval:
     """Until the device is done, `busy` or idle; calls that are not modelled come last, since their place is not known."""
     issued = np.concatenate([dispatch.seconds(layers), np.full(len(unmodelled_s), dispatch.unknown_s)])
-    kernels = np.concatenate([estimates.runtime_s, np.asarray(unmodelled_s, dtype=float)])
+    kernels = np.concatenate([shares * estimates.runtime_s, np.asarray(unmodelled_s, dtype=float)])
     if not len(kernels):
         return busy
     return Interval(*dispatch.ends_s(issued, kernels, busy.low / busy.value, busy.high / busy.value))
@@ -331,11 +405,6 @@ def _energy(
         energies.append(power * getattr(busy, bound) + waits * (idle_w or 0.0))
         powers.append(power * (1 - idle) + idle * (idle_w or 0.0))
     return Interval(*powers), Interval(*energies), ""
-
-
-def pattern(path: str) -> str:
-    """The path with a star for each number, so that repeated blocks are told to be alike."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
 def ranges(paths: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from neuralpower.calls import call_bytes, copy_call
+from neuralpower.calls import Step, call_bytes, copy_call, settings_of, step_of, warm_of
 from neuralpower.devices.host import steal_ticks
 from neuralpower.energy import SETTLE_S, WINDOW_S, Clock, measure_power
 from neuralpower.layers.base import FLOATING, Call
@@ -158,12 +158,20 @@ def time_calls(
 ) -> list[Timing | Exception]:
     """Each call's times over interleaved rounds, or the exception that it raised.
 
-    `rounds` holds for calls below SLOW_CALL_S; slower ones take a third of them.
+    `rounds` holds for calls below SLOW_CALL_S; slower ones take a third of them. Of a backward pass the forward pass runs
+    once, before the first round.
     """
     first: list[float | Exception] = []
+    steps: list[Step] = []
     with torch.inference_mode():
         for call in calls:
-            first.append(_warm_up(call, clock_ns))
+            steps.append(call)
+            try:
+                with settings_of(call):
+                    steps[-1] = step_of(call)
+                    first.append(_warm_up(steps[-1], clock_ns))
+            except Exception as error:  # whatever the configuration does to torch, the sweep goes on
+                first.append(error)
         alive = [i for i, f in enumerate(first) if isinstance(f, float)]
         samples: dict[int, list[float]] = {i: [] for i in alive}
         switches = dict.fromkeys(alive, 0)
@@ -179,13 +187,14 @@ def time_calls(
                     speed = sentinel()
                     due = clock_ns() + round(SENTINEL_EVERY_S * 1e9)
                 sentinels[i].append(speed)
-                call = calls[i]
-                _rewrite(call)
-                before = resource.getrusage(resource.RUSAGE_SELF)
-                start = clock_ns()
-                call.function(*call.args, **call.kwargs)  # the result is freed here, as networks free theirs
-                end = clock_ns()
-                after = resource.getrusage(resource.RUSAGE_SELF)
+                step = steps[i]
+                with settings_of(calls[i]):
+                    _rewrite(warm_of(calls[i], step))
+                    before = resource.getrusage(resource.RUSAGE_SELF)
+                    start = clock_ns()
+                    step()  # the result is freed here, as networks free theirs
+                    end = clock_ns()
+                    after = resource.getrusage(resource.RUSAGE_SELF)
                 samples[i].append((end - start) / 1e9)
                 switches[i] += after.ru_nivcsw > before.ru_nivcsw
                 faults[i] += after.ru_minflt - before.ru_minflt
@@ -208,26 +217,23 @@ def time_calls(
     ]
 
 
-def _warm_up(call: Call, clock_ns: Callable[[], int], limit_s: float = 0.1) -> float | Exception:
+def _warm_up(step: Step, clock_ns: Callable[[], int], limit_s: float = 0.1) -> float:
     """At least two calls, then until two in a row agree within 5 % or `limit_s` is spent; the last call's time (s)."""
     spent = last = 0.0
-    try:
-        for number in range(8):
-            start = clock_ns()
-            call.function(*call.args, **call.kwargs)
-            elapsed = (clock_ns() - start) / 1e9
-            spent += elapsed
-            if (number >= 1 and abs(elapsed - last) <= 0.05 * elapsed) or spent > limit_s:
-                return elapsed
-            last = elapsed
-    except Exception as error:  # whatever the configuration does to torch, the sweep goes on
-        return error
+    for number in range(8):
+        start = clock_ns()
+        step()
+        elapsed = (clock_ns() - start) / 1e9
+        spent += elapsed
+        if (number >= 1 and abs(elapsed - last) <= 0.05 * elapsed) or spent > limit_s:
+            return elapsed
+        last = elapsed
     return last
 
 
-def _rewrite(call: Call) -> None:
+def _rewrite(warm: Sequence[torch.Tensor]) -> None:
     """Write the inputs in place, values of the same size."""
-    for tensor in call.warm:
+    for tensor in warm:
         if str(tensor.dtype).removeprefix("torch.") in FLOATING:
             tensor.neg_()
 
@@ -273,13 +279,15 @@ def power_columns(
     """
     with torch.inference_mode():
         count = 1 if isinstance(meter, NullMeter) else copies_of(call_bytes(call), llc_bytes, memory_bytes)
-        calls = itertools.cycle([call, *(copy_call(call) for _ in range(count - 1))])
+        with settings_of(call):
+            steps = itertools.cycle([step_of(call), *(step_of(copy_call(call)) for _ in range(count - 1))])
 
         batch = max(1, int(BATCH_S / runtime_s)) if runtime_s else 1
 
         def run_once() -> int:
-            for turn in itertools.islice(calls, batch):
-                turn.function(*turn.args, **turn.kwargs)
+            with settings_of(call):
+                for step in itertools.islice(steps, batch):
+                    step()
             return batch
 
         window = measure_power(

@@ -141,6 +141,10 @@ class Predictor:
         """Layer kinds that it has learnt."""
         return tuple(dict.fromkeys(key[0] for key in self.regressors))
 
+    def has_learnt(self, kind: str, phase: str) -> bool:
+        """Whether it has a regressor of the kind in that phase."""
+        return any((key[0], key[2]) == (kind, phase) for key in self.regressors)
+
     def check(self, dtype: str, phase: str) -> None:
         """Raise PredictorError unless it knows the dtype, the phase and its device."""
         for what, asked, has in (("dtype", dtype, self.dtypes), ("phase", phase, self.phases)):

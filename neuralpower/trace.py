@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,10 +27,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
 from neuralpower.errors import ModelError, Unmodelled
+from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import FLOATING, ITEMSIZE
 
 META = torch.device("meta")
+LOSS = "(loss)"  # path of the loss function
 
 # Operators that neither compute nor move anything and yet return no view.
 FREE = frozenset(
@@ -54,6 +57,7 @@ class LayerCall:
     operator: str = ""
     inputs: Shapes = ()  # of the tensors among the operator's arguments, in order
     outputs: Shapes = ()
+    gradient: float = 0.0  # share of its backward pass that training asks for
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,8 @@ class Trace:
     method: str = "meta"  # meta, fake or cpu: which way of tracing succeeded
     notes: tuple[str, ...] = field(default=())  # why the earlier ways did not
     modules: tuple[ModuleCall, ...] = ()  # in the order in which they return
+    gradients: tuple[LayerCall, ...] = ()  # what a backward pass does beside the calls' own: see neuralpower.gradients
+    trained: tuple[int, ...] = ()  # numbers in each tensor that is trained
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -114,8 +120,9 @@ def trace(
     kwargs: Mapping[str, Any] | None = None,
     *,
     training: bool | None = False,
+    loss: Callable[[Any], Any] | None = None,
 ) -> Trace:
-    """The layers of `model(*args, **kwargs)`.
+    """The layers of `model(*args, **kwargs)`, and of a loss of its output where one is given.
 
     The module is left as it was found (state dict, mode, hooks, attributes, random state), also when its forward raises.
     `training` chooses the mode during the pass; False is eval, None leaves every module in its own. Inputs may be on any
@@ -132,7 +139,10 @@ def trace(
         recorder = _Recorder(model)
         try:
             with undisturbed(model, training), _slow_attention(), recorder.attached():
-                run(model, tuple(args), kwargs, recorder)
+                output = run(model, tuple(args), kwargs, recorder)
+                if loss is not None:
+                    with torch.inference_mode(), recorder.under(LOSS):
+                        loss(output)
         except Exception as error:
             failure = error
             notes.append(
@@ -163,14 +173,15 @@ def _steps_optimizer(call: Call) -> bool:
     return isinstance(getattr(call.function, "__self__", None), torch.optim.Optimizer)
 
 
-def _run_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
+def _run_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> Any:
     state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
     args, kwargs = _to(META, args), _to(META, kwargs)
     with torch.inference_mode(), recorder:
-        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+        recorder.follow(model, state)
+        return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
 
 
-def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
+def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> Any:
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(
         logging.CRITICAL
     )  # a failure here is only a fall-back's
@@ -185,10 +196,11 @@ def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], r
     state = {name: convert(t) for name, t in _state(model)}
     args, kwargs = tree_map(convert, args), tree_map(convert, kwargs)
     with torch.inference_mode(), fake, recorder:
-        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+        recorder.follow(model, state)
+        return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
 
 
-def _run_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
+def _run_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> Any:
     def convert(t: Any) -> Any:
         if not isinstance(t, Tensor):
             return t
@@ -201,7 +213,8 @@ def _run_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], re
     state = {name: convert(t) for name, t in _state(model)}
     args, kwargs = tree_map(convert, args), tree_map(convert, kwargs)
     with torch.inference_mode(), recorder:
-        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+        recorder.follow(model, state)
+        return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -335,7 +348,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self.model = model
         self.modules = _Modules(model)
         self.calls: list[LayerCall] = []
+        self.gradients = Gradients(())
+        self.gradient_calls: list[LayerCall] = []
         self.unmodelled: list[UnmodelledCall] = []
+        self.outside = ""  # path of what runs outside of every module
         self.free_calls = 0
         self._in_optimizer = False
         self._assumed: dict[int, tuple[Tensor, bool]] = {}  # the tensor is kept, lest its id be used again
@@ -353,7 +369,26 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             method=method,
             notes=notes,
             modules=tuple(self.modules.seen),
+            gradients=tuple(self.gradient_calls),
+            trained=tuple(p.numel() for p in parameters if p.requires_grad),
         )
+
+    def follow(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        """Follow the gradients of the trainable parameters, or of the tensors that `state` has in their place."""
+        named = model.named_parameters()
+        self.gradients = Gradients(state.get(name, p) for name, p in named if p.requires_grad)
+
+    @contextlib.contextmanager
+    def under(self, path: str) -> Iterator[None]:
+        """See what runs after the model, as if a module of that path made it."""
+        self.outside = path
+        with self:
+            yield
+
+    @property
+    def path(self) -> str:
+        """Of the module that is running."""
+        return self.modules.path or self.outside
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
@@ -405,6 +440,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         output = func(*args, **kwargs)
         if not _writes(func) and _is_view(output, args, kwargs):  # or numbers from numbers
             self.free_calls += 1
+            self._follow(name, args, kwargs, output, view=True)
             return output
         if name in ("all", "any") and isinstance(output, Tensor) and output.is_meta:
             # a mask that the model made itself is all ones, and nothing is infinite: what a real run would find
@@ -421,13 +457,16 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if isinstance(layer, Layer):
             if not _is_empty(output):
                 shapes = shapes_of((args, kwargs)), shapes_of(output)
-                self.calls.append(LayerCall(self.modules.path, layer, operator, *shapes))
+                share = self.gradients.share(layer.kind, args, kwargs)
+                self.calls.append(LayerCall(self.path, layer, operator, *shapes, share))
+                self._follow(operator.split(".", 1)[-1], args, kwargs, output)
             return output
+        self._follow(operator.split(".", 1)[-1], args, kwargs, output)
         tensors = [t for t in tree_iter((args, kwargs, output)) if isinstance(t, Tensor)]
         size = sum(t.numel() * t.element_size() for t in tensors)
         self.unmodelled.append(
             UnmodelledCall(
-                self.modules.path,
+                self.path,
                 operator,
                 layer,
                 size,
@@ -437,6 +476,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             )
         )
         return output
+
+    def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False) -> None:
+        for layer in self.gradients.note(name, args, kwargs, output, view):
+            self.gradient_calls.append(LayerCall(self.path, layer))
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The call made of its parts, each traced; NotImplemented where it is not composed of others."""
@@ -462,6 +505,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         except Unmodelled as reason:
             return str(reason)
         return dataclasses.replace(layer, dtype=_dtype_of(args, kwargs, output))
+
+
+def pattern(path: str) -> str:
+    """The path with a star for each number, so that repeated blocks are told to be alike."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
 def shapes_of(values: Any) -> Shapes:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from neuralpower.collect.recover import Executor
     from neuralpower.collect.request import Progress
 
+PHASES = ("forward", "backward", "optimizer")
+
 
 def collect_data(
     device: str = typer.Option("cpu", help="Where to measure: cpu or cuda:0."),
@@ -24,7 +26,7 @@ def collect_data(
     kinds: str | None = typer.Option(None, help="Layer kinds, comma-separated; all by default."),
     models: str | None = typer.Option(None, help="Networks whose layers to measure; 'none' for the sweep alone."),
     dtype: str = typer.Option("float32", help="float32, bfloat16, float16, float64; comma-separated."),
-    phase: str = typer.Option("forward", help="forward; on CUDA also backward, optimizer; comma-separated."),
+    phase: str = typer.Option("forward", help="forward, backward, optimizer; comma-separated."),
     power: str = typer.Option(
         "auto", help="auto: where a meter works; its name, as nvml or rapl: or fail; none: runtime alone."
     ),
@@ -48,10 +50,9 @@ def collect_data(
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise unknown("device", device, ["cpu", "cuda:0"])
     phases = options.names(phase) or ()
-    possible = ["forward"] if device == "cpu" else ["forward", "backward", "optimizer"]
     for name in phases:
-        if name not in possible:
-            raise unknown("phase", name, possible)
+        if name not in PHASES:
+            raise unknown("phase", name, PHASES)
     if power not in (*CHOICES, *METERS):
         raise unknown("power meter", power, [*CHOICES, *METERS])
     cpu = read_cpu()

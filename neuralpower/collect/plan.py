@@ -28,6 +28,7 @@ NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layer
 NETWORK_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that a module can be cast to
 FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator
 SCALES = (2, 4, 8, 16, 32, 64)  # of batches on an accelerator, beside those of a CPU
+BACKWARD_EVERY = 3  # on a CPU, of so many layers one backward: that takes twice as long
 BATCHES = ("batch", "rows", "tokens", "elements")  # the field of a kind that grows with the batch
 
 
@@ -78,8 +79,8 @@ def make_plan(
     as that network's do, and layers of the sweep, mixed. Blocks are shuffled: a collection that is cut off is a smaller one
     of the same make-up. `whole`: networks as a whole, too, each at one of its sizes.
 
-    On a CPU every layer comes in all dtypes and phases; on an accelerator in one of them, the layers of a kind in turn: what
-    the preset counts is then a total.
+    On a CPU every layer comes in all dtypes, forward, and one in BACKWARD_EVERY of a kind backward, too; on an accelerator in
+    one dtype and phase, the layers of a kind in turn: what the preset counts is then a total.
     """
     generator = random.Random(seed)
     sweep = list(_sweep(preset, kinds, seed, dtypes, phases))
@@ -93,10 +94,12 @@ def make_plan(
         for layer in dict.fromkeys(layers):
             if type(layer) not in kinds or not affordable(layer, preset):
                 continue
-            variants = list(dict.fromkeys(_variants(layer, dtypes, phases)))
+            variants = [v for v in dict.fromkeys(_variants(layer, dtypes, phases)) if affordable(v, preset)]
+            turns[layer.kind] += 1
             if preset.accelerator and variants:
-                turns[layer.kind] += 1
                 variants = [variants[turns[layer.kind] % len(variants)]]
+            elif FORWARD in phases and turns[layer.kind] % BACKWARD_EVERY:
+                variants = [variant for variant in variants if variant.phase != BACKWARD]
             for variant in variants:
                 item = _item(variant, source)
                 if item["config_id"] not in seen:
@@ -182,9 +185,10 @@ def _total(network: Traced, traced: Trace, dtype: str) -> dict[str, Any]:
 
 
 def affordable(layer: Layer, preset: Preset) -> bool:
-    """Whether one call stays inside the preset's bounds of work and memory."""
-    return layer.flops() * 4 / layer.itemsize <= preset.most_flops and (
-        sum(layer.bytes()) + layer.parameters() * layer.itemsize <= preset.most_bytes
+    """Whether one call stays inside the preset's bounds of work and memory; backward it takes twice as much of both."""
+    times = 2 if layer.phase == BACKWARD else 1
+    return times * layer.flops() * 4 / layer.itemsize <= preset.most_flops and (
+        times * (sum(layer.bytes()) + layer.parameters() * layer.itemsize) <= preset.most_bytes
     )
 
 

@@ -18,6 +18,12 @@ from neuralpower.layers.registry import layer_kind
 # numbers of state per parameter: momentum; squares; first and second moments
 STATES = {"sgd": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
 CLASSES = {"sgd": torch.optim.SGD, "rmsprop": torch.optim.RMSprop, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+IMPLEMENTATIONS = ("loop", "foreach", "fused")  # tensor by tensor; lists of them; one kernel for all
+
+
+def possible(function: str, implementation: str) -> bool:
+    """Whether torch has it."""
+    return (function, implementation) != ("rmsprop", "fused")
 
 
 @layer_kind("optimizer", "optimizer.step")
@@ -29,6 +35,7 @@ class Optimizer(Layer):
     function: str
     tensors: int
     elements: int
+    implementation: str = "loop"
 
     dimensions = ("tensors", "elements")
     sweep_share = 0.6
@@ -41,14 +48,22 @@ class Optimizer(Layer):
         if function not in CLASSES:
             raise Unmodelled(f"optimizer {type(optimizer).__name__}: known are {', '.join(CLASSES)}")
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        return cls(function=function, tensors=len(parameters), elements=sum(p.numel() for p in parameters))
+        return cls(
+            function=function,
+            tensors=len(parameters),
+            elements=sum(p.numel() for p in parameters),
+            implementation=_implementation(optimizer, parameters),
+        )
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """From one vector to the parameters of a whole network."""
         tensors = draw.octaves(1, 256)
+        function = draw.choice(tuple(STATES))
+        ways = [way for way in IMPLEMENTATIONS if possible(function, way)]
         return cls(
-            function=draw.choice(tuple(STATES)),
+            function=function,
+            implementation=draw.choice(ways),
             tensors=tensors,
             elements=tensors * draw.octaves(16, max(4 * 10**6 // tensors, 17)),
         )
@@ -61,7 +76,10 @@ class Optimizer(Layer):
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
         momentum = {"momentum": 0.9} if self.function == "sgd" else {}
-        optimizer = CLASSES[self.function](parameters, lr=1e-6, **momentum)
+        runs = self.implementation if device.type != "meta" or self.implementation != "fused" else "loop"
+        ways = {way: way == runs for way in ("foreach", "fused") if possible(self.function, way)}
+        optimizer = CLASSES[self.function](parameters, lr=1e-6, **momentum, **ways)
+        optimizer.defaults["fused"] = self.implementation == "fused"  # which torch refuses to run on meta tensors
         return Call(optimizer.step, ())
 
     def flops(self) -> int:
@@ -91,5 +109,16 @@ class Optimizer(Layer):
         return self.tensors
 
     def group(self) -> Any:
-        """Each optimizer is fitted apart."""
-        return np.asarray(self.function)
+        """Each optimizer is fitted apart, and so is each way of running it."""
+        function, way = np.asarray(self.function), np.asarray(self.implementation)
+        return np.where(way == "loop", function, np.char.add(np.char.add(function.astype(str), "_"), way.astype(str)))
+
+
+def _implementation(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> str:
+    """What `step` will run: torch takes lists of tensors on an accelerator unless it is told otherwise."""
+    if optimizer.defaults.get("fused"):
+        return "fused"
+    foreach = optimizer.defaults.get("foreach")
+    if foreach is None:
+        foreach = all(p.device.type not in ("cpu", "meta") for p in parameters)
+    return "foreach" if foreach else "loop"

@@ -1,0 +1,96 @@
+"""Which calls of a forward pass a backward pass goes through, and what it adds to theirs.
+
+A gradient is asked for what depends on a trainable parameter. Followed while the forward pass runs, tensor by tensor:
+
+    differentiable   a call with such an input: its backward pass runs
+    share            of that backward pass, where not all of its operands ask for a gradient: images do not, nor do masks
+    additions        a tensor that is used n times gathers n gradients, which takes n - 1 additions
+    slices           the gradient of a part is one of the whole, zero elsewhere; parts of a split are joined; what was
+                     expanded is summed
+
+Functions that a model runs under `torch.no_grad` are not told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_iter
+from torch.utils.weak import WeakIdKeyDictionary
+
+from neuralpower.layers import Layer
+from neuralpower.layers.base import FLOATING
+from neuralpower.layers.elementwise import Elementwise
+from neuralpower.layers.movement import Movement
+from neuralpower.layers.reduction import Reduction
+
+PARTS = frozenset("slice select narrow unfold diagonal".split())  # views whose gradient is a padded one
+NO_GRADIENT = frozenset("detach detach_ argmax argmin sign floor ceil round".split())
+
+
+class Gradients:
+    """Follows tensors from the trainable parameters on."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self._uses = WeakIdKeyDictionary()  # tensors that ask for a gradient: by how many calls they were used
+        for parameter in parameters:
+            self._uses[parameter] = 0
+
+    def asks(self, tensor: Tensor) -> bool:
+        """Whether a gradient is asked for it."""
+        return tensor in self._uses
+
+    def share(self, kind: str, args: Any, kwargs: Any) -> float:
+        """The part of a call's backward pass that is asked for: 0 where none of its inputs asks."""
+        tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()]
+        asked = [self.asks(t) for t in tensors]
+        if not any(asked):
+            return 0.0
+        if kind == "elementwise":
+            counted = [a for a, t in zip(asked, tensors, strict=True) if t.numel() > 1] or asked
+        elif kind in ("linear", "matmul") or kind.startswith("conv"):  # of the two factors, the bias comes for nothing
+            counted = [a for a, t in zip(asked, tensors, strict=True) if t.dim() > 1][:2] or asked
+        else:
+            return 1.0
+        return sum(counted) / len(counted)
+
+    def note(self, name: str, args: Any, kwargs: Any, output: Any, view: bool) -> Iterator[Layer]:
+        """Follow one call; yields what its backward pass takes beside its own: additions, and what a view turns into."""
+        inputs = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)]
+        asking = [t for t in inputs if self.asks(t)]
+        if not asking or name in NO_GRADIENT:
+            return
+        outputs = [t for t in tree_iter(output) if isinstance(t, Tensor) and t.is_floating_point()]
+        if not outputs:
+            return
+        for tensor in asking:
+            self._uses[tensor] += 1
+            if self._uses[tensor] > 1:
+                yield _addition(tensor)
+        for tensor in outputs:
+            self._uses[tensor] = 0  # what was written in place begins anew
+        if view:
+            yield from _of_view(name, inputs[0], outputs)
+
+
+def _addition(tensor: Tensor) -> Layer:
+    return Elementwise(
+        dtype=_dtype(tensor), function="add", elements=tensor.numel(), operands=2, broadcast=False, inplace=True
+    )
+
+
+def _of_view(name: str, whole: Tensor, outputs: list[Tensor]) -> Iterator[Layer]:
+    dtype, elements = _dtype(whole), whole.numel()
+    if len(outputs) > 1:
+        yield Movement(dtype=dtype, function="cat", elements=elements)
+    elif outputs[0].numel() > elements:
+        yield Reduction(dtype=dtype, function="sum", elements=outputs[0].numel(), outputs=elements, last=False)
+    elif name in PARTS and outputs[0].numel() < elements:
+        yield Movement(dtype=dtype, function="pad", elements=elements)
+
+
+def _dtype(tensor: Tensor) -> str:
+    name = str(tensor.dtype).removeprefix("torch.")
+    return name if name in FLOATING else "float32"
