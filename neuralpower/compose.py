@@ -32,6 +32,7 @@ from neuralpower.training import OPTIMIZER, STEPS, TRAINING, Recipe, Task, backw
 SCHEMA = 1
 UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
+RECIPE = Recipe()
 HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
 ENERGY_COVERAGE = 0.9  # of the time must have a learnt power before energy is given
 
@@ -93,6 +94,7 @@ class Training:
     steps: Mapping[str, Interval]  # forward, backward, optimizer (s)
     model_flops: int  # forward and backward, without what is computed again
     peak_flops_per_s: float | None  # of the dtype, dense; None where it is not known
+    derived: tuple[str, ...] = ()  # kinds whose backward pass was not measured, and is what its formulas say
 
     def utilisation(self, runtime_s: float) -> float | None:
         """Model-FLOPs utilisation: of the dense peak (Chowdhery et al., PaLM, 2022, appendix B)."""
@@ -108,6 +110,7 @@ class Training:
             "checkpointing": self.recipe.checkpointing,
             "samples": self.samples,
             "samples_per_s": self.samples / runtime_s,
+            "derived": list(self.derived),
             "model_flops": self.model_flops,
             "model_flops_utilisation": self.utilisation(runtime_s),
         }
@@ -221,7 +224,7 @@ def compose(
     batch_size: int,
     dtype: str = "float32",
     phase: str = FORWARD,
-    recipe: Recipe = Recipe(),  # noqa: B008  # frozen
+    recipe: Recipe = RECIPE,
 ) -> Prediction:
     """Predict every layer of a forward pass's trace in a phase, and add up.
 
@@ -271,7 +274,9 @@ def compose(
         energy_j=energy,
         power_reason=reason,
         idle_s=None if predictor.dispatch is None else runtime.value - busy.value,
-        training=_training(tasks, estimates, predictor, batch_size, dtype, recipe) if phase == TRAINING else None,
+        training=_training(trace, tasks, estimates, predictor, batch_size, dtype, recipe)
+        if phase == TRAINING
+        else None,
     )
 
 
@@ -322,7 +327,13 @@ def _unmodelled(calls: Sequence[UnmodelledCall], seconds: Sequence[float], total
 
 
 def _training(
-    tasks: Sequence[Task], estimates: Estimates, predictor: Predictor, batch_size: int, dtype: str, recipe: Recipe
+    trace: Trace,
+    tasks: Sequence[Task],
+    estimates: Estimates,
+    predictor: Predictor,
+    batch_size: int,
+    dtype: str,
+    recipe: Recipe,
 ) -> Training:
     """The parts of a step."""
     steps = {}
@@ -332,7 +343,10 @@ def _training(
         steps[step] = _total(estimates.at(index), [tasks[i].layer for i in index], shares, (), predictor.system)
     peaks = predictor.hardware.peak_flops_per_s if predictor.hardware is not None else {}
     flops = sum(t.share * _work(t.layer)[0] for t in tasks if t.step != OPTIMIZER and not t.again)
-    return Training(recipe, batch_size * recipe.accumulation, steps, round(flops), peaks.get(dtype))
+    derived = sorted(
+        {c.layer.kind for c in trace.calls if c.gradient and not predictor.has_learnt(c.layer.kind, BACKWARD)}
+    )
+    return Training(recipe, batch_size * recipe.accumulation, steps, round(flops), peaks.get(dtype), tuple(derived))
 
 
 def _work(layer: Layer) -> tuple[int, int]:

@@ -7,23 +7,27 @@ given raw, and with the measured time divided by the machine's slow-down as the 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import nn
 
 from neuralpower.compose import Prediction, compose
 from neuralpower.errors import ModelError
-from neuralpower.layers.base import FORWARD, Call, torch_dtype
+from neuralpower.layers.base import BACKWARD, FORWARD, Call, torch_dtype
 from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
 from neuralpower.predictor import Predictor
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import Trace, trace
+from neuralpower.training import OPTIMIZER, STEPS, TRAINING, Recipe, default_loss
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
 ROUNDS = 21
+RECIPE = Recipe()
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Evaluation:
     roofline_s: float
     flops_only_s: float
     slowdown: float  # of this network, by the speed that the machine had and what its layers are known to make of it
+    parts_s: Mapping[str, float] = field(default_factory=dict)  # of a training step: forward, backward, optimizer
 
     @property
     def measured_s(self) -> float:
@@ -86,6 +91,50 @@ class Evaluation:
         return self.prediction.runtime_s.value / (self.corrected_s if corrected else self.measured_s) - 1
 
 
+class TrainingStep:
+    """One step of training a real network, and how long each part of it took at every call."""
+
+    def __init__(self, call: Call, recipe: Recipe, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.call, self.recipe, self.clock_ns = call, recipe, clock_ns
+        model = call.function  # a source's call is its network's
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"a {type(model).__name__} is no network: nothing to train")
+        self.model = model.train()
+        if recipe.checkpointing:
+            enable = getattr(model, "gradient_checkpointing_enable", None)
+            if enable is None:
+                raise ModelError(f"{type(model).__name__} has no activation checkpointing of its own to switch on")
+            enable()
+        self.optimizer = recipe.optimizer_of(self.model.parameters())
+        self.laps: list[dict[str, float]] = []
+
+    def __call__(self) -> None:
+        """Run it."""
+        lap = dict.fromkeys(STEPS, 0.0)
+        with torch.inference_mode(False), torch.enable_grad():
+            last = self.clock_ns()
+
+            def ended(step: str) -> None:
+                nonlocal last
+                now = self.clock_ns()
+                lap[step] += (now - last) / 1e9
+                last = now
+
+            for _ in range(self.recipe.accumulation):
+                loss = default_loss(self.model(*self.call.args, **self.call.kwargs))
+                ended(FORWARD)
+                loss.backward()  # type: ignore[no-untyped-call]
+                ended(BACKWARD)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            ended(OPTIMIZER)
+        self.laps.append(lap)
+
+    def parts_s(self, last: int) -> dict[str, float]:
+        """The 10th percentile of each part over the last so many steps (s)."""
+        return {step: float(np.percentile([lap[step] for lap in self.laps[-last:]], 10)) for step in STEPS}
+
+
 @dataclass(frozen=True)
 class Summary:
     """Errors of a set of networks: shares, not percent."""
@@ -99,15 +148,27 @@ class Summary:
 
 
 def predict_case(
-    case: Case, predictor: Predictor, source: Source | None = None, phase: str = FORWARD
+    case: Case,
+    predictor: Predictor,
+    source: Source | None = None,
+    phase: str = FORWARD,
+    recipe: Recipe = RECIPE,
+    autocast: torch.dtype | None = None,
 ) -> tuple[Prediction, Trace]:
-    """Trace a network on the meta device and predict it; a backward pass is that of a forward pass in training mode."""
+    """Trace a network on the meta device and predict it; backward passes and training steps are those of training mode."""
     source = source or resolve(case.model)
     module = source.build("meta", torch_dtype(case.dtype))
     inputs = source.inputs(module, case.request())
-    traced = trace(module, inputs.args, inputs.kwargs, training=phase != FORWARD)
+    traced = trace(
+        module,
+        inputs.args,
+        inputs.kwargs,
+        training=phase != FORWARD,
+        loss=default_loss if phase == TRAINING else None,
+        autocast=autocast,
+    )
     about = {"model": case.model, "dtype": case.dtype, "phase": phase}
-    return compose(traced, predictor, batch_size=case.batch_size, **about), traced
+    return compose(traced, predictor, batch_size=case.batch_size, recipe=recipe, **about), traced
 
 
 def evaluate(
@@ -118,30 +179,38 @@ def evaluate(
     seed: int = 0,
     threads: int | None = None,
     show: Callable[[str], None] = lambda text: None,
+    phase: str = FORWARD,
+    recipe: Recipe = RECIPE,
 ) -> list[Evaluation]:
-    """Predict, then measure each; raises ModelError where a network cannot be built or run."""
+    """Predict, then measure each, `phase` forward or training; raises ModelError where a network cannot be built or run."""
     predicted = []
     for case in cases:
         show(f"predicting {case.label}")
-        predicted.append(predict_case(case, predictor))
+        predicted.append(predict_case(case, predictor, phase=phase, recipe=recipe))
     prepare_process(threads or torch.get_num_threads())
     generator, sentinel = random.Random(seed), Sentinel().settle()
     results = []
-    for group in _groups(cases, [t.parameter_bytes for _, t in predicted]):
+    held = 1 if phase == FORWARD else 4  # weights, gradients, two moments
+    for group in _groups(cases, [held * t.parameter_bytes for _, t in predicted]):
         show("measuring " + ", ".join(cases[i].label for i in group))
-        timings = time_calls([_built(cases[i]) for i in group], sentinel, generator, rounds=rounds)
+        calls = [_built(cases[i]) for i in group]
+        steps = [TrainingStep(call, recipe) for call in calls] if phase == TRAINING else []
+        timings = time_calls(
+            [Call(step, (), warm=step.call.warm) for step in steps] or calls, sentinel, generator, rounds=rounds
+        )
         for i, timing in zip(group, timings, strict=True):
             if isinstance(timing, Exception):
                 raise ModelError(
                     f"{cases[i].label}: its forward raises {type(timing).__name__}: {timing}; nothing to measure"
                 )
             prediction, traced = predicted[i]
+            parts = steps[group.index(i)].parts_s(len(timing.samples_s)) if steps else {}
             roof = predictor.roofline(cases[i].dtype)
-            roofline_s = sum(float(roof.seconds(layer.flops(), sum(layer.bytes()))) for layer in traced.layers)
+            roofline_s = sum(float(roof.seconds(row.flops, row.bytes)) for row in prediction.rows)
             estimates = predictor.estimate(traced.layers)
             slowdown = estimates.slowdown(timing.sentinel_s / predictor.sentinel_s) if predictor.sentinel_s else 1.0
-            flops_only_s = traced.flops / roof.flops_only_per_s
-            results.append(Evaluation(cases[i], prediction, timing, roofline_s, flops_only_s, slowdown))
+            flops_only_s = prediction.flops / roof.flops_only_per_s
+            results.append(Evaluation(cases[i], prediction, timing, roofline_s, flops_only_s, slowdown, parts))
     return results
 
 

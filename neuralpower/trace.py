@@ -121,12 +121,14 @@ def trace(
     *,
     training: bool | None = False,
     loss: Callable[[Any], Any] | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Trace:
     """The layers of `model(*args, **kwargs)`, and of a loss of its output where one is given.
 
     The module is left as it was found (state dict, mode, hooks, attributes, random state), also when its forward raises.
     `training` chooses the mode during the pass; False is eval, None leaves every module in its own. Inputs may be on any
     device, their values matter only to the last fall-back. Three ways are tried: meta tensors, fake tensors, a real run on the CPU.
+    `autocast`: the low precision that products are cast to, as `torch.autocast` does it, which meta tensors are blind to.
 
     Raises:
         ModelError: the forward raises in all three ways; the message quotes its own error.
@@ -136,9 +138,12 @@ def trace(
     notes: list[str] = []
     failure: BaseException | None = None
     for method, run in (("meta", _run_meta), ("fake", _run_fake), ("cpu", _run_cpu)):
+        if method == "meta" and autocast is not None:
+            continue
         recorder = _Recorder(model)
+        cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
         try:
-            with undisturbed(model, training), _slow_attention(), recorder.attached():
+            with undisturbed(model, training), _slow_attention(), recorder.attached(), cast:
                 output = run(model, tuple(args), kwargs, recorder)
                 if loss is not None:
                     with torch.inference_mode(), recorder.under(LOSS):

@@ -9,8 +9,13 @@ optimizer     one step over all trained tensors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_iter
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers import Layer
@@ -28,7 +33,7 @@ Learnt = Callable[[str, str], bool]  # (kind, phase) -> whether it is known how 
 class Recipe:
     """How a network is trained."""
 
-    optimizer: str = "sgd"
+    optimizer: str = "adamw"
     implementation: str = "loop"  # of the optimizer: loop, foreach or fused
     accumulation: int = 1  # micro-batches per step
     checkpointing: bool = False  # repeated blocks run forward again instead of keeping what they computed
@@ -52,6 +57,30 @@ class Recipe:
         if self.checkpointing:
             parts.append("activation checkpointing")
         return ", ".join(parts)
+
+    def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer, with momentum where it is plain gradient descent: no other setting changes its cost."""
+        ways = {way: way == self.implementation for way in ("foreach", "fused") if possible(self.optimizer, way)}
+        momentum = {"momentum": 0.9} if self.optimizer == "sgd" else {}
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        made: torch.optim.Optimizer = CLASSES[self.optimizer](trained, lr=1e-5, **momentum, **ways)
+        return made
+
+
+def default_loss(output: Any) -> Tensor:
+    """`output.loss` where the model computes one, else the mean square of its first output that has a gradient."""
+    own = getattr(output, "loss", None)
+    if isinstance(own, Tensor):
+        return own
+    for value in tree_iter(output):
+        floating = isinstance(value, Tensor) and value.is_floating_point()
+        if floating and (value.requires_grad or not torch.is_grad_enabled()):  # what is merely traced has no gradients
+            loss: Tensor = value.float().square().mean()
+            return loss
+    raise InputError(
+        f"a {type(output).__name__} without a floating tensor that has a gradient: nothing to train on; "
+        "give loss=, a function of the output"
+    )
 
 
 @dataclass(frozen=True)

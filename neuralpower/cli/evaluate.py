@@ -10,6 +10,7 @@ import typer
 
 from neuralpower.cli import options
 
+PHASES = ("forward", "training")
 NOISE_LIMIT = 0.1  # above it a measured time says nothing
 
 
@@ -22,15 +23,24 @@ def evaluate(
     seq_len: int | None = typer.Option(None, help="Tokens per sample."),
     input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
     dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    phase: str = typer.Option("forward", help="forward or training."),
+    optimizer: str = typer.Option(
+        "adamw", help="Of training: sgd, rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
+    ),
+    accumulation: int = typer.Option(1, help="Micro-batches of --batch-size in a training step."),
+    checkpointing: bool = typer.Option(False, help="Train with the model's own activation checkpointing."),
     rounds: int = typer.Option(21, help="Runs of each network, spread over the time."),
     as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Predict networks, run them on this CPU, and print both side by side."""
     from neuralpower.devices.host import read_cpu
-    from neuralpower.errors import InputError
+    from neuralpower.errors import InputError, unknown
 
     if batch_size < 1 or rounds < 1:
         raise InputError(f"batch size {batch_size}, rounds {rounds}: both must be 1 or more")
+    if phase not in PHASES:
+        raise unknown("phase", phase, PHASES)
+    recipe = options.recipe(optimizer, accumulation, checkpointing)
     shape = options.shape(input_shape)
 
     from neuralpower.codec import default_predictor, load
@@ -49,7 +59,8 @@ def evaluate(
     learnt.check(options.dtype(dtype), "forward")
     if learnt.device != cpu.name:
         print(f"warning: the predictor is of {learnt.device!r}, this is {cpu.name!r}", file=sys.stderr)
-    results = run(cases, learnt, rounds=rounds, threads=cpu.cores, show=lambda text: print(text, file=sys.stderr))
+    how = {"rounds": rounds, "threads": cpu.cores}
+    results = run(cases, learnt, **how, phase=phase, recipe=recipe, show=lambda text: print(text, file=sys.stderr))
     print(json.dumps(evaluation_json(results)) if as_json else evaluation_table(results))
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from neuralpower.errors import InputError
+
+if TYPE_CHECKING:
+    from neuralpower.training import Recipe
 
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -56,3 +60,11 @@ SHORT_DTYPES = {
 def dtype(text: str) -> str:
     """The full name of a dtype."""
     return SHORT_DTYPES.get(text, text)
+
+
+def recipe(optimizer: str, accumulation: int, checkpointing: bool) -> Recipe:
+    """How to train, of "adamw" or "adamw:fused"; raises InputError."""
+    from neuralpower.training import Recipe
+
+    name, _, way = optimizer.partition(":")
+    return Recipe(name, way or "loop", accumulation, checkpointing)

@@ -22,7 +22,17 @@ def predict(
     device_spec: str | None = typer.Option(
         None, help="Of a predictor of several devices: a known device, or a spec sheet."
     ),
-    phase: str = typer.Option("forward", help="forward, or backward where the predictor has learnt it."),
+    phase: str = typer.Option("forward", help="forward, training, or backward where the predictor has learnt it."),
+    optimizer: str = typer.Option(
+        "adamw", help="Of training: sgd, rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
+    ),
+    accumulation: int = typer.Option(1, help="Micro-batches of --batch-size in a training step."),
+    checkpointing: bool = typer.Option(
+        False, help="Run repeated blocks again in training instead of keeping activations."
+    ),
+    autocast: str | None = typer.Option(
+        None, help="Cast products to this dtype, as torch.autocast: bfloat16 or float16."
+    ),
     by: str = typer.Option("kind", help="Rows of the table: layer, kind or module."),
     depth: int = typer.Option(3, help="Names of a module's path that --by module tells apart."),
     top: int = typer.Option(15, help="Rows to print; 0 for all."),
@@ -48,15 +58,21 @@ def predict(
     from neuralpower.codec import default_predictor, load
     from neuralpower.devices.spec import spec_of
     from neuralpower.evaluate import Case, predict_case
+    from neuralpower.layers.base import torch_dtype
     from neuralpower.report.tables import prediction_csv, prediction_table
+    from neuralpower.training import TRAINING
 
     learnt = load(predictor) if predictor else default_predictor(read_cpu().slug)
     if device_spec is not None:
         spec = spec_of(device_spec)
         learnt = learnt.on(spec.hardware(), spec.name)
-    learnt.check(options.dtype(dtype), phase)
+    learnt.check(options.dtype(dtype), "forward" if phase == TRAINING else phase)
+    recipe = options.recipe(optimizer, accumulation, checkpointing)
+    cast = None if autocast is None else torch_dtype(options.dtype(autocast))
+    if autocast is not None:
+        learnt.check(options.dtype(autocast), "forward")
     case = Case(model, batch_size, seq_len, shape, options.dtype(dtype))
-    prediction, _ = predict_case(case, learnt, phase=phase)
+    prediction, _ = predict_case(case, learnt, phase=phase, recipe=recipe, autocast=cast)
     if csv is not None:
         prediction_csv(prediction, csv)
     print(json.dumps(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))

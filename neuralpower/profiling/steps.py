@@ -19,10 +19,10 @@ from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerE
 from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
-from neuralpower.trace import undisturbed
+from neuralpower.trace import LOSS, undisturbed
+from neuralpower.training import default_loss
 
 PHASES = ("forward", "training")
-LOSS = "(loss)"  # path of the loss function
 CLEAN_PER_TIMED = 2  # runs: instrumentation then costs a few percent of the whole, even for small operators
 MINIMUM = 3  # repeats, before a time limit may end them
 
@@ -127,20 +127,6 @@ class Step:
     def _enter(self, phase: str, scope: str = "") -> None:
         if self.watch is not None:
             self.watch.phase, self.watch.scope = phase, scope
-
-
-def default_loss(output: Any) -> Tensor:
-    """`output.loss` where the model computes one, else the mean square of its first output that has a gradient."""
-    own = getattr(output, "loss", None)
-    if isinstance(own, Tensor):
-        return own
-    for value in tree_iter(output):
-        if isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad:
-            return value.float().square().mean()
-    raise InputError(
-        f"a {type(output).__name__} without a floating tensor that has a gradient: nothing to train on; "
-        "give loss=, a function of the output"
-    )
 
 
 def clock_of(device: torch.device) -> Clock:

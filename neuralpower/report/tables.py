@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from neuralpower.compose import Prediction, Row
+from neuralpower.compose import Prediction, Row, Training
 from neuralpower.errors import InputError
 from neuralpower.evaluate import Evaluation, summary
+from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn import Trained
 from neuralpower.regress import Regressor
+from neuralpower.training import STEPS
 
 CSV_COLUMNS = ("path", "kind", "count", "runtime_s", "low_s", "high_s", "flops", "bytes", "bound", "share", "basis")
 
@@ -135,9 +137,20 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
     foot = [f"unmodelled: {u.operator} x{u.count}, {u.share:.1%} by roofline ({u.reason})" for u in p.unmodelled]
     if p.host_bound and p.idle_s:
         foot.append(f"launch-bound: the device waits for the host {p.idle_s / t.value:.0%} of the time")
+    if p.training is not None:
+        foot += _training_lines(p.training, t.value)
     if p.method != "meta":
         foot.append(f"traced on {p.method} tensors ({'; '.join(p.notes)})")
     return "\n".join([head, "", grid(header, cells, left=2), *foot])
+
+
+def _training_lines(training: Training, runtime_s: float) -> Iterator[str]:
+    parts = ", ".join(f"{step} {quantity(interval.value, 's')}" for step, interval in training.steps.items())
+    used = training.utilisation(runtime_s)
+    share = "" if used is None else f", {used:.1%} of the dense peak"
+    yield f"step: {parts}; {training.samples / runtime_s:.3g} samples/s{share} ({training.recipe})"
+    if training.derived:
+        yield f"not measured backward, taken as the forward passes of their products: {', '.join(training.derived)}"
 
 
 def _name(row: Row, by: str) -> str:
@@ -201,9 +214,25 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
     parts.append(
         grid(["predictor", "against", "networks", "median", "MAPE", "RMSPE", "worst", "Spearman"], lines, left=2)
     )
+    if any(e.parts_s for e in evaluations):
+        parts += [_steps_grid(evaluations), ""]
     inside = sum(e.inside for e in evaluations)
     parts.append(f"measured (corrected) inside the 90 % bounds: {inside} of {len(evaluations)}")
     return "\n".join(parts)
+
+
+def _steps_grid(evaluations: Sequence[Evaluation]) -> str:
+    """The parts of a training step, predicted and measured, and how long backward takes in terms of forward."""
+    header = ["training step", *(f"{step} {what}" for step in STEPS for what in ("predicted", "measured"))]
+    header += ["backward : forward predicted", "measured"]
+    rows = []
+    for e in evaluations:
+        if e.prediction.training is None:
+            continue
+        said = {step: interval.value for step, interval in e.prediction.training.steps.items()}
+        cells = [quantity(times[step], "s") for step in STEPS for times in (said, e.parts_s)]
+        rows.append([short(e.case.label), *cells, *(f"{t[BACKWARD] / t[FORWARD]:.2f}" for t in (said, e.parts_s))])
+    return grid(header, rows)
 
 
 def short(label: str) -> str:
@@ -240,6 +269,8 @@ def evaluation_json(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
             "coverage": e.prediction.coverage,
             "roofline_s": e.roofline_s,
             "flops_only_s": e.flops_only_s,
+            "training": e.prediction.training.to_json(e.prediction.runtime_s.value) if e.prediction.training else None,
+            "measured_parts_s": dict(e.parts_s),
         }
         for e in evaluations
     ]
