@@ -314,13 +314,15 @@ def test_a_backward_pass_is_predicted_from_backward_rows(tables: dict[str, pd.Da
     traced = network(8192)
     forward = predicted(learnt, traced)
     backward = compose(traced, learnt, model="net", batch_size=1, phase="backward")
-    assert backward.runtime_s.value == pytest.approx(2 * run(traced.layers), rel=0.02)
+    # the first of 12 products has no gradient of its input: half of its backward pass
+    expected = 2 * run(traced.layers) - kernel_s(traced.layers[0])
+    assert backward.runtime_s.value == pytest.approx(expected, rel=0.02)
     assert backward.energy_j is not None
-    assert backward.energy_j.value == pytest.approx(250 * 2 * run(traced.layers), rel=0.04)
+    assert backward.energy_j.value == pytest.approx(250 * expected, rel=0.04)
     assert (forward.phase, backward.phase) == ("forward", "backward")
     # a product's gradients are two products, of input and weights, and a sum for the bias: 12 times 8192 x 1024 numbers
     products = [sum(row.flops for row in p.rows if row.kind == "linear") for p in (forward, backward)]
-    assert products[1] == 2 * products[0] + 12 * 8192 * 1024
+    assert products[1] == (2 * products[0] + 12 * 8192 * 1024) * 23 / 24
     assert backward.rows[0].kind == "softmax"
     with pytest.raises(PredictorError, match="has not learnt phase 'backward': it has forward"):
         compose(

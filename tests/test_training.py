@@ -1,0 +1,337 @@
+"""Training steps: what gradients go through, the tasks of a step, and a step on a device whose costs are known."""
+
+import dataclasses
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neuralpower.calls import call_of
+from neuralpower.collect.plan import draw, kinds_named, make_plan
+from neuralpower.collect.presets import PRESETS
+from neuralpower.compose import compose
+from neuralpower.dataset import Dataset
+from neuralpower.errors import InputError, ModelError
+from neuralpower.evaluate import Case, TrainingStep, evaluate
+from neuralpower.layers import KINDS, Call, Layer
+from neuralpower.layers.base import BACKWARD, FORWARD
+from neuralpower.layers.elementwise import Elementwise
+from neuralpower.layers.linear import Linear
+from neuralpower.layers.movement import Movement
+from neuralpower.layers.optimizer import Optimizer
+from neuralpower.layers.reduction import Reduction
+from neuralpower.learn import train
+from neuralpower.measure import Sentinel, Timing, time_calls
+from neuralpower.predictor import Predictor
+from neuralpower.trace import META, Trace, trace
+from neuralpower.training import Recipe, backward_tasks, default_loss, training_tasks
+
+CPU = torch.device("cpu")
+
+
+class Net(nn.Module):
+    """Whatever a function makes of x with two square matrices."""
+
+    def __init__(self, function: Any, width: int = 8) -> None:
+        super().__init__()
+        self.function = function
+        self.one = nn.Linear(width, width, bias=False, device="meta")
+        self.two = nn.Linear(width, width, bias=False, device="meta")
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+def traced(function: Any, x: Tensor | None = None) -> Trace:
+    x = torch.empty(4, 8, device=META) if x is None else x
+    return trace(Net(function), (x,), training=True)
+
+
+def shares(t: Trace) -> list[tuple[str, float]]:
+    return [(call.layer.kind, call.gradient) for call in t.calls]
+
+
+# ---- what a gradient goes through ----
+
+
+def test_an_input_asks_for_no_gradient_and_what_depends_on_a_weight_does() -> None:
+    t = traced(lambda net, x: net.two(torch.relu(net.one(torch.exp(x)))))
+    # exp of the input has no backward pass; the first product has one of its two, that of the weights
+    assert shares(t) == [("elementwise", 0.0), ("linear", 0.5), ("activation", 1.0), ("linear", 1.0)]
+    assert t.gradients == ()
+    assert t.trained == (64, 64)
+
+
+def test_what_is_frozen_or_detached_asks_for_none() -> None:
+    net = Net(lambda net, x: net.two(net.one(x).detach()))
+    net.two.weight.requires_grad = False
+    t = trace(net, (torch.empty(4, 8, device=META),), training=True)
+    assert [call.gradient for call in t.calls if call.layer.kind == "linear"] == [0.5, 0.0]
+    assert t.trained == (64,)
+
+
+def test_a_tensor_used_twice_gathers_two_gradients() -> None:
+    def residual(net: Net, x: Tensor) -> Tensor:
+        y = net.one(x)
+        return y + net.two(y)  # y [4, 8] is used twice
+
+    assert [call.layer for call in traced(residual).gradients] == [
+        Elementwise(function="add", elements=32, operands=2, broadcast=False, inplace=True)
+    ]
+
+
+def test_a_weight_used_twice_gathers_two_gradients() -> None:
+    t = traced(lambda net, x: net.one(net.one(x)))
+    assert [call.layer.to_row()["elements"] for call in t.gradients] == [64]
+
+
+def test_what_is_written_in_place_is_used_once() -> None:
+    assert traced(lambda net, x: net.two(torch.relu_(net.one(x)))).gradients == ()
+
+
+def test_the_gradient_of_a_part_is_one_of_the_whole() -> None:
+    t = traced(lambda net, x: torch.exp(net.one(x)[:, :3]))
+    assert [call.layer for call in t.gradients] == [Movement(function="pad", elements=32)]
+
+
+def test_parts_of_a_split_are_joined_and_what_was_expanded_is_summed() -> None:
+    def split(net: Net, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.exp(part) for part in net.one(x).chunk(2, dim=-1))
+
+    assert [call.layer for call in traced(split).gradients] == [Movement(function="cat", elements=32)]
+    t = traced(lambda net, x: torch.exp(net.one(x)[:, None].expand(4, 5, 8)))
+    assert [call.layer for call in t.gradients] == [Reduction(function="sum", elements=160, outputs=32, last=False)]
+
+
+def test_a_factor_without_a_gradient_halves_the_pass() -> None:
+    t = traced(lambda net, x: net.one(x) * x)
+    assert shares(t)[1] == ("elementwise", 0.5)
+
+
+def test_the_loss_is_part_of_the_pass() -> None:
+    t = trace(Net(lambda net, x: net.one(x)), (torch.empty(4, 8, device=META),), training=True, loss=default_loss)
+    assert [(call.path, call.layer.kind) for call in t.calls] == [
+        ("one", "linear"),
+        ("(loss)", "elementwise"),
+        ("(loss)", "reduction"),
+    ]
+    assert t.calls[-1].gradient == 1
+
+
+def test_a_loss_needs_something_that_floats() -> None:
+    with pytest.raises(InputError, match="a Tensor without a floating tensor that has a gradient"):
+        default_loss(torch.ones(3, dtype=torch.int64))
+    with pytest.raises(InputError, match="nothing to train on"):
+        default_loss(torch.ones(3))
+
+
+def test_autocast_casts_the_operands_of_products() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
+    t = trace(model, (torch.empty(4, 8),), training=True, autocast=torch.bfloat16)
+    assert t.method == "fake"
+    found = Counter((call.layer.kind, call.layer.dtype) for call in t.calls)
+    # x, weights and bias are cast before the product; the norm takes what comes
+    assert found == {("movement", "float32"): 3, ("linear", "bfloat16"): 1, ("norm", "bfloat16"): 1}
+
+
+# ---- the tasks of a step ----
+
+
+def known(kind: str, phase: str) -> bool:
+    return True
+
+
+def linears(t: Trace, recipe: Recipe) -> list[tuple[str, float]]:
+    return [(task.step, task.share) for task in training_tasks(t, recipe, known) if task.layer.kind == "linear"]
+
+
+CHAIN = traced(lambda net, x: net.two(net.one(x)))
+
+
+def test_a_step_goes_forward_and_back_in_the_opposite_order() -> None:
+    tasks = training_tasks(CHAIN, Recipe("adam"), known)
+    assert [(task.path, task.layer.phase, task.share) for task in tasks] == [
+        ("one", "forward", 1.0),
+        ("two", "forward", 1.0),
+        ("two", "backward", 1.0),
+        ("one", "backward", 0.5),
+        ("", "optimizer", 1.0),
+    ]
+    assert tasks[-1].layer == Optimizer(function="adam", tensors=2, elements=128)
+
+
+def test_what_was_not_measured_backward_does_what_its_formulas_say() -> None:
+    tasks = backward_tasks(CHAIN, lambda kind, phase: False)
+    # two products each, grad x and grad W, of 4 x 8 x 8 multiply-adds
+    assert [(task.path, task.layer.phase, task.layer.flops()) for task in tasks] == [
+        (path, "forward", 512) for path in ("two", "two", "one", "one")
+    ]
+    assert [task.share for task in tasks] == [1.0, 1.0, 0.5, 0.5]
+
+
+def test_micro_batches_repeat_the_passes_and_add_to_the_gradients() -> None:
+    tasks = training_tasks(CHAIN, Recipe(accumulation=3), known)
+    assert Counter(task.step for task in tasks) == {FORWARD: 6, BACKWARD: 6 + 2 * 2, "optimizer": 1}
+    added = [task.layer for task in tasks if task.layer.kind == "elementwise"]
+    assert [layer.to_row()["elements"] for layer in added] == [64] * 4  # two weights, from the second micro-batch on
+
+
+def test_checkpointing_runs_repeated_blocks_again() -> None:
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8, device="meta"), nn.ReLU()) for _ in range(3)))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks, self.head = blocks, nn.Linear(8, 8, device="meta")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.blocks(x))
+
+    t = trace(Model(), (torch.empty(4, 8, device=META),), training=True)
+    again = [task for task in training_tasks(t, Recipe(checkpointing=True), known) if task.again]
+    assert [task.path for task in again] == [f"blocks.{i}.{j}" for i in range(3) for j in range(2)]
+    assert {(task.step, task.layer.phase) for task in again} == {("backward", "forward")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "adan"}, "unknown optimizer 'adan'.*adam"),
+        (
+            {"optimizer": "rmsprop", "implementation": "fused"},
+            "rmsprop: torch has no fused one; choose loop or foreach",
+        ),
+        ({"implementation": "foreahc"}, "foreahc.*foreach"),
+        ({"accumulation": 0}, "accumulation 0: a step takes 1 micro-batch or more"),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Recipe(**settings)
+
+
+def test_nothing_to_train_is_refused() -> None:
+    t = trace(nn.ReLU(), (torch.empty(4, 8, device=META),), training=True)
+    with pytest.raises(InputError, match="no parameter of the model requires a gradient"):
+        training_tasks(t, Recipe(), known)
+
+
+# ---- a device whose costs are known ----
+
+
+def seconds(layer: Layer) -> float:
+    """The synthetic device: 5 us a call, 200 GFLOP/s, 10 GB/s; three times as much backward."""
+    return (3 if layer.phase == "backward" else 1) * (5e-6 + layer.flops() / 2e11 + sum(layer.bytes()) / 1e10)
+
+
+@pytest.fixture(scope="module")
+def learnt() -> Predictor:
+    tables = {}
+    for kind in ("linear", "activation", "optimizer", "elementwise", "reduction"):
+        layers = list(draw(KINDS[kind], 150, 0, PRESETS["quick"]))
+        if kind != "optimizer":
+            layers += [dataclasses.replace(v, phase="backward") for v in layers if v.dtype == "float32"]
+        tables[kind] = pd.DataFrame([{**layer.to_row(), "runtime_s": seconds(layer)} for layer in layers])
+    meta = {"schema": 1, "device": "synthetic", "hardware": {"peak_flops_per_s": {"float32": 4e11}}}
+    return train(Dataset(Path("synthetic"), meta, tables), jobs=1, learner="lasso").predictor
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 256))
+
+
+def mlp_step(recipe: Recipe, learnt: Predictor) -> Any:
+    t = trace(mlp(), (torch.empty(64, 512),), training=True, loss=default_loss)
+    return compose(t, learnt, model="mlp", batch_size=64, phase="training", recipe=recipe)
+
+
+def test_a_step_is_the_sum_of_its_three_parts(learnt: Predictor) -> None:
+    p = mlp_step(Recipe("sgd"), learnt)
+    one = Linear(rows=64, in_features=512, out_features=1024, bias=True)
+    two = Linear(rows=64, in_features=1024, out_features=256, bias=True)
+    forward = seconds(one) + seconds(two)
+    assert p.training is not None
+    parts = p.training.steps
+    # beside the two products: relu, square and mean of 64 x 256 to 64 x 1024 numbers, tens of microseconds each
+    assert forward < parts["forward"].value < forward + 3e-4
+    # the first product's half: no gradient of its input
+    assert parts["backward"].value > 3 * (seconds(one) / 2 + seconds(two))
+    elements = 512 * 1024 + 1024 + 1024 * 256 + 256
+    step = seconds(Optimizer(function="sgd", tensors=4, elements=elements))
+    assert parts["optimizer"].value == pytest.approx(step, rel=0.05)
+    assert p.runtime_s.value == pytest.approx(sum(part.value for part in parts.values()), rel=1e-6)
+    assert Counter(row.step for row in p.rows)["optimizer"] == 1
+    assert p.training.derived == ()
+
+
+def test_utilisation_counts_the_models_own_work_against_the_dense_peak(learnt: Predictor) -> None:
+    plain, again = (mlp_step(Recipe("sgd", accumulation=n), learnt) for n in (1, 2))
+    assert plain.training is not None
+    assert again.training is not None
+    # 64 rows: 2 x 512 x 1024 + 2 x 1024 x 256 FLOP forward; backward half of the first's two products, both of the second's
+    one, two = 64 * 2 * 512 * 1024, 64 * 2 * 1024 * 256
+    assert plain.training.model_flops == pytest.approx(one + two + one + 2 * two, rel=0.01)
+    taken = plain.runtime_s.value
+    assert plain.training.utilisation(taken) == pytest.approx(plain.training.model_flops / taken / 4e11)
+    assert again.training.samples == 128
+    assert again.training.model_flops == pytest.approx(2 * plain.training.model_flops, rel=0.01)
+    described = plain.to_json()["training"]
+    assert isinstance(described, dict)
+    assert described["samples_per_s"] == pytest.approx(64 / taken)
+
+
+# ---- measuring ----
+
+
+def timed(layers: list[Layer]) -> list[Timing | Exception]:
+    return time_calls([call_of(layer, CPU) for layer in layers], Sentinel(), random.Random(0), rounds=3)
+
+
+def test_backward_passes_and_optimizers_are_timed_as_layers_are() -> None:
+    layers = [
+        Linear(rows=8, in_features=16, out_features=4, bias=True, phase="backward"),
+        Optimizer(function="adamw", implementation="fused", tensors=2, elements=100),
+        Reduction(function="argmax", elements=8, outputs=2, phase="backward"),
+    ]
+    backward, step, none = timed(layers)
+    assert isinstance(backward, Timing)
+    assert isinstance(step, Timing)
+    assert len(backward.samples_s) == len(step.samples_s) == 3
+    assert min(*backward.samples_s, *step.samples_s) > 0
+    assert "no gradient passes through this call" in str(none)
+
+
+def test_a_cpu_measures_one_layer_in_three_backward() -> None:
+    phases = ("forward", "backward", "optimizer")
+    items = make_plan(PRESETS["quick"], kinds_named(["linear"], phases), ["none"], ["float32"], 0, phases=phases)
+    found = Counter(item["row"]["phase"] for item in items)
+    assert 3 * found["backward"] == pytest.approx(found["forward"], rel=0.1)
+
+
+def test_a_step_trains_the_network_and_knows_its_parts() -> None:
+    now = iter(range(0, 10**12, 10**9))  # every look at the clock takes a second
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    before = [p.detach().clone() for p in model.parameters()]
+    step = TrainingStep(Call(model, (torch.ones(2, 4),)), Recipe("sgd", accumulation=2), clock_ns=lambda: next(now))
+    with torch.inference_mode():
+        step()
+    assert step.parts_s(1) == {"forward": 2.0, "backward": 2.0, "optimizer": 1.0}
+    assert all(not torch.equal(p, q) for p, q in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_network_without_checkpointing_of_its_own_is_refused() -> None:
+    with pytest.raises(ModelError, match="Sequential has no activation checkpointing of its own"):
+        TrainingStep(Call(nn.Sequential(nn.Linear(4, 4)), ()), Recipe(checkpointing=True))
+
+
+def test_an_evaluated_step_is_measured_in_its_parts(learnt: Predictor) -> None:
+    (e,) = evaluate([Case("zoo:deep_mnist", 2)], learnt, rounds=2, phase="training", recipe=Recipe("sgd"))
+    assert set(e.parts_s) == {"forward", "backward", "optimizer"}
+    assert 0 < sum(e.parts_s.values()) <= 1.2 * max(e.timing.samples_s)
+    assert e.prediction.training is not None
