@@ -365,6 +365,21 @@ def test_what_is_not_modelled_is_listed_with_its_share(networks: Path, predictor
     assert f"unmodelled: {missing['operator']} x1" in done(*arguments)
 
 
+def test_a_training_step_is_predicted_in_its_parts(predictor: Path) -> None:
+    data = loaded(
+        done("predict", BERT, "--predictor", predictor, "--phase", "training", "--optimizer", "sgd", "--json")
+    )
+    step = data["training"]
+    parts = [step[f"{name}_s"]["value"] for name in ("forward", "backward", "optimizer")]
+    assert data["runtime_s"]["value"] == pytest.approx(sum(parts), rel=0.02)
+    assert min(parts) > 0
+    assert {row["phase"] for row in data["layers"]} == {"forward", "backward", "optimizer"}
+    assert (step["optimizer"], step["samples"]) == ("sgd", 1)
+    text = done("predict", BERT, "--predictor", predictor, "--phase", "training")
+    assert "step: forward" in text
+    assert "not measured backward, taken as the forward passes of their products" in text
+
+
 def test_strict_ends_with_three_below_the_coverage_asked_for(networks: Path, predictor: Path) -> None:
     arguments = ("predict", f"{networks}:transform", "--predictor", predictor, "--input-shape", "8", "--json")
     coverage = loaded(done(*arguments))["coverage"]
@@ -425,7 +440,11 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
         ([BERT, "--by", "colour"], ["unknown view 'colour'", "kind, layer, module"]),
         ([BERT, "--dtype", "bf16"], ["has not learnt dtype 'bfloat16'", "it has float32", "--dtype bfloat16"]),
         ([BERT, "--dtype", "float33"], ["'float33'", "it has float32"]),
-        ([BERT, "--phase", "training"], ["has not learnt phase 'training'", "it has forward"]),
+        ([BERT, "--phase", "backward"], ["has not learnt phase 'backward'", "it has forward"]),
+        ([BERT, "--phase", "training", "--optimizer", "adan"], ["unknown optimizer 'adan'", "did you mean adam"]),
+        ([BERT, "--phase", "training", "--optimizer", "rmsprop:fused"], ["rmsprop: torch has no fused one"]),
+        ([BERT, "--phase", "training", "--accumulation", "0"], ["accumulation 0", "1 micro-batch or more"]),
+        ([BERT, "--phase", "training", "--autocast", "bf16"], ["has not learnt dtype 'bfloat16'"]),
         ([BERT, "--strict", "95"], ["95", "between 0 and 1"]),
         ([BERT, "--csv", "file/rows.csv"], ["file/rows.csv", "cannot be written", "choose another file"]),
         (["zoo:sensor_net", "--input-shape", "100"], ["100", "784", "input shape"]),
