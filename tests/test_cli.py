@@ -246,10 +246,10 @@ def prediction(predictor: Path) -> dict[str, Any]:
 
 
 def test_the_json_of_a_prediction_holds_its_contract(prediction: dict[str, Any]) -> None:
-    assert set(prediction) - {"power_reason", "host_bound", "trace"} == KEYS
+    assert set(prediction) >= KEYS
     assert set(prediction["runtime_s"]) == {"value", "low", "high"}
     for layer in prediction["layers"]:
-        assert set(layer) == LAYER_KEYS
+        assert set(layer) >= LAYER_KEYS
         assert layer["bound"] in ("compute", "memory")
         assert layer["basis"] in ("measured", "in-range", "extrapolated", "roofline")
         assert layer["count"] >= 1
