@@ -479,7 +479,7 @@ def test_one_command_does_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "1,199,882 parameters; 23,984,896 FLOP",
         "aten.conv2d | 1x1x28x28, 32x1x3x3, 32 | 1x32x26x26 | 320 | 389,376",
         "| Name | Self CPU total % | Self CPU total (ms) | CPU total % | CPU total (ms) | CPU time avg (us) | Number of Calls |",
-        "Self CPU memory (kB)",
+        "Self CPU mem (MB)",
         "aten::relu",
         "for 2 times the work",
         "2 vCPUs" if environment.environment()["vcpus"] == 2 else "vCPUs",

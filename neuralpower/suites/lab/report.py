@@ -23,7 +23,7 @@ TOP_HEADER = (
     *("Name", "Self CPU total %", "Self CPU total (ms)", "CPU total %", "CPU total (ms)"),
     *("CPU time avg (us)", "Number of Calls"),
 )
-MEMORY_HEADER = ("Self CPU memory (kB)", "CPU memory (kB)")
+MEMORY_HEADER = ("Self CPU mem (MB)", "CPU mem (MB)")
 DEVICE_HEADER = ("Self CUDA total (ms)", "CUDA total (ms)")
 
 
@@ -101,6 +101,7 @@ def _curves(points: Sequence[Point], settings: dict[str, Any] | None) -> Section
         text.append(
             f"After epoch {last.epoch}: loss {last.loss:.4f} and accuracy {last.accuracy:.2%} on {last.images:,} test images."
         )
+    text.append("`images.png` shows the first 64 images; `curves.csv` holds the points of the curves.")
     charts: tuple[Chart, ...] = (
         _curve("Loss", "negative log-likelihood per image", points, "loss", 1.0),
         _curve("Accuracy", "images recognised (%)", points, "accuracy", 100.0),
@@ -189,7 +190,7 @@ def _cells(
             o.calls,
         ]
         if memory:
-            cells += [_scaled(o.self_memory_bytes, 1e-3), _scaled(o.memory_bytes, 1e-3)]
+            cells += [_scaled(o.self_memory_bytes, 1e-6), _scaled(o.memory_bytes, 1e-6)]
         if gpu:
             cells += [_scaled(o.self_device_s, 1e3), _scaled(o.device_s, 1e3)]
         rows.append(tuple(cells))
