@@ -20,7 +20,7 @@ import torch
 from torch.profiler import profile as profiler
 
 from neuralpower.errors import DeviceError, InputError
-from neuralpower.suites.lab import board, comparison, environment, images, printed, run, steps
+from neuralpower.suites.lab import board, comparison, environment, images, inference, printed, run, steps
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.images import Digits, Split, bundled_digits, normalised, read_idx, read_mnist
 from neuralpower.suites.lab.inference import profile_inference
@@ -313,6 +313,14 @@ def test_operators_of_other_shapes_can_be_told_apart(digits: Digits) -> None:
     shapes = [o.shapes for o in table.operators if o.name == "aten::conv2d"]
     assert len(shapes) == 2 and shapes[0].startswith("[[2, 1, 28, 28]")
     assert [o.calls for o in [table.named("aten::conv2d")] if o] == [2]
+
+
+def test_a_long_run_is_profiled_in_parts(digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
+    # five batches, two under one profiler: 2 + 2 + 1, with two convolutions in each
+    monkeypatch.setattr(inference, "AT_ONCE", 2)
+    table = profile_inference(MnistCnn(), digits.test, 1, images=5, device=CPU, by_shape=True)
+    assert [o.calls for o in table.operators if o.name == "aten::conv2d"] == [5, 5]
+    assert table.self_total_s == pytest.approx(sum(o.self_cpu_s for o in table.operators))
 
 
 @pytest.mark.parametrize(("batch_size", "count"), [(0, 1), (1, 0)])

@@ -252,3 +252,23 @@ def test_a_sheet_has_gigabytes_where_its_maker_does(slug: str, flops_per_s: floa
     sheet = read_spec(known_specs()[slug])
     assert sheet.get("peak_flops_float32") == pytest.approx(flops_per_s, rel=0.01)
     assert sheet.get("memory_bytes_per_s") == pytest.approx(bytes_per_s, rel=0.01)
+
+
+# ---- what users ask for ----
+
+
+def test_a_filled_cache_and_shared_key_heads_are_counted() -> None:
+    # 4 query heads share 2 of keys, all of size 16; one new token after eight: 4 * 4 heads * 1 * 9 * 16
+    source = resolve(
+        "transformers:LlamaModel?num_hidden_layers=1&hidden_size=64&num_attention_heads=4&num_key_value_heads=2"
+        "&intermediate_size=128&vocab_size=100&pad_token_id=0"
+    )
+    model = source.build("meta")
+    with torch.inference_mode():
+        filled = model(torch.zeros(1, 8, dtype=torch.long, device="meta"), use_cache=True).past_key_values
+    token = torch.zeros(1, 1, dtype=torch.long)
+    found = profile(model, (), {"input_ids": token, "past_key_values": filled}, runtime=False, power="none")
+    attention = next(row for row in found.rows if row.kind == "attention")
+    wanted = {"query_heads": 4, "key_heads": 2, "query_length": 1, "key_length": 9, "head_size": 16}
+    assert {name: attention.config[name] for name in wanted} == wanted
+    assert attention.flops == 2304

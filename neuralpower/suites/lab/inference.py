@@ -13,11 +13,12 @@ from torch.profiler import profile as profiler
 
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.suites.lab.images import Split, normalised
-from neuralpower.suites.lab.operators import OperatorTable, operators_of
+from neuralpower.suites.lab.operators import Operator, OperatorTable, operators_of, summed
 from neuralpower.suites.lab.training import written
 
 WARM_UP = 3  # batches before anything is measured
 TRACED = 10  # batches in a Chrome trace
+AT_ONCE = 1000  # batches under one profiler, whose events are objects in memory
 
 
 @torch.inference_mode()
@@ -51,8 +52,11 @@ def profile_inference(
             model(batch)
         wall_s = _run(model, batches, device, clock_ns)
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-        with profiler(activities=activities, record_shapes=by_shape, profile_memory=True) as profiled:
-            _run(model, batches, device, clock_ns)
+        parts: list[Operator] = []
+        for first in range(0, len(batches), AT_ONCE):
+            with profiler(activities=activities, record_shapes=by_shape, profile_memory=True) as profiled:
+                _run(model, batches[first : first + AT_ONCE], device, clock_ns)
+            parts += operators_of(profiled.events() or (), by_shape=by_shape, device=device.type == "cuda")
         if trace_file is not None:
             with profiler(activities=activities) as traced:
                 _run(model, batches[:TRACED], device, clock_ns)
@@ -61,7 +65,7 @@ def profile_inference(
         raise DeviceError(
             f"batch size {batch_size} on {device}: not enough memory; choose smaller --profile-batches"
         ) from None
-    found = operators_of(profiled.events() or (), by_shape=by_shape, device=device.type == "cuda")
+    found = summed(parts)
     return OperatorTable(
         batch_size=batch_size,
         operators=found,

@@ -8,7 +8,7 @@ it calls itself. Shares are of the sum of all self times. What the profiler does
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 OVERHEAD = frozenset(
@@ -86,6 +86,14 @@ class OperatorTable:
         """There and back; raises KeyError and TypeError for what is no such table."""
         fields = {name: value for name, value in data.items() if name != "schema"}
         return cls(**{**fields, "operators": tuple(Operator(**row) for row in data["operators"])})
+
+
+def summed(operators: Sequence[Operator]) -> tuple[Operator, ...]:
+    """One of each name and input shapes, in the order of their first call: of several runs together."""
+    groups: dict[tuple[str, str], list[Operator]] = {}
+    for operator in operators:
+        groups.setdefault((operator.name, operator.shapes), []).append(operator)
+    return tuple(replace(merged(some), shapes=shapes) for (_, shapes), some in groups.items())
 
 
 def merged(operators: Sequence[Operator]) -> Operator:
