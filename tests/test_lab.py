@@ -45,6 +45,15 @@ def few(train: int = 20, test: int = 6) -> Digits:
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def on_one_thread() -> Iterator[None]:
+    """Threads that wait for each other take long on a machine that does something else, too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def digits() -> Digits:
     return few()
@@ -184,8 +193,8 @@ def test_the_test_loss_does_not_depend_on_the_batches(digits: Digits) -> None:
 
 
 def test_the_network_learns() -> None:
-    settings = Settings(batch_size=32, epochs=2, log_interval=100)
-    points = [p for p in Training(few(320, 80), settings, CPU).run() if p.part == "test"]
+    settings = Settings(batch_size=16, epochs=2, log_interval=100)
+    points = [p for p in Training(few(200, 60), settings, CPU).run() if p.part == "test"]
     assert points[-1].loss < points[0].loss
     assert points[-1].accuracy > 0.5
 
