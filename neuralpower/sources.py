@@ -43,6 +43,7 @@ GRAMMAR = (
     "MODEL is a folder with a config.json, transformers:NAME, torchvision:NAME, timm:NAME, zoo:NAME, "
     "package.module:function, path/file.py:function or a .pt2 file"
 )
+REMOVED = {"transfoxl": "XLNetModel"}  # families that newer releases of transformers dropped, and what to take instead
 SETTINGS = {"num_labels", "attn_implementation", "experts_implementation"}  # of any configuration, though no fields
 
 
@@ -265,6 +266,12 @@ def _model_class(name: str) -> type[nn.Module]:
         raise ModelError(_failed(f"{name} of transformers needs a package that is not installed", error)) from error
     if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
         return found
+    for family, instead in REMOVED.items():
+        if name.lower().replace("-", "").replace("_", "").startswith(family):
+            raise ModelError(
+                f"{name}: transformers {transformers.__version__} has it no longer (its vocabulary was a pickle, which can run "
+                f"code when it is loaded); choose {instead}, which descends from it"
+            )
     raise unknown("transformers model type or class", name, _known_names(), ModelError)
 
 

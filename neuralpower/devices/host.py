@@ -84,6 +84,12 @@ def _read(path: Path) -> str | None:
         return None
 
 
+def clock_hz(proc: Path = PROC) -> float | None:
+    """Mean clock of all cores at this moment; None where the kernel does not say, as on most virtual ARM machines."""
+    mhz = [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _read(proc / "cpuinfo") or "", re.M)]
+    return 1e6 * sum(mhz) / len(mhz) if mhz else None
+
+
 def steal_ticks(proc: Path = PROC) -> tuple[int, int]:
     """(stolen, all) clock ticks of all cores since boot: time that other tenants of a shared machine took."""
     fields = [int(v) for v in (_read(proc / "stat") or "cpu 0").splitlines()[0].split()[1:]]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from neuralpower.devices.host import read_cpu
+from neuralpower.devices.host import clock_hz, read_cpu
 from neuralpower.devices.spec import known_hardware
 from neuralpower.errors import InputError, unknown
 from neuralpower.errors import Unmodelled as NotDescribed
@@ -286,6 +286,14 @@ def _device_name(place: torch.device) -> str:
     return read_cpu().name if place.type == "cpu" else str(place)
 
 
+def _gpu_clock_hz(place: torch.device) -> float | None:
+    """Of the multiprocessors, now; None where the driver's library does not say, or is not there."""
+    try:
+        return torch.cuda.clock_rate(place) * 1e6
+    except Exception:  # that library's own errors, which are known only where it is installed
+        return None
+
+
 def _environment(place: torch.device, runs: Runs | None) -> dict[str, Any]:
     """What a time holds for."""
     environment: dict[str, Any] = {
@@ -294,6 +302,7 @@ def _environment(place: torch.device, runs: Runs | None) -> dict[str, Any]:
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "cores": read_cpu().cores,
+        "clock_hz": clock_hz() if place.type == "cpu" else _gpu_clock_hz(place),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
     if place.type == "cuda":

@@ -491,15 +491,19 @@ def whole(rows: Sequence[Row], runs: Runs | None, parameters: tuple[int, int, in
     clean = dict(runs.clean) if runs else {}
     spread = clean.pop("", None)
     peak = runs.peak_memory_bytes if runs else None
+
+    def summed(name: str) -> int | None:
+        return total(getattr(row, name) for row in rows) if rows else 0  # a network that calls no operator does nothing
+
     return Total(
         runtime_s=spread.runtime_s if spread else None,
         phases_s={phase: times.runtime_s for phase, times in clean.items()},
         spread=spread,
-        flops=total(row.flops for row in rows),
-        matmul_flops=total(row.matmul_flops for row in rows),
-        elementwise_flops=total(row.elementwise_flops for row in rows),
-        bytes_read=total(row.bytes_read for row in rows),
-        bytes_written=total(row.bytes_written for row in rows),
+        flops=summed("flops"),
+        matmul_flops=summed("matmul_flops"),
+        elementwise_flops=summed("elementwise_flops"),
+        bytes_read=summed("bytes_read"),
+        bytes_written=summed("bytes_written"),
         parameters=parameters[0],
         trainable_parameters=parameters[1],
         parameter_bytes=parameters[2],

@@ -73,7 +73,7 @@ class Row:
     peak_memory_bytes: int | None = None  # all live tensors, weights and inputs among them, at most, during these calls
     parameters: int = 0
     trainable_parameters: int = 0
-    bound: str | None = None  # compute or memory, by the device's data sheet
+    bound: str | None = None  # compute or memory, by the data sheet; launch: the host took longer than the device
     share_of_peak: float | None = None
     type: str = ""  # class of the module
     dtype: str = ""
@@ -472,9 +472,12 @@ class Builder:
         work = (row.matmul_flops or 0) + (row.elementwise_flops or 0)
         compute_s = work / hardware.peak(row.dtype)
         memory_s = (row.bytes_read + (row.bytes_written or 0)) / hardware.memory_bytes_per_s
+        bound = "compute" if compute_s > memory_s else "memory"
+        if row.host_s is not None and row.runtime_s is not None and row.host_s > row.runtime_s:
+            bound = "launch"
         return dataclasses.replace(
             row,
-            bound="compute" if compute_s > memory_s else "memory",
+            bound=bound,
             share_of_peak=compute_s / row.runtime_s if row.runtime_s else None,
         )
 

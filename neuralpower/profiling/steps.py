@@ -50,10 +50,18 @@ class Spread:
         """0.5 for the median."""
         return float(np.quantile(self.samples_s, share))
 
+    @property
+    def outliers(self) -> int:
+        """Samples more than one and a half interquartile ranges outside the quartiles (Tukey, 1977)."""
+        low, high = self.quantile(0.25), self.quantile(0.75)
+        reach = 1.5 * (high - low)
+        return sum(not low - reach <= sample <= high + reach for sample in self.samples_s)
+
     def to_json(self) -> dict[str, float | int]:
-        """Number, median, quartiles, fastest."""
+        """Number, outliers among them, median, quartiles, fastest."""
         return {
             "n": len(self.samples_s),
+            "outliers": self.outliers,
             "median_s": self.quantile(0.5),
             "q25_s": self.quantile(0.25),
             "q75_s": self.quantile(0.75),

@@ -1,0 +1,126 @@
+"""TensorBoard: the network's graph, images and curves in event files, and the server that shows them."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neuralpower.errors import DeviceError, InputError
+from neuralpower.suites.lab.images import SIDE, Split, normalised
+from neuralpower.suites.lab.training import Point
+
+EXPERIMENT = Path("logs/mnist_experiment_1")
+GRID = 8  # images a side
+TAGS = {"train": ("Loss/train", "Accuracy/train"), "test": ("Loss/test", "Accuracy/test")}
+
+
+def image_grid(split: Split, side: int = GRID) -> Tensor:
+    """The first side x side images in one, uint8 [side * 28, side * 28]; black where there are fewer."""
+    images = torch.zeros(side * side, SIDE, SIDE, dtype=torch.uint8)
+    some = split.images[: side * side]
+    images[: len(some)] = some
+    return images.reshape(side, side, SIDE, SIDE).transpose(1, 2).reshape(side * SIDE, side * SIDE)
+
+
+class Board:
+    """An open event file."""
+
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def begin(self, model: nn.Module, split: Split) -> None:
+        """The data-flow graph of the network in eval mode, and the image grid."""
+        self.writer.add_image("images", image_grid(split).unsqueeze(0), 0)
+        training, device = model.training, next(model.parameters()).device
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*torch.jit.trace", category=DeprecationWarning)
+            self.writer.add_graph(model.eval(), normalised(split.images[:1]).to(device))
+        model.train(training)
+
+    def add(self, point: Point) -> None:
+        """A point of the curves."""
+        loss, accuracy = TAGS[point.part]
+        self.writer.add_scalar(loss, point.loss, point.step)
+        self.writer.add_scalar(accuracy, point.accuracy, point.step)
+
+
+def installed() -> bool:
+    """Whether TensorBoard can be used."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401  # asked for only
+    except ImportError:
+        return False
+    return True
+
+
+@contextmanager
+def open_board(folder: Path, first_step: int = 0) -> Iterator[Board]:
+    """Event files of an experiment under a lab's folder, closed at the end, whatever happens.
+
+    What earlier event files hold from `first_step` on is no longer shown: it is learnt again.
+    """
+    from torch.utils.tensorboard import SummaryWriter
+
+    try:
+        writer = SummaryWriter(str(folder / EXPERIMENT), purge_step=first_step)
+    except OSError as error:
+        raise InputError(f"{folder / EXPERIMENT}: cannot be written ({error.strerror}); choose another --out") from None
+    try:
+        yield Board(writer)
+    finally:
+        writer.close()
+
+
+def check_port(port: int) -> None:
+    """Raise InputError for a port that is none, or that somebody listens on."""
+    if not 1 <= port <= 65535:
+        raise InputError(f"tensorboard-port {port}: must be from 1 to 65535; 6006 is usual")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was just given up is free
+        try:
+            probe.bind(("localhost", port))
+        except OSError as error:
+            raise InputError(
+                f"tensorboard-port {port}: cannot be used ({error.strerror}); choose another one"
+            ) from None
+
+
+def command(folder: Path, port: int) -> list[str]:
+    """What starts TensorBoard on a lab's folder."""
+    return [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder / EXPERIMENT.parent), "--port", str(port)]
+
+
+@contextmanager
+def server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """TensorBoard as a child of this process, ended with it; its address is http://localhost:PORT."""
+    check_port(port)
+    (folder / EXPERIMENT).mkdir(parents=True, exist_ok=True)
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command(folder, port), stdin=quiet, stdout=quiet, stderr=quiet)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def serve(process: subprocess.Popen[bytes]) -> None:
+    """Wait until Ctrl-C, or until the server ends by itself: a DeviceError then."""
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        return
+    raise DeviceError(f"tensorboard ended by itself with code {code}; start it by hand to see why")

@@ -1,0 +1,140 @@
+"""What batch sizes do to the most expensive operator, in numbers and in sentences made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from neuralpower.errors import InputError
+from neuralpower.report.tables import quantity
+from neuralpower.suites.lab.operators import OperatorTable
+
+HEADER = ("batch size", "calls", "time of a call", "of all calls", "share of self times", "images/s")
+ALIKE = 0.05  # what two times may differ by and still be called about the same
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The operator at one batch size; its total with what it calls."""
+
+    batch_size: int
+    calls: int
+    total_s: float
+    share: float  # of all self times
+    images_per_s: float | None  # of the whole network, without profiler
+
+    @property
+    def average_s(self) -> float:
+        """Of one call."""
+        return self.total_s / self.calls
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One operator at rising batch sizes."""
+
+    operator: str
+    device: str
+    entries: tuple[Entry, ...]
+    chosen: bool = False  # by name, not because it takes the most time
+
+    def rows(self) -> list[list[str]]:
+        """Cells under `HEADER`."""
+        return [
+            [
+                str(e.batch_size),
+                f"{e.calls:,}",
+                quantity(e.average_s, "s"),
+                quantity(e.total_s, "s"),
+                f"{e.share:.1%}",
+                "-" if e.images_per_s is None else f"{e.images_per_s:,.0f}",
+            ]
+            for e in self.entries
+        ]
+
+    def sentences(self) -> tuple[str, ...]:
+        """What the numbers say; nothing that they do not."""
+        first, *others = self.entries
+        texts = [
+            f"{self.operator}{'' if self.chosen else ', the most expensive operator,'} at batch {first.batch_size} on "
+            f"{self.device}: {first.calls:,} calls of "
+            f"{quantity(first.average_s, 's')}, {quantity(first.total_s, 's')} in all."
+        ]
+        if others:
+            texts += [self._growth(), self._totals()]
+        return tuple(texts)
+
+    def _growth(self) -> str:
+        """How the time of a call grows with its work."""
+        steps = [
+            f"x{_ratio(b.average_s, a.average_s):.1f} for {_factor(b.batch_size / a.batch_size)} times"
+            + (" the work" if not i else "")
+            for i, (a, b) in enumerate(pairwise(self.entries))
+        ]
+        times = " -> ".join(quantity(e.average_s, "s") for e in self.entries)
+        return f"A call takes {', then '.join(steps)} ({times})."
+
+    def _totals(self) -> str:
+        """How the time of all calls changes, and what that means."""
+        totals = " -> ".join(quantity(e.total_s, "s") for e in self.entries)
+        changes = [_change(a.total_s, b.total_s) for a, b in pairwise(self.entries)]
+        meaning = {
+            frozenset({"falls"}): "larger batches spread the fixed cost of a call over more images",
+            frozenset({"rises"}): "here larger batches do not pay",
+            frozenset({"stays about the same"}): "the fixed cost of a call does not matter here",
+        }.get(frozenset(changes), "up to a point larger batches spread the fixed cost of a call over more images")
+        if len(set(changes)) == 1:
+            told = changes[0]
+        else:
+            told = ", then ".join(
+                f"{c} to batch {e.batch_size}" for c, e in zip(changes, self.entries[1:], strict=True)
+            )
+        if "falls" not in changes and len(set(changes)) > 1:
+            meaning = "here larger batches do not pay"
+        return f"The time of all calls {told} ({totals}): {meaning}."
+
+
+def compare(tables: Sequence[OperatorTable], operator: str | None = None) -> Comparison:
+    """The operator (that with the largest total at the smallest batch, if none is named) at rising batch sizes.
+
+    Times are the GPU's where the tables have them, the CPU's otherwise.
+
+    Raises:
+        InputError: no table, two of one batch size or of several devices, or one without the operator.
+    """
+    ordered = sorted(tables, key=lambda table: table.batch_size)
+    if not ordered:
+        raise InputError("no table of operators: at least one is needed; profile first")
+    for a, b in pairwise(ordered):
+        if a.batch_size == b.batch_size:
+            raise InputError(f"batch size {a.batch_size}: two tables; one of each batch size is compared")
+    devices = sorted({table.device for table in ordered})
+    if len(devices) > 1:
+        raise InputError(f"tables of {' and '.join(devices)}: batch sizes are compared on one device")
+    on_gpu = any(o.device_s is not None for table in ordered for o in table.operators)
+    name = operator or ordered[0].top(1, "device_s" if on_gpu else "cpu_s")[0].name
+    entries = []
+    for table in ordered:
+        found = table.named(name)
+        if found is None:
+            raise InputError(f"{name}: not in the table of batch size {table.batch_size}; choose another operator")
+        speed = table.images / table.wall_s if table.images and table.wall_s else None
+        total_s = (found.device_s or 0.0) if on_gpu else found.cpu_s
+        whole_s = sum(o.self_device_s or 0.0 for o in table.operators) if on_gpu else table.self_total_s
+        entries.append(Entry(table.batch_size, found.calls, total_s, total_s / whole_s if whole_s else 0.0, speed))
+    return Comparison(name, ordered[0].device, tuple(entries), chosen=operator is not None)
+
+
+def _change(before: float, after: float) -> str:
+    if abs(_ratio(after, before) - 1) < ALIKE:
+        return "stays about the same"
+    return "falls" if after < before else "rises"
+
+
+def _ratio(after: float, before: float) -> float:
+    return after / before if before else float("inf") if after else 1.0
+
+
+def _factor(number: float) -> str:
+    return f"{number:.0f}" if number == round(number) else f"{number:.1f}"

@@ -1,0 +1,139 @@
+"""Handwritten digits: MNIST's own files where there are any, otherwise scikit-learn's digits. Nothing is downloaded.
+
+Format of the files: http://yann.lecun.com/exdb/mnist (big-endian: two zero bytes, type, axes, sizes, values).
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuralpower.errors import InputError
+
+SIDE = 28
+MEAN, DEVIATION = 0.1307, 0.3081  # of MNIST's training pixels, on a scale from 0 to 1
+CLASSES = 10
+UNSIGNED_BYTE = 0x08
+SUBFOLDERS = ("", "raw", "MNIST/raw", "mnist")
+DIGITS_TEST = 360  # of scikit-learn's 1,797 images
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images uint8 [count, 28, 28] and their labels int64 [count]."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Digits:
+    """A set to learn from, one to test on, and where they come from."""
+
+    name: str
+    train: Split
+    test: Split
+
+
+def normalised(images: Tensor) -> Tensor:
+    """Images uint8 [count, 28, 28] as a network takes them: float32 [count, 1, 28, 28], MNIST's mean 0 and deviation 1."""
+    return ((images.float() / 255 - MEAN) / DEVIATION).unsqueeze(1)
+
+
+def load_digits(folder: Path | None = None) -> Digits:
+    """MNIST of a folder, scikit-learn's digits without one.
+
+    Raises:
+        InputError: the folder has not all four files, or one of them is damaged.
+    """
+    return bundled_digits() if folder is None else read_mnist(folder)
+
+
+def bundled_digits() -> Digits:
+    """The 1,797 digits that scikit-learn brings (8 x 8 pixels of 0 to 16), enlarged to 28 x 28, always split alike."""
+    from sklearn.datasets import load_digits as load
+
+    found = load()
+    small = torch.from_numpy(found.images).float().unsqueeze(1) * (255 / 16)
+    large = torch.nn.functional.interpolate(small, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+    images = large.round().clamp(0, 255).to(torch.uint8).squeeze(1)
+    labels = torch.from_numpy(found.target).long()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    test, train = order[:DIGITS_TEST], order[DIGITS_TEST:]
+    return Digits(
+        "scikit-learn's digits, 8x8 enlarged to 28x28 (not MNIST)",
+        Split(images[train], labels[train]),
+        Split(images[test], labels[test]),
+    )
+
+
+def read_mnist(folder: Path) -> Digits:
+    """The four idx files of MNIST, packed (.gz) or not; raises InputError."""
+    return Digits(f"MNIST in {folder}", _split(folder, "train"), _split(folder, "t10k"))
+
+
+def _split(folder: Path, part: str) -> Split:
+    image_file, label_file = _find(folder, f"{part}-images", 3), _find(folder, f"{part}-labels", 1)
+    images, labels = read_idx(image_file, axes=3), read_idx(label_file, axes=1)
+    if len(images) != len(labels):
+        raise InputError(
+            f"{image_file}: {len(images)} images, but {len(labels)} labels in {label_file.name}; get both anew"
+        )
+    if images.shape[1:] != (SIDE, SIDE) or not len(images):
+        raise InputError(
+            f"{image_file}: {tuple(images.shape)}; MNIST has [count, {SIDE}, {SIDE}] with one image or more"
+        )
+    if labels.max() >= CLASSES:
+        raise InputError(f"{label_file}: label {labels.max()}; digits have labels from 0 to {CLASSES - 1}")
+    return Split(torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(np.int64)))
+
+
+def _find(folder: Path, stem: str, axes: int) -> Path:
+    """The idx file of that stem in a folder or below it, in any of the spellings that are about."""
+    names = [f"{stem}{dash}idx{axes}-ubyte{end}" for dash in "-." for end in ("", ".gz")]
+    try:
+        if not folder.is_dir():
+            raise InputError(f"{folder}: no such folder; give one with {names[0]}, or leave --data-dir out")
+        next(folder.iterdir(), None)  # may it be read?
+        for below in SUBFOLDERS:
+            for name in names:
+                if (folder / below / name).is_file():
+                    return folder / below / name
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be read ({error.strerror}); leave --data-dir out for bundled digits"
+        ) from None
+    raise InputError(f"{folder}: has no {names[0]} (nor .gz); give MNIST's folder, or leave --data-dir out")
+
+
+def read_idx(path: Path, axes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Unsigned bytes of an idx file with that many axes.
+
+    Raises:
+        InputError: it cannot be read, is of another format, or does not hold as many bytes as it says.
+    """
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{path}: cannot be read ({reason}); get the file anew") from None
+    head = 4 + 4 * axes
+    if len(data) < head or data[:4] != bytes([0, 0, UNSIGNED_BYTE, axes]):
+        raise InputError(
+            f"{path}: begins with {data[:4].hex()!r}; an idx file of bytes with {axes} axes with '000008{axes:02}'"
+        )
+    shape = tuple(int(size) for size in np.frombuffer(data, dtype=">u4", count=axes, offset=4))
+    wanted = int(np.prod(shape, dtype=np.int64))
+    if len(data) - head != wanted:
+        raise InputError(f"{path}: {len(data) - head} bytes of values, its head says {wanted}; get the file anew")
+    return np.frombuffer(data, dtype=np.uint8, offset=head).reshape(shape)

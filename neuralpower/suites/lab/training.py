@@ -1,0 +1,186 @@
+"""Training: Adadelta on the negative log-likelihood, its curves, and a checkpoint after every epoch.
+
+An epoch's order and dropout follow from the seed and the epoch alone, so a run that was interrupted and continued learns
+what one without interruption learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neuralpower.errors import InputError
+from neuralpower.suites.lab.images import Digits, Split, normalised
+from neuralpower.zoo.mnist import MnistCnn
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the curves."""
+
+    batch_size: int = 64
+    test_batch_size: int = 1000
+    epochs: int = 14
+    lr: float = 1.0
+    gamma: float = 0.7  # the learning rate's factor after each epoch
+    seed: int = 1
+    log_interval: int = 10  # batches
+
+    def __post_init__(self) -> None:
+        """Raise InputError for what cannot be."""
+        for name in ("batch_size", "test_batch_size", "epochs", "log_interval"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name.replace('_', '-')} {getattr(self, name)}: must be 1 or more")
+        for name in ("lr", "gamma"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed {self.seed}: must be from 0 to {2**31 - 1}")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of the curves: means over all images since the last one."""
+
+    part: str  # train, test
+    epoch: int  # from 1
+    step: int  # (epoch - 1) x batches of an epoch + index of the batch
+    images: int
+    loss: float  # negative log-likelihood per image
+    accuracy: float  # share of the images
+
+
+class Training:
+    """A network that learns.
+
+    Args:
+        digits: what from.
+        settings: how.
+        device: where.
+        checkpoint: file to continue from and to keep; None keeps nothing.
+    """
+
+    def __init__(
+        self, digits: Digits, settings: Settings, device: torch.device, checkpoint: Path | None = None
+    ) -> None:
+        self.digits, self.settings, self.device, self.checkpoint = digits, settings, device, checkpoint
+        torch.manual_seed(settings.seed)
+        self.model = MnistCnn().to(device)
+        self.optimizer = torch.optim.Adadelta(self.model.parameters(), lr=settings.lr)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=settings.gamma)
+        self.done = 0  # epochs
+        if checkpoint is not None and checkpoint.exists():
+            self._restore(checkpoint)
+
+    @property
+    def batches(self) -> int:
+        """Of an epoch."""
+        return -(-len(self.digits.train) // self.settings.batch_size)
+
+    def run(self) -> Iterator[Point]:
+        """Learn the epochs that are left; a point at each log interval, and one of the test images after each epoch."""
+        while self.done < self.settings.epochs:
+            epoch = self.done + 1
+            yield from self._epoch(epoch)
+            self.scheduler.step()
+            yield self.tested(epoch)
+            self.done = epoch
+            if self.checkpoint is not None:
+                self._keep(self.checkpoint)
+
+    def _epoch(self, epoch: int) -> Iterator[Point]:
+        torch.manual_seed(self.settings.seed * 100_003 + epoch)  # dropout's
+        self.model.train()
+        seen, loss_sum, right = 0, 0.0, 0
+        for index, (images, labels) in enumerate(self._batches(self.digits.train, self.settings.batch_size, epoch)):
+            self.optimizer.zero_grad()
+            output = self.model(images)
+            loss = F.nll_loss(output, labels)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+            self.optimizer.step()
+            seen += len(labels)
+            loss_sum += float(loss.detach()) * len(labels)  # the loss is a mean over the batch already
+            right += int((output.argmax(1) == labels).sum())
+            if (index + 1) % self.settings.log_interval == 0 or index + 1 == self.batches:
+                step = (epoch - 1) * self.batches + index
+                yield Point("train", epoch, step, seen, loss_sum / seen, right / seen)
+                seen, loss_sum, right = 0, 0.0, 0
+
+    @torch.inference_mode()
+    def tested(self, epoch: int) -> Point:
+        """Loss and accuracy on the test images, without dropout."""
+        self.model.eval()
+        loss_sum, right = 0.0, 0
+        for images, labels in self._batches(self.digits.test, self.settings.test_batch_size, None):
+            output = self.model(images)
+            loss_sum += float(F.nll_loss(output, labels, reduction="sum"))
+            right += int((output.argmax(1) == labels).sum())
+        count = len(self.digits.test)
+        return Point("test", epoch, epoch * self.batches - 1, count, loss_sum / count, right / count)
+
+    def _batches(self, split: Split, size: int, epoch: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches on the device; shuffled where there is an epoch."""
+        order = torch.arange(len(split))
+        if epoch is not None:
+            order = torch.randperm(
+                len(split), generator=torch.Generator().manual_seed(self.settings.seed + 7919 * epoch)
+            )
+        for chosen in torch.split(order, size):
+            yield normalised(split.images[chosen]).to(self.device), split.labels[chosen].to(self.device)
+
+    def _keep(self, path: Path) -> None:
+        state = {
+            "epochs": self.done,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+        }
+        written(path, lambda aside: torch.save(state, aside))
+
+    def _restore(self, path: Path) -> None:
+        state = read_state(path, self.device)
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.scheduler.load_state_dict(state["scheduler"])
+            self.done = int(state["epochs"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"{path}: not a checkpoint of this network ({_first_line(error)}); remove it") from None
+
+
+def read_state(path: Path, device: torch.device) -> dict[str, Any]:
+    """What a checkpoint holds; raises InputError for a damaged one. Nothing in the file is executed."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # whatever torch makes of a damaged file
+        raise InputError(f"{path}: not a checkpoint ({_first_line(error)}); remove it to start anew") from None
+    if not isinstance(state, dict):
+        raise InputError(
+            f"{path}: holds a {type(state).__name__}, a checkpoint is a dictionary; remove it to start anew"
+        )
+    return state
+
+
+def save_model(model: nn.Module, path: Path) -> None:
+    """The weights alone, as `torch.load` and `load_state_dict` take them; raises InputError."""
+    written(path, lambda aside: torch.save(model.state_dict(), aside))
+
+
+def written(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file aside, then rename it, so that an interruption leaves the old one; raises InputError."""
+    aside = path.with_name(path.name + ".new")
+    try:
+        write(aside)
+        aside.replace(path)
+    except (OSError, RuntimeError) as error:  # torch's writer tells of a folder that is not there by the latter
+        raise InputError(f"{path}: cannot be written ({_first_line(error)}); choose another folder") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
