@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from neuralpower.collect.lock import DeviceLock
 from neuralpower.collect.process import Ended, Worker
 from neuralpower.collect.schedule import POWER, Batch, Task
 from neuralpower.errors import DeviceError, LostDeviceError
@@ -33,6 +34,9 @@ class Executor(Protocol):
     def lanes(self) -> int:
         """Batches that are measured at the same time."""
 
+    def hold(self) -> None:
+        """Have the devices to oneself until `close`; raises InputError where another collection measures on one."""
+
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """One process's answer to a request that measures nothing; raises DeviceError where there is none."""
 
@@ -40,7 +44,7 @@ class Executor(Protocol):
         """Batches as they are done, their results, and the seconds that each took; raises LostDeviceError."""
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, and give the devices back."""
 
 
 class Local:
@@ -48,8 +52,13 @@ class Local:
 
     lanes = 1
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+    def __init__(self, worker: Worker, lock: DeviceLock | None = None) -> None:
+        self.worker, self.lock = worker, lock
+
+    def hold(self) -> None:
+        """As in the protocol; nobody is kept out where no lock was given."""
+        if self.lock is not None:
+            self.lock.acquire()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """As in the protocol."""
@@ -70,7 +79,11 @@ class Local:
 
     def close(self) -> None:
         """As in the protocol."""
-        self.worker.stop()
+        try:
+            self.worker.stop()
+        finally:
+            if self.lock is not None:
+                self.lock.release()
 
     def measure(self, batch: Batch) -> Results:
         """A result with a `status`, or the columns of power, per task; raises LostDeviceError."""

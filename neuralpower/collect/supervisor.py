@@ -33,12 +33,14 @@ def collect(
 
     Raises:
         DatasetError: the folder cannot be written, is being written by another, or is another device's dataset.
+        InputError: another collection measures on the device.
         DeviceError: no process measures; the device, the disk, or the meter that was asked for is lost.
     """
-    started = clock()
     folder = request.folder
     with Journal(folder) as journal:
         with contextlib.closing(executor):
+            executor.hold()
+            started = clock()  # the time that others have the device is not the collection's
             opened = executor.ask({"do": "open"})
             records = journal.records()
             meta = description(folder, opened, records)
