@@ -91,8 +91,8 @@ def test_a_lost_device_is_asked_for_after_a_failure_only() -> None:
 
     item = {"kind": "softmax", "config_id": "a", "row": {"rows": 4, "width": 8}}
     request = {"do": "runtime", "items": [item], "rounds": 9}
-    assert Answers(Failing)(request)["lost"] is True
-    assert Answers(SimulatedBench)(request)["lost"] is False
+    assert Answers(lambda first: Failing())(request)["lost"] is True
+    assert Answers(lambda first: SimulatedBench())(request)["lost"] is False
 
 
 def test_a_collection_on_the_simulated_device_gives_its_runtime_and_power_back(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from neuralpower.collect.fleet import RESOURCE, Fleet
 from neuralpower.collect.lock import DeviceLock
 from neuralpower.collect.request import Progress
 from neuralpower.collect.supervisor import collect
+from neuralpower.dataset import read_dataset
 from neuralpower.errors import InputError
-from tests.fake_worker import Fake, asked, names, statuses
+from tests.fake_worker import TESTED, Fake, asked, names, statuses
 from tests.program import run
 
 ray = pytest.importorskip(
@@ -104,6 +105,11 @@ def test_what_a_lost_node_was_measuring_is_measured_elsewhere(nodes: Nodes, tmp_
     assert len(table_names) - 120 <= 2
     assert len(worker.log("start ")) == 2  # a process per device
     assert len(worker.log("tested")) == 2  # its meter, too
+    # a lane's device, process and meter, for each
+    (session,) = read_dataset(out).meta["sessions"]
+    assert [lane["self_test"] for lane in session["lanes"]] == [session["self_test"]] * 2 == [TESTED] * 2
+    assert [lane["hardware"]["name"] for lane in session["lanes"]] == ["Fake CPU"] * 2
+    assert [lane["power_reason"] for lane in session["lanes"]] == ["no meter was read"] * 2
     again = [name for name in names(120) if table_names.count(name) > 1]
     assert len(again) <= 2
     assert not ray.is_initialized()

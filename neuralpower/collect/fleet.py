@@ -61,6 +61,7 @@ class Fleet:
     ) -> None:
         self.address, self.command, self.accelerator, self.wait = address, command, accelerator, wait
         self._lanes: list[Any] = []
+        self._abouts: list[dict[str, Any]] = []  # what each answered when it was opened
         self._connected = False
 
     @property
@@ -82,15 +83,16 @@ class Fleet:
         """
         if request["do"] != "self_test":
             return dict(self._got(self._lanes[0].ask.remote(request)))
-        answers = []
-        for lane, reference in [(lane, lane.ask.remote(request)) for lane in self._lanes]:
+        tested = []
+        asked = [(lane, about, lane.ask.remote(request)) for lane, about in zip(self._lanes, self._abouts, strict=True)]
+        for lane, about, reference in asked:
             try:
-                answers.append(dict(self._got(reference)))
+                tested.append({**about, **self._got(reference)})
             except LostDeviceError:
                 self._lanes.remove(lane)
                 if not self._lanes:
                     raise
-        return answers[0]
+        return {"self_test": tested[0]["self_test"], "lanes": tested}
 
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
         """Batches as they are done, one at a time per device; raises LostDeviceError when no device is left."""
@@ -152,12 +154,12 @@ class Fleet:
 
     def _compare(self) -> None:
         """Open all devices; raises InputError unless they are of one model, with the same software."""
-        abouts = [self._got(lane.ask.remote({"do": "open"})) for lane in self._lanes]
+        self._abouts = [self._got(lane.ask.remote({"do": "open"})) for lane in self._lanes]
         found = {
             (device_key(about["hardware"]), software_key(about["hardware"], about["versions"])): about["hardware"][
                 "name"
             ]
-            for about in abouts
+            for about in self._abouts
         }
         if len(found) > 1:
             raise InputError(

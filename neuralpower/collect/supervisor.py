@@ -54,8 +54,9 @@ def collect(
                 request, journal, executor, opened, plan, unfinished(records), before, show, clock, started
             )
             with _noted(journal):
-                tested = executor.ask({"do": "self_test"})["self_test"]
-                collection.begin(tested)
+                answer = executor.ask({"do": "self_test"})
+                tested = answer["self_test"]
+                collection.begin(answer)
                 collection.run()
             if tested.get("idle_w") is not None:
                 meta["hardware"] = {**meta["hardware"], "idle_w": tested["idle_w"]}
