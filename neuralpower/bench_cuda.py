@@ -23,6 +23,7 @@ from neuralpower.errors import DeviceError, LostDeviceError, Unmodelled
 from neuralpower.layers.base import Call
 from neuralpower.measure_cuda import WARMUP_S, Block, CudaTimer
 from neuralpower.meters import NullMeter, PowerMeter, open_meter
+from neuralpower.meters.base import no_power
 from neuralpower.selftest import SelfTest, deep_idle_w, run_self_test
 
 QUEUED = 3  # replays ahead of the device, at least
@@ -233,8 +234,3 @@ def product(device: torch.device) -> Call:
     """One of large square matrices, which keeps the device busy."""
     operands = [torch.randn(LOAD_SIZE, LOAD_SIZE, device=device, dtype=torch.bfloat16) for _ in range(2)]
     return Call(torch.mm, tuple(operands))
-
-
-def no_power(reason: str | None) -> dict[str, Any]:
-    """Power columns where nothing was measured."""
-    return {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": reason}

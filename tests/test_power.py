@@ -153,3 +153,19 @@ def test_the_power_of_a_kind_travels_in_the_file(sparse: Predictor, tmp_path: Pa
 def test_a_kind_whose_every_key_has_its_power_needs_no_other(predictor: Predictor) -> None:
     assert predictor.power is not None
     assert set(predictor.power) == set(predictor.regressors)
+
+
+def test_energy_is_null_where_power_is_known_for_less_than_nine_tenths_of_the_time(sparse: Predictor) -> None:
+    assert sparse.power is not None
+    products = dataclasses.replace(sparse, power={whole_kind("linear"): sparse.power[whole_kind("linear")]})
+    network = nn.Sequential(nn.Linear(512, 512), nn.Softmax(-1), nn.Linear(512, 64), nn.Softmax(-1)).to("meta")
+    traced = trace(network, (torch.empty(256, 512, device="meta"),), {})
+    some, every = (compose(traced, one, model="net", batch_size=256) for one in (products, sparse))
+    known = sum(row.share for row in some.rows if row.kind == "linear")
+    assert 0.1 < known < 0.9
+    assert (some.power_w, some.energy_j) == (None, None)
+    assert some.power_reason == f"power is learnt for {known:.0%} of the time; 90% are needed"
+    assert [row.power_w is not None for row in some.rows] == [row.kind == "linear" for row in some.rows]
+    assert every.energy_j is not None
+    assert every.energy_j.low < every.energy_j.value < every.energy_j.high
+    assert all(row.energy_j is not None for row in every.rows)

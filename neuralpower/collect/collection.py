@@ -33,6 +33,7 @@ from neuralpower.collect.schedule import (
 from neuralpower.dataset import kept_rows
 from neuralpower.devices.machine import read_machine
 from neuralpower.journal import Journal
+from neuralpower.meters.base import no_power
 
 ATTEMPTS = 3  # of a noisy configuration
 ENDED = "the collection ended twice while this was measured alone"
@@ -43,7 +44,6 @@ OF_THE_CALL = (  # reasons for which a call's power is not tried again; all othe
     *("oom", "crashed", "timeout", "error", "unsupported"),
 )
 METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which a meter is not asked again
-NO_POWER: Mapping[str, Any] = {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": None}
 
 
 Taken = tuple[Task, dict[str, Any], float]  # what was measured, its columns, and how long that took (s)
@@ -249,8 +249,7 @@ class Collection:
                 "config_id": task.item["config_id"],
                 **self.stamp,
                 "replicate": task.replicate,
-                **NO_POWER,
-                "power_reason": reason,
+                **no_power(reason),
                 "wall_s": seconds,
                 **result,
             }
@@ -276,7 +275,7 @@ class Collection:
         columns["flags"] = list(dict.fromkeys(flags)) or None
         known = {name: value for name, value in row.items() if value is not None}
         how = {"power_session_id": self.session, "power_wall_s": seconds}
-        row = {**self.stamp, **known, **NO_POWER, **columns, **how}
+        row = {**self.stamp, **known, **no_power(), **columns, **how}
         self.journal.append({"type": "result", "kind": task.item["kind"], "row": row})
         self.progress.powered += row["power_w"] is not None
         if columns.get("power_reason") in METER_LOST and not self.meter_lost:

@@ -7,24 +7,19 @@ is the culprit. What ran out of memory, or left the device unusable, is tried on
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from neuralpower.collect.lock import DeviceLock
 from neuralpower.collect.process import Ended, Worker
 from neuralpower.collect.schedule import POWER, Batch, Task
 from neuralpower.errors import DeviceError, LostDeviceError
+from neuralpower.meters.base import no_power
 
 Results = list[dict[str, Any]]  # in the order of the batch's tasks
 ROUNDS = 9
 SUSPECT = ("oom", "poisoned")  # after which a process is not trusted
 TRIED_TWICE = (*SUSPECT, "crashed")
-METER_LOST: Mapping[str, Any] = {
-    "power_w": None,
-    "energy_j": None,
-    "power_source": "none",
-    "power_reason": "meter_lost",
-}
 
 
 class Executor(Protocol):
@@ -112,7 +107,7 @@ class Local:
         if any(result.get("status") in SUSPECT for result in results):
             self.worker.stop()
         if self.worker.meter_lost and batch.tier == POWER:  # whatever the bench calls it
-            return [{**result, **METER_LOST} for result in results]
+            return [{**result, **no_power("meter_lost")} for result in results]
         return results
 
     def _probe(self) -> None:
