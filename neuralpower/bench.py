@@ -118,17 +118,20 @@ class CpuBench:
         return False
 
 
-def open_bench(device: str, power: str, threads: int) -> Bench:
-    """The bench of "cpu" or "cuda:0" and of the meter that `power` names.
+def open_bench(device: str, power: str, threads: int, deep_idle: bool = False) -> Bench:
+    """The bench of "cpu" or "cuda:0" and of the meter that `power` names; the process is set up to measure.
+
+    `deep_idle`: what a device that has a context draws without it is measured first, which takes some seconds.
 
     Raises:
         InputError: a device or meter that is not known.
         DeviceError: one that is not there, or does not work.
     """
     if device == "cpu":
+        prepare_process(threads)
         return CpuBench(threads, open_meter(power, device))
     if device.startswith("cuda"):
-        return open_cuda_bench(torch.device(device), power)
+        return open_cuda_bench(torch.device(device), power, deep_idle)
     raise unknown("device", device, ["cpu", "cuda:0"])
 
 

@@ -23,7 +23,8 @@ from neuralpower.errors import DeviceError, LostDeviceError, Unmodelled
 from neuralpower.layers.base import Call
 from neuralpower.measure_cuda import WARMUP_S, Block, CudaTimer
 from neuralpower.meters import NullMeter, PowerMeter, open_meter
-from neuralpower.selftest import SelfTest, run_self_test
+from neuralpower.meters.base import no_power
+from neuralpower.selftest import SelfTest, deep_idle_w, run_self_test
 
 QUEUED = 3  # replays ahead of the device, at least
 QUEUED_S = 0.005  # and so much work: a loop that finds nothing to do sleeps for a millisecond
@@ -73,6 +74,7 @@ class CudaBench:
     timer: CudaTimer
     meter: PowerMeter = NullMeter("no_meter")  # open
     tested: SelfTest = field(default_factory=SelfTest)  # of the meter, once `self_test` was called
+    idle_deep_w: float | None = None  # before this process made its context; None where it was not looked at
     sentinel: Call | None = None  # timed every SENTINEL_CALLS calls: whether the device is as fast as before
     sentinels_s: list[float] = field(default_factory=list)
     timed: int = 0  # calls so far
@@ -99,10 +101,7 @@ class CudaBench:
         return {**no_power(columns["status"]), **columns} if "status" in columns else columns
 
     def self_test(self) -> dict[str, Any]:
-        """What the meter can do, idle and under a product of large matrices; empty where there is none. Some 25 s.
-
-        `idle_deep_w` stays None: this process has made its context, and what draws power without one is not seen any more.
-        """
+        """What the meter can do, idle and under a product of large matrices; empty where there is none. Some 25 s."""
         if self.power_reason is not None:
             return {}
         queues: list[Queue] = []
@@ -117,8 +116,9 @@ class CudaBench:
                 wake,
                 self._clock(),
                 drain=lambda: queues[0].drain() if queues else 0,
+                asleep=False,  # this process has made its context
             )
-        self.tested = replace(tested, idle_deep_w=None)
+        self.tested = replace(tested, idle_deep_w=self.idle_deep_w)
         return self.tested.to_json()
 
     def resume(self, tested: Mapping[str, Any]) -> None:
@@ -212,25 +212,25 @@ class CudaBench:
         return Clock(self.timer.clock_ns, self.timer.sleep)
 
 
-def open_cuda_bench(device: torch.device, power: str = "auto") -> CudaBench:
+def open_cuda_bench(device: torch.device, power: str = "auto", deep_idle: bool = False) -> CudaBench:
     """The bench of a CUDA device; the meter that `power` names is opened first: it asks who else computes on the device.
+
+    `deep_idle`: the device is then watched for some seconds, as long as torch has not begun to use CUDA in this process.
 
     Raises:
         DeviceError: there is no such device, or the meter that was asked for by name does not work.
         InputError: there is no meter of that name.
     """
     meter = open_meter(power, f"cuda:{device.index or 0}")
+    begun = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    idle_deep_w = deep_idle_w(meter) if deep_idle and not begun else None
     cuda = open_cuda(device)
     condition = open_condition(cuda.properties().uuid)
-    return CudaBench(cuda.device, CudaTimer(cuda, condition or Condition), meter, sentinel=product(cuda.device))
+    timer = CudaTimer(cuda, condition or Condition)
+    return CudaBench(cuda.device, timer, meter, idle_deep_w=idle_deep_w, sentinel=product(cuda.device))
 
 
 def product(device: torch.device) -> Call:
     """One of large square matrices, which keeps the device busy."""
     operands = [torch.randn(LOAD_SIZE, LOAD_SIZE, device=device, dtype=torch.bfloat16) for _ in range(2)]
     return Call(torch.mm, tuple(operands))
-
-
-def no_power(reason: str | None) -> dict[str, Any]:
-    """Power columns where nothing was measured."""
-    return {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": reason}

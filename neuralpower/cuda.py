@@ -23,6 +23,7 @@ Step = Callable[[], Any]
 
 THERMAL = 0x8 | 0x20 | 0x40 | 0x80  # nvml.h: hardware slow-down, thermal by software, by hardware, power brake
 POWER_CAP = 0x4  # nvml.h: nvmlClocksEventReasonSwPowerCap
+LIMITS = ("EnforcedPowerLimit", "PowerManagementDefaultLimit")  # as set, and as shipped
 GONE = (15, 16)  # nvml.h: NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 
 
@@ -269,14 +270,17 @@ class NvmlCondition:
             except (n.NVMLError, AttributeError):  # another device, driver or module does not know it
                 return None
 
-        limit_mw = ask("nvmlDeviceGetEnforcedPowerLimit", handle)
+        limits_mw = [ask(f"nvmlDeviceGet{name}", handle) for name in LIMITS]
+        limit_w, limit_default_w = (limit / 1e3 if limit else None for limit in limits_mw)
         found = {
             "driver": _text(ask("nvmlSystemGetDriverVersion")),
-            "limit_w": limit_mw / 1e3 if limit_mw else None,
+            "limit_w": limit_w,
+            "limit_default_w": limit_default_w,
+            "persistence": _flag(ask("nvmlDeviceGetPersistenceMode", handle)),
             "uuid_hash": hashlib.sha256(self.uuid.encode()).hexdigest()[:12],  # which card, and not its number
             "vbios": _text(ask("nvmlDeviceGetVbiosVersion", handle)),
-            "ecc": _first(ask("nvmlDeviceGetEccMode", handle)),
-            "mig": _first(ask("nvmlDeviceGetMigMode", handle)),
+            "ecc": _flag(_first(ask("nvmlDeviceGetEccMode", handle))),
+            "mig": _flag(_first(ask("nvmlDeviceGetMigMode", handle))),
             "sm_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", handle, n.NVML_CLOCK_SM),
             "mem_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", handle, n.NVML_CLOCK_MEM),
         }
@@ -299,9 +303,13 @@ def _text(value: Any) -> str | None:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _first(modes: Any) -> bool | None:
+def _first(modes: Any) -> Any:
     """The current of (current, pending)."""
-    return bool(modes[0]) if modes is not None else None
+    return modes[0] if modes is not None else None
+
+
+def _flag(value: Any) -> bool | None:
+    return None if value is None else bool(value)
 
 
 def open_condition(uuid: str) -> NvmlCondition | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import FLOATING
-from neuralpower.predictor import INTEGER, Key, Predictor, Roofline
+from neuralpower.predictor import INTEGER, Key, Predictor, Roofline, whole_kind
 from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, fit, join
 from neuralpower.totals import FEWEST_NETWORKS, Correction, Total, correct, learn_totals, read_totals
 
@@ -76,6 +76,7 @@ def train(
         rows.add(dataset)
     problems = {name: join([part.problem for part in parts]) for name, parts in rows.parts.items()}
     few = {name for name, problem in problems.items() if len(np.unique(problem.config)) < FEWEST_ROWS}
+    few |= {(POWER, whole_kind(key[0])) for key in _all_with_power(problems.keys() - few)}
     skipped = {name[1]: len(problems[name]) for name in few if name[0] == RUNTIME}
     order = sorted(problems.keys() - few, key=lambda name: (-len(problems[name]), name))
     first, rejected = datasets[0], rows.rejected
@@ -97,7 +98,8 @@ def train(
             shortest = float(np.quantile(problems[target, key].target, SHORTEST_SHARE))
             fitted[target][key] = dataclasses.replace(result.regressor, launch_s=shortest)
         lines = np.concatenate([part.line for part in rows.parts[target, key]])[result.contradicting]
-        rejected += [Rejected(key[0], int(line), f"{target} contradicts its neighbours") for line in lines]
+        found = [Rejected(key[0], int(line), f"{target} contradicts its neighbours") for line in lines]
+        rejected += [one for one in found if one not in rejected]  # a row may serve its key and its kind
         if target == RUNTIME:
             show(key, result.regressor)
     if alone:
@@ -175,7 +177,15 @@ class _Read:
                 metered = part.at(_metered(part))
                 if len(metered) and not portable:
                     problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
-                    self.parts.setdefault((POWER, key), []).append(_Part(problem, metered.line))
+                    for name in (key, whole_kind(kind)):
+                        self.parts.setdefault((POWER, name), []).append(_Part(problem, metered.line))
+
+
+def _all_with_power(names: Collection[tuple[str, Key]]) -> list[Key]:
+    """One key of each kind whose keys with a runtime have each a power of their own: the kind as a whole needs none."""
+    timed = [key for target, key in names if target == RUNTIME]
+    without = {key[0] for key in timed if (POWER, key) not in names}
+    return list({key[0]: key for key in timed if key[0] not in without}.values())
 
 
 def _metered(rows: Rows) -> np.ndarray:
@@ -243,13 +253,16 @@ def _work(rows: Rows) -> dict[str, np.ndarray]:
 
 
 def _work_of_totals(totals: Sequence[Total]) -> dict[str, np.ndarray]:
-    """The same of whole networks."""
-    parts = []
+    """The same of whole networks, each under the dtype of most of its FLOP (of its bytes, where they are equal)."""
+    parts: dict[str, list[tuple[float, float, float]]] = {}
     for total in totals:
-        flops = sum(n * layer.flops() for layer, n in zip(total.layers, total.counts, strict=True))
-        size = sum(n * sum(layer.bytes()) for layer, n in zip(total.layers, total.counts, strict=True))
-        parts.append((flops, size, total.runtime_s))
-    return {totals[0].layers[0].dtype: np.array(parts, dtype=float).T}
+        each: dict[str, tuple[float, float]] = {}
+        for layer, n in zip(total.layers, total.counts, strict=True):
+            flops, size = each.get(layer.dtype, (0.0, 0.0))
+            each[layer.dtype] = flops + n * layer.flops(), size + n * sum(layer.bytes())
+        flops, size = (sum(column) for column in zip(*each.values(), strict=True))
+        parts.setdefault(max(each, key=lambda dtype: each[dtype]), []).append((flops, size, total.runtime_s))
+    return {dtype: np.array(some).T for dtype, some in parts.items()}
 
 
 def _rooflines(everything: Sequence[Mapping[str, np.ndarray]], hardware: Hardware) -> dict[str, Roofline]:

@@ -26,11 +26,17 @@ BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to t
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
 ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
+ANY = "any"  # dtype, phase and group of what was learnt from all rows of a kind together
 HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
 Key = tuple[str, str, str, str]  # kind, dtype, phase, group
+
+
+def whole_kind(kind: str) -> Key:
+    """The key of a regressor for all of a kind's dtypes, phases and groups."""
+    return kind, ANY, ANY, ANY
 
 
 @dataclass(frozen=True)
@@ -274,8 +280,9 @@ class Predictor:
             )
 
     def _power(self, columns: Layer, hardware: Hardware, key: Key, runtime_s: Array) -> tuple[Array, Array, Array]:
-        """Watts with 90 % bounds, between what the device draws idle and its limit."""
-        regressor = (self.power or {}).get(key)
+        """Watts with 90 % bounds, between what the device draws idle and its limit; of the whole kind where the key has none."""
+        known = self.power or {}
+        regressor = known.get(key) or known.get(whole_kind(key[0]))
         if regressor is None:
             nothing = np.full(len(runtime_s), np.nan)
             return nothing, nothing, nothing

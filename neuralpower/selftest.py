@@ -121,6 +121,21 @@ def _spread(powers_w: Sequence[float], count: int) -> float | None:
     return (max(powers_w) - min(powers_w)) / float(np.mean(powers_w)) if len(powers_w) >= count else None
 
 
+def deep_idle_w(meter: PowerMeter, clock: Clock | None = None, durations: Durations | None = None) -> float | None:
+    """Power of a device that sleeps, by an open meter's counter; None where it does not say, or there is no meter.
+
+    A process that is about to make a device's context asks before: `run_self_test` comes after.
+    """
+    if isinstance(meter, NullMeter):
+        return None
+    test = _Test(meter, lambda: 0, None, clock or Clock(), durations or Durations())
+    try:
+        power_w: float | None = test.deep_idle()["idle_deep_w"]
+    except MeterUnavailable:  # the self-test will find it lost, and say why
+        return None
+    return power_w
+
+
 def run_self_test(
     meter: PowerMeter,
     load: RunOnce,
@@ -129,6 +144,7 @@ def run_self_test(
     *,
     drain: Callable[[], int | None] | None = None,
     durations: Durations | None = None,
+    asleep: bool = True,
 ) -> SelfTest:
     """Test the meter; some 25 s.
 
@@ -139,6 +155,7 @@ def run_self_test(
         clock: the process's own by default.
         drain: waits until what `load` queued has ended; None for a load that the host itself carries.
         durations: shorter ones for a test.
+        asleep: whether the device still sleeps; of one that does not there is no deep idle.
 
     Returns:
         What was found. A meter that is lost meanwhile, or says nothing, leaves the rest None and its reason.
@@ -150,7 +167,7 @@ def run_self_test(
     found: dict[str, Any] = {}
     try:
         found["source"] = meter.describe().source
-        found.update(test.deep_idle())
+        found.update(test.deep_idle() if asleep else {})
         wake()
         for part in (test.idle, test.spin, test.agreement, test.square, test.lengths):
             found.update(part())

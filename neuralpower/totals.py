@@ -21,7 +21,8 @@ from neuralpower.dataset import Rejected
 from neuralpower.errors import DatasetError, NeuralPowerError
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.predictor import Estimates, Key, Predictor
+from neuralpower.layers.base import FLOATING
+from neuralpower.predictor import INTEGER, Estimates, Key, Predictor
 from neuralpower.regress import Regressor, Spread, Term, non_negative_lasso, scores_of
 
 if TYPE_CHECKING:
@@ -178,6 +179,11 @@ def _system(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: A
     return float(np.sqrt(max(np.mean(left), 0.0)))
 
 
+def _key(layer: Layer) -> Key:
+    """Of the regressor that a layer of a total belongs to: totals do not tell a kind's groups apart."""
+    return layer.kind, layer.dtype if layer.dtype in FLOATING else INTEGER, layer.phase, "all"
+
+
 def learn_totals(totals: Sequence[Total], hardware: Hardware) -> dict[Key, Regressor]:
     """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, weights by one Lasso over all.
 
@@ -189,12 +195,12 @@ def learn_totals(totals: Sequence[Total], hardware: Hardware) -> dict[Key, Regre
     sums: dict[tuple[Key, str], Array] = {}
     boxes: dict[Key, dict[str, tuple[float, float]]] = {}
     for i, total in enumerate(totals):
-        for kind in dict.fromkeys(layer.kind for layer in total.layers):
-            index = [j for j, layer in enumerate(total.layers) if layer.kind == kind]
-            columns = columns_of(KINDS[kind], [total.layers[j] for j in index])
+        keys = [_key(layer) for layer in total.layers]
+        for key in dict.fromkeys(keys):
+            index = [j for j, other in enumerate(keys) if other == key]
+            columns = columns_of(KINDS[key[0]], [total.layers[j] for j in index])
             counts = np.asarray([total.counts[j] for j in index])
             problem = describe(columns, hardware)
-            key = (kind, total.layers[index[0]].dtype, total.layers[index[0]].phase, "all")
             values = {"": np.ones(len(index)), "flops": problem.special["flops"], "bytes": problem.special["bytes"]}
             for name, value in values.items():
                 sums.setdefault((key, name), np.zeros(len(totals)))[i] += float(counts @ value)

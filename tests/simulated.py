@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import random
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -184,3 +185,18 @@ def simulated_rapl(counters: dict[str, Counter], range_j: float, root: Path, rea
         raise FileNotFoundError(file)
 
     return RaplMeter(root, time.now_ns, read_text)
+
+
+def hundred_watts(root: Path) -> RaplMeter:
+    """An open meter of a processor that always draws 100 W, in ticks of 1 ms of the real clock."""
+    zone = root / "intel-rapl:0"
+    zone.mkdir()
+    for name, text in {"name": "package-0", "max_energy_range_uj": str(10**12), "energy_uj": ""}.items():
+        (zone / name).write_text(text)
+
+    def read_text(file: Path) -> str:
+        return str(time.perf_counter_ns() // 10**6 * 10**5) if file.name == "energy_uj" else file.read_text()
+
+    meter = RaplMeter(root, read_text=read_text)
+    meter.open()
+    return meter

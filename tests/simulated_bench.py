@@ -49,6 +49,9 @@ class Simulated:
         """To give to `collect`."""
         return self.now_s
 
+    def hold(self) -> None:
+        """As an executor's."""
+
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """As an executor's."""
         if request["do"] == "plan":

@@ -18,8 +18,8 @@ from neuralpower.dataset import read_dataset
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers.base import Call
 from neuralpower.meters import NullMeter
-from neuralpower.meters.rapl import RaplMeter
 from neuralpower.report.cards import dataset_card
+from tests.simulated import hundred_watts
 from tests.simulated_bench import SimulatedBench, power_w, runtime_s
 
 ROOT = Path(__file__).parent.parent
@@ -52,17 +52,7 @@ def test_a_bench_without_a_meter_says_so() -> None:
 
 
 def test_a_cpu_with_a_counter_has_power(tmp_path: Path) -> None:
-    zone = tmp_path / "intel-rapl:0"
-    zone.mkdir()
-    for name, text in {"name": "package-0", "max_energy_range_uj": str(10**12), "energy_uj": ""}.items():
-        (zone / name).write_text(text)
-
-    def read_text(file: Path) -> str:
-        return str(time.perf_counter_ns() // 10**6 * 10**5) if file.name == "energy_uj" else file.read_text()
-
-    meter = RaplMeter(tmp_path, read_text=read_text)  # 100 W, in ticks of 1 ms
-    meter.open()
-    bench = CpuBench(1, meter)
+    bench = CpuBench(1, hundred_watts(tmp_path))
     bench.resume({"idle_w": 20.0, "update_period_p95_s": 0.001, "busy_w": 100.0})
     columns = bench.power(Call(torch.mm, (torch.ones(64, 64), torch.ones(64, 64))))
     assert columns["power_w"] == pytest.approx(100, rel=0.02)
@@ -91,8 +81,8 @@ def test_a_lost_device_is_asked_for_after_a_failure_only() -> None:
 
     item = {"kind": "softmax", "config_id": "a", "row": {"rows": 4, "width": 8}}
     request = {"do": "runtime", "items": [item], "rounds": 9}
-    assert Answers(Failing)(request)["lost"] is True
-    assert Answers(SimulatedBench)(request)["lost"] is False
+    assert Answers(lambda first: Failing())(request)["lost"] is True
+    assert Answers(lambda first: SimulatedBench())(request)["lost"] is False
 
 
 def test_a_collection_on_the_simulated_device_gives_its_runtime_and_power_back(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ import torch
 from neuralpower import cli
 from neuralpower.bench import CpuBench
 from neuralpower.collect import collection
+from neuralpower.collect.checkout import checkout
 from neuralpower.collect.collection import ATTEMPTS
+from neuralpower.collect.keys import plan_hash
 from neuralpower.collect.plan import affordable, check_dtypes, draw, kinds_named, make_plan
 from neuralpower.collect.presets import PRESETS, preset_named
 from neuralpower.collect.process import Worker
@@ -30,6 +32,7 @@ from neuralpower.collect.supervisor import collect
 from neuralpower.collect.worker import measure_items
 from neuralpower.dataset import config_id, read_dataset
 from neuralpower.devices.host import read_cpu
+from neuralpower.devices.machine import read_machine
 from neuralpower.errors import DatasetError, DeviceError, InputError
 from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS, Layer
@@ -214,6 +217,19 @@ def test_a_collection_records_its_session_and_the_machine(real: tuple[Path, Ran]
     assert session["torch"] == torch.__version__
     assert (session["preset"], session["kinds"], session["seed"]) == ("quick", ["softmax"], 0)
     assert session["threads"] == cpu.cores
+    # every field of a session record that a CPU can have; what is not known is null, and there all the same
+    assert {"utc", "protocol_version", "neuralpower", "python", "shard", "start_s", "power_reason"} <= session.keys()
+    assert session["argv"][:3] == ["neuralpower", "collect-data", "--preset"]
+    assert session["plan_hash"] == plan_hash(json.loads((out / "plan.json").read_text())["plan"])
+    assert {name: session[name] for name in ("git_sha", "git_dirty")} == checkout()
+    assert (session["self_test"], session["lanes"]) == ({}, None)
+    machine, settings = session["machine"], session["settings"]
+    assert machine == json.loads(json.dumps(read_machine()))
+    assert settings["torch_git"] == torch.version.git_version
+    assert (settings["threads"], settings["interop_threads"]) == (cpu.cores, 1)
+    assert (settings["flush_denormals"], settings["deterministic"], settings["compiled"]) == (True, False, False)
+    assert settings["environment"]["OMP_NUM_THREADS"] == str(cpu.cores)
+    assert "openmp" in {pool["user_api"] for pool in settings["threadpools"]}
     assert set(read_dataset(out).tables["softmax"]["session_id"]) == {session["session_id"]}
 
 

@@ -169,7 +169,7 @@ def test_a_configuration_that_ends_the_whole_collection_twice_is_skipped(
     out, acknowledged = tmp_path / "data", tmp_path / "acknowledged"
     worker = fake(count=9, kills_its_parent=["c0004"])
     deaths = 0
-    while started(worker, out, acknowledged).wait(20) != 0:
+    while started(worker, out, acknowledged).wait(60) != 0:
         deaths += 1
         assert deaths < 6
     # twice with its batch of four, which makes all four suspects, then twice alone
@@ -596,15 +596,23 @@ def test_fifty_kills_lose_nothing_that_was_acknowledged(fake: Callable[..., Fake
         """Seconds from the start until `end`; the process is killed then."""
         start = time.monotonic()
         process = begin(budget_s)
-        waited(lambda: end(process))
+        waited(lambda: end(process), 60)
         process.kill()
         process.wait()
         return time.monotonic() - start
 
     start_s = lasts(600, lambda process: acknowledged.exists() and acknowledged.stat().st_size > 0)
     for number in range(KILLS - AT_FAILPOINTS - WHILE_SEALING):
+        known, begun = acknowledged.stat().st_size, time.monotonic()
         process = begin()
-        time.sleep(generator.uniform(0.4 * start_s, 1.2 * start_s + 0.1))
+        if number % 2:  # mostly while it starts
+            time.sleep(generator.uniform(0, start_s))
+        else:  # while it measures, after so many lines of some 28 characters
+            waited(lambda: acknowledged.stat().st_size > known, 60)  # noqa: B023  # called here and now
+            start_s = min(start_s, time.monotonic() - begun)
+            wanted = known + 28 * generator.randrange(1, 25)
+            waited(lambda: acknowledged.stat().st_size >= wanted, 60)  # noqa: B023  # as above
+            time.sleep(generator.uniform(0, 0.02))
         if number < OF_BOTH and (workers := worker.log("start ")):
             os.kill(int(workers[-1].split()[1]), signal.SIGKILL) if not is_gone(
                 workers[-1].split()[1], str(tmp_path)
@@ -615,7 +623,7 @@ def test_fifty_kills_lose_nothing_that_was_acknowledged(fake: Callable[..., Fake
     for number in range(AT_FAILPOINTS):
         point = ("after_start", "mid_write", "before_fsync")[number % 3]
         process = begin(600, point, generator.randrange(2, 12))
-        assert process.wait(20) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
         check()
     assert (out / "journal.torn").exists()  # what was written in half
     assert 100 < len(heard()) < count  # the kills came while it measured

@@ -1,6 +1,5 @@
 """A fleet: two nodes of a real Ray cluster on this machine measure one collection, and one of them is lost on the way."""
 
-import os
 import socket
 import warnings
 from collections.abc import Iterator
@@ -11,10 +10,12 @@ from typing import Any
 import pytest
 
 from neuralpower.collect.fleet import RESOURCE, Fleet
+from neuralpower.collect.lock import DeviceLock
 from neuralpower.collect.request import Progress
 from neuralpower.collect.supervisor import collect
-from neuralpower.errors import DeviceError, InputError
-from tests.fake_worker import Fake, asked, names, statuses
+from neuralpower.dataset import read_dataset
+from neuralpower.errors import InputError
+from tests.fake_worker import TESTED, Fake, asked, names, statuses
 from tests.program import run
 
 ray = pytest.importorskip(
@@ -104,6 +105,11 @@ def test_what_a_lost_node_was_measuring_is_measured_elsewhere(nodes: Nodes, tmp_
     assert len(table_names) - 120 <= 2
     assert len(worker.log("start ")) == 2  # a process per device
     assert len(worker.log("tested")) == 2  # its meter, too
+    # a lane's device, process and meter, for each
+    (session,) = read_dataset(out).meta["sessions"]
+    assert [lane["self_test"] for lane in session["lanes"]] == [session["self_test"]] * 2 == [TESTED] * 2
+    assert [lane["hardware"]["name"] for lane in session["lanes"]] == ["Fake CPU"] * 2
+    assert [lane["power_reason"] for lane in session["lanes"]] == ["no meter was read"] * 2
     again = [name for name in names(120) if table_names.count(name) > 1]
     assert len(again) <= 2
     assert not ray.is_initialized()
@@ -112,18 +118,19 @@ def test_what_a_lost_node_was_measuring_is_measured_elsewhere(nodes: Nodes, tmp_
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_a_host_on_which_another_collection_measures_is_refused(nodes: Nodes, tmp_path: Path) -> None:
-    import fcntl
-
-    place = nodes.folder / "three"
     node = nodes.add("three")
-    descriptor = os.open(place / "neuralpower-cpu.lock", os.O_RDWR | os.O_CREAT)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    other = DeviceLock("cpu", folder=nodes.folder / "three")
+    other.acquire()
     worker = Fake(tmp_path, {"count": 4})
     try:
-        with pytest.raises(DeviceError, match="another collection is measuring on its device; wait for it") as error:
+        with pytest.raises(InputError, match="device cpu: another collection is measuring on it; wait for it") as error:
             collect(asked(tmp_path / "data"), lambda progress: None, fleet(nodes, worker))
-        assert "\n" not in str(error.value)
+        assert (error.value.exit_code, "\n" in str(error.value)) == (2, False)
         assert worker.log() == []
+        other.release()
+        collect(asked(tmp_path / "data"), lambda progress: None, fleet(nodes, worker))
+        assert statuses(tmp_path / "data") == dict.fromkeys(names(4), "ok")
+        other.acquire()  # the lane has given the device back
     finally:
-        os.close(descriptor)
+        other.release()
         nodes.cluster.remove_node(node)

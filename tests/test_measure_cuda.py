@@ -253,6 +253,12 @@ class TalkativeNvml(FakeNvml):
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: str) -> int:  # noqa: N802
         return self._value(600_000)
 
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: str) -> int:  # noqa: N802
+        return self._value(700_000)
+
+    def nvmlDeviceGetPersistenceMode(self, handle: str) -> int:  # noqa: N802
+        return self._value(1)
+
     def nvmlDeviceGetEccMode(self, handle: str) -> list[int]:  # noqa: N802
         return [1, 1]
 
@@ -269,6 +275,7 @@ def test_a_dataset_says_what_drives_its_device(monkeypatch: pytest.MonkeyPatch) 
     said = bench.hardware()
     assert (said["cuda"], said["driver"], said["limit_w"], said["ecc"]) == ("13.0", "570.86", 600.0, True)
     assert (said["sm_mhz_limit"], said["mem_mhz_limit"]) == (1980, 3201)
+    assert (said["limit_default_w"], said["persistence"]) == (700.0, True)
     assert "GPU-1" not in json.dumps(said)
     assert len(said["uuid_hash"]) == 12
     assert "vbios" not in said  # this module has no such function
@@ -410,11 +417,43 @@ def test_power_is_taken_from_the_graph_that_is_timed(monkeypatch: pytest.MonkeyP
     assert bench.hardware()["idle_w"] == 90.0
 
 
-def test_a_process_with_a_context_knows_no_deep_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_cuda, "run_self_test", lambda *args, **more: SelfTest(idle_deep_w=75.0, idle_w=90.0))
+def test_deep_idle_is_what_was_seen_before_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def tested(*args: Any, asleep: bool, **more: Any) -> SelfTest:
+        asked.append(asleep)
+        return SelfTest(idle_w=90.0)
+
+    monkeypatch.setattr(bench_cuda, "run_self_test", tested)
     cuda = SimulatedCuda()
-    found = bench_of(cuda, meter=Steady(cuda)).self_test()
+    bench = bench_of(cuda, meter=Steady(cuda))
+    found = bench.self_test()
     assert (found["idle_deep_w"], found["idle_w"]) == (None, 90.0)
+    bench.idle_deep_w = 75.0
+    assert bench.self_test()["idle_deep_w"] == bench.tested.idle_deep_w == 75.0
+    assert asked == [False, False]  # by then it has been woken
+
+
+@pytest.mark.parametrize(
+    ("deep_idle", "begun", "expected"), [(True, False, 75.0), (True, True, None), (False, False, None)]
+)
+def test_a_device_is_watched_asleep_before_its_context_is_made(
+    monkeypatch: pytest.MonkeyPatch, deep_idle: bool, begun: bool, expected: float | None
+) -> None:
+    order: list[str] = []
+    cuda = SimulatedCuda()
+    cuda.device = CPU  # type: ignore[attr-defined]  # where its sentinel's tensors are made
+
+    def opened(name: str, value: Any) -> Any:
+        return lambda *_: (order.append(name), value)[1]
+
+    monkeypatch.setattr(bench_cuda, "open_meter", opened("meter", Steady(cuda)))
+    monkeypatch.setattr(bench_cuda, "deep_idle_w", opened("deep idle", 75.0))
+    monkeypatch.setattr(bench_cuda, "open_cuda", opened("context", cuda))
+    monkeypatch.setattr(bench_cuda, "open_condition", lambda uuid: None)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: begun)
+    assert open_cuda_bench(torch.device("cuda:0"), "auto", deep_idle).idle_deep_w == expected
+    assert order == ["meter", *["deep idle"] * (expected is not None), "context"]
 
 
 def test_power_that_cannot_be_measured_has_a_reason_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -407,6 +407,12 @@ def test_a_device_by_its_number_is_the_one_that_torch_means(monkeypatch: pytest.
         uuid_of("cuda:2")
 
 
+def test_torch_is_not_asked_where_the_driver_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neuralpower.meters.nvml.card_uuid", lambda device: f"GPU-of-{device}")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: pytest.fail("torch was asked"))
+    assert uuid_of("cuda:1") == "GPU-of-cuda:1"
+
+
 def test_a_context_that_torch_makes_while_it_is_asked_is_not_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,7 @@
 """Power and energy of layers and networks, learnt from a device whose power is known."""
 
+import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -8,38 +10,44 @@ import pytest
 import torch
 from torch import nn
 
+from neuralpower.codec import load, save
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.compose import compose
 from neuralpower.dataset import Dataset
 from neuralpower.layers import KINDS, Layer
-from neuralpower.layers.base import columns_of
+from neuralpower.layers.base import columns_of, typed
 from neuralpower.learn import train
-from neuralpower.predictor import Predictor
+from neuralpower.predictor import Predictor, whole_kind
 from neuralpower.trace import trace
 
-PEAK, BANDWIDTH, LAUNCH_S = 4e13, 2e12, 3e-6
+PEAKS, BANDWIDTH, LAUNCH_S = {"float32": 4e13, "bfloat16": 1.6e14}, 2e12, 3e-6
 IDLE_W, LIMIT_W = 80.0, 400.0
 KINDS_MEASURED = ("linear", "softmax", "activation", "elementwise", "norm")
 HARDWARE = {
     "accelerator": True,
     "cores": 100,
-    "peak_flops_per_s": {"float32": PEAK},
+    "peak_flops_per_s": PEAKS,
     "memory_bytes_per_s": BANDWIDTH,
     "idle_w": IDLE_W,
     "limit_w": LIMIT_W,
 }
 
 
+def peak(layer: Layer) -> float:
+    """Of its dtype; what is no float is counted as float32."""
+    return PEAKS.get(layer.dtype, PEAKS["float32"])
+
+
 def runtime_s(layer: Layer) -> float:
     """A launch, then 85 % of the peak or 75 % of the bandwidth, whichever is slower."""
-    return LAUNCH_S + max(layer.flops() / PEAK / 0.85, sum(layer.bytes()) / BANDWIDTH / 0.75)
+    return LAUNCH_S + max(layer.flops() / peak(layer) / 0.85, sum(layer.bytes()) / BANDWIDTH / 0.75)
 
 
 def power_w(layer: Layer) -> float:
     """Idle power, 250 W for busy units and 150 W for busy memory; never above the limit."""
     seconds = runtime_s(layer)
-    compute, memory = layer.flops() / PEAK / seconds, sum(layer.bytes()) / BANDWIDTH / seconds
+    compute, memory = layer.flops() / peak(layer) / seconds, sum(layer.bytes()) / BANDWIDTH / seconds
     return min(IDLE_W + 250 * compute + 150 * memory, LIMIT_W)
 
 
@@ -47,8 +55,8 @@ def rows(kind: str, count: int, seed: int) -> list[Layer]:
     return list(draw(KINDS[kind], count, seed, PRESETS["standard"]))
 
 
-def table(kind: str, stated: float = 0.02) -> pd.DataFrame:
-    """Rows with noise of 1 % in time and 2 % in power."""
+def table(kind: str, stated: float = 0.02, layers: list[Layer] | None = None) -> pd.DataFrame:
+    """Rows with noise of 1 % in time and 2 % in power; of 200 layers where none are given."""
     noise = np.random.default_rng(len(kind))
     return pd.DataFrame(
         {
@@ -57,7 +65,7 @@ def table(kind: str, stated: float = 0.02) -> pd.DataFrame:
             "power_w": power_w(layer) * np.exp(noise.normal(0, 0.02)),
             "energy_u_rel": stated,
         }
-        for layer in rows(kind, 200, 0)
+        for layer in layers or rows(kind, 200, 0)
     )
 
 
@@ -99,3 +107,65 @@ def test_energy_of_a_network_is_within_five_percent(predictor: Predictor, batch_
 
 def test_power_that_a_meter_is_not_sure_of_is_not_learnt() -> None:
     assert train(dataset(stated=0.3), learner="lasso", jobs=1).predictor.power is None
+
+
+SPARSE = ("linear", "softmax", "matmul")  # kinds of one group
+VARIANTS = [(dtype, phase) for dtype in ("float32", "bfloat16") for phase in ("forward", "backward")]
+
+
+def in_turn(layers: list[Layer]) -> list[Layer]:
+    """Each in one of two dtypes and two phases."""
+    pairs = zip(layers, itertools.cycle(VARIANTS), strict=False)
+    return [dataclasses.replace(typed(layer, dtype), phase=phase) for layer, (dtype, phase) in pairs]
+
+
+@pytest.fixture(scope="module")
+def sparse() -> Predictor:
+    """Learnt from 28 powers of each kind, 7 in each of its variants, beside 100 runtimes."""
+    tables = {}
+    for kind in SPARSE:
+        tables[kind] = table(kind, layers=in_turn(rows(kind, 100, 0)))
+        tables[kind].loc[28:, ["power_w", "energy_u_rel"]] = np.nan
+    return train(
+        Dataset(Path("known"), {"schema": 1, "device": "known", "hardware": HARDWARE}, tables), jobs=1
+    ).predictor
+
+
+def test_powers_too_few_for_each_dtype_and_phase_are_learnt_for_the_kind(sparse: Predictor) -> None:
+    assert sparse.power is not None
+    assert set(sparse.power) == {whole_kind(kind) for kind in SPARSE}
+    for kind in SPARSE:
+        layers = in_turn(rows(kind, 80, 1))
+        estimates = sparse.estimate(layers)
+        truth = np.array([power_w(layer) for layer in layers])
+        assert np.sqrt(np.mean((estimates.power_w / truth - 1) ** 2)) < 0.15
+        assert np.mean((estimates.power_low_w <= truth) & (truth <= estimates.power_high_w)) > 0.7  # of 28 rows
+
+
+def test_the_power_of_a_kind_travels_in_the_file(sparse: Predictor, tmp_path: Path) -> None:
+    save(sparse, tmp_path / "known.json")
+    layers = in_turn(rows("linear", 20, 2))
+    again = load(tmp_path / "known.json").estimate(layers)
+    assert again.power_w.tolist() == pytest.approx(sparse.estimate(layers).power_w.tolist())
+    assert np.isfinite(again.power_w).all()
+
+
+def test_a_kind_whose_every_key_has_its_power_needs_no_other(predictor: Predictor) -> None:
+    assert predictor.power is not None
+    assert set(predictor.power) == set(predictor.regressors)
+
+
+def test_energy_is_null_where_power_is_known_for_less_than_nine_tenths_of_the_time(sparse: Predictor) -> None:
+    assert sparse.power is not None
+    products = dataclasses.replace(sparse, power={whole_kind("linear"): sparse.power[whole_kind("linear")]})
+    network = nn.Sequential(nn.Linear(512, 512), nn.Softmax(-1), nn.Linear(512, 64), nn.Softmax(-1)).to("meta")
+    traced = trace(network, (torch.empty(256, 512, device="meta"),), {})
+    some, every = (compose(traced, one, model="net", batch_size=256) for one in (products, sparse))
+    known = sum(row.share for row in some.rows if row.kind == "linear")
+    assert 0.1 < known < 0.9
+    assert (some.power_w, some.energy_j) == (None, None)
+    assert some.power_reason == f"power is learnt for {known:.0%} of the time; 90% are needed"
+    assert [row.power_w is not None for row in some.rows] == [row.kind == "linear" for row in some.rows]
+    assert every.energy_j is not None
+    assert every.energy_j.low < every.energy_j.value < every.energy_j.high
+    assert all(row.energy_j is not None for row in every.rows)

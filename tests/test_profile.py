@@ -6,7 +6,6 @@ import contextlib
 import copy
 import io
 import json
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,6 @@ import neuralpower
 from benchmarks.flops import counted, networks
 from neuralpower.errors import DeviceError, InputError, ModelError
 from neuralpower.inputs import InputRequest
-from neuralpower.meters.rapl import RaplMeter
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.profiling.conventions import CONVENTIONS
 from neuralpower.profiling.rows import OVERHEAD, REMAINDER, Builder
@@ -30,6 +28,7 @@ from neuralpower.profiling.stopwatch import Account, Event
 from neuralpower.sources import resolve
 from neuralpower.trace import trace
 from tests.program import done, run
+from tests.simulated import hundred_watts
 
 GPT2 = "transformers:GPT2Model?n_layer=2&n_embd=64&n_head=4&vocab_size=100&bos_token_id=0&eos_token_id=0"
 BERT = (
@@ -657,15 +656,7 @@ def test_the_command_refuses_in_one_line(arguments: tuple[object, ...], code: in
 
 
 def test_a_network_has_power_where_a_meter_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    zone = tmp_path / "intel-rapl:0"
-    zone.mkdir()
-    (zone / "name").write_text("package-0")
-
-    def read_text(file: Path) -> str:
-        return str(time.perf_counter_ns() // 10**6 * 10**5) if file.name == "energy_uj" else file.read_text()
-
-    meter = RaplMeter(tmp_path, read_text=read_text)  # 100 W, in ticks of 1 ms
-    meter.open()
+    meter = hundred_watts(tmp_path)
     monkeypatch.setattr("neuralpower.profiling.open_meter", lambda power, device: meter)
     model, x = nn.Linear(64, 64), torch.ones(8, 64)
     total = profile(model, x, repeat=2, power="rapl").total

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from neuralpower.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
 from neuralpower.collect.request import Progress, Request
 from neuralpower.collect.schedule import (
     POWER,
@@ -88,6 +89,19 @@ def test_power_comes_for_sixty_of_each_kind_also_where_the_preset_asks_for_fewer
     assert make_schedule(PLAN, power=0).power == []
     # 7 x 20 and 20 networks
     assert len(make_schedule(PLAN, power=100, per_kind=20).power) == 160
+
+
+@pytest.mark.parametrize("preset", [*PRESETS.values(), *ACCELERATOR_PRESETS.values()])
+def test_a_presets_powers_are_as_many_as_it_says_and_spread_over_all_kinds(preset: Preset) -> None:
+    kinds = [*KINDS, "network"]
+    plan = [item(kind, number, 10**9, 10**6) for number in range(400) for kind in kinds]
+    counts = Counter(t.item["kind"] for t in make_schedule(plan, preset.power, per_kind=preset.powers_per_kind).power)
+    # the least of each kind is part of the preset's own number, whatever kinds there are: all of them have as many, or one less
+    assert sum(counts.values()) == preset.power
+    assert set(counts) == set(kinds)
+    assert min(counts.values()) >= preset.powers_per_kind
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert (preset.powers_per_kind >= 60) == (preset.power >= 60 * len(kinds))  # `full` alone has what a fit wants
 
 
 def test_networks_stand_in_the_second_third() -> None:

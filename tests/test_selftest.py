@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from neuralpower.meters import NullMeter
-from neuralpower.selftest import Durations, SelfTest, run_self_test
+from neuralpower.selftest import Durations, SelfTest, deep_idle_w, run_self_test
 from tests.simulated import Counter, Device, Queue, SimulatedMeter, Time, simulated_rapl
 
 SHORT = Durations(idle_s=0.5, spin_s=0.3, agreement_s=0.5, square_s=0.6, windows_s=(0.5, 0.7))
@@ -184,6 +184,28 @@ def test_a_meter_that_is_lost_keeps_what_was_found_before() -> None:
     assert found.idle_deep_w == pytest.approx(30, rel=0.01)
     assert (found.idle_w, found.busy_w, found.update_period_s) == (None, None, None)
     assert (found.meter_quality, len(bench.queue.ends)) == ("none", 0)
+
+
+def test_deep_idle_can_be_asked_for_before_the_test() -> None:
+    bench = Bench()
+    start = bench.time.now
+    assert deep_idle_w(bench.meter, bench.time.clock, SHORT) == pytest.approx(30, rel=0.01)
+    seconds = (bench.time.now - start) / 1e9
+    assert 0.5 <= seconds < 0.6
+    bench.wake()
+    found = run_self_test(
+        bench.meter,
+        bench.queue.run_once,
+        lambda: None,
+        bench.time.clock,
+        drain=bench.queue.drain,
+        durations=SHORT,
+        asleep=False,
+    )
+    assert (found.idle_deep_w, found.meter_quality) == (None, "ok")
+    assert found.idle_w == pytest.approx(80, rel=0.01)
+    assert deep_idle_w(Bench(lost_at=3).meter, bench.time.clock, SHORT) is None
+    assert deep_idle_w(NullMeter("no_rapl")) is None
 
 
 def test_without_a_meter_the_device_is_woken_all_the_same() -> None:

@@ -10,8 +10,9 @@ import pytest
 from neuralpower.dataset import Dataset
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Layer
-from neuralpower.learn import train
-from neuralpower.totals import fit_factors, read_totals
+from neuralpower.layers.base import typed
+from neuralpower.learn import _work_of_totals, train
+from neuralpower.totals import Total, fit_factors, read_totals
 from tests.test_predictor import dataset, fresh, seconds
 
 
@@ -70,6 +71,42 @@ def test_totals_alone_make_a_predictor() -> None:
     measured = np.array([t.runtime_s for t in others])
     assert np.median(np.abs(found.value / measured - 1)) < 0.1
     assert np.mean((found.low <= measured) & (measured <= found.high)) >= 0.7
+
+
+def test_networks_of_several_dtypes_teach_each_of_them() -> None:
+    # a twentieth of the time in bfloat16, whatever the layer; networks of one, of the other, and of both
+    def took(layer: Layer) -> float:
+        return seconds(layer) / (20 if layer.dtype == "bfloat16" else 1)
+
+    pool, generator, records = fresh("linear"), np.random.default_rng(0), []
+    for number in range(90):
+        dtypes = [("float32",), ("bfloat16",), ("float32", "bfloat16")][number % 3]
+        parts = [typed(pool[i], dtypes[i % len(dtypes)]) for i in generator.choice(len(pool), 8, replace=False)]
+        layers = json.dumps([[layer.kind, layer.to_row(), 2] for layer in parts])
+        row = {"model": "made up", "batch": 1, "input": "{}", "layers": layers}
+        records.append({**row, "runtime_s": sum(2 * took(layer) for layer in parts)})
+    data = dataset(["linear"])
+    predictor = train(Dataset(data.path, data.meta, {"network": pd.DataFrame(records)}), jobs=1).predictor
+    assert {key[:2] for key in predictor.regressors} == {("linear", "float32"), ("linear", "bfloat16")}
+    assert set(predictor.rooflines) == {"float32", "bfloat16"}
+    slow, fast = (predictor.rooflines[dtype] for dtype in ("float32", "bfloat16"))
+    assert fast.flops_only_per_s > 8 * slow.flops_only_per_s
+    for dtype in ("float32", "bfloat16"):
+        network = [typed(layer, dtype) for layer in pool]
+        found = predictor.predict_many([network]).value[0]
+        assert found == pytest.approx(sum(map(took, network)), rel=0.15)
+
+
+def test_a_network_counts_for_the_dtype_of_most_of_its_work() -> None:
+    small, large = sorted(fresh("linear")[:2], key=lambda layer: layer.flops())
+    first = (typed(small, "float32"), typed(large, "bfloat16"))  # little of the one, much of the other
+    totals = [Total("a", layers, (1, 1), 0.5, np.nan, 2) for layers in (first, first[::-1])]
+    totals.append(Total("b", (typed(large, "float32"), first[0]), (1, 3), 0.25, np.nan, 3))
+    found = _work_of_totals(totals)
+    flops = small.flops() + large.flops()
+    assert found["bfloat16"][0].tolist() == [flops, flops]
+    assert found["bfloat16"][2].tolist() == [0.5, 0.5]
+    assert found["float32"][[0, 2]].tolist() == [[large.flops() + 3 * small.flops()], [0.25]]
 
 
 def test_a_network_without_its_layers_is_traced() -> None:

@@ -35,6 +35,11 @@ def collect_data(
     shard: str | None = typer.Option(None, help="I/N: this job's share of N, in a folder of its own below --out."),
     executor: str = typer.Option("local", help="local, or ray: the devices of a Ray cluster."),
     address: str | None = typer.Option(None, help="Of the Ray cluster, such as auto or HOST:6379."),
+    wait_for_device: bool = typer.Option(
+        False,
+        "--wait-for-device",
+        help="Wait for another collection on the device to end, rather than refuse to begin.",
+    ),
     out: str | None = typer.Option(None, help="A folder, or a place such as s3://bucket/name; datasets/THIS-MACHINE."),
 ) -> None:
     """Measure layers on this machine. The same command continues what was interrupted."""
@@ -72,7 +77,7 @@ def collect_data(
         power=power,
         shard=options.shard(shard),
     )
-    measuring = _executor(executor, address, device, power, cpu.cores)
+    measuring = _executor(executor, address, device, power, cpu.cores, wait_for_device)
     place = f"{out}/{request.folder.name}" if shard else out
     if out is not None and is_remote(out):
         continue_from(str(place), request.folder)
@@ -121,8 +126,9 @@ def collect_data(
     print(place if out is not None else request.folder, file=sys.stdout)
 
 
-def _executor(name: str, address: str | None, device: str, power: str, threads: int) -> Executor:
+def _executor(name: str, address: str | None, device: str, power: str, threads: int, wait: bool = False) -> Executor:
     """Where the measuring processes run; raises InputError."""
+    from neuralpower.collect.lock import DeviceLock
     from neuralpower.collect.process import Worker, command
     from neuralpower.collect.recover import Local
     from neuralpower.errors import InputError, unknown
@@ -130,12 +136,13 @@ def _executor(name: str, address: str | None, device: str, power: str, threads: 
     if name == "ray":
         from neuralpower.collect.fleet import Fleet
 
-        return Fleet(address, partial(command, device, power), accelerator=device != "cpu")
+        return Fleet(address, partial(command, device, power), accelerator=device != "cpu", wait=wait)
     if name != "local":
         raise unknown("executor", name, ["local", "ray"])
     if address is not None:
         raise InputError(f"address {address!r}: belongs to a Ray cluster; add --executor ray, or leave it out")
-    return Local(Worker(threads, command(device, power)))
+    lock = DeviceLock(device, wait, say=lambda line: print(line, file=sys.stderr))
+    return Local(Worker(threads, command(device, power)), lock)
 
 
 def _outlook(progress: Progress) -> str:

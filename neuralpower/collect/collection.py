@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import platform
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from neuralpower.collect.keys import PROTOCOL_VERSION, device_key, software_key
+from neuralpower.collect.checkout import checkout
+from neuralpower.collect.keys import PROTOCOL_VERSION, device_key, plan_hash, software_key
 from neuralpower.collect.presets import preset_named
 from neuralpower.collect.recover import ROUNDS, Executor
 from neuralpower.collect.request import Progress, Request
@@ -27,8 +31,9 @@ from neuralpower.collect.schedule import (
     margin_s,
 )
 from neuralpower.dataset import kept_rows
-from neuralpower.devices.host import software
+from neuralpower.devices.machine import read_machine
 from neuralpower.journal import Journal
+from neuralpower.meters.base import no_power
 
 ATTEMPTS = 3  # of a noisy configuration
 ENDED = "the collection ended twice while this was measured alone"
@@ -39,7 +44,6 @@ OF_THE_CALL = (  # reasons for which a call's power is not tried again; all othe
     *("oom", "crashed", "timeout", "error", "unsupported"),
 )
 METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which a meter is not asked again
-NO_POWER: Mapping[str, Any] = {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": None}
 
 
 Taken = tuple[Task, dict[str, Any], float]  # what was measured, its columns, and how long that took (s)
@@ -69,6 +73,7 @@ class Collection:
         self.rows: dict[tuple[str, int], dict[str, Any]] = {}  # that may get their power measured
         self.owed_s = 0.0  # put aside for what is to be measured again
         self.begun = self.meter_lost = False
+        self.plan_hash = plan_hash(plan)
         hardware = self.opened["hardware"]
         self.stamp = {
             "session_id": self.session,
@@ -120,8 +125,8 @@ class Collection:
         if row_key(row) in self.pending and row.get("status") == "ok":
             self.rows[row_key(row)] = row
 
-    def begin(self, self_test: dict[str, Any]) -> None:
-        """Write who measures."""
+    def begin(self, answer: Mapping[str, Any]) -> None:
+        """Write who measures, on what, and what its meter can do, as its process answered to `self_test`."""
         self.costs.start_s = self.clock() - self.started
         self.journal.append(
             {
@@ -130,14 +135,20 @@ class Collection:
                 "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                 "rounds": ROUNDS,
                 "threads": self.opened["hardware"].get("cores"),
-                "flush_denormals": True,
                 "shard": list(self.request.shard),
                 "start_s": self.costs.start_s,
                 "power": self.request.power,
                 "power_reason": self.opened["power_reason"],
-                "self_test": self_test,
+                "self_test": answer["self_test"],
+                "lanes": answer.get("lanes"),
                 **self.request.plan_key(),
-                **software(self.opened["versions"]),
+                "plan_hash": self.plan_hash,
+                "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+                **checkout(),
+                "python": platform.python_version(),
+                **self.opened["versions"],
+                "settings": self.opened.get("settings"),
+                "machine": self.opened.get("machine") or read_machine(),
             }
         )
         self._tell()
@@ -238,8 +249,7 @@ class Collection:
                 "config_id": task.item["config_id"],
                 **self.stamp,
                 "replicate": task.replicate,
-                **NO_POWER,
-                "power_reason": reason,
+                **no_power(reason),
                 "wall_s": seconds,
                 **result,
             }
@@ -265,7 +275,7 @@ class Collection:
         columns["flags"] = list(dict.fromkeys(flags)) or None
         known = {name: value for name, value in row.items() if value is not None}
         how = {"power_session_id": self.session, "power_wall_s": seconds}
-        row = {**self.stamp, **known, **NO_POWER, **columns, **how}
+        row = {**self.stamp, **known, **no_power(), **columns, **how}
         self.journal.append({"type": "result", "kind": task.item["kind"], "row": row})
         self.progress.powered += row["power_w"] is not None
         if columns.get("power_reason") in METER_LOST and not self.meter_lost:

@@ -5,22 +5,19 @@ A node offers its devices as a custom resource, one unit each, and has neuralpow
     ray start --address HEAD:6379 --resources '{"neuralpower": 1}'
     neuralpower collect-data --executor ray --address HEAD:6379
 
-Each unit becomes a lane: an actor that holds the unit, the host's lock and a measuring process, and gets one batch at a
+Each unit becomes a lane: an actor that holds the unit, its device's lock and a measuring process, and gets one batch at a
 time. What a lost node was measuring is measured elsewhere; only what has come back is in the journal.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import socket
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from neuralpower.collect.keys import device_key, software_key
+from neuralpower.collect.lock import DeviceLock
 from neuralpower.collect.process import Worker
 from neuralpower.collect.recover import Local, Results
 from neuralpower.collect.schedule import Batch
@@ -32,19 +29,15 @@ CONNECT_S = 5.0
 
 
 class Lane:
-    """One device of the cluster, in an actor of its node; raises DeviceError where another collection measures on the host."""
+    """One device of the cluster, in an actor of its node, where Ray numbers the devices that it gave to the actor from 0."""
 
-    def __init__(self, command: Callable[[], list[str]], accelerator: bool) -> None:
-        device = os.environ.get("CUDA_VISIBLE_DEVICES", "") if accelerator else "cpu"
-        self.lock = os.open(Path(tempfile.gettempdir()) / f"neuralpower-{device}.lock", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DeviceError(
-                f"host {socket.gethostname()}: another collection is measuring on its device; wait for it, or take the "
-                "host out of the cluster"
-            ) from None
-        self.local = Local(Worker(read_cpu().cores, command()))
+    def __init__(self, command: Callable[[], list[str]], accelerator: bool, wait: bool) -> None:
+        lock = DeviceLock("cuda:0" if accelerator else "cpu", wait)
+        self.local = Local(Worker(read_cpu().cores, command()), lock)
+
+    def hold(self) -> None:
+        """As an executor's."""
+        self.local.hold()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """As an executor's."""
@@ -56,16 +49,19 @@ class Lane:
         return results, seconds
 
     def stop(self) -> None:
-        """End the measuring process."""
+        """End the measuring process, and give the device back."""
         self.local.close()
 
 
 class Fleet:
     """All devices that a Ray cluster offers; they are of one model, with the same software."""
 
-    def __init__(self, address: str | None, command: Callable[[], list[str]], accelerator: bool = False) -> None:
-        self.address, self.command, self.accelerator = address, command, accelerator
+    def __init__(
+        self, address: str | None, command: Callable[[], list[str]], accelerator: bool = False, wait: bool = False
+    ) -> None:
+        self.address, self.command, self.accelerator, self.wait = address, command, accelerator, wait
         self._lanes: list[Any] = []
+        self._abouts: list[dict[str, Any]] = []  # what each answered when it was opened
         self._connected = False
 
     @property
@@ -73,24 +69,30 @@ class Fleet:
         """Devices that answer."""
         return len(self._lanes)
 
+    def hold(self) -> None:
+        """Join the cluster, and take every device that it offers."""
+        self._connect()
+        for reference in [lane.hold.remote() for lane in self._lanes]:
+            self._got(reference)
+        self._compare()
+
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The first device's answer; connects to the cluster where that has not been done.
+        """The first device's answer; to a self-test that of all.
 
         Each device tests its own meter: its processes to come need to know what was found.
         """
-        if not self._connected:
-            self._connect()
         if request["do"] != "self_test":
             return dict(self._got(self._lanes[0].ask.remote(request)))
-        answers = []
-        for lane, reference in [(lane, lane.ask.remote(request)) for lane in self._lanes]:
+        tested = []
+        asked = [(lane, about, lane.ask.remote(request)) for lane, about in zip(self._lanes, self._abouts, strict=True)]
+        for lane, about, reference in asked:
             try:
-                answers.append(dict(self._got(reference)))
+                tested.append({**about, **self._got(reference)})
             except LostDeviceError:
                 self._lanes.remove(lane)
                 if not self._lanes:
                     raise
-        return answers[0]
+        return {"self_test": tested[0]["self_test"], "lanes": tested}
 
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
         """Batches as they are done, one at a time per device; raises LostDeviceError when no device is left."""
@@ -132,7 +134,7 @@ class Fleet:
         ray.shutdown()
 
     def _connect(self) -> None:
-        """Join the cluster and take every device that it offers; raises InputError, DeviceError."""
+        """Join the cluster and make a lane of every device that it offers; raises InputError, DeviceError."""
         ray = _ray()
         _reachable(self.address)
         try:
@@ -148,13 +150,16 @@ class Fleet:
                 f"ray start --resources '{{\"{RESOURCE}\": 1}}'"
             )
         actor = ray.remote(Lane).options(resources={RESOURCE: 1}, num_cpus=0, num_gpus=int(self.accelerator))
-        self._lanes = [actor.remote(self.command, self.accelerator) for _ in range(count)]
-        abouts = [self._got(lane.ask.remote({"do": "open"})) for lane in self._lanes]
+        self._lanes = [actor.remote(self.command, self.accelerator, self.wait) for _ in range(count)]
+
+    def _compare(self) -> None:
+        """Open all devices; raises InputError unless they are of one model, with the same software."""
+        self._abouts = [self._got(lane.ask.remote({"do": "open"})) for lane in self._lanes]
         found = {
             (device_key(about["hardware"]), software_key(about["hardware"], about["versions"])): about["hardware"][
                 "name"
             ]
-            for about in abouts
+            for about in self._abouts
         }
         if len(found) > 1:
             raise InputError(
@@ -172,13 +177,7 @@ class Fleet:
             cause = error.cause
             raise (cause if isinstance(cause, NeuralPowerError) else DeviceError(str(cause))) from None
         except ray.exceptions.RayActorError as error:
-            raise LostDeviceError(_told(str(error))) from None
-
-
-def _told(text: str) -> str:
-    """The sentence of ours that a foreign traceback ends in, or its first line."""
-    lines = [line for line in text.splitlines() if "DeviceError: " in line]
-    return lines[-1].partition("DeviceError: ")[2] if lines else text.partition("\n")[0]
+            raise LostDeviceError(str(error).partition("\n")[0]) from None
 
 
 def _ray() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -34,6 +34,11 @@ def device_key(hardware: Mapping[str, Any]) -> str:
 def software_key(hardware: Mapping[str, Any], libraries: Mapping[str, Any]) -> str:
     """The same where torch and what drives the device are the same."""
     return _key({name: libraries.get(name, hardware.get(name)) for name in MEASURED})
+
+
+def plan_hash(plan: Sequence[Mapping[str, Any]]) -> str:
+    """The same for the same configurations in the same order."""
+    return _key({"plan": [item["config_id"] for item in plan]})
 
 
 def share(config_id: str, purpose: str) -> float:

@@ -7,23 +7,19 @@ is the culprit. What ran out of memory, or left the device unusable, is tried on
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from neuralpower.collect.lock import DeviceLock
 from neuralpower.collect.process import Ended, Worker
 from neuralpower.collect.schedule import POWER, Batch, Task
 from neuralpower.errors import DeviceError, LostDeviceError
+from neuralpower.meters.base import no_power
 
 Results = list[dict[str, Any]]  # in the order of the batch's tasks
 ROUNDS = 9
 SUSPECT = ("oom", "poisoned")  # after which a process is not trusted
 TRIED_TWICE = (*SUSPECT, "crashed")
-METER_LOST: Mapping[str, Any] = {
-    "power_w": None,
-    "energy_j": None,
-    "power_source": "none",
-    "power_reason": "meter_lost",
-}
 
 
 class Executor(Protocol):
@@ -33,6 +29,9 @@ class Executor(Protocol):
     def lanes(self) -> int:
         """Batches that are measured at the same time."""
 
+    def hold(self) -> None:
+        """Have the devices to oneself until `close`; raises InputError where another collection measures on one."""
+
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """One process's answer to a request that measures nothing; raises DeviceError where there is none."""
 
@@ -40,7 +39,7 @@ class Executor(Protocol):
         """Batches as they are done, their results, and the seconds that each took; raises LostDeviceError."""
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, and give the devices back."""
 
 
 class Local:
@@ -48,8 +47,13 @@ class Local:
 
     lanes = 1
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+    def __init__(self, worker: Worker, lock: DeviceLock | None = None) -> None:
+        self.worker, self.lock = worker, lock
+
+    def hold(self) -> None:
+        """As in the protocol; nobody is kept out where no lock was given."""
+        if self.lock is not None:
+            self.lock.acquire()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """As in the protocol."""
@@ -70,7 +74,11 @@ class Local:
 
     def close(self) -> None:
         """As in the protocol."""
-        self.worker.stop()
+        try:
+            self.worker.stop()
+        finally:
+            if self.lock is not None:
+                self.lock.release()
 
     def measure(self, batch: Batch) -> Results:
         """A result with a `status`, or the columns of power, per task; raises LostDeviceError."""
@@ -99,7 +107,7 @@ class Local:
         if any(result.get("status") in SUSPECT for result in results):
             self.worker.stop()
         if self.worker.meter_lost and batch.tier == POWER:  # whatever the bench calls it
-            return [{**result, **METER_LOST} for result in results]
+            return [{**result, **no_power("meter_lost")} for result in results]
         return results
 
     def _probe(self) -> None:

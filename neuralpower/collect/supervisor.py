@@ -33,12 +33,14 @@ def collect(
 
     Raises:
         DatasetError: the folder cannot be written, is being written by another, or is another device's dataset.
+        InputError: another collection measures on the device.
         DeviceError: no process measures; the device, the disk, or the meter that was asked for is lost.
     """
-    started = clock()
     folder = request.folder
     with Journal(folder) as journal:
         with contextlib.closing(executor):
+            executor.hold()
+            started = clock()  # the time that others have the device is not the collection's
             opened = executor.ask({"do": "open"})
             records = journal.records()
             meta = description(folder, opened, records)
@@ -52,8 +54,9 @@ def collect(
                 request, journal, executor, opened, plan, unfinished(records), before, show, clock, started
             )
             with _noted(journal):
-                tested = executor.ask({"do": "self_test"})["self_test"]
-                collection.begin(tested)
+                answer = executor.ask({"do": "self_test"})
+                tested = answer["self_test"]
+                collection.begin(answer)
                 collection.run()
             if tested.get("idle_w") is not None:
                 meta["hardware"] = {**meta["hardware"], "idle_w": tested["idle_w"]}

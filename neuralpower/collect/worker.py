@@ -2,7 +2,7 @@
 
 Started by the supervisor with its thread environment set; whatever kills it, the journal is not its own.
 
-    {"do": "open"}                       -> {"hardware", "block", "power_reason", "versions"}
+    {"do": "open"}                       -> {"hardware", "block", "power_reason", "versions", "settings", "machine"}
     {"do": "open", "tested": {...}}      -> the same and {"self_test": {...}}: of an earlier process, or made now where null
     {"do": "self_test"}                  -> {"self_test": {...}}
     {"do": "plan", ...}                  -> {"plan": [...]}
@@ -32,6 +32,8 @@ from neuralpower.calls import call_of
 from neuralpower.collect.keys import versions
 from neuralpower.collect.plan import NETWORK, check_dtypes, kinds_named, make_plan
 from neuralpower.collect.presets import preset_named
+from neuralpower.collect.settings import read_settings
+from neuralpower.devices.machine import read_machine
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
@@ -88,9 +90,13 @@ def _prepared(item: dict[str, Any], device: torch.device) -> tuple[Callable[[], 
 
 
 class Answers:
-    """What the process answers; the bench is opened with the first request that needs it."""
+    """What the process answers; the bench is opened with the first request that needs it.
 
-    def __init__(self, open_it: Callable[[], Bench]) -> None:
+    `open_it` is told whether the device may be looked at for some seconds before it is woken: only the process that tests the
+    meter has the time.
+    """
+
+    def __init__(self, open_it: Callable[[bool], Bench]) -> None:
         self.open_it = open_it
         self.bench: Bench | None = None
         self.asked = 0
@@ -99,9 +105,10 @@ class Answers:
         """The answer to one request; raises NeuralPowerError."""
         if request["do"] == "plan":
             return {"plan": self._plan(request)}
-        bench = self._opened()
+        bench = self._opened(first=request["do"] == "open" and not request.get("tested"))
         if request["do"] == "open":
-            about = {"block": bench.block, "power_reason": bench.power_reason, "versions": versions()}
+            about: dict[str, Any] = {"block": bench.block, "power_reason": bench.power_reason, "versions": versions()}
+            about.update(settings=read_settings(), machine=read_machine())
             if "tested" in request:
                 about["self_test"] = tested = request["tested"] or bench.self_test()
                 bench.resume(tested)
@@ -116,8 +123,8 @@ class Answers:
         failed = any(result.get("error_class") for result in results)
         return {"results": results, "lost": failed and bench.is_lost()}
 
-    def _opened(self) -> Bench:
-        self.bench = self.bench or self.open_it()
+    def _opened(self, first: bool = False) -> Bench:
+        self.bench = self.bench or self.open_it(first)
         return self.bench
 
     def _plan(self, request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -149,12 +156,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr: stdout is the answers'
 
-    def opened() -> Bench:
+    def opened(first: bool) -> Bench:
         if options.bench:
             module, _, name = options.bench.partition(":")
             bench: Bench = getattr(importlib.import_module(module), name)()
             return bench
-        return open_bench(options.device, options.power, int(os.environ["OMP_NUM_THREADS"]))
+        return open_bench(options.device, options.power, int(os.environ["OMP_NUM_THREADS"]), first)
 
     answer_to = Answers(opened)
     for line in sys.stdin:

@@ -5,11 +5,9 @@ Every root is an argument, so that a test can bring a machine of its own; what c
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
-import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,22 +92,6 @@ def steal_ticks(proc: Path = PROC) -> tuple[int, int]:
     """(stolen, all) clock ticks of all cores since boot: time that other tenants of a shared machine took."""
     fields = [int(v) for v in (_read(proc / "stat") or "cpu 0").splitlines()[0].split()[1:]]
     return (fields[7] if len(fields) > 7 else 0), sum(fields[:8])
-
-
-def software(versions: dict[str, str]) -> dict[str, Any]:
-    """Python, system and library versions, as they stand in a dataset's session record."""
-    boot = _read(PROC / "sys/kernel/random/boot_id")
-    return {
-        "python": platform.python_version(),
-        "system": platform.system(),
-        "kernel": platform.release(),
-        "hostname_hash": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12],
-        "boot_id": boot.strip() if boot else None,
-        **versions,
-        "environment": {
-            k: v for k, v in sorted(os.environ.items()) if re.match(r"(OMP|MKL|KMP|GOMP|MALLOC|LD_PRELOAD|ONEDNN)", k)
-        },
-    }
 
 
 def worker_environment(threads: int) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from typing_extensions import Self
 
@@ -91,6 +91,11 @@ class NullMeter:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def no_power(reason: str | None = None) -> dict[str, Any]:
+    """The columns of a row whose power was not measured."""
+    return {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": reason}
 
 
 METERS: dict[str, type[RegisteredMeter]] = {}

@@ -20,6 +20,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+from neuralpower.devices.card import card_uuid
 from neuralpower.meters.base import Description, MeterUnavailable, Reading, power_meter
 
 ENERGY, POWER_INSTANT, POWER_AVERAGE = 83, 186, 185  # NVML_FI_DEV_*
@@ -114,7 +115,12 @@ def _memory_bytes(nvml: Any, handle: Any) -> int | None:
 
 
 def uuid_of(device: str) -> str:
-    """UUID of "cuda:0" as torch counts it: NVML's own numbers ignore CUDA_VISIBLE_DEVICES. Raises MeterUnavailable."""
+    """UUID of "cuda:0" as the CUDA driver counts it: NVML's own numbers ignore CUDA_VISIBLE_DEVICES. Raises MeterUnavailable.
+
+    Torch is asked where the driver does not answer by itself; it may begin to use CUDA then.
+    """
+    if (found := card_uuid(device)) is not None:
+        return found
     import torch
 
     index = int(device.partition(":")[2] or 0)

@@ -1,0 +1,97 @@
+"""One collection per device of a host, whatever folders they write to: a lock file per device, in the folder for such files.
+
+A GPU is known by its UUID. A processor is one device per host: whoever measures on other cores of it shares its memory and
+its power. The lock belongs to the process (flock) and vanishes with it, however it ends; the empty file stays. Collections
+see each other where they have one TMPDIR.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from neuralpower.devices.card import card_uuid
+from neuralpower.errors import InputError
+
+
+def lock_name(device: str, uuid_of: Callable[[str], str | None] = card_uuid) -> str:
+    """What "cpu" or "cuda:0" is called on its host: by UUID, else by the place that CUDA_VISIBLE_DEVICES gives it."""
+    if device == "cpu":
+        return device
+    index = int(device.partition(":")[2] or 0)
+    visible = [place for place in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if place]
+    return uuid_of(device) or f"cuda-{visible[index] if index < len(visible) else index}"
+
+
+class DeviceLock:
+    """A device to oneself, from `acquire` to `release`."""
+
+    def __init__(
+        self,
+        device: str,
+        wait: bool = False,
+        folder: Path | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        uuid_of: Callable[[str], str | None] = card_uuid,
+    ) -> None:
+        self.device, self.wait, self.say, self.uuid_of = device, wait, say, uuid_of
+        self.folder = folder
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the device; with `wait` as soon as another collection has given it back.
+
+        Raises:
+            InputError: another collection has it, or no lock can be kept in the folder.
+        """
+        path = self._path()
+        try:
+            descriptor = _opened(path)
+        except OSError as error:
+            raise InputError(
+                f"{path}: no lock can be kept there ({error.strerror}); set TMPDIR to a folder that can be written"
+            ) from None
+        try:
+            self._locked(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give it back, where it was taken."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _path(self) -> Path:
+        name = re.sub(r"[^A-Za-z0-9]+", "-", lock_name(self.device, self.uuid_of))
+        return (self.folder or Path(tempfile.gettempdir())) / f"neuralpower-{name}.lock"
+
+    def _locked(self, descriptor: int) -> None:
+        where = f"host {socket.gethostname()}, device {self.device}"
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not self.wait:
+                raise InputError(
+                    f"{where}: another collection is measuring on it; wait for it, or add --wait-for-device"
+                ) from None
+            self.say(f"{where}: waiting for another collection to end")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _opened(path: Path) -> int:
+    """The file, another user's, too: who may read it may lock it. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    with contextlib.suppress(OSError):  # another made it in between
+        os.fchmod(descriptor, 0o644)  # whatever the umask
+    return descriptor

@@ -1,0 +1,30 @@
+"""Which card "cuda:0" is, as NVIDIA's driver numbers it: asked without torch, and without a context on the card.
+
+Source: CUDA driver API, "Initialization" and "Device Management".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import uuid
+from typing import Any
+
+LIBRARY = "libcuda.so.1"
+
+
+def card_uuid(device: str, driver: Any = None) -> str | None:
+    """UUID of the card ("GPU-...") behind "cuda:0" under CUDA_VISIBLE_DEVICES; None where no driver answers.
+
+    A part of a card that is split (MIG) has its card's: parts share power, and memory's bandwidth more or less.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # no driver here, or one of another make
+        driver = driver or ctypes.CDLL(LIBRARY)
+        handle, answer = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+        if (
+            driver.cuInit(0) == 0
+            and driver.cuDeviceGet(ctypes.byref(handle), int(device.partition(":")[2] or 0)) == 0
+            and driver.cuDeviceGetUuid(ctypes.byref(answer), handle) == 0
+        ):
+            return f"GPU-{uuid.UUID(bytes=bytes(answer))}"
+    return None
