@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -22,7 +23,7 @@ WORDS = ("true", "on", "t", "1", "false", "off", "f", "0")
 def named(arguments: Sequence[str]) -> list[str]:
     """Arguments with underscores in option names, and a value behind every truth: a bare flag is true."""
     found: list[str] = []
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         name, equals, value = argument.partition("=")
         if name.startswith("--"):
             name = "--" + name[2:].replace("-", "_")

@@ -1,4 +1,4 @@
-"""Caffe's `Datum`, read and written without protobuf.
+"""Caffe's `Datum`, read without protobuf.
 
 A message is a row of fields: a varint key, `number << 3 | wire type`, then a varint (type 0), 8 bytes (1), a length and so many
 bytes (2), or 4 bytes (5). Fields that are not known are passed over. Source: Protocol Buffers documentation, "Encoding";
@@ -99,28 +99,3 @@ def _check(datum: Datum) -> None:
             f"a Datum of {datum.channels}x{datum.height}x{datum.width} with {given} values: an image has one value per "
             "channel and pixel; give a database that Caffe wrote"
         )
-
-
-def datum_message(datum: Datum) -> bytes:
-    """The message of a datum."""
-    parts = [_key(n, VARINT) + _number(v) for n, v in ((1, datum.channels), (2, datum.height), (3, datum.width))]
-    if datum.data:
-        parts.append(_key(4, BYTES) + _number(len(datum.data)) + datum.data)
-    parts.append(_key(5, VARINT) + _number(datum.label))
-    parts += [_key(6, FIXED32) + struct.pack("<f", value) for value in datum.float_data]
-    if datum.encoded:
-        parts.append(_key(7, VARINT) + _number(1))
-    return b"".join(parts)
-
-
-def _key(number: int, kind: int) -> bytes:
-    return _number(number << 3 | kind)
-
-
-def _number(value: int) -> bytes:
-    found = bytearray()
-    while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)

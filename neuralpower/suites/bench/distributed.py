@@ -145,22 +145,21 @@ def launch(
     if options.master_port:
         check_port(options.master_port)
     with tempfile.TemporaryFile("w+") as talk:
-        process = subprocess.Popen(torchrun(options, arguments), stdout=subprocess.PIPE, stderr=talk, text=True)
-        try:
-            _hand_on(process.stdout, show)
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-            _hand_on(process.stdout, show)
-            process.wait()
-            raise
-        code = process.wait()
+        command = torchrun(options, arguments)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=talk, text=True) as process:
+            try:
+                _hand_on(process.stdout, show)
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+                _hand_on(process.stdout, show)
+                raise
         talk.seek(0)
         said = talk.read()
     for line in said.splitlines():
         if line.startswith("warning: "):
             warn(line.removeprefix("warning: "))
-    if code:
-        raise failure_of(said, code)
+    if process.returncode:
+        raise failure_of(said, process.returncode)
 
 
 def _hand_on(lines: IO[str] | None, show: Callable[[str], None]) -> None:

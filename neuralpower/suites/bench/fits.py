@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from neuralpower.errors import NeuralPowerError, OutOfMemory
-from neuralpower.inputs import InputRequest, place
+from neuralpower.inputs import InputRequest, Inputs, map_tensors, tensors_of
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.bench.network import Network, Scores, optimizer_of
@@ -57,7 +59,7 @@ def peak_bytes(network: Network, request: InputRequest, precision: Precision, tr
     meta = torch.device("meta")
     try:
         model = network.built(meta, precision, training)
-        inputs = place(network.inputs(model, request), "meta", request.dtype)
+        inputs = widened(network.inputs(model, replace(request, batch_size=2)), request.batch_size)
         optimizer = optimizer_of(model, precision) if training else None
         scores = Scores(network.classes)
         step = Step(
@@ -72,6 +74,18 @@ def peak_bytes(network: Network, request: InputRequest, precision: Precision, tr
         return accounted(step, HostClock(), None, held)[0].peak
     except (NeuralPowerError, RuntimeError, NotImplementedError):
         return None
+
+
+def widened(inputs: Inputs, batch_size: int) -> Inputs:
+    """Inputs of another batch on meta, whatever its size: nothing is allocated."""
+    sized = [tensor for tensor in tensors_of((inputs.args, dict(inputs.kwargs))) if tensor.dim()]
+    first = sized[0].shape[0] if sized else None
+
+    def widen(tensor: Tensor) -> Tensor:
+        shape = (batch_size, *tensor.shape[1:]) if tensor.dim() and tensor.shape[0] == first else tensor.shape
+        return torch.empty(shape, dtype=tensor.dtype, device="meta")
+
+    return Inputs(map_tensors(inputs.args, widen), map_tensors(dict(inputs.kwargs), widen))
 
 
 def check_host_memory(

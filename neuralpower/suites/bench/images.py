@@ -57,15 +57,17 @@ class Images(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
         """An image and its class; raises InputError where none of all can be read."""
+        why = ""
         for further in range(len(self.store)):
             try:
                 image, label = self.store.read((number + further) % len(self.store))
                 return augmented(image, self.channels, self.size, self._own_generator()), label
-            except UNREADABLE:
+            except UNREADABLE as error:
+                why = " ".join(str(error).split())
                 with self.skipped.get_lock():
                     self.skipped.value += 1
         raise InputError(
-            f"{self.store.where}: none of its {len(self.store)} images can be read; give another --data_dir"
+            f"{self.store.where}: none of its {len(self.store)} images can be read ({why}); give another --data_dir"
         )
 
     def _own_generator(self) -> random.Random:
@@ -132,6 +134,7 @@ class CaffeStore:
             self._check_length(file)
             self.keys: list[bytes] = list(transaction.cursor().iternext(values=False))
             first = transaction.get(self.keys[0]) if self.keys else None
+        self.close()
         if first is None:
             raise InputError(f"{where}: an empty database; give another --data_dir")
         try:
@@ -151,6 +154,7 @@ class CaffeStore:
     def _environment(self) -> Any:
         """The database as this process has opened it: a forked one must not use its parent's."""
         if self._opened is None or self._opened[0] != os.getpid():
+            self.close()
             opened = self._lmdb.open(
                 str(self.where),
                 subdir=self.where.is_dir(),
@@ -161,6 +165,12 @@ class CaffeStore:
             )
             self._opened = (os.getpid(), opened)
         return self._opened[1]
+
+    def close(self) -> None:
+        """Let go of the database; the next read opens it again."""
+        if self._opened is not None:
+            self._opened[1].close()
+            self._opened = None
 
     def _told(self) -> Any:
         return _Told(self._lmdb.Error, lambda error: f"{self.where}: no LMDB ({error}); give another --data_dir")

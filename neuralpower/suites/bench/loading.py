@@ -49,7 +49,8 @@ class Synthetic:
         return tensor[torch.randperm(len(tensor), generator=self.generator).to(tensor.device)]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Let go of the batch."""
+        self.inputs = Inputs()
 
 
 def _mapped(inputs: Inputs, change: Any) -> Inputs:

@@ -109,10 +109,14 @@ class Scores:
         if target is None:
             shape = (scores.shape[0], *scores.shape[2:])
             if self._drawn is None or self._drawn.shape != shape:
-                drawn = torch.randint(0, scores.shape[1], shape, generator=self.generator)
-                self._drawn = drawn.to(scores.device)
+                self._drawn = self._labels(scores, shape)
             target = self._drawn
         return nn.functional.cross_entropy(scores, target)
+
+    def _labels(self, scores: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if scores.is_meta:
+            return torch.empty(shape, dtype=torch.int64, device="meta")
+        return torch.randint(0, scores.shape[1], shape, generator=self.generator).to(scores.device)
 
     def _by_class(self, output: Any) -> Tensor | None:
         """The scores [batch, classes, ...]; None where the output is none."""

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import NeuralPowerError, OutOfMemory
-from neuralpower.inputs import InputRequest, place
-from neuralpower.profiling.steps import clock_of
+from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory
+from neuralpower.inputs import InputRequest, Inputs, place
+from neuralpower.profiling.steps import clock_of, told
 from neuralpower.suites.bench import system
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel
 from neuralpower.suites.bench.fits import TooLarge, available_bytes, check_host_memory, largest, peak_bytes
@@ -73,6 +73,8 @@ class Bench:
         """Say the head, measure, and say the results; after an error or an interruption those of what was measured."""
         self._head()
         gpus = [f"cuda:{i}" for i in range(self.options.num_gpus)] if self.options.kind == "gpu" else []
+        if ":" in self.options.device:
+            gpus = [self.options.device]
         monitor = Monitor(self.options.monitor_frequency if self.world.rank == 0 else 0, gpus)
         try:
             monitor.start()
@@ -136,16 +138,25 @@ class Bench:
                 self.warn(f"{self.data.skipped} images could not be read and were passed over")
         if self.data is not None:
             self.data.close()
-        if monitor.samples and self.monitor_file is not None:
-            monitor.write(self.monitor_file)
-        elif monitor.samples:
-            self.emit("monitor.columns", monitor.columns)
-            self.emit("monitor.samples", monitor.samples)
+        self._use(monitor)
         ended = time.perf_counter()
         self.emit("results.setup_s", (ended if self.timer is None else self.ready) - self.begun)
         self.emit("results.wall_s", ended - self.begun)
         self.emit("results.end_time", _now())
         self.emit("results.status", status)
+
+    def _use(self, monitor: Monitor) -> None:
+        """The monitor's samples: in the file asked for, else, or where that cannot be written, as result lines."""
+        if not monitor.samples:
+            return
+        if self.monitor_file is not None:
+            try:
+                monitor.write(self.monitor_file)
+                return
+            except InputError as error:
+                self.warn(str(error))
+        self.emit("monitor.columns", monitor.columns)
+        self.emit("monitor.samples", monitor.samples)
 
     # ---- what is done ----
 
@@ -163,17 +174,22 @@ class Bench:
             peak = functools.partial(self._peak, network, request, numbers)
             needed = check_host_memory(peak, o.batch_size, network.title, self.available())
             self.emit("exp.estimated_memory_bytes", needed)
-        work = self._work(network, request, numbers, device)
-        self.data = work.draw if isinstance(work.draw, Synthetic | Loaded) else None
-        self.timer = StepTimer(work, clock_of(device))
-        self.ready = time.perf_counter()
+        work: Work | None = None
         try:
+            with told(network.title):
+                work = self._work(network, request, numbers, device)
+            self.timer = StepTimer(work, clock_of(device))
+            self.ready = time.perf_counter()
             self.timer.run(warmup=o.num_warmup_batches, steps=o.num_batches)
         except OutOfMemory as error:
-            if self.world.size > 1:  # the others wait for this one
+            if self.world.size > 1 or o.phase == "data_ingestion":  # the others wait for this one; no network
                 raise
-            error.__traceback__ = None  # its frames hold the tensors
-            raise self._too_large(network, numbers, device, work) from None
+            error.__traceback__ = error.__cause__ = None  # their frames hold the tensors
+            if work is not None:
+                work.model, work.optimizer, work.draw = nn.Identity(), None, lambda: Batch(Inputs())
+            if self.data is not None:
+                self.data.close()
+            raise self._too_large(network, numbers, device) from None
 
     def _peak(self, network: Network, request: InputRequest, numbers: Precision, batch_size: int) -> int | None:
         """Bytes of one process's step, times the processes that share this machine's memory."""
@@ -204,21 +220,20 @@ class Bench:
         else:
             memory = {"synthetic": "pinned", "synthetic/gpu": "device"}.get(o.data) or o.data.partition("/")[2]
             draw = Synthetic(network.inputs(model, request), device, memory, shuffle=o.data_shuffle, seed=o.seed)
+            self.emit("exp.data_memory", draw.memory)
         optimizer = optimizer_of(model, numbers) if training else None
         if training:
             model = parallel(model, self.world, device)
+        self.data = draw
         return Work(model, draw, optimizer, Scores(network.classes, o.seed))
 
-    def _too_large(self, network: Network, numbers: Precision, device: torch.device, work: Work) -> TooLarge:
+    def _too_large(self, network: Network, numbers: Precision, device: torch.device) -> TooLarge:
         """Find the largest batch that fits into the memory that is there, by trying."""
-        training = work.optimizer is not None
-        work.optimizer = None
-        work.model = nn.Identity()
         o = self.options
 
         def fits(batch_size: int) -> bool:
             request = InputRequest(batch_size, o.seq_len, o.input_shape, numbers.stored)
-            return step_fits(network, request, numbers, device, training)
+            return step_fits(network, request, numbers, device, o.phase == "training")
 
         found = largest(fits, o.batch_size, COARSE)
         return TooLarge(f"batch size {o.batch_size} of {network.title}: out of memory", found)
@@ -230,7 +245,8 @@ def step_fits(
     """Whether one step of that batch finds memory on the device."""
     try:
         model = network.built(device, numbers, training)
-        inputs = place(network.inputs(model, request), str(device), request.dtype)
+        with told(network.title):
+            inputs = place(network.inputs(model, request), str(device), request.dtype)
         optimizer = optimizer_of(model, numbers) if training else None
         work = Work(model, lambda: Batch(inputs), optimizer, Scores(network.classes))
         StepTimer(work, clock_of(device)).run(warmup=0, steps=1)
