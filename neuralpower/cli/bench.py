@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +115,30 @@ def bench(
         return
     if read.settings["exp.docker"]:
         _warn("exp.docker is set, and this runs on the host; --print_docker prints the command of a container")
-    if axes:
-        if out is None:
-            raise InputError("a grid without a folder for its results; add --out DIR")
-        _grid(points, out, boolean(retry_failed or "false"))
-    else:
-        _one(points[0], monitor_file)
+    if axes and out is None:
+        raise InputError("a grid without a folder for its results; add --out DIR")
+    with interruptible():
+        if out is not None and axes:
+            _grid(points, out, boolean(retry_failed or "false"))
+        else:
+            _one(points[0], monitor_file)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """The first Ctrl-C, or a batch system's end, interrupts; further ones do not disturb what is said of it."""
+
+    def interrupt(number: int, frame: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _one(options: Any, monitor_file: Path | None) -> None:
