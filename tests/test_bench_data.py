@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
 import pickle
 import random
 import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.inputs import Inputs
@@ -273,6 +276,26 @@ def test_a_class_too_many_and_images_too_broken_are_one_line(tmp_path: Path, wor
     ):
         loaded()
     loaded.close()
+
+
+def test_the_next_batch_is_copied_beside_the_step(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Noted:
+        @contextlib.contextmanager
+        def apart(self) -> Iterator[None]:
+            told.append("copy")
+            yield
+
+        def join(self, tensors: Sequence[Tensor]) -> None:
+            told.append(f"wait for {tensors[0][0, 0, 0, 0].item():.0f} of class {tensors[1][0].item()}")
+
+    images = Images(FolderStore(folder_of(tmp_path)), 3, 4)
+    loaded = Loaded(images, 3, CPU, torch.float32, lane=Noted())
+    for _ in range(2):
+        loaded()
+        told.append("step")
+    assert told == ["copy", "wait for 100 of class 0", "copy", "step", "wait for 101 of class 1", "copy", "step"]
 
 
 def test_a_loader_process_that_dies_is_told(tmp_path: Path) -> None:

@@ -169,12 +169,15 @@ def _hand_on(lines: IO[str] | None, show: Callable[[str], None]) -> None:
 
 def failure_of(said: str, code: int) -> NeuralPowerError:
     """The error of the process that failed first, from what it and torchrun said."""
-    told = re.search(r"^(?:\[[^\]]*\]:)?error: (.+)$", said, re.M)
+    told = re.findall(r"^(?:\[[^\]]*\]:)?error: (.+)$", said, re.M)
+    told.sort(
+        key=lambda line: "Connection closed" in line or "Connection reset" in line
+    )  # the others' end, not its cause
     found = re.search(r"exitcode\s*:\s*(-?\d+)", said)
     ended = int(found.group(1)) if found else code
-    if told is None and ended < 0:
+    if not told and ended < 0:
         return OutOfMemory(f"a process was killed by signal {-ended}, as for want of memory; choose a smaller batch")
-    text = told.group(1) if told else (said.strip().splitlines() or ["torchrun said nothing"])[-1][:300]
+    text = told[0] if told else (said.strip().splitlines() or ["torchrun said nothing"])[-1][:300]
     if "out of memory" in text:
         return OutOfMemory(text)
     return InputError(text) if ended == InputError.exit_code else DeviceError(text)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -76,6 +77,35 @@ class Endless(Sampler[int]):
                 yield from range(self.length)
 
 
+class Lane(Protocol):
+    """A side stream of a device, on which batches are copied while it computes."""
+
+    def apart(self) -> AbstractContextManager[Any]:
+        """What is launched within it runs beside the computation."""
+
+    def join(self, tensors: Sequence[Tensor]) -> None:
+        """The computation waits for what was launched apart so far, and works on these tensors."""
+
+
+class CudaLane:
+    """A side stream of a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    def apart(self) -> AbstractContextManager[Any]:
+        """The side stream is the current one within."""
+        return torch.cuda.stream(self.stream)
+
+    def join(self, tensors: Sequence[Tensor]) -> None:
+        """The current stream waits; the allocator knows that it uses the tensors."""
+        current = torch.cuda.current_stream(self.device)
+        current.wait_stream(self.stream)
+        for tensor in tensors:
+            tensor.record_stream(current)
+
+
 @dataclass(frozen=True)
 class Share:
     """Which process of how many this one is."""
@@ -96,6 +126,7 @@ class Loaded:
         workers: loader processes.
         shuffle: whether each epoch has an order of its own.
         share: of the images that this process sees.
+        lane: on which batches are copied ahead; on a GPU a side stream by default, on a CPU none.
     """
 
     def __init__(
@@ -109,6 +140,7 @@ class Loaded:
         workers: int = 0,
         shuffle: bool = False,
         share: Share = Share(),  # noqa: B008  # frozen
+        lane: Lane | None = None,
     ) -> None:
         self.images, self.device, self.dtype, self.classes = images, device, dtype, classes
         sampler = Endless(len(images), shuffle=shuffle, seed=images.seed, rank=share.rank, world=share.world)
@@ -123,9 +155,7 @@ class Loaded:
                 drop_last=True,
             )
             self._batches: Iterator[Any] | None = iter(loader)
-        self._stream: Any = None
-        if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._lane = CudaLane(device) if lane is None and device.type == "cuda" else lane
         self._ahead: Batch | None = None
 
     @property
@@ -140,21 +170,17 @@ class Loaded:
             InputError: no image can be read, or one is of a class that the network does not have.
             DeviceError: a loader process died.
         """
-        if self._stream is None:
+        if self._lane is None:
             return self._moved(*self._next())
-        batch = self._ahead or self._copied()
-        current = torch.cuda.current_stream(self.device)
-        current.wait_stream(self._stream)
-        for tensor in (*batch.inputs.args, batch.target):
-            if tensor is not None:
-                tensor.record_stream(current)
-        self._ahead = self._copied()
+        batch = self._ahead or self._copied(self._lane)
+        self._lane.join([t for t in (*batch.inputs.args, batch.target) if t is not None])
+        self._ahead = self._copied(self._lane)
         return batch
 
-    def _copied(self) -> Batch:
-        """The next batch, on its way to the GPU beside what that computes."""
+    def _copied(self, lane: Lane) -> Batch:
+        """The next batch, on its way to the device beside what that computes."""
         images, labels = self._next()
-        with torch.cuda.stream(self._stream):
+        with lane.apart():
             return self._moved(images, labels)
 
     def _moved(self, images: Tensor, labels: Tensor) -> Batch:

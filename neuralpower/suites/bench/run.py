@@ -184,7 +184,7 @@ class Bench:
         except OutOfMemory as error:
             if self.world.size > 1 or o.phase == "data_ingestion":  # the others wait for this one; no network
                 raise
-            error.__traceback__ = error.__cause__ = None  # their frames hold the tensors
+            error.__traceback__ = error.__cause__ = error.__context__ = None  # their frames hold the tensors
             if work is not None:
                 work.model, work.optimizer, work.draw = nn.Identity(), None, lambda: Batch(Inputs())
             if self.data is not None:
