@@ -7,6 +7,7 @@ phase and numbers are stored as skipped.
 from __future__ import annotations
 
 import itertools
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,10 +87,14 @@ def family(options: Options) -> Options:
 
 
 def execute(command: Sequence[str]) -> Executed:
-    """Run `neuralpower bench` in a process of its own."""
+    """Run `neuralpower bench` in a process of its own; interrupted, it says what it measured until then."""
     runner = [sys.executable, "-m", "neuralpower", "bench", *command]
     with subprocess.Popen(runner, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        out, err = process.communicate()
+        try:
+            out, err = process.communicate()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            return Executed(INTERRUPT, *process.communicate())
     return Executed(process.returncode, out, err)
 
 
@@ -148,14 +153,14 @@ def _measured(options: Options, run: Execute) -> dict[str, Any]:
         return _record(options, INTERRUPTED, {}, "interrupted")
     values = parse(ended.out).values
     said = next((line for line in reversed(ended.err.strip().splitlines()) if line.startswith("error: ")), "")
-    text = values.get("results.error") or said.removeprefix("error: ") or ended.err.strip()[-300:]
+    text = values.get("results.error") or said.removeprefix("error: ") or " ".join(ended.err[-300:].split())
+    if ended.code == INTERRUPT:
+        return _record(options, INTERRUPTED, values, "interrupted")
     if ended.code == 0:
         return _record(options, OK, values, None)
     if ended.code == KILLED or values.get("results.reason") == OOM:
         return _record(options, OOM, values, text or "killed, as for want of memory")
-    return _record(
-        options, INTERRUPTED if ended.code == INTERRUPT else FAILED, values, text or f"exit code {ended.code}"
-    )
+    return _record(options, FAILED, values, text or f"exit code {ended.code}")
 
 
 def _record(options: Options, status: str, values: dict[str, Any], error: str | None) -> dict[str, Any]:
