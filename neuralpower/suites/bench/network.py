@@ -14,7 +14,7 @@ from neuralpower.inputs import InputRequest, Inputs, tensors_of
 from neuralpower.profiling.steps import default_loss
 from neuralpower.sources import Source, resolve
 from neuralpower.suites.bench.options import Options
-from neuralpower.suites.precision import Precision
+from neuralpower.suites.precision import Autocasting, Precision
 from neuralpower.suites.steps import make_optimizer
 from neuralpower.zoo import ZOO, ZooEntry
 
@@ -41,7 +41,7 @@ class Network:
 
     def inputs(self, model: nn.Module, request: InputRequest) -> Inputs:
         """Random inputs of one batch in host memory."""
-        return self.source.inputs(getattr(model, "model", model) if _wrapped(model) else model, request)
+        return self.source.inputs(model.model if isinstance(model, Autocasting) else model, request)
 
     @cached_property
     def on_meta(self) -> tuple[torch.Size, torch.Size] | None:
@@ -71,10 +71,6 @@ class Network:
         if self.entry is not None:
             return self.entry.classes
         return self.on_meta[1][1] if self.on_meta is not None and len(self.on_meta[1]) == 2 else None
-
-
-def _wrapped(model: nn.Module) -> bool:
-    return type(model).__name__ == "Autocasting"
 
 
 def find(options: Options) -> Network:
