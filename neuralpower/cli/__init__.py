@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
@@ -30,13 +31,27 @@ def root(version: bool = typer.Option(False, "--version", callback=_version, is_
     """Latency of neural networks, layer by layer, without running them."""
 
 
+# In the order in which --help lists them.
+COMMANDS = (
+    "collect",
+    "train",
+    "predict",
+    "evaluate",
+    "profile",
+    "bench",
+    "bench_log",
+    "lab",
+    "calibrate",
+    "models",
+    "devices",
+)
+
+
 def build() -> typer.Typer:
     """The program with all of its commands."""
-    from neuralpower.cli import calibrate, collect, devices, evaluate, lab, predict, profile, train
-
     if not app.registered_commands:
-        for command in (collect, train, predict, evaluate, profile, lab, calibrate, devices):
-            command.register(app)
+        for name in COMMANDS:
+            importlib.import_module(f"neuralpower.cli.{name}").register(app)
     return app
 
 

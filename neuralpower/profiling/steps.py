@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
+from neuralpower.bench import failure
 from neuralpower.energy import PowerWindow, measure_power
-from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, OutOfMemory, unknown
 from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
@@ -209,11 +210,11 @@ def repeat(
         DeviceError: the device is out of memory.
     """
     begun = clock_ns()
-    with _told(step):
+    with told(type(step.model).__name__, "it was traced, but "):
         for _ in range(warmup):
             step.run(clock)
         clock.wait()
-        account, peak = _accounted(step, clock, whole) if memory or step.phase == "training" else (None, None)
+        account, peak = accounted(step, clock, whole) if memory or step.phase == "training" else (None, None)
         clean: list[dict[str, float]] = []
         timed: list[Repeat] = []
         wholes: list[float] = []
@@ -249,22 +250,23 @@ def repeat(
 
 
 @contextlib.contextmanager
-def _told(step: Step) -> Iterator[None]:
-    """Foreign errors as ours, in one line."""
+def told(name: str, before: str = "") -> Iterator[None]:
+    """Foreign errors of a run as ours, in one line: OutOfMemory, or else ModelError; `before` says what went well until then."""
     try:
         yield
     except NeuralPowerError:
         raise
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise DeviceError(f"{type(step.model).__name__}: out of memory; choose a smaller batch") from error
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        if "can't allocate memory" in str(error):
-            raise DeviceError(f"{type(step.model).__name__}: {first[:200]}; choose a smaller batch") from error
+        if failure(error)["status"] == "oom":
+            raise OutOfMemory(f"{name}: out of memory{_said(first)}; choose a smaller batch") from error
         raise ModelError(
-            f"{type(step.model).__name__}: it was traced, but running it raises {type(error).__name__}: {first[:200]}; "
-            "check dtype, inputs and device"
+            f"{name}: {before}running it raises {type(error).__name__}: {first[:200]}; check dtype, inputs and device"
         ) from error
+
+
+def _said(text: str) -> str:
+    return f" ({text[:200]})" if text else ""
 
 
 def _seconds(marks: Sequence[tuple[str, Any]], clock: Clock) -> dict[str, float]:
@@ -294,11 +296,16 @@ def _timed(step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None) -
     return Repeat(events, seconds, tuple(watch.modules.spans)), total
 
 
-def _accounted(step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None) -> tuple[Account, int]:
-    """One run whose tensors are accounted; (account, peak bytes: of the CUDA allocator where there is one)."""
-    held = [*step.model.parameters(), *step.model.buffers()]
-    held += [t for t in tree_iter((step.args, dict(step.kwargs))) if isinstance(t, Tensor)]
-    account = Account(held)
+def accounted(
+    step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None, held: Iterable[Tensor] = ()
+) -> tuple[Account, int]:
+    """One run whose tensors are accounted; (account, peak bytes: of the CUDA allocator where there is one).
+
+    `held` are tensors beside weights, buffers and inputs that were there before.
+    """
+    before = [*step.model.parameters(), *step.model.buffers(), *held]
+    before += [t for t in tree_iter((step.args, dict(step.kwargs))) if isinstance(t, Tensor)]
+    account = Account(before)
     device = clock.device if isinstance(clock, CudaClock) else None
     if device is not None:
         torch.cuda.reset_peak_memory_stats(device)
