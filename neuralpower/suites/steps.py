@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.inputs import Inputs
-from neuralpower.profiling.steps import Spread, Step, clock_of, default_loss, told
+from neuralpower.profiling.steps import Spread, Step, clock_of, told
 from neuralpower.profiling.stopwatch import Clock, CudaClock
+from neuralpower.training import default_loss
 
 Synchronise = Literal["each", "end"]
 

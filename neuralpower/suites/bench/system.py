@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from neuralpower import __version__
-from neuralpower.devices.host import read_cpu, software
+from neuralpower.devices.host import read_cpu
+from neuralpower.devices.machine import read_machine
 from neuralpower.meters import MeterUnavailable
 from neuralpower.meters.nvml import list_gpus
 
@@ -23,7 +24,7 @@ def versions() -> Iterator[tuple[str, Any]]:
     yield "torch.version", torch.__version__
     yield "cuda.version", torch.version.cuda
     yield "cudnn.version", torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    yield "sys.software", software({name: _version(name) for name in PACKAGES if _version(name)})
+    yield "sys.software", {**read_machine(), **{name: _version(name) for name in PACKAGES if _version(name)}}
 
 
 def machine() -> Iterator[tuple[str, Any]]:
