@@ -49,6 +49,10 @@ class LostDeviceError(DeviceError):
     """A device that no longer answers: nothing more can be measured on it."""
 
 
+class OutOfMemory(DeviceError):  # noqa: N818  # a verdict on a size: a smaller one may do
+    """More than the device's memory holds."""
+
+
 class PoisonedError(DeviceError):
     """A process whose device context a call has spoilt: every later call fails, a new process works."""
 

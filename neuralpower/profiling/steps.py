@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
+from neuralpower.bench import failure
 from neuralpower.energy import PowerWindow, measure_power
-from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, OutOfMemory, unknown
 from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
@@ -215,7 +216,7 @@ def repeat(
         DeviceError: the device is out of memory.
     """
     begun = clock_ns()
-    with _told(step):
+    with told(type(step.model).__name__, "it was traced, but "):
         for _ in range(warmup):
             step.run(clock)
         clock.wait()
@@ -255,22 +256,23 @@ def repeat(
 
 
 @contextlib.contextmanager
-def _told(step: Step) -> Iterator[None]:
-    """Foreign errors as ours, in one line."""
+def told(name: str, before: str = "") -> Iterator[None]:
+    """Foreign errors of a run as ours, in one line: OutOfMemory, or else ModelError; `before` says what went well until then."""
     try:
         yield
     except NeuralPowerError:
         raise
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise DeviceError(f"{type(step.model).__name__}: out of memory; choose a smaller batch") from error
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        if "can't allocate memory" in str(error):
-            raise DeviceError(f"{type(step.model).__name__}: {first[:200]}; choose a smaller batch") from error
+        if failure(error)["status"] == "oom":
+            raise OutOfMemory(f"{name}: out of memory{_said(first)}; choose a smaller batch") from error
         raise ModelError(
-            f"{type(step.model).__name__}: it was traced, but running it raises {type(error).__name__}: {first[:200]}; "
-            "check dtype, inputs and device"
+            f"{name}: {before}running it raises {type(error).__name__}: {first[:200]}; check dtype, inputs and device"
         ) from error
+
+
+def _said(text: str) -> str:
+    return f" ({text[:200]})" if text else ""
 
 
 def _seconds(marks: Sequence[tuple[str, Any]], clock: Clock) -> dict[str, float]:

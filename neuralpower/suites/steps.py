@@ -1,0 +1,208 @@
+"""Inference or training steps of one network, timed: what the suites share.
+
+    settle          warm-up          timed
+    |---------------|-- ... --|------|-- draw | forward (loss, backward, optimizer) --|-- ... --|
+                                     mark                                             mark      mark
+
+A step runs from mark to mark, so that waiting for data is a part of it. Warm-up and timed steps are counted apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neuralpower.errors import InputError, unknown
+from neuralpower.inputs import Inputs
+from neuralpower.profiling.steps import Spread, Step, clock_of, default_loss, told
+from neuralpower.profiling.stopwatch import Clock, CudaClock
+
+Synchronise = Literal["each", "end"]
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "momentum": functools.partial(torch.optim.SGD, momentum=0.9),
+    "rmsprop": torch.optim.RMSprop,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+def make_optimizer(name: str, weights: Iterable[Tensor], **settings: float | bool) -> torch.optim.Optimizer:
+    """The optimizer of that name; what `settings` leave out is PyTorch's default, momentum 0.9 for "momentum".
+
+    Raises:
+        InputError: no such optimizer or setting, or a value that it refuses.
+    """
+    if name not in OPTIMIZERS:
+        raise unknown("optimizer", name, OPTIMIZERS)
+    try:
+        return OPTIMIZERS[name](weights, **settings)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"optimizer {name} with {settings}: {error}; see torch.optim for what it takes") from None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step works on; `target` is for the loss."""
+
+    inputs: Inputs
+    target: Tensor | None = None
+
+
+def cross_entropy(output: Any, target: Tensor | None) -> Tensor:
+    """Mean cross entropy of scores [batch, classes, ...] and class numbers [batch, ...].
+
+    Without a target, the loss that the network computes, or the mean square of its output.
+    """
+    return default_loss(output) if target is None else nn.functional.cross_entropy(output, target)
+
+
+@dataclass
+class Work:
+    """A network in its mode and on its device, where its batches come from, and how it learns."""
+
+    model: nn.Module
+    draw: Callable[[], Batch]
+    optimizer: torch.optim.Optimizer | None = None
+    """None: inference."""
+    loss: Callable[[Any, Tensor | None], Tensor] = cross_entropy
+
+    def run(self, batch: Batch, clock: Clock) -> None:
+        """One step, launched; raises OutOfMemory or ModelError."""
+        step = Step(
+            self.model,
+            batch.inputs.args,
+            batch.inputs.kwargs,
+            "forward" if self.optimizer is None else "training",
+            functools.partial(self._loss, batch.target),
+            self.optimizer,
+        )
+        with told(type(self.model).__name__):
+            step.run(clock)
+
+    def _loss(self, target: Tensor | None, output: Any) -> Tensor:
+        return self.loss(output, target)
+
+
+@dataclass(frozen=True)
+class Times:
+    """What was timed, in seconds; a run that was cut short has fewer steps."""
+
+    warmup_s: tuple[float, ...] = ()
+    step_s: tuple[float, ...] = ()
+    data_s: tuple[float, ...] = ()
+    """Of each timed step, how long the host waited for its batch."""
+    total_s: float = 0.0
+    """From the begin of the first timed step to the end of the last."""
+    peak_memory_bytes: int | None = None
+    """Of the CUDA allocator, warm-up included."""
+
+    @property
+    def spread(self) -> Spread:
+        """Quantiles of the timed steps."""
+        return Spread(self.step_s)
+
+    @property
+    def mean_s(self) -> float | None:
+        """Of a timed step; None where there was none."""
+        return float(np.mean(self.step_s)) if self.step_s else None
+
+    @property
+    def std_s(self) -> float | None:
+        """Standard deviation of the timed steps, themselves the population."""
+        return float(np.std(self.step_s)) if self.step_s else None
+
+    def samples_per_s(self, batch_size: int) -> float | None:
+        """Samples of all timed steps in the time that they took."""
+        return batch_size * len(self.step_s) / self.total_s if self.total_s > 0 else None
+
+
+@dataclass
+class StepTimer:
+    """Times steps of some work; after an error or an interruption, `times` still has what was measured.
+
+    "each" waits for the device after every step, "end" once after the last: the device is then never idle between two.
+    """
+
+    work: Work
+    clock: Clock
+    synchronise: Synchronise = "each"
+    clock_ns: Callable[[], int] = time.perf_counter_ns
+    _warmup: list[float] = field(default_factory=list)
+    _steps: list[float] = field(default_factory=list)
+    _data: list[float] = field(default_factory=list)
+
+    def run(self, *, warmup: int, steps: int) -> Times:
+        """Warm up, then time.
+
+        Raises:
+            InputError: fewer than no warm-up steps, or fewer than one timed step.
+            OutOfMemory: the batch does not fit.
+            ModelError: the network cannot be run.
+        """
+        if warmup < 0 or steps < 1:
+            raise InputError(f"{warmup} warm-up and {steps} timed steps: at least 0 and 1 are needed")
+        settle(self.clock)
+        self._series(warmup, self._warmup, [])
+        self._series(steps, self._steps, self._data)
+        return self.times
+
+    @property
+    def times(self) -> Times:
+        """What was measured so far."""
+        return Times(
+            tuple(self._warmup),
+            tuple(self._steps),
+            tuple(self._data[: len(self._steps)]),
+            sum(self._steps),  # the marks between steps are shared
+            torch.cuda.max_memory_allocated(self.clock.device) if isinstance(self.clock, CudaClock) else None,
+        )
+
+    def _series(self, count: int, seconds: list[float], data_s: list[float]) -> None:
+        """Run `count` steps and append their times."""
+        marks = [self._mark()]
+        try:
+            for _ in range(count):
+                asked_ns = self.clock_ns()
+                batch = self.work.draw()
+                data_s.append((self.clock_ns() - asked_ns) / 1e9)
+                self.work.run(batch, self.clock)
+                marks.append(self._mark())
+                if self.synchronise == "each":
+                    with told(type(self.work.model).__name__):
+                        self.clock.wait()
+                    seconds.append(self.clock.seconds(marks[-2], marks[-1]))
+        finally:
+            if self.synchronise == "end":
+                with told(type(self.work.model).__name__):
+                    self.clock.wait()
+                seconds.extend(self.clock.seconds(a, b) for a, b in zip(marks, marks[1:], strict=False))  # pairs
+
+    def _mark(self) -> Any:
+        with told(type(self.work.model).__name__):
+            return self.clock.mark()
+
+
+def time_steps(
+    work: Work, device: torch.device, *, warmup: int, steps: int, synchronise: Synchronise = "each"
+) -> Times:
+    """`StepTimer` with the device's own clock; raises DeviceError for a device that has none here."""
+    return StepTimer(work, clock_of(device), synchronise).run(warmup=warmup, steps=steps)
+
+
+def settle(clock: Clock) -> None:
+    """Collect garbage, give cached device memory back, begin its peak anew, and wait for the device."""
+    gc.collect()
+    if isinstance(clock, CudaClock):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(clock.device)
+    clock.wait()
