@@ -1,0 +1,70 @@
+"""Points filled in from a predictor instead of being run.
+
+A training step is forward, backward and optimizer; where the predictor has not learnt all three, inference stands in its place,
+and that is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from neuralpower.errors import NeuralPowerError
+from neuralpower.evaluate import Case, predict_case
+from neuralpower.layers.base import BACKWARD, FORWARD, TENSORFLOAT32
+from neuralpower.layers.optimizer import Optimizer
+from neuralpower.predictor import Predictor
+from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted
+from neuralpower.suites.paradnn.learning import LAYER_FUNCTIONS, optimizer_settings
+from neuralpower.suites.paradnn.points import Point
+from neuralpower.suites.paradnn.result import FAILED, Result, Setup
+from neuralpower.suites.paradnn.run import described
+
+TRAINING = (FORWARD, BACKWARD, "optimizer")
+
+
+def predictable(setup: Setup, predictor: Predictor) -> tuple[Setup, str]:
+    """The setup that the predictor can fill in, and what had to change of it ("" for nothing).
+
+    Raises:
+        PredictorError: it has not learnt the dtype.
+        InputError: no such optimizer.
+    """
+    optimizer_settings(setup.optimizer, torch.float32, setup.rmsprop)
+    predictor.check(arithmetic(setup), FORWARD)
+    named = replace(setup, predictor=predictor.name or predictor.device, warmup_steps=0)
+    missing = [phase for phase in TRAINING if phase not in predictor.phases]
+    if setup.mode == TRAIN and missing:
+        said = f"{predictor.name or predictor.device} has not learnt {' and '.join(missing)}: inference is predicted instead"
+        return replace(named, mode=INFER), said
+    return named, ""
+
+
+def arithmetic(setup: Setup) -> str:
+    """The dtype as a predictor knows it."""
+    return TENSORFLOAT32 if setup.tf32 else setup.dtype
+
+
+def predict_point(point: Point, setup: Setup, predictor: Predictor) -> Result:
+    """What a point will take; what goes wrong is its state."""
+    known: dict[str, Any] = {"point": point, "setup": setup, "machine": predictor.device}
+    try:
+        known |= described(point, setup)
+        return Result(**known, duration_s=setup.steps * step_s(point, setup, predictor), steps=setup.steps)
+    except NeuralPowerError as error:
+        return Result(**known, state=FAILED, reason=str(error))
+
+
+def step_s(point: Point, setup: Setup, predictor: Predictor) -> float:
+    """Seconds of one step; raises PredictorError or ModelError."""
+    case = Case(point.model, point.batch_size, dtype=arithmetic(setup))
+    phases = (FORWARD, BACKWARD) if setup.mode == TRAIN else (FORWARD,)
+    seconds = sum(predict_case(case, predictor, phase=phase)[0].runtime_s.value for phase in phases)
+    if setup.mode == TRAIN:
+        work = counted(point)
+        function = LAYER_FUNCTIONS[setup.optimizer]
+        layer = Optimizer(dtype=setup.dtype, function=function, tensors=work.tensors, elements=work.parameters)
+        seconds += float(predictor.estimate([layer]).runtime_s[0])
+    return seconds
