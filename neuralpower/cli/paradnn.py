@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from neuralpower.cli import paradnn_tools
 from neuralpower.cli.paradnn_options import Common, with_common
 from neuralpower.errors import InputError
 
@@ -120,4 +121,5 @@ def register(root: typer.Typer) -> None:
         extra = {"allow_extra_args": True, "ignore_unknown_options": True}  # refused by name
         for name, function in (("fc", fully_connected), ("cnn", convolutional), ("rnn", recurrent)):
             app.command(name, context_settings=extra)(with_common(function))
+        paradnn_tools.register(app)
     root.add_typer(app, name="paradnn")

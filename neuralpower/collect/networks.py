@@ -17,7 +17,7 @@ from neuralpower.sources import resolve
 from neuralpower.zoo import ZOO
 from neuralpower.zoo.base import Sweep
 
-SWEPT = 48  # networks of a family that stand for its sweep
+SWEPT = 32  # networks of a family that stand for its sweep
 ATTEMPTS = 8  # changed configurations to try before a network is left as it is
 
 
@@ -506,14 +506,15 @@ INNER = (
 FOLLOWERS = ("pooler_hidden_size", "word_embed_proj_dim", "projection_size")  # equal to the width, and stay so
 
 
-def swept(model: str, generator: random.Random, count: int = SWEPT) -> list[Network]:
+def swept(model: str, generator: random.Random, count: int | None = None) -> list[Network]:
     """Networks drawn from a family's ranges where `model` names a family of the zoo by its bare name; none where it does not."""
     ranges = _ranges(model)
     if ranges is None:
         return []
+    wanted = SWEPT if count is None else count
     found: dict[str, Network] = {}
-    for _ in range(4 * count):
-        if len(found) < count:
+    for _ in range(4 * wanted):
+        if len(found) < wanted:
             chosen = {key: generator.choice(values) for key, values in ranges.items()}
             batch = int(chosen.pop("batch_size", 1))
             drawn = _with_overrides(model, chosen)

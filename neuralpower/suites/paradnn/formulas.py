@@ -10,7 +10,7 @@ the forward pass, less those for the gradient of the network's own floating inpu
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import FLOATING
@@ -58,8 +58,20 @@ class Counted:
 
 
 def counted(point: Point) -> Counted:
-    """What the point's network is counted to be; raises ModelError where it cannot be built."""
-    return counted_model(point.model)
+    """What the point's network is counted to be; raises ModelError where it cannot be built.
+
+    A recurrent network is traced with one step: all its work is per step, and tracing takes as long as there are steps.
+    """
+    if point.family != "rnn":
+        return counted_model(point.model)
+    one = counted_model(point.replaced(length=1).model)
+    length = point.named["length"]
+    return replace(
+        one,
+        forward_flops=length * one.forward_flops,
+        activation_bytes=length * one.activation_bytes,
+        widest_bytes=length * one.widest_bytes,
+    )
 
 
 @functools.lru_cache(maxsize=512)
