@@ -41,6 +41,8 @@ def page_of(points: pd.DataFrame, roofs: Roofs | None = None, operators: Sequenc
     for family, some in frame.groupby("family"):
         title = family_named(str(family)).title.capitalize()
         sections += _family(title, some, roofs, left_out)
+    if frame["family"].nunique() > 1:
+        sections.append(Section("All families", (), tuple(_together(frame, roofs))))
     if operators:
         note = ("Self times of a profiled step; its share of no operator is the remainder.",)
         sections.append(Section("Operators", note, (operator_bars(operators),)))
@@ -93,8 +95,7 @@ def _family(title: str, frame: pd.DataFrame, roofs: Roofs, left_out: list[str]) 
             maps.append(heatmap(some, "% of peak", peaks))
         else:
             left_out.append(f"% of peak of {device} in {dtype}: no spec sheet; give --spec")
-        rooflines = [roofline(some, roof, by) for by in (family.width, BATCH, "kind")]
-        rooflines += [roofline(some, roof, family.width, relative=True)]
+        rooflines = [roofline(some, roof, by, share) for by in (family.width, BATCH, "kind") for share in (False, True)]
         yield Section(f"{title}: {device}, {dtype}", (), (*maps, *rooflines, *over_batch(some)))
     for dtype in map(str, frame["dtype"].unique()):
         some = frame[frame["dtype"] == dtype]
@@ -103,6 +104,14 @@ def _family(title: str, frame: pd.DataFrame, roofs: Roofs, left_out: list[str]) 
             yield Section(f"{title}: what makes it fast, {dtype}", (), tuple(parts))
         for a, b in combinations(map(str, some["device"].unique()), 2):
             yield Section(f"{title}: {a} and {b}, {dtype}", (), tuple(_compared(some, a, b, left_out)))
+
+
+def _together(frame: pd.DataFrame, roofs: Roofs) -> Iterator[Chart]:
+    """Rooflines of all families, a series for each kind."""
+    for key, some in frame.groupby(["device", "dtype"]):
+        device, dtype = (str(part) for part in key)
+        for relative in (False, True):
+            yield roofline(some, roofs.get((device, dtype)), "kind", relative)
 
 
 def _models(frame: pd.DataFrame, dtype: str, left_out: list[str]) -> list[Chart]:
