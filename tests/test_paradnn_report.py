@@ -12,7 +12,7 @@ import torch
 
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError, OutOfMemory
-from neuralpower.report.charts import Heatmap, Series
+from neuralpower.report.charts import XY, Heatmap, Series
 from neuralpower.suites.paradnn.analysis import (
     best,
     chosen_widths,
@@ -236,6 +236,21 @@ def test_the_page_holds_every_analysis(points: pd.DataFrame) -> None:
     assert [row[4] for row in maxima.rows] == [None, pytest.approx(50)]
     assert any("no spec sheet" in text for section in page.sections for text in section.text)
     assert all(isinstance(c, Heatmap) for _, c in page.charts() if c.title.startswith("% of"))
+
+
+def test_families_have_sections_of_their_own_and_one_roofline_together(points: pd.DataFrame) -> None:
+    point = Point.of("rnn", "gru", FAMILIES["rnn"].defaults)
+    known = Result(point=point, setup=Setup(), machine=SLOW, parameters=1000, counted_flops=10**9)
+    mixed = pd.concat([points, frame([replace(known, duration_s=1.0, steps=100)])], ignore_index=True)
+    page = page_of(mixed)
+    charts = {chart.title: chart for _, chart in page.charts()}
+    together = charts[f"Roofline by kind: {SLOW}, 2 families, float32"]
+    assert isinstance(together, XY)
+    assert [series.name for series in together.series] == ["fc paradnn", "rnn gru"]
+    lines = charts[f"TFLOP/s over batch, embed 100: {SLOW}, rnn, float32"]
+    assert isinstance(lines, XY)
+    assert [series.name for series in lines.series] == ["layers 5"]
+    assert any("a model needs 8" in text for section in page.sections for text in section.text)
 
 
 # ---- roofs ----

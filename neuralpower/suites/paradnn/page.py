@@ -39,8 +39,9 @@ def page_of(points: pd.DataFrame, roofs: Roofs | None = None, operators: Sequenc
     sections = [Section("Points", _method(points), (_states(points), _best(frame, roofs)))]
     left_out: list[str] = []
     for family, some in frame.groupby("family"):
-        title = family_named(str(family)).title.capitalize()
-        sections += _family(title, some, roofs, left_out)
+        known = family_named(str(family))
+        whole = some.astype(dict.fromkeys(known.words, int))  # beside other families they have gaps
+        sections += _family(known.title.capitalize(), whole, roofs, left_out)
     if frame["family"].nunique() > 1:
         sections.append(Section("All families", (), tuple(_together(frame, roofs))))
     if operators:

@@ -185,7 +185,7 @@ def _known(value: float) -> float | None:
 def _of(frame: pd.DataFrame) -> str:
     """Device, family and dtype, where they are one."""
     parts = []
-    for column in ("device", "family", "dtype"):
+    for column, several in (("device", "devices"), ("family", "families"), ("dtype", "dtypes")):
         values = frame[column].unique()
-        parts.append(str(values[0]) if len(values) == 1 else f"{len(values)} {column}s")
+        parts.append(str(values[0]) if len(values) == 1 else f"{len(values)} {several}")
     return ", ".join(parts)
