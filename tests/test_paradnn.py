@@ -343,6 +343,14 @@ def test_what_raises_is_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.state == "failed" and "the moon is full" in result.reason
 
 
+def test_an_error_of_cuda_itself_makes_the_device_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> torch.Tensor:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(nn.functional, "cross_entropy", lost)
+    assert measure(TINY_POINTS[0], QUICK).state == "unhealthy"
+
+
 def test_memory_that_runs_out_is_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
     def greedy(*_: object) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")

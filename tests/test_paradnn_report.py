@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -32,6 +33,7 @@ from neuralpower.suites.paradnn.roof import (
     Roof,
     copy_bytes_per_s,
     dram_bytes_per_s,
+    figures,
     fma_flops_per_s,
     l1_bytes_per_s,
     theoretical,
@@ -297,6 +299,23 @@ def test_first_level_caches_are_as_wide_as_the_architecture() -> None:
     # T4: 64 B per clock of each of 40 multiprocessors at 1.59 GHz
     assert l1_bytes_per_s(7.5, 40, 1.59e9) == 64 * 40 * 1.59e9
     assert l1_bytes_per_s(3.5, 15, 1e9) is None
+
+
+def test_what_cuda_says_of_a_device_makes_its_figures() -> None:
+    t4 = SimpleNamespace(
+        major=7,
+        minor=5,
+        clock_rate=1_590_000,
+        memory_clock_rate=5_001_000,
+        memory_bus_width=256,
+        multi_processor_count=40,
+    )
+    found = figures(t4)
+    # 64 lanes in each of 40 multiprocessors: 2 * 2560 * 1.59e9 = 8.14e12
+    assert found["FMA TFLOP/s"] == pytest.approx(8.14, abs=0.005)
+    assert found["DRAM GB/s"] == pytest.approx(320.06, abs=0.005)
+    unknown = figures(SimpleNamespace(major=3, minor=5, multi_processor_count=15))
+    assert unknown == {"multiprocessors": 15}
 
 
 def test_a_copy_reads_and_writes_all_its_bytes() -> None:

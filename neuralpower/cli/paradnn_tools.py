@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,7 +132,7 @@ def roof(
     """Theoretical roofs of spec sheets, and the measured one of this machine."""
     from neuralpower.devices.spec import spec_of
     from neuralpower.report.tables import grid
-    from neuralpower.suites.paradnn.roof import cache_roof, measured, theoretical
+    from neuralpower.suites.paradnn.roof import cache_roof, figures, measured, theoretical
 
     kind = options.dtype(dtype)
     roofs = [theoretical(spec_of(name), kind) for name in specs or ()]
@@ -141,12 +140,17 @@ def roof(
         roofs.append(measured(measure, kind, size))
     if not roofs:
         raise InputError("no device: name a spec sheet, such as nvidia-t4, or give --measure cpu")
-    cells = [[r.name, f"{r.flops_per_s / 1e12:.2f}", f"{r.bytes_per_s / 1e9:.2f}", r.source] for r in roofs]
-    print(grid(["device", "TFLOP/s", "GB/s", "from"], cells))
+    cells = [[r.name, r.source, f"{r.flops_per_s / 1e12:.2f}", f"{r.bytes_per_s / 1e9:.2f}"] for r in roofs]
+    print(grid(["device", "from", "TFLOP/s", "GB/s"], cells, left=2))
     if measure is not None:
+        if measure.startswith("cuda"):
+            import torch
+
+            known = figures(torch.cuda.get_device_properties(torch.device(measure)))
+            print(grid(["by its clocks", ""], [[name, f"{value:.2f}"] for name, value in known.items()]))
         rate = cache_roof(measure)
         if rate is not None:
-            print(f"a copy inside the last cache: {rate / 1e9:.1f} GB/s", file=sys.stderr)
+            print(f"a copy inside the last cache: {rate / 1e9:.1f} GB/s")
 
 
 def register(app: typer.Typer) -> None:

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers.base import torch_dtype
 
 L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}  # NVIDIA's architecture white papers
+LANES = {7.0: 64, 7.5: 64, 8.0: 64, 8.6: 128, 8.9: 128, 9.0: 128, 10.0: 128}  # float32, of a multiprocessor
 REPEATS = 10
 
 
@@ -110,21 +112,23 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def of_this_gpu(device: str) -> dict[str, float | None]:
-    """Theoretical figures of a CUDA device from its own properties; None where torch does not say."""
-    properties = torch.cuda.get_device_properties(torch.device(device))
-    clock_hz = 1e3 * float(getattr(properties, "clock_rate", 0)) or None
-    memory_hz = 1e3 * float(getattr(properties, "memory_clock_rate", 0)) or None
-    bits = int(getattr(properties, "memory_bus_width", 0)) or None
+def figures(properties: Any) -> dict[str, float]:
+    """Theoretical figures from what CUDA says of a device (clocks in kHz); what torch or this table do not know is left out."""
     capability = float(f"{properties.major}.{properties.minor}")
-    return {
-        "clock_hz": clock_hz,
-        "multiprocessors": properties.multi_processor_count,
-        "memory_clock_hz": memory_hz,
-        "bus_bits": bits,
-        "dram_bytes_per_s": dram_bytes_per_s(memory_hz, bits) if memory_hz and bits else None,
-        "l1_bytes_per_s": l1_bytes_per_s(capability, properties.multi_processor_count, clock_hz) if clock_hz else None,
+    clock_hz = 1e3 * float(getattr(properties, "clock_rate", 0))
+    memory_hz = 1e3 * float(getattr(properties, "memory_clock_rate", 0))
+    bits, cores = int(getattr(properties, "memory_bus_width", 0)), int(properties.multi_processor_count)
+    lanes = LANES.get(capability, 0) * cores
+    found = {
+        "boost clock (MHz)": clock_hz / 1e6,
+        "multiprocessors": cores,
+        "FMA TFLOP/s": fma_flops_per_s(lanes, clock_hz) / 1e12,
+        "memory clock (MHz)": memory_hz / 1e6,
+        "bus (bit)": bits,
+        "DRAM GB/s": dram_bytes_per_s(memory_hz, bits) / 1e9,
+        "L1 GB/s": (l1_bytes_per_s(capability, cores, clock_hz) or 0) / 1e9,
     }
+    return {name: value for name, value in found.items() if value}
 
 
 def check_dtype(dtype: str) -> torch.dtype:

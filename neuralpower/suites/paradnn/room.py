@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def needed_bytes(point: Point, setup: Setup) -> int:
 def available_bytes(device: str, proc: Path = PROC, cgroup: Path = CGROUP) -> int | None:
     """Free memory of the device: of a host what the system and this process's control group leave. None: not known."""
     if device.startswith("cuda"):
+        gc.collect()
+        torch.cuda.empty_cache()  # what the allocator keeps is free, too
         return int(torch.cuda.mem_get_info(torch.device(device))[0])
     found = re.search(r"^MemAvailable:\s*(\d+) kB", _read(proc / "meminfo"), re.M)
     free = [int(found.group(1)) * 1024] if found else []

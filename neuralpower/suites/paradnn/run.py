@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import platform
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -102,10 +103,16 @@ def measure(point: Point, setup: Setup, limit_s: float | None = None, available:
     except LostDeviceError as error:
         return Result(**known, state=UNHEALTHY, reason=str(error))
     except ModelError as error:
-        small = "halvings" in str(error)
-        return Result(**known, state=NEGATIVE if small else FAILED, reason=str(error))
+        return Result(**known, state=_fault(str(error)), reason=str(error))
     except NeuralPowerError as error:
         return Result(**known, state=FAILED, reason=str(error))
+
+
+def _fault(text: str) -> str:
+    """The state of a network that cannot be built or run; after an error of CUDA itself every further call fails, too."""
+    if "five halvings" in text:
+        return NEGATIVE
+    return UNHEALTHY if re.search(r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert", text) else FAILED
 
 
 def described(point: Point, setup: Setup) -> dict[str, int | None]:
