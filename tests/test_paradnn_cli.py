@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -233,8 +234,22 @@ def test_a_training_step_is_predicted_from_all_three_phases(learnt: Predictor) -
     optimizer = (688_128 + 3 * 512 + 64) / 1e10 + 1e-6
     assert result.step_s == pytest.approx(3 * forward + optimizer, rel=0.1)
     assert result.setup.predictor and result.machine == "Made Up"
+    assert result.coverage == pytest.approx(1)
     inference = predict_point(POINT, Setup(mode="infer", steps=10), learnt)
     assert inference.step_s == pytest.approx(forward, rel=0.1)
+
+
+def test_what_a_predictor_has_not_learnt_is_said(learnt: Predictor, tmp_path: Path) -> None:
+    save(learnt, tmp_path / "p.json")
+    asked = ["paradnn", "rnn", "--mode", "infer", "--predictor", tmp_path / "p.json", "--length", "3"]
+    single = run(*asked)
+    # no recurrent layers and no embedding were learnt
+    assert re.search(r"^Coverage: [\d.]+% of the time is learnt", single.out, re.M)
+    assert "of the time is learnt, the rest a roofline estimate" in single.err
+    swept = run(*asked, "--sample", "1", "--cell", "rnn", "--out", tmp_path / "s")
+    assert "warning: of layer_" in swept.err
+    (found,) = json.loads((tmp_path / "s" / "results.json").read_text())
+    assert 0 <= found["coverage"] < 0.9
 
 
 def test_a_predictor_without_backward_says_that_it_predicts_inference(learnt: Predictor, tmp_path: Path) -> None:

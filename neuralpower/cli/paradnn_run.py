@@ -16,6 +16,8 @@ from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.result import FAILED, NEGATIVE, OK, OOM, SHORT, STATES, Result, Setup
 
+COVERED = 0.95  # of a predicted time must be learnt, or it is said
+
 Measure = Callable[[Point], Result]
 
 
@@ -116,6 +118,8 @@ def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None
     if result.duration_s is None:
         raise (OutOfMemory if result.state == OOM else DeviceError)(result.reason)
     print(json.dumps(result.summary()) if common.as_json else single_text(result))
+    if result.coverage is not None and result.coverage < COVERED:
+        print(f"warning: {result.coverage:.0%} of the time is learnt, the rest a roofline estimate", file=sys.stderr)
     if result.state != OK:
         print(f"warning: {result.state}: {result.reason}", file=sys.stderr)
     if common.operators:
@@ -156,6 +160,12 @@ def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], fa
     for setup, measure in prepared:
         left_s = None if budget_s is None else max(budget_s - (time.monotonic() - begun), 0.0)
         results += Sweep(points, setup, folder, again).run(measure, show, budget_s=left_s)
+    least = min((r for r in results if r.coverage is not None), key=lambda r: r.coverage or 0.0, default=None)
+    if least is not None and least.coverage is not None and least.coverage < COVERED:
+        print(
+            f"warning: of {least.point.label} {least.coverage:.0%} of the time is learnt, the rest a roofline estimate",
+            file=sys.stderr,
+        )
     print(f"{folder / CSV}: {states_of(results)} of {len(results)} points", file=sys.stderr)
 
 

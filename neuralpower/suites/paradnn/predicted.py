@@ -6,7 +6,7 @@ and that is said.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from neuralpower.errors import NeuralPowerError
 from neuralpower.evaluate import Case, predict_case
 from neuralpower.layers.base import BACKWARD, FORWARD, TENSORFLOAT32
 from neuralpower.layers.optimizer import Optimizer
-from neuralpower.predictor import Predictor
+from neuralpower.predictor import ROOFLINE, Predictor
 from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted
 from neuralpower.suites.paradnn.learning import LAYER_FUNCTIONS, optimizer_settings
 from neuralpower.suites.paradnn.points import Point
@@ -52,19 +52,31 @@ def predict_point(point: Point, setup: Setup, predictor: Predictor) -> Result:
     known: dict[str, Any] = {"point": point, "setup": setup, "machine": predictor.device}
     try:
         known |= described(point, setup)
-        return Result(**known, duration_s=setup.steps * step_s(point, setup, predictor), steps=setup.steps)
+        step = predict_step(point, setup, predictor)
+        return Result(**known, duration_s=setup.steps * step.runtime_s, steps=setup.steps, coverage=step.coverage)
     except NeuralPowerError as error:
         return Result(**known, state=FAILED, reason=str(error))
 
 
-def step_s(point: Point, setup: Setup, predictor: Predictor) -> float:
-    """Seconds of one step; raises PredictorError or ModelError."""
+@dataclass(frozen=True)
+class Step:
+    """A predicted step; `coverage` is the share of its time that the predictor has learnt, the rest is a roofline estimate."""
+
+    runtime_s: float
+    coverage: float
+
+
+def predict_step(point: Point, setup: Setup, predictor: Predictor) -> Step:
+    """One step; raises PredictorError or ModelError."""
     case = Case(point.model, point.batch_size, dtype=arithmetic(setup))
     phases = (FORWARD, BACKWARD) if setup.mode == TRAIN else (FORWARD,)
-    seconds = sum(predict_case(case, predictor, phase=phase)[0].runtime_s.value for phase in phases)
+    passes = [predict_case(case, predictor, phase=phase)[0] for phase in phases]
+    parts = [(one.runtime_s.value, one.coverage) for one in passes]
     if setup.mode == TRAIN:
         work = counted(point)
         function = LAYER_FUNCTIONS[setup.optimizer]
         layer = Optimizer(dtype=setup.dtype, function=function, tensors=work.tensors, elements=work.parameters)
-        seconds += float(predictor.estimate([layer]).runtime_s[0])
-    return seconds
+        estimate = predictor.estimate([layer])
+        parts.append((float(estimate.runtime_s[0]), float(estimate.basis[0] != ROOFLINE)))
+    total = sum(seconds for seconds, _ in parts)
+    return Step(total, sum(seconds * share for seconds, share in parts) / total if total else 1.0)

@@ -64,6 +64,9 @@ class Result:
     median_step_s: float | None = None
     peak_memory_bytes: int | None = None
     torch: str = ""
+    coverage: float | None = (
+        None  # of a prediction: the share of the time that is learnt; the rest is a roofline estimate
+    )
 
     @property
     def step_flops(self) -> int | None:
@@ -139,5 +142,6 @@ class Result:
             "states": self.state,
             "reason": self.reason,
             "predictor": self.setup.predictor or None,
+            "coverage": self.coverage,
             "torch": self.torch,
         }

@@ -103,6 +103,7 @@ def frame(results: Iterable[Result]) -> pd.DataFrame:
             "step_s": r.step_s,
             "flops_per_s": r.flops_per_s,
             "intensity": r.intensity,
+            "coverage": r.coverage,
             "state": r.state,
             "source": "predicted" if r.setup.predictor else "measured",
             "setup": f"{r.setup.mode}{' amp' if r.setup.amp else ''}{' tf32' if r.setup.tf32 else ''}",

@@ -34,6 +34,8 @@ def _lines(result: Result) -> Iterator[str]:
         yield f"FLOP of a step by formula: {result.formula_flops:,} ({FLOP_PER_WEIGHT[setup.mode]} Phi bs)"
     yield f"FLOP of a step as counted: {result.counted_flops:,}"
     yield f"Duration: {result.duration_s:.6g} s ({result.steps} steps after {result.warmup_steps})"
+    if result.coverage is not None:
+        yield f"Coverage: {result.coverage:.1%} of the time is learnt, the rest a roofline estimate"
     if result.peak_memory_bytes is not None:
         yield f"Peak memory: {result.peak_memory_bytes / 1e9:.3f} GB"
     yield f"TFLOPS: {(result.flops_per_s or 0) / 1e12:.6g}" + (
