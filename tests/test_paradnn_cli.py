@@ -132,6 +132,8 @@ def test_flags_of_tpus_are_refused_by_name(flag: str) -> None:
         ("fc --train_steps 0", 2, "300 warm-up and 0 timed steps"),
         ("fc --intra -1", 2, "intra -1, inter 0: are numbers of threads"),
         ("fc -b --grid", 2, "--benchmark varies what it has ranges for"),
+        ("fc -b --operators", 2, "--operators with a sweep: is of a single run here"),
+        ("fc --predict --operators", 2, "neuralpower predict 'zoo:paradnn_fc?layers=8&nodes=1024"),
         ("fc -b --again broken", 2, "unknown state 'broken'"),
         ("fc -b --shard 3/2", 2, "shard '3/2': write I/N"),
         ("fc --layers 128 --nodes 8192 --batch_size 16384", 4, "the largest that fits is --layers"),
@@ -198,11 +200,11 @@ def test_a_sweep_prints_rows_resumes_and_is_merged_and_shown(tmp_path: Path, lea
 
 
 def test_a_measured_sweep_stores_what_does_not_fit(tmp_path: Path) -> None:
-    asked = "paradnn fc -b --layers 128 --nodes 8192 --input_type f64,f32 --shard 4/90 --out".split()
+    asked = "paradnn fc -b --layers 128 --nodes 8192 --input_type f64,f32 --shard 2/150 --out".split()
     ran = run(*asked, tmp_path)
     assert ran.code == 0
     assert ran.out == HEADER + "\n"
-    found = json.loads((tmp_path / "shard-4-of-90" / "results.json").read_text())
+    found = json.loads((tmp_path / "shard-2-of-150" / "results.json").read_text())
     assert {(r["states"], r["input_type"]) for r in found} == {("oom", "f64"), ("oom", "f32")}
     assert "the largest that fits" in found[0]["reason"]
 

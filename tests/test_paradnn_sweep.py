@@ -290,6 +290,7 @@ def test_every_family_has_its_table(family: str, tmp_path: Path) -> None:
     table = csv_frame(path)
     assert table.flops_per_s[0] == pytest.approx(result.flops_per_s, rel=1e-5)
     assert {name: int(table[name][0]) for name in point.named} == point.named
+    assert frame([replace(result, setup=Setup(tf32=True))])["dtype"][0] == "tensorfloat32"
     both = frame([result])
     assert both["batch_size"][0] == point.batch_size and both["state"][0] == "ok"
 

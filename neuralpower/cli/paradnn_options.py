@@ -65,6 +65,11 @@ class Common:
         return self.benchmark or self.grid or self.sample is not None
 
     @property
+    def predicted(self) -> bool:
+        """Whether a predictor says the times."""
+        return self.predict or self.predictor is not None
+
+    @property
     def place(self) -> str:
         """The device as torch names it; raises InputError."""
         import re

@@ -28,6 +28,11 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
 
         print(array_script(sys.argv[1:], common.slurm), end="")
         return
+    if common.operators and (common.predicted or common.swept):
+        raise InputError(
+            f"--operators with {'a sweep' if common.swept else 'a predictor'}: is of a single run here; leave it out, or give "
+            f"`neuralpower predict '{start.model}' --batch-size {start.batch_size}`"
+        )
     setups = [setup_of(common, dtype) for dtype in dtypes_of(common)]
     prepared = [prepare(setup, common) for setup in setups]
     if common.swept:
@@ -72,7 +77,7 @@ def setup_of(common: Common, dtype: str) -> Setup:
 
 def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
     """The setup as it can be had, and what says the times; raises NeuralPowerError."""
-    if common.predict or common.predictor is not None:
+    if common.predicted:
         from neuralpower.codec import default_predictor, load
         from neuralpower.suites.paradnn.predicted import predict_point, predictable
 

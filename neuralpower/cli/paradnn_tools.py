@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,7 @@ def _frame(source: Path) -> pd.DataFrame:
 
 def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof]:
     """By device and dtype, of those whose spec sheet is known."""
+    from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import find_spec, spec_of
     from neuralpower.suites.paradnn.roof import theoretical
 
@@ -60,7 +62,7 @@ def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof
     for device, dtype in {(str(d), str(t)) for d, t in zip(points["device"], points["dtype"], strict=True)}:
         sheet = given
         with contextlib.suppress(InputError):
-            sheet = find_spec(device)
+            sheet = find_spec(read_cpu().name if device == f"{platform.node()}-cpu" else device)
         if sheet is not None and dtype in sheet.peak_flops:
             found[device, dtype] = theoretical(sheet, dtype)
     return found

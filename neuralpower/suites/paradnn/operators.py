@@ -1,4 +1,4 @@
-"""Where the time of a point goes, by kind of operator: from `neuralpower.profile` or from a predictor."""
+"""Where the time of a point goes, by kind of operator, as `neuralpower.profile` finds it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from neuralpower.evaluate import Case, predict_case
-from neuralpower.layers.base import FORWARD
-from neuralpower.predictor import Predictor
 from neuralpower.profiling import profile
 from neuralpower.report.tables import grid, quantity
 from neuralpower.suites.paradnn.formulas import TRAIN
@@ -55,12 +52,6 @@ def operator_times(point: Point, setup: Setup, *, repeats: int = 10, warmup: int
             name = row.kind if row.phase in ("", "forward", row.kind) else f"{row.kind} ({row.phase})"
             seconds[name] = seconds.get(name, 0.0) + row.runtime_s
     return OperatorTimes(point.label, _ranked(seconds))
-
-
-def predicted_times(point: Point, dtype: str, predictor: Predictor) -> OperatorTimes:
-    """Of a forward pass as predicted; raises PredictorError."""
-    prediction, _ = predict_case(Case(point.model, point.batch_size, dtype=dtype), predictor, phase=FORWARD)
-    return OperatorTimes(point.label, _ranked({row.kind: row.runtime_s for row in prediction.by_kind()}))
 
 
 def operators_text(times: OperatorTimes) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from neuralpower.errors import DatasetError
+from neuralpower.layers.base import TENSORFLOAT32
 from neuralpower.suites.paradnn.points import FAMILIES, family_named
 from neuralpower.suites.paradnn.result import OK, SHORT, Result
 
@@ -96,7 +97,7 @@ def frame(results: Iterable[Result]) -> pd.DataFrame:
             "family": r.point.family,
             "kind": r.point.kind,
             "device": r.machine,
-            "dtype": r.setup.dtype,
+            "dtype": TENSORFLOAT32 if r.setup.tf32 else r.setup.dtype,
             **r.point.named,
             "parameters": r.parameters,
             "step_flops": r.step_flops,
@@ -106,7 +107,7 @@ def frame(results: Iterable[Result]) -> pd.DataFrame:
             "coverage": r.coverage,
             "state": r.state,
             "source": "predicted" if r.setup.predictor else "measured",
-            "setup": f"{r.setup.mode}{' amp' if r.setup.amp else ''}{' tf32' if r.setup.tf32 else ''}",
+            "setup": f"{r.setup.mode}{' amp' if r.setup.amp else ''}",
         }
         for r in results
     )
