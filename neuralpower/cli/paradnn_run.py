@@ -164,7 +164,11 @@ def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], fa
     results, begun = [], time.monotonic()
     for setup, measure in prepared:
         left_s = None if budget_s is None else max(budget_s - (time.monotonic() - begun), 0.0)
-        results += Sweep(points, setup, folder, again).run(measure, show, budget_s=left_s)
+        try:
+            results += Sweep(points, setup, folder, again).run(measure, show, budget_s=left_s)
+        except KeyboardInterrupt:
+            print(f"what was measured is in {folder / CSV}; give the same command again to continue", file=sys.stderr)
+            raise
     least = min((r for r in results if r.coverage is not None), key=lambda r: r.coverage or 0.0, default=None)
     if least is not None and least.coverage is not None and least.coverage < COVERED:
         print(
