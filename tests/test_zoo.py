@@ -60,7 +60,7 @@ TORCHVISION = {
     "wide_resnet50": (68_883_240, 11.40),
 }
 
-OTHERS = {"mobilenet_v1", "convmixer", "unet", "lstm_language_model", "text_cnn", "video_cnn"}
+OTHERS = {"inception_resnet_v2", "mobilenet_v1", "convmixer", "unet", "lstm_language_model", "text_cnn", "video_cnn"}
 QUICK = ("sensor_net", "squeezenet", "mobilenet_v3_large", "shufflenet_v2", "text_cnn", "video_cnn")
 
 
@@ -114,6 +114,11 @@ def test_a_network_of_torchvision_has_its_parameters_and_flop(id: str) -> None:
     parameters, multiply_adds = TORCHVISION[id]
     assert traced(id).parameters == parameters
     assert traced(id).gflop / 2 == pytest.approx(multiply_adds, abs=0.0051)
+
+
+def test_inception_resnet_has_its_parameters() -> None:
+    # as timm counts those of the authors' weights
+    assert traced("inception_resnet_v2").parameters == 55_843_464
 
 
 def test_the_language_model_has_its_parameters() -> None:

@@ -32,10 +32,23 @@ def root(version: bool = typer.Option(False, "--version", callback=_version, is_
 
 def build() -> typer.Typer:
     """The program with all of its commands."""
-    from neuralpower.cli import calibrate, collect, devices, evaluate, paradnn, predict, profile, train
+    from neuralpower.cli import (
+        bench,
+        bench_log,
+        calibrate,
+        collect,
+        devices,
+        evaluate,
+        models,
+        paradnn,
+        predict,
+        profile,
+        train,
+    )
 
+    commands = (collect, train, predict, evaluate, profile, calibrate, devices, bench, bench_log, models, paradnn)
     if not app.registered_commands:
-        for command in (collect, train, predict, evaluate, profile, paradnn, calibrate, devices):
+        for command in commands:
             command.register(app)
     return app
 

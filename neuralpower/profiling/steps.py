@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -220,7 +220,7 @@ def repeat(
         for _ in range(warmup):
             step.run(clock)
         clock.wait()
-        account, peak = _accounted(step, clock, whole) if memory or step.phase == "training" else (None, None)
+        account, peak = accounted(step, clock, whole) if memory or step.phase == "training" else (None, None)
         clean: list[dict[str, float]] = []
         timed: list[Repeat] = []
         wholes: list[float] = []
@@ -302,11 +302,16 @@ def _timed(step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None) -
     return Repeat(events, seconds, tuple(watch.modules.spans)), total
 
 
-def _accounted(step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None) -> tuple[Account, int]:
-    """One run whose tensors are accounted; (account, peak bytes: of the CUDA allocator where there is one)."""
-    held = [*step.model.parameters(), *step.model.buffers()]
-    held += [t for t in tree_iter((step.args, dict(step.kwargs))) if isinstance(t, Tensor)]
-    account = Account(held)
+def accounted(
+    step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None, held: Iterable[Tensor] = ()
+) -> tuple[Account, int]:
+    """One run whose tensors are accounted; (account, peak bytes: of the CUDA allocator where there is one).
+
+    `held` are tensors beside weights, buffers and inputs that were there before.
+    """
+    before = [*step.model.parameters(), *step.model.buffers(), *held]
+    before += [t for t in tree_iter((step.args, dict(step.kwargs))) if isinstance(t, Tensor)]
+    account = Account(before)
     device = clock.device if isinstance(clock, CudaClock) else None
     if device is not None:
         torch.cuda.reset_peak_memory_stats(device)

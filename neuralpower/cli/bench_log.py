@@ -1,0 +1,49 @@
+"""`neuralpower bench-log`: logs of benchmarks as tables, JSON and CSV."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import typer
+
+from neuralpower.errors import unknown
+
+
+def bench_log(
+    logs: list[Path] = typer.Argument(help="Log files, folders of them (*.log), folders that a grid wrote."),
+    summary: list[str] = typer.Option(
+        ["exploration"], help="exploration, weak, strong, statistics or time; repeatable; all for all."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print all values and the summaries as JSON."),
+    csv: Path | None = typer.Option(None, help="Write a line per log to this file."),
+) -> None:
+    """Read result lines back, and sum them up: exploration, scaling, statistics, where the time went."""
+    from neuralpower.report.tables import grid
+    from neuralpower.suites.bench.logs import read_logs, write_csv
+    from neuralpower.suites.bench.summaries import SUMMARIES
+
+    names = [*SUMMARIES] if summary == ["all"] else summary
+    for name in names:
+        if name not in SUMMARIES:
+            raise unknown("summary", name, [*SUMMARIES, "all"])
+    found = read_logs(logs)
+    for log in found:
+        if log.unreadable:
+            print(f"warning: {log.source}: no value in {log.unreadable[0][:80]!r}; it was cut off", file=sys.stderr)
+    if csv is not None:
+        write_csv(found, csv)
+    tables = {name: SUMMARIES[name]([log.values for log in found]) for name in names}
+    if as_json:
+        results = [{"source": log.source, **log.values} for log in found]
+        print(json.dumps({"schema": 1, "results": results, "summaries": {n: t.to_json() for n, t in tables.items()}}))
+        return
+    for number, table in enumerate(tables.values()):
+        print(("\n" if number else "") + table.title)
+        print(grid(table.header, table.texts(), left=4) if table.rows else "nothing to sum up")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("bench-log")(bench_log)

@@ -1,0 +1,43 @@
+"""`neuralpower models`: the networks of the zoo, and what they work."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+
+def models(
+    pattern: list[str] | None = typer.Argument(None, help="Ids, or patterns such as 'resnet*'; all by default."),
+    names: bool = typer.Option(False, "--names", help="Print the ids only; nothing is built."),
+    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+) -> None:
+    """List the zoo: id, title, input, classes, parameters, FLOP of one sample (forward, products only)."""
+    from neuralpower.report.tables import grid, quantity
+    from neuralpower.suites.models import listed, matching
+
+    ids = matching(pattern or ())
+    if names:
+        print(json.dumps(ids) if as_json else "\n".join(ids))
+        return
+    found = [listed(id) for id in ids]
+    if as_json:
+        print(json.dumps({"schema": 1, "models": [model.to_json() for model in found]}))
+        return
+    rows = [
+        [
+            m.id,
+            m.title,
+            "x".join(map(str, m.input_shape)),
+            str(m.classes),
+            f"{m.parameters:,}",
+            quantity(m.flops, "FLOP"),
+        ]
+        for m in found
+    ]
+    print(grid(["id", "title", "input", "classes", "parameters", "FLOP"], rows, left=3))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("models")(models)

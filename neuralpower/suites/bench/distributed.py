@@ -1,0 +1,183 @@
+"""One process per device: started by torchrun, ours or the user's, which leaves WORLD_SIZE and RANK in the environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from neuralpower.errors import DeviceError, InputError, NeuralPowerError, OutOfMemory
+from neuralpower.suites.bench.options import Options
+
+ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class World:
+    """Which of how many processes this one is; `local_rank` is its number on its own machine."""
+
+    size: int = 1
+    rank: int = 0
+    local_rank: int = 0
+    backend: str | None = None
+    """None where there is one process."""
+
+
+def world_of(options: Options, environment: Mapping[str, str] | None = None) -> World | None:
+    """The place of this process; None where processes are still to be launched. Raises InputError."""
+    environment = os.environ if environment is None else environment
+    if "WORLD_SIZE" not in environment:
+        return World() if options.num_gpus == 1 else None
+    try:
+        size, rank = int(environment["WORLD_SIZE"]), int(environment.get("RANK", "0"))
+        local = int(environment.get("LOCAL_RANK", str(options.local_rank)))
+    except ValueError:
+        raise InputError("WORLD_SIZE, RANK and LOCAL_RANK must be whole numbers; unset them, or use torchrun") from None
+    if not 0 <= rank < size:
+        raise InputError(f"RANK {rank} of WORLD_SIZE {size}: it must be below; unset both, or use torchrun")
+    if size > 1 and options.forward_only:
+        raise InputError(f"inference by {size} processes: it runs in one; leave torchrun out, or train")
+    return World(size, rank, local, backend_of(options) if size > 1 else None)
+
+
+def backend_of(options: Options) -> str:
+    """The backend asked for; on CPUs always gloo, since NCCL knows GPUs only."""
+    return "gloo" if options.kind == "cpu" else options.dist_backend
+
+
+def device_of(options: Options, world: World) -> torch.device:
+    """The device of this process; raises DeviceError where it is not there."""
+    if options.kind == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if not count:
+        raise DeviceError(f"device {options.device}: torch finds no CUDA device here; choose --device cpu")
+    asked = options.device.partition(":")[2]
+    index = int(asked) if asked.isdigit() else world.local_rank
+    needed = max(index + 1, options.num_gpus)
+    if needed > count:
+        raise DeviceError(
+            f"{needed} GPUs asked for, {count} {'is' if count == 1 else 'are'} there; choose --num_gpus {count} or fewer"
+        )
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+@contextlib.contextmanager
+def joined(world: World) -> Iterator[None]:
+    """Within it, the processes know each other; raises DeviceError where they do not find together."""
+    if world.backend is None:
+        yield
+        return
+    try:
+        dist.init_process_group(world.backend, rank=world.rank, world_size=world.size)
+    except (RuntimeError, ValueError) as error:
+        first = str(error).strip().splitlines()[0][:200]
+        if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
+            raise port_in_use(int(os.environ.get("MASTER_PORT", "0"))) from None
+        raise DeviceError(
+            f"process {world.rank} of {world.size} found no others ({first}); start all of them"
+        ) from None
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def parallel(model: nn.Module, world: World, device: torch.device) -> nn.Module:
+    """The network whose gradients are averaged over all processes; raises DeviceError."""
+    if world.backend is None:
+        return model
+    try:
+        return nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+    except RuntimeError as error:
+        raise DeviceError(f"process {world.rank} of {world.size}: {str(error).splitlines()[0][:200]}") from None
+
+
+def port_in_use(port: int) -> DeviceError:
+    """The error."""
+    return DeviceError(
+        f"port {port}: in use by another process; choose another --master_port, or 0 for any that is free"
+    )
+
+
+def check_port(port: int) -> None:
+    """Raise DeviceError where the port is in use."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((ADDRESS, port))
+        except OSError:
+            raise port_in_use(port) from None
+
+
+def torchrun(options: Options, arguments: Sequence[str]) -> list[str]:
+    """The command that starts the processes on this machine."""
+    meeting = ["--standalone"]
+    if options.master_port:
+        meeting = [f"--master-addr={ADDRESS}", f"--master-port={options.master_port}"]
+    runner = [sys.executable, "-m", "torch.distributed.run", *meeting, f"--nproc-per-node={options.num_gpus}"]
+    return [*runner, "-m", "neuralpower", "bench", *arguments]
+
+
+def launch(
+    options: Options, arguments: Sequence[str], show: Callable[[str], None], warn: Callable[[str], None]
+) -> None:
+    """Run the processes and hand on what the first of them prints.
+
+    Raises:
+        NeuralPowerError: what one of them raised, by class; KeyboardInterrupt when they were interrupted.
+    """
+    if options.kind == "gpu" and options.num_gpus > torch.cuda.device_count():
+        device_of(options, World())
+    if options.master_port:
+        check_port(options.master_port)
+    with tempfile.TemporaryFile("w+") as talk:
+        command = torchrun(options, arguments)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=talk, text=True) as process:
+            try:
+                _hand_on(process.stdout, show)
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+                _hand_on(process.stdout, show)
+                raise
+        talk.seek(0)
+        said = talk.read()
+    for line in said.splitlines():
+        if line.startswith("warning: "):
+            warn(line.removeprefix("warning: "))
+    if process.returncode:
+        raise failure_of(said, process.returncode)
+
+
+def _hand_on(lines: IO[str] | None, show: Callable[[str], None]) -> None:
+    for line in lines or ():
+        show(line.rstrip("\n"))
+
+
+def failure_of(said: str, code: int) -> NeuralPowerError:
+    """The error of the process that failed first, from what it and torchrun said."""
+    told = re.findall(r"^(?:\[[^\]]*\]:)?error: (.+)$", said, re.M)
+    told.sort(
+        key=lambda line: "Connection closed" in line or "Connection reset" in line
+    )  # the others' end, not its cause
+    found = re.search(r"exitcode\s*:\s*(-?\d+)", said)
+    ended = int(found.group(1)) if found else code
+    if not told and ended < 0:
+        return OutOfMemory(f"a process was killed by signal {-ended}, as for want of memory; choose a smaller batch")
+    text = told[0] if told else (said.strip().splitlines() or ["torchrun said nothing"])[-1][:300]
+    if "out of memory" in text:
+        return OutOfMemory(text)
+    return InputError(text) if ended == InputError.exit_code else DeviceError(text)

@@ -1,0 +1,68 @@
+"""Logs back into values: files of result lines, folders of them, and folders of a grid."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from neuralpower.errors import InputError
+from neuralpower.journal import NAME, read_journal
+from neuralpower.suites.bench.grid import values_of
+from neuralpower.suites.bench.lines import parse
+
+SUFFIXES = (".log", ".txt", ".out")
+
+
+class Log(NamedTuple):
+    """What one run said; `unreadable` are result lines without a value."""
+
+    source: str
+    values: dict[str, Any]
+    unreadable: tuple[str, ...] = ()
+
+
+def read_logs(paths: Sequence[Path]) -> list[Log]:
+    """The logs of files and folders; raises InputError where one cannot be read, or holds no result line."""
+    return [log for path in paths for log in _read(path)]
+
+
+def _read(path: Path) -> list[Log]:
+    if (path / NAME).is_file():
+        records = [r for r in read_journal(path) if r["type"] == "point"]
+        latest = {r["label"]: r for r in records}
+        return [
+            Log(f"{path}: {r['label']}", v) for r, v in zip(latest.values(), values_of([*latest.values()]), strict=True)
+        ]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+        if not files:
+            raise InputError(f"{path}: no logs in it ({', '.join(SUFFIXES)}); give the files themselves")
+        return [log for file in files for log in _read(file)]
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give another file") from None
+    found = parse(text)
+    if not found.values:
+        raise InputError(f"{path}: no result line such as `__results.time__= 12.5` in it; give a log of a benchmark")
+    return [Log(str(path), found.values, found.unreadable)]
+
+
+def write_csv(logs: Sequence[Log], path: Path) -> None:
+    """A line per log, a column per name; lists and tables as JSON. Raises InputError."""
+    names = sorted({name for log in logs for name in log.values})
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["source", *names])
+            writer.writerows([log.source, *(_cell(log.values, name) for name in names)] for log in logs)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another file") from None
+
+
+def _cell(values: Mapping[str, Any], name: str) -> Any:
+    value = values.get(name)
+    return json.dumps(value) if isinstance(value, list | dict | bool) else "" if value is None else value

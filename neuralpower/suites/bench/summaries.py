@@ -1,0 +1,139 @@
+"""Tables of many results: what was explored, how it scales, how times spread, and where they went.
+
+weak scaling      the batch of a device stays, the devices grow; speed-up by throughput
+strong scaling    the batch of all devices together stays; speed-up by batch time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Values = Mapping[str, Any]
+
+WHAT = ("model", "device", "phase", "dtype")
+
+
+class Summary(NamedTuple):
+    """A table; cells are texts, numbers or None for what is not known."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Rows by column name."""
+        return {"title": self.title, "rows": [dict(zip(self.header, row, strict=True)) for row in self.rows]}
+
+    def texts(self) -> list[list[str]]:
+        """Rows of four digits; "-" for what is not known."""
+        return [
+            ["-" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in self.rows
+        ]
+
+
+def what(values: Values) -> tuple[str, str, str, str]:
+    """Model, device, phase and dtype of a result."""
+    numbers = str(values.get("exp.dtype", "-"))
+    return (
+        str(values.get("exp.model_title") or values.get("exp.model", "-")),
+        str(values.get("exp.device_title") or values.get("exp.device_type", "-")),
+        str(values.get("exp.phase", "-")),
+        f"autocast {numbers}" if values.get("exp.autocast") else numbers,
+    )
+
+
+def exploration(results: Iterable[Values]) -> Summary:
+    """Batch time and throughput of every run, by model and batch; what went wrong instead."""
+    rows = [
+        (
+            *what(v),
+            v.get("exp.num_gpus"),
+            v.get("exp.replica_batch"),
+            v.get("results.time"),
+            v.get("results.throughput"),
+            v.get("results.status", "-"),
+        )
+        for v in results
+    ]
+    header = (*WHAT, "devices", "batch each", "batch time ms", "samples/s", "status")
+    return Summary("exploration", header, tuple(sorted(rows, key=_order)))
+
+
+def weak_scaling(results: Iterable[Values]) -> Summary:
+    """Speed-up of throughput at the same batch per device."""
+    return _scaling(
+        "weak scaling", "exp.replica_batch", "batch each", results, lambda base, v: _over(v, base, "throughput")
+    )
+
+
+def strong_scaling(results: Iterable[Values]) -> Summary:
+    """Speed-up of batch time at the same batch of all devices together."""
+    return _scaling(
+        "strong scaling", "exp.effective_batch", "batch of all", results, lambda base, v: _over(base, v, "time")
+    )
+
+
+def _over(above: Values, below: Values, name: str) -> float:
+    return float(above[f"results.{name}"] / below[f"results.{name}"])
+
+
+def _scaling(
+    title: str, held: str, column: str, results: Iterable[Values], gain: Callable[[Values, Values], float]
+) -> Summary:
+    groups: dict[tuple[Any, ...], dict[int, Values]] = {}
+    for v in results:
+        if v.get("results.time") and v.get("results.throughput") and v.get(held) and v.get("exp.num_gpus"):
+            groups.setdefault((*what(v), v[held]), {})[v["exp.num_gpus"]] = v
+    rows = []
+    for key, found in sorted(groups.items()):
+        base = found[min(found)]
+        for devices, v in sorted(found.items()):
+            speedup = gain(base, v)
+            efficiency = speedup * min(found) / devices
+            rows.append((*key, devices, v["results.time"], v["results.throughput"], speedup, efficiency))
+    header = (*WHAT, column, "devices", "batch time ms", "samples/s", "speed-up", "efficiency")
+    return Summary(title, header, tuple(rows))
+
+
+def statistics(results: Iterable[Values]) -> Summary:
+    """How the times of the batches spread (ms)."""
+    rows = []
+    for v in results:
+        times = v.get("results.time_data") or []
+        if times:
+            quarters = [float(q) for q in np.quantile(times, (0, 0.25, 0.5, 0.75, 1))]
+            mean, std = float(np.mean(times)), float(np.std(times))
+            rows.append((*what(v), v.get("exp.replica_batch"), len(times), mean, std, std / mean, *quarters))
+    header = (*WHAT, "batch each", "n", "mean", "std", "std/mean", "min", "q25", "median", "q75", "max")
+    return Summary("statistics (ms)", header, tuple(sorted(rows, key=_order)))
+
+
+def time_analysis(results: Iterable[Values]) -> Summary:
+    """Where the time of each run went (s), and how much of the timed part was waiting for data."""
+    rows = []
+    for v in results:
+        wall = v.get("results.wall_s")
+        if wall is None:
+            continue
+        parts = [float(v.get(f"results.{name}_s") or 0.0) for name in ("setup", "warmup", "timed")]
+        waited = v.get("results.data_wait_s")
+        share = waited / parts[2] if waited is not None and parts[2] else None
+        rows.append((*what(v), v.get("exp.replica_batch"), wall, *parts, wall - sum(parts), waited, share))
+    header = (*WHAT, "batch each", "wall", "setup", "warm-up", "timed", "rest", "data wait", "wait/timed")
+    return Summary("time analysis (s)", header, tuple(sorted(rows, key=_order)))
+
+
+def _order(row: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple((value is not None, value if isinstance(value, int | float) else str(value)) for value in row[:6])
+
+
+SUMMARIES: dict[str, Callable[[Iterable[Values]], Summary]] = {
+    "exploration": exploration,
+    "weak": weak_scaling,
+    "strong": strong_scaling,
+    "statistics": statistics,
+    "time": time_analysis,
+}
