@@ -27,7 +27,7 @@ POINTS = XY(
     "FLOP",
     "s",
     (
-        Series("batch 1", (1e9, 2e9, None), (0.1, 0.2, 0.3), text=("a <b>", "b", "c"), labelled=True),
+        Series("batch 1", (1e9, 2e9, None), (0.1, 0.2, 0.3), text=("a <b>", "b", "c"), labels=("a <b>", "b", "c")),
         Series("batch 64", (6e10, 0, 1e11), (1.0, 1.0, 2.0), mode="lines+markers", dash=True),
     ),
     log_x=True,

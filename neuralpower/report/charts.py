@@ -42,12 +42,13 @@ class Series:
     values: tuple[Number, ...] = ()  # of each point, shown as its colour
     mode: Mode = "markers"
     dash: bool = False
-    labelled: bool = False  # `text` also stands beside the points
+    labels: tuple[str, ...] = ()  # of each point, standing beside it; "" for none
 
     def __post_init__(self) -> None:
         """Raises InputError where lengths differ."""
-        for what, given in (("y", self.y), ("text", self.text or self.x), ("values", self.values or self.x)):
-            if len(given) != len(self.x):
+        for what in ("y", "text", "values", "labels"):
+            given = getattr(self, what)
+            if len(given) != len(self.x) and (given or what == "y"):
                 raise InputError(f"series {self.name!r}: {len(given)} {what} for {len(self.x)} x; give one for each")
 
 

@@ -77,7 +77,7 @@ def _xy(chart: XY) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
 def _names(chart: XY) -> dict[str, Any]:
     """Names beside the points, with ranges of the axes that leave room for them."""
     every = [(s, i) for s in chart.series for i in chart.points(s)]
-    names = [s.text[i] if s.labelled and s.text else "" for s, i in every]
+    names = [s.labels[i] if s.labels else "" for s, i in every]
     if not any(names):
         return {}
     x = [float(s.x[i]) for s, i in every]  # type: ignore[arg-type]  # `points` leaves out None

@@ -111,7 +111,7 @@ def _xy(figure: Any, chart: XY) -> None:
 
 def _name_points(figure: Any, axes: Any, chart: XY) -> None:
     every = [(s, i) for s in chart.series for i in chart.points(s)]
-    names = [s.text[i] if s.labelled and s.text else "" for s, i in every]
+    names = [s.labels[i] if s.labels else "" for s, i in every]
     if not any(names):
         return
     for log, values, bounds in (
