@@ -183,6 +183,17 @@ def limits(values: Sequence[float], log: bool, pad: float = 0.06) -> tuple[float
     return low - room, high + room
 
 
+def room(values: Sequence[float], labels: Sequence[str], ends: tuple[float, float], log: bool) -> tuple[float, float]:
+    """Ends of a horizontal axis, the right one farther out where names stand at the last points."""
+    low, high = ends
+    edge = high - 0.1 * (high - low)
+    widest = max(
+        (len(name) for x, name in zip(values, labels, strict=True) if name and (math.log10(x) if log else x) >= edge),
+        default=0,
+    )
+    return low, high + (high - low) * min(0.3, widest * 0.011)
+
+
 def cell(value: Number) -> str:
     """Digits of a cell: three significant ones, a dash for what is not known."""
     return "-" if value is None else f"{value:.3g}"

@@ -11,7 +11,7 @@ Box = tuple[float, float, float, float]  # left, bottom, right, top
 DIRECTIONS = tuple(
     (math.cos(a), math.sin(a)) for a in (math.pi * k / 6 for k in (1, 11, 3, 9, 0, 6, 5, 7, 2, 10, 4, 8))
 )
-DISTANCES = (10.0, 18.0, 28.0, 40.0, 55.0, 75.0, 100.0)  # pixels
+DISTANCES = (10.0, 18.0, 28.0, 40.0, 55.0, 75.0, 100.0, 130.0, 170.0)  # pixels
 SYMBOL = 5.0  # pixels that a point reaches from its middle
 GAP = 2.0
 

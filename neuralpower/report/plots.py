@@ -6,7 +6,7 @@ import html
 import math
 from typing import Any
 
-from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits
+from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room
 from neuralpower.report.labels import along, is_far, place
 
 SYMBOLS = (
@@ -82,7 +82,7 @@ def _names(chart: XY) -> dict[str, Any]:
         return {}
     x = [float(s.x[i]) for s, i in every]  # type: ignore[arg-type]  # `points` leaves out None
     y = [float(s.y[i]) for s, i in every]  # type: ignore[arg-type]  # the same
-    x_range, y_range = limits(x, chart.log_x), limits(y, chart.log_y)
+    x_range, y_range = room(x, names, limits(x, chart.log_x), chart.log_x), limits(y, chart.log_y)
     x_at = [math.log10(v) if chart.log_x else v for v in x]
     y_at = [math.log10(v) if chart.log_y else v for v in y]
     pixels = [
@@ -202,5 +202,5 @@ def _pies(chart: Pies) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
         }
         for pie in chart.pies
     ]
-    rows = math.ceil(len(chart.pies) / 3)
+    rows = math.ceil(len(chart.pies) / (2 if len(chart.pies) == 4 else 3))
     return data, {"uniformtext": {"minsize": 9, "mode": "hide"}}, 60 + PIE_HEIGHT * max(1, rows)

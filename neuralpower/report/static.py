@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError
-from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits
+from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room
 from neuralpower.report.labels import along, is_far, place
 
 MARKERS = "osD^vPX<>*"
@@ -71,7 +71,7 @@ def _size(chart: Chart) -> tuple[float, float]:
 
 
 def _columns(chart: Pies) -> int:
-    return min(3, max(1, len(chart.pies)))
+    return 2 if len(chart.pies) == 4 else min(3, max(1, len(chart.pies)))
 
 
 def _plain(text: str) -> str:
@@ -114,12 +114,12 @@ def _name_points(figure: Any, axes: Any, chart: XY) -> None:
     names = [s.labels[i] if s.labels else "" for s, i in every]
     if not any(names):
         return
-    for log, values, bounds in (
-        (chart.log_x, [s.x[i] for s, i in every], axes.set_xlim),
-        (chart.log_y, [s.y[i] for s, i in every], axes.set_ylim),
+    x, y = [float(s.x[i] or 0) for s, i in every], [float(s.y[i] or 0) for s, i in every]
+    for log, ends, bounds in (
+        (chart.log_x, room(x, names, limits(x, chart.log_x), chart.log_x), axes.set_xlim),
+        (chart.log_y, limits(y, chart.log_y), axes.set_ylim),
     ):
-        low, high = limits([float(v) for v in values if v is not None], log)
-        bounds(10**low if log else low, 10**high if log else high)
+        bounds(*(10**end if log else end for end in ends))
     figure.draw_without_rendering()  # only then is it known where the plot lies
     frame = axes.get_window_extent()
     at = [tuple(axes.transData.transform((s.x[i], s.y[i]))) for s, i in every]

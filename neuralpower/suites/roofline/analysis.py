@@ -14,6 +14,7 @@ from neuralpower.suites.roofline.records import OK, Data, Device, Network, Point
 
 Method = Literal["Spearman", "Kendall"]
 FEWEST = 3  # networks for a rank correlation
+COVERED = 0.5  # share of a predicted time that regressors must account for, before it is an example of anything
 FLOP, PARAMETERS = "FLOP", "parameters"
 
 
@@ -177,11 +178,14 @@ def gaps(view: View, device: Device, batch_size: int, roof: Roof) -> list[Gap]:
 
 
 def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
-    """Every two networks, the one with more FLOP first."""
+    """Every two networks whose times are known well, the one with more FLOP first."""
     known = [
-        (network, work.flops, seconds)
+        (network, work.flops, point.runtime_s)
         for network in view.networks
-        if (work := view.work(network, batch_size)) and (seconds := view.runtime_s(network, device, batch_size))
+        if (work := view.work(network, batch_size))
+        and (point := view.point(network, device, batch_size))
+        and point.runtime_s
+        and (point.coverage is None or point.coverage >= COVERED)
     ]
     ordered = sorted(known, key=lambda item: -item[1])
     return [Pair(a[0], b[0], a[1] / b[1], a[2] / b[2]) for a, b in itertools.combinations(ordered, 2) if b[1]]

@@ -52,11 +52,7 @@ def table(chips: Sequence[DeviceSpec]) -> Table:
     """One row per chip; FLOP/s in 1e12, B/s in 1e9."""
     rows: list[tuple[Cell, ...]] = []
     for chip in chips:
-        dtype = best(chip)[0]
         peaks = [None if d not in chip.peak_flops else chip.peak_flops[d] / 1e12 for d in DTYPES]
-        sources = (
-            f"{dtype}: {chip.values[f'peak_flops_{dtype}'].source}; B/s: {chip.values['memory_bytes_per_s'].source}"
-        )
         rows.append(
             (
                 chip.name,
@@ -65,19 +61,33 @@ def table(chips: Sequence[DeviceSpec]) -> Table:
                 *peaks,
                 bandwidth(chip) / 1e9,
                 ridge(chip),
-                sources,
             )
         )
     header = (
         *("chip", "class", "year"),
         *(f"{d.replace('tensorfloat32', 'TF32').replace('float8_e4m3fn', 'float8')}, TFLOP/s" for d in DTYPES),
-        *("memory, GB/s", "ridge, FLOP/B", "how derived, source"),
+        *("memory, GB/s", "ridge, FLOP/B"),
     )
     note = (
         "Dense peaks, without sparsity; int8 in 1e12 operations/s. The ridge is that of bfloat16 or float16 where the chip has "
         "one, else of float32."
     )
     return Table("Peak FLOP/s and memory bandwidth of chips", header, tuple(rows), note)
+
+
+def sources(chips: Sequence[DeviceSpec]) -> Table:
+    """Where the peak of `best` and the bandwidth stand, or how they follow."""
+    rows = [
+        (
+            chip.name,
+            best(chip)[0],
+            chip.values[f"peak_flops_{best(chip)[0]}"].source,
+            chip.values["memory_bytes_per_s"].source,
+        )
+        for chip in chips
+    ]
+    header = ("chip", "type", "peak: how derived, source", "memory: how derived, source")
+    return Table("Sources of the peaks and bandwidths", header, tuple(rows))
 
 
 def short_name(chip: DeviceSpec) -> str:
@@ -103,7 +113,7 @@ def roofline(title: str, chips: Sequence[DeviceSpec], extra: Sequence[Roof] = ()
     lines = [(f"{short_name(c)} ({best(c)[0]})", short_name(c), best(c)[1], bandwidth(c)) for c in chips]
     lines += [(f"{r.device} (measured)", f"{r.device} (measured here)", r.flops_per_s, r.bytes_per_s) for r in extra]
     ridges = [flops / speed for _, _, flops, speed in lines]
-    low, high = min(ridges) / 30, max(ridges) * 30
+    low, high = min(ridges) / 30, max(ridges) * 8
     series = tuple(
         Series(
             name,
@@ -114,11 +124,11 @@ def roofline(title: str, chips: Sequence[DeviceSpec], extra: Sequence[Roof] = ()
                 f"{name}: {flops / 1e12:.4g} TFLOP/s, {speed / 1e9:.4g} GB/s, ridge {flops / speed:.3g} FLOP/B",
                 "",
             ),
-            labels=("", label, ""),
+            labels=("", "", label),
             mode="lines",
             dash=i % 2 == 1,
         )
         for i, (name, label, flops, speed) in enumerate(sorted(lines, key=lambda line: -line[2]))
     )
-    note = "Names stand at the ridge, where the slope of the memory meets the peak. Type of the peak: in brackets in the legend."
+    note = "Where a line bends, memory and arithmetic take equally long. Type of the peak: in brackets in the legend."
     return XY(title, "operational intensity, FLOP/B", "attainable FLOP/s", series, True, True, note=note)

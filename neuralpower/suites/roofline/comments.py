@@ -11,8 +11,7 @@ from neuralpower.suites.roofline.analysis import FLOP, PARAMETERS, View
 from neuralpower.suites.roofline.chips import bandwidth, best, ridge, short_name
 from neuralpower.suites.roofline.records import MEASURED, OK, Device, Roof, Training
 
-STRONG = 0.9  # rank correlation
-WEAK = 0.7
+STRENGTHS = ((0.9, "closely"), (0.6, "roughly"), (0.3, "loosely"), (-0.3, "hardly"))  # of a rank correlation, from
 
 
 def on_chips(centre: Sequence[DeviceSpec], mobile: Sequence[DeviceSpec]) -> tuple[str, ...]:
@@ -134,7 +133,7 @@ def on_prediction(view: View) -> tuple[str, ...]:
 
 
 def _strength(value: float) -> str:
-    return "closely" if value >= STRONG else "roughly" if value >= WEAK else "hardly" if value > -WEAK else "inversely"
+    return next((word for least, word in STRENGTHS if value >= least), "inversely")
 
 
 def _examples(view: View, device: Device) -> list[str]:

@@ -8,6 +8,7 @@ fit into the memory or the time that is left is stored as such, with the reason.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -218,6 +219,8 @@ class Gathering:
 
     def _predicted_device(self, name: str, predictor: Predictor) -> None:
         device = predictor.device
+        with contextlib.suppress(InputError):
+            device = find_spec(device).name
         if any(d.name == device for d in self.data.devices):
             device = f"{device}, predicted"
         self.predictors[device] = predictor
@@ -227,10 +230,9 @@ class Gathering:
             memory = sheet.get("memory_bytes")
             self._sheet_roof(device, sheet)
         except InputError:
-            hardware = predictor.hardware
-            if hardware is not None:
-                peak, speed = hardware.peak(self.request.dtype), hardware.memory_bytes_per_s
-                self.data.put(Roof(device, "data sheet", peak, speed, f"as the predictor {name} has it"))
+            fitted = predictor.roofline(self.request.dtype)
+            how = f"fitted to the layers that the predictor {name} has learnt from"
+            self.data.put(Roof(device, "fitted", fitted.flops_per_s, fitted.bytes_per_s, how))
         self.data.put(Device(device, PREDICTED, memory, name))
 
     def _sheet_roof(self, device: str, sheet: DeviceSpec) -> None:
@@ -277,6 +279,7 @@ class Gathering:
 
     def _predict(self, batch: int) -> None:
         for device, predictor in self.predictors.items():
+            self._tell_unknown(device, predictor)
             for model, traced in self.traces.items():
                 reason = self._too_large(model, device, batch)
                 if reason:
@@ -285,6 +288,12 @@ class Gathering:
                 p = compose(traced, predictor, model=model, batch_size=batch, dtype=self.request.dtype)
                 self.data.put(Point(model, device, batch, PREDICTED, OK, p.runtime_s.value, coverage=p.coverage))
         self.save()
+
+    def _tell_unknown(self, device: str, predictor: Predictor) -> None:
+        kinds = {layer.kind for traced in self.traces.values() for layer in traced.layers}
+        record = next(d for d in self.data.devices if d.name == device)
+        index = self.data.devices.index(record)
+        self.data.devices[index] = replace(record, unknown_kinds=tuple(sorted(kinds - set(predictor.kinds))))
 
     def _measure(self, batch: int) -> None:
         assert self.bench is not None  # asked by `run`

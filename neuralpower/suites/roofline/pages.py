@@ -8,7 +8,7 @@ from neuralpower.report.charts import XY, Bars, BarSeries, Chart, Heatmap, Pie, 
 from neuralpower.report.page import Cell, Page, Section, Table
 from neuralpower.suites.roofline import analysis, chips, comments
 from neuralpower.suites.roofline.analysis import View
-from neuralpower.suites.roofline.records import MEASURED, OK, Device, Training
+from neuralpower.suites.roofline.records import MEASURED, OK, Device, Network, Training
 
 PIES = 3  # networks that are taken apart into kinds
 MINOR = 0.02  # share below which a kind is "other" in every pie
@@ -51,7 +51,8 @@ def _method(view: View) -> Section:
         )
         text.append(
             f"Predicted for {device.name}: no figure of it is measured here; the predictor `{device.predictor}` adds up the "
-            f"layers.{known}{'; the rest, such as layer kinds that it never saw, is an estimate by roofline.' if known else ''}"
+            f"layers.{known}{'; the rest is an estimate by roofline' if known else ''}"
+            f"{': it never saw ' + ', '.join(device.unknown_kinds) if device.unknown_kinds else ''}."
         )
     text.append(
         "FLOP and bytes are those of the traced layers, each batch size traced for itself. Bytes moved: inputs, weights and "
@@ -76,9 +77,14 @@ def _chips(view: View) -> list[Section]:
         chips.roofline("Rooflines of data-centre chips", centre),
         chips.roofline("Rooflines of mobile, edge and consumer chips", mobile, own),
     )
+    tables = (chips.table(list(every.values())), chips.sources(list(every.values())))
     roofs = _roof_table(view)
     return [
-        Section("1 Chips", comments.on_chips(centre, mobile), (*charts, chips.table(list(every.values())))),
+        Section(
+            "1 Chips",
+            comments.on_chips(centre, mobile),
+            (*charts, *tables),
+        ),
         Section("Theoretical and measured roofs", comments.on_roof(view.data.roofs), (roofs,), level=3),
     ]
 
@@ -227,9 +233,7 @@ def _benchmark(view: View) -> list[Section]:
 
 def _scatter(view: View, device: Device, what: str) -> XY:
     series = []
-    largest = {
-        n.model: max((b for b in view.batch_sizes if view.runtime_s(n, device, b)), default=None) for n in view.networks
-    }
+    largest = {n.model: _largest(view, n, device) for n in view.networks}
     for batch in view.batch_sizes:
         some = [
             (n, (w.flops / batch if what == "FLOP" else n.parameters), t)
@@ -250,6 +254,11 @@ def _scatter(view: View, device: Device, what: str) -> XY:
         f"Runtime against {what}, {device.label}", label, "runtime of a batch, s", tuple(series), True, True,
         note="A network's batches stand above each other; its name stands at the largest.",
     )  # fmt: skip
+
+
+def _largest(view: View, network: Network, device: Device) -> int | None:
+    """The largest batch that has a time."""
+    return max((b for b in view.batch_sizes if view.runtime_s(network, device, b)), default=None)
 
 
 def _time_table(view: View) -> Table:
@@ -278,7 +287,7 @@ def _time_table(view: View) -> Table:
 def _heatmaps(view: View, batch: int) -> list[Heatmap]:
     found = []
     for method in ("Spearman", "Kendall"):
-        c = analysis.correlation(view, batch, method)  # type: ignore[arg-type]  # one of the two
+        c = analysis.correlation(view, batch, method)
         names = tuple(_runtime_name(view, name) for name in c.names)
         found.append(
             Heatmap(
@@ -298,7 +307,7 @@ def _rank_table(view: View) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for batch in view.batch_sizes:
         for method in ("Spearman", "Kendall"):
-            c = analysis.correlation(view, batch, method)  # type: ignore[arg-type]  # one of the two
+            c = analysis.correlation(view, batch, method)
             for i, a in enumerate(c.names):
                 for j, b in enumerate(c.names[:i]):
                     names = (_runtime_name(view, a), _runtime_name(view, b))
@@ -307,7 +316,7 @@ def _rank_table(view: View) -> Table:
 
 
 def _throughput(view: View, device: Device) -> XY:
-    series = []
+    series: list[Series] = []
     for network in view.networks:
         some = [(b, b / t) for b in view.batch_sizes if (t := view.runtime_s(network, device, b))]
         if some:
@@ -343,6 +352,7 @@ def _utilisation(view: View) -> list[Section]:
 
 def _achieved(view: View, device: Device) -> XY:
     series = []
+    largest = {n.label: _largest(view, n, device) for n in view.networks}
     for batch in view.batch_sizes:
         some = [
             (n.label, w.intensity, w.flops / t)
@@ -350,9 +360,10 @@ def _achieved(view: View, device: Device) -> XY:
             if (w := view.work(n, batch)) and w.intensity and (t := view.runtime_s(n, device, batch))
         ]
         names = tuple(n for n, _, _ in some)
+        shown = tuple(n if largest[n] == batch else "" for n in names)
         series.append(
             Series(
-                f"batch {batch}", tuple(i for _, i, _ in some), tuple(f for _, _, f in some), text=names, labels=names
+                f"batch {batch}", tuple(i for _, i, _ in some), tuple(f for _, _, f in some), text=names, labels=shown
             )
         )
     every = [x for s in series for x in s.x if x is not None]

@@ -88,6 +88,7 @@ class Device:
     basis: str
     memory_bytes: float | None = None
     predictor: str | None = None
+    unknown_kinds: tuple[str, ...] = ()  # of layers in the networks that the predictor never saw
 
     @property
     def label(self) -> str:
@@ -216,7 +217,7 @@ def read(folder: Path) -> Data | None:
     path = folder / FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error}); move it away, or choose another --out") from None

@@ -58,7 +58,7 @@ class Bench:
         try:
             kind = torch_dtype(dtype)
             one = torch.ones(2, 2, device=self.place).to(kind)
-            torch.mm(one, one)
+            torch.relu(torch.mm(one, one)).add(1)
         except (RuntimeError, TypeError) as error:
             first = str(error).splitlines()[0]
             raise InputError(f"dtype {dtype} on {self.place}: {first}; choose --dtype float32") from None

@@ -12,14 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from neuralpower.inputs import InputRequest, Inputs
+from neuralpower.layers import KINDS
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.profiling.stopwatch import Account
 from neuralpower.sources import resolve
 from neuralpower.suites.roofline.records import Calls, Kind, Network, Work
 from neuralpower.trace import Trace, trace
-
-UNIT_ROWS = ("view", "weights")
 
 
 class Sketch:
@@ -116,7 +115,7 @@ def kinds_of(profile: NetworkProfile, times: bool) -> tuple[Kind, ...]:
     for row in profile.rows:
         if row.phase not in ("forward", "backward") or not row.explains:
             continue
-        known = row.kind if row.kind not in UNIT_ROWS else "other"
+        known = row.kind if row.kind in KINDS else "other"
         entry = found.setdefault((row.phase, known), [0.0, 0.0, 0.0])
         entry[0] += max(row.runtime_s or 0.0, 0.0)
         entry[1] += (row.matmul_flops or 0) + (row.elementwise_flops or 0)
