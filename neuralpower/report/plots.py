@@ -13,7 +13,8 @@ SYMBOLS = (
     "circle", "square", "diamond", "triangle-down", "triangle-up", "cross", "x", "triangle-left", "triangle-right", "star",
 )  # fmt: skip
 PATTERNS = ("", "/", ".", "x", "\\", "+")
-NOMINAL = (640.0, 350.0)  # of a plot on a wide screen, pixels: names are placed for it
+WIDTH, HEIGHT = 840.0, 345.0  # of a plot on a wide screen, pixels: names are placed for it
+LEGEND = (45.0, 6.6, 34)  # pixels beside its letters, pixels of a letter; from so many letters on it lies below
 PIE_HEIGHT = 250
 
 
@@ -85,9 +86,8 @@ def _names(chart: XY) -> dict[str, Any]:
     x_range, y_range = room(x, names, limits(x, chart.log_x), chart.log_x), limits(y, chart.log_y)
     x_at = [math.log10(v) if chart.log_x else v for v in x]
     y_at = [math.log10(v) if chart.log_y else v for v in y]
-    pixels = [
-        (_share(a, x_range) * NOMINAL[0], _share(b, y_range) * NOMINAL[1]) for a, b in zip(x_at, y_at, strict=True)
-    ]
+    width = _width(chart)
+    pixels = [(_share(a, x_range) * width, _share(b, y_range) * HEIGHT) for a, b in zip(x_at, y_at, strict=True)]
     lines = [
         [pixels[k] for k, (other, _) in enumerate(every) if other is series]
         for series in chart.series
@@ -95,7 +95,7 @@ def _names(chart: XY) -> dict[str, Any]:
     ]
     others = [point for ends in lines for point in along(ends)]
     annotations = []
-    for name, a, b, offset in zip(names, x_at, y_at, place(pixels, names, *NOMINAL, others=others), strict=True):
+    for name, a, b, offset in zip(names, x_at, y_at, place(pixels, names, width, HEIGHT, others=others), strict=True):
         if name and offset is not None:
             annotations.append(
                 {
@@ -121,6 +121,13 @@ def _names(chart: XY) -> dict[str, Any]:
             ("yaxis", chart.y_label, chart.log_y, y_range),
         )
     }
+
+
+def _width(chart: XY) -> float:
+    """Of the plot, pixels: what the legend leaves of it."""
+    longest = max((len(series.name) for series in chart.series), default=0)
+    beside = len(chart.series) > 1 and longest <= LEGEND[2]
+    return WIDTH - (LEGEND[0] + LEGEND[1] * longest if beside else 0.0)
 
 
 def _share(value: float, ends: tuple[float, float]) -> float:

@@ -14,6 +14,7 @@ from neuralpower.suites.roofline.records import OK, Data, Device, Network, Point
 
 Method = Literal["Spearman", "Kendall"]
 FEWEST = 3  # networks for a rank correlation
+NEAR = 1.5  # times a ratio of FLOP: within it a ratio of times is near
 COVERED = 0.5  # share of a predicted time that regressors must account for, before it is an example of anything
 FLOP, PARAMETERS = "FLOP", "parameters"
 
@@ -198,8 +199,8 @@ def inverted(found: Sequence[Pair]) -> Pair | None:
 
 
 def proportional(found: Sequence[Pair]) -> Pair | None:
-    """The pair that differs at least threefold in FLOP and comes nearest to the same ratio in time."""
-    far = [pair for pair in found if pair.flops >= 3]
+    """The pair that differs at least threefold in FLOP and comes nearest to the same ratio in time; None if none does."""
+    far = [pair for pair in found if pair.flops >= 3 and pair.error <= NEAR]
     return min(far, key=lambda pair: pair.error, default=None)
 
 

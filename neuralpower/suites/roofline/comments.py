@@ -148,6 +148,10 @@ def _examples(view: View, device: Device) -> list[str]:
             f"Where it works, on {device.name} at batch {batch}: {good.first.label} has {good.flops:.3g} times the FLOP of "
             f"{good.second.label} and takes {good.runtime:.3g} times as long{_intensities(view, good, batch)}."
         )
+    else:
+        found.append(
+            f"On {device.name} at batch {batch} no two of these networks that differ threefold in FLOP differ alike in time."
+        )
     candidates = [(bad, b) for b, p in known if (bad := analysis.inverted(p)) is not None]
     if candidates:
         bad, batch = max(candidates, key=lambda item: item[0].error)
@@ -281,7 +285,7 @@ def on_training(steps: Sequence[Training], labels: dict[str, str]) -> tuple[str,
                 "work says."
             )
     elif work:
-        found.append("No backward pass was timed: the shipped predictors know forward passes only.")
+        found.append(f"No backward pass was timed; {'; '.join(dict.fromkeys(t.reason for t in steps if t.reason))}.")
     return tuple(found)
 
 
@@ -302,19 +306,10 @@ def on_kinds(step: Training, label: str) -> str:
     return f"- {label}: {'; '.join(texts)}."
 
 
-def on_missing(view: View) -> tuple[str, ...]:
-    """Points that are not there, with the reason."""
-    found = []
-    for device in view.data.devices:
-        for network in view.networks:
-            for batch in view.batch_sizes:
-                point = view.data.point(network.model, device.name, batch)
-                if point is not None and point.status != OK:
-                    found.append(f"- {network.label}, batch {batch}, {device.name}: {point.status}; {point.reason}")
-    return tuple(found)
-
-
 def on_samples(view: View) -> str:
     """How many runs stand behind a measured time."""
     counts = [len(p.samples_s) for p in view.data.points if p.basis == MEASURED and p.samples_s]
-    return f"{min(counts)} to {max(counts)} runs each" if counts else "none measured"
+    if not counts:
+        return "none measured"
+    least, most = min(counts), max(counts)
+    return f"{least} runs each" if least == most else f"{least} to {most} runs each"

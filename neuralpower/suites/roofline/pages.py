@@ -59,10 +59,20 @@ def _method(view: View) -> Section:
         "outputs of every layer, once each. Memory footprint: the most bytes of tensors that live at once, weights among them."
     )
     text += view.data.notes
-    missing = comments.on_missing(view)
-    if missing:
-        text += ["Points that are not there:", *missing]
-    return Section("How this was made", tuple(text))
+    missing = _missing(view)
+    return Section("How this was made", tuple(text), (missing,) if missing.rows else ())
+
+
+def _missing(view: View) -> Table:
+    """Points that have no time, with the reason."""
+    rows = [
+        (n.label, d.name, str(b), p.status, p.reason)
+        for d in view.data.devices
+        for n in view.networks
+        for b in view.batch_sizes
+        if (p := view.data.point(n.model, d.name, b)) is not None and p.status != OK
+    ]
+    return Table("Points that are not there", ("network", "device", "batch", "status", "reason"), tuple(rows))
 
 
 # ---- 1 ----
