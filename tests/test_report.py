@@ -438,6 +438,8 @@ def test_the_page_has_every_part_and_shows_every_network(nets: str, tmp_path: Pa
 def test_the_ratio_of_a_single_product_is_one_and_of_many_nearly_two() -> None:
     step = Training("m", "d", 1, "measured", "ok", 100, 190, 1.0, 3.0, 3)
     assert (step.flops_ratio, step.time_ratio) == (1.9, 3.0)
+    late = replace(step, status="over the time budget", forward_s=None, backward_s=None)
+    assert "longer --time-budget" in comments.on_training([late], {"m": "net"})[1]
     (work, time, far) = comments.on_training([step], {"m": "net"})
     assert "1.90 (net)" in work and "3.00 (net)" in time and "3.00 in time against 1.90 in FLOP, more" in far
     assert Training("m", "d", 1, "measured", "over the time budget").flops_ratio is None

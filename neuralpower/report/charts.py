@@ -170,6 +170,11 @@ def colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
 
 
+def symbol(index: int) -> int:
+    """Number of the n-th series' symbol, 0 to 9: where colours repeat, symbols are others."""
+    return (index + index // len(PALETTE)) % len(PALETTE)
+
+
 def slug(title: str) -> str:
     """A file name of a title: lower case, digits and hyphens, at most 60 letters."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].rstrip("-") or "chart"

@@ -6,7 +6,7 @@ import html
 import math
 from typing import Any
 
-from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room
+from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
 from neuralpower.report.labels import along, is_far, place
 
 SYMBOLS = (
@@ -48,7 +48,7 @@ def _xy(chart: XY) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
     known = [v for s in chart.series for v in s.values if v is not None]
     for i, series in enumerate(chart.series):
         points = chart.points(series)
-        marker: dict[str, Any] = {"symbol": SYMBOLS[i % len(SYMBOLS)], "size": 9, "color": colour(i)}
+        marker: dict[str, Any] = {"symbol": SYMBOLS[symbol(i)], "size": 9, "color": colour(i)}
         if series.values:
             marker |= {
                 "color": [series.values[j] for j in points],

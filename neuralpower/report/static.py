@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError
-from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room
+from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
 from neuralpower.report.labels import along, is_far, place
 
 MARKERS = "osD^vPX<>*"
@@ -98,7 +98,7 @@ def _xy(figure: Any, chart: XY) -> None:
             if series.values:
                 shade = {"c": [series.values[j] for j in points], "vmin": min(known), "vmax": max(known)}
             drawn = axes.scatter(
-                x, y, s=38, marker=MARKERS[i % len(MARKERS)], edgecolors="white", linewidths=0.6, zorder=3,
+                x, y, s=38, marker=MARKERS[symbol(i)], edgecolors="white", linewidths=0.6, zorder=3,
                 cmap="cividis" if series.values else None, label=series.name, **shade,
             )  # fmt: skip
             scale = drawn if series.values else scale
@@ -130,10 +130,10 @@ def _name_points(figure: Any, axes: Any, chart: XY) -> None:
         if "lines" in series.mode
     ]
     others = [point for ends in lines for point in along(ends)]
-    offsets = place(pixels, names, frame.width, frame.height, others=others, letter=6.6, line=14)
+    offsets = place(pixels, names, frame.width, frame.height, others=others, letter=7.0, line=14)
     for (series, i), name, offset in zip(every, names, offsets, strict=True):
         if name and offset is not None:
-            far = is_far(offset, name, 6.6)
+            far = is_far(offset, name, 7.0)
             axes.annotate(
                 _plain(name), (series.x[i], series.y[i]), offset, textcoords="offset pixels", fontsize=7.5,
                 ha="center", va="center", zorder=4, annotation_clip=False,

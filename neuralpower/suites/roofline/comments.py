@@ -9,7 +9,7 @@ from neuralpower.report.tables import quantity
 from neuralpower.suites.roofline import analysis
 from neuralpower.suites.roofline.analysis import FLOP, PARAMETERS, View
 from neuralpower.suites.roofline.chips import bandwidth, best, ridge, short_name
-from neuralpower.suites.roofline.records import MEASURED, OK, Device, Roof, Training
+from neuralpower.suites.roofline.records import BUDGET, MEASURED, OK, Device, Roof, Training
 
 STRENGTHS = ((0.9, "closely"), (0.6, "roughly"), (0.3, "loosely"), (-0.3, "hardly"))  # of a rank correlation, from
 
@@ -141,17 +141,16 @@ def _examples(view: View, device: Device) -> list[str]:
     if not known:
         return []
     found = []
-    batch, pairs = known[-1]
-    good = analysis.proportional(pairs)
-    if good is not None:
+    batch, _ = known[-1]
+    alike = [(good, b) for b, p in known if (good := analysis.proportional(p)) is not None]
+    if alike:
+        good, batch = min(alike, key=lambda item: item[0].error)
         found.append(
             f"Where it works, on {device.name} at batch {batch}: {good.first.label} has {good.flops:.3g} times the FLOP of "
             f"{good.second.label} and takes {good.runtime:.3g} times as long{_intensities(view, good, batch)}."
         )
     else:
-        found.append(
-            f"On {device.name} at batch {batch} no two of these networks that differ threefold in FLOP differ alike in time."
-        )
+        found.append(f"On {device.name} no two of these networks that differ threefold in FLOP differ alike in time.")
     candidates = [(bad, b) for b, p in known if (bad := analysis.inverted(p)) is not None]
     if candidates:
         bad, batch = max(candidates, key=lambda item: item[0].error)
@@ -244,7 +243,7 @@ def on_gaps(view: View) -> tuple[str, ...]:
             found.append(
                 f"- {device.name}, batch {batch}: half of {len(some)} networks reach more than {middle:.0%} of what the "
                 f"roof ({roof.origin}) allows; best {top.network.label} with {top.of_attainable:.0%}, last "
-                f"{low.network.label} with {low.of_attainable:.0%} ({low.of_peak:.1%} of the peak)."
+                f"{low.network.label} with {low.of_attainable:.1%} ({low.of_peak:.1%} of the peak)."
             )
     if any(gap.of_attainable > 1 for gap in _every_gap(view)):
         found.append(
@@ -285,7 +284,13 @@ def on_training(steps: Sequence[Training], labels: dict[str, str]) -> tuple[str,
                 "work says."
             )
     elif work:
-        found.append(f"No backward pass was timed; {'; '.join(dict.fromkeys(t.reason for t in steps if t.reason))}.")
+        late = any(t.status == BUDGET for t in steps)
+        found.append(
+            "No backward pass was timed: the time budget was too short for one (the table says what each would take); another "
+            "run in the same folder goes on, with a longer --time-budget."
+            if late
+            else "No backward pass was timed: the predictors here know forward passes only."
+        )
     return tuple(found)
 
 
