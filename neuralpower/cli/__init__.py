@@ -43,10 +43,24 @@ def build() -> typer.Typer:
         paradnn,
         predict,
         profile,
+        report,
         train,
     )
 
-    commands = (collect, train, predict, evaluate, profile, calibrate, devices, bench, bench_log, models, paradnn)
+    commands = (
+        collect,
+        train,
+        predict,
+        evaluate,
+        profile,
+        report,
+        calibrate,
+        devices,
+        bench,
+        bench_log,
+        models,
+        paradnn,
+    )
     if not app.registered_commands:
         for command in commands:
             command.register(app)
