@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -453,9 +454,10 @@ def _zoo_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
         return _module(_called(entry.build, overrides, text), text).to(dtype)
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
-        make = getattr(entry, "example_inputs", None)
+        make = entry.example_inputs
         if make is not None and request.input_shape is None:
-            return redrawn(called_with(_ask(make, request, text)))
+            shared = overrides.keys() & inspect.signature(make).parameters.keys()
+            return redrawn(called_with(_ask(partial(make, **{key: overrides[key] for key in shared}), request, text)))
         return _by_shape(text, model, request, tuple(entry.input_shape))
 
     return Source(text, construct, examples)

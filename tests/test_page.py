@@ -27,7 +27,7 @@ POINTS = XY(
     "FLOP",
     "s",
     (
-        Series("batch 1", (1e9, 2e9, None), (0.1, 0.2, 0.3), text=("a <b>", "b", "c"), labelled=True),
+        Series("batch 1", (1e9, 2e9, None), (0.1, 0.2, 0.3), text=("a <b>", "b", "c"), labels=("a <b>", "b", "c")),
         Series("batch 64", (6e10, 0, 1e11), (1.0, 1.0, 2.0), mode="lines+markers", dash=True),
     ),
     log_x=True,
@@ -96,10 +96,16 @@ def test_a_label_has_the_same_colour_in_all_pies() -> None:
     assert pies.labels == ("b", "a")  # 3/4 + 2/3 > 1/4 + 1/3
 
 
+def test_the_first_twenty_series_look_different() -> None:
+    every = Series("s", (1, 2), (1, 2), mode="lines+markers")
+    data = plot(XY("t", "x", "y", (every,) * 20))["data"]
+    assert len({(d["marker"]["symbol"], d["marker"]["color"]) for d in data}) == 20
+
+
 def boxes(points: list[tuple[float, float]], names: list[str]) -> list[tuple[float, float, float, float]]:
     found = place(points, names, 600, 400)
     assert None not in found
-    middles = [(x + o[0], y + o[1], 6 * len(n) + 4) for (x, y), n, o in zip(points, names, found, strict=True) if o]
+    middles = [(x + o[0], y + o[1], 6.5 * len(n) + 4) for (x, y), n, o in zip(points, names, found, strict=True) if o]
     return [(x - w / 2, y - 6.5, x + w / 2, y + 6.5) for x, y, w in middles]
 
 
@@ -111,6 +117,14 @@ def test_names_of_a_crowd_cover_neither_each_other_nor_points_and_stay_inside() 
     for box, (x, y) in itertools.product(found, points):
         assert not (box[0] < x < box[2] and box[1] < y < box[3])
     assert all(b[0] >= 0 and b[1] >= 0 and b[2] <= 600 and b[3] <= 400 for b in found)
+
+
+def test_names_of_lines_that_end_together_are_stacked_in_their_order() -> None:
+    found = place([(500.0, 100.0), (500.0, 104.0), (500.0, 300.0), (0.0, 0.0)], ["a", "b", "c", ""], 600, 400)
+    assert found[3] is None
+    # a and b are 4 px apart and need 13: 4.5 px down and up from their places; c stays
+    assert [o[1] for o in found if o] == [-4.5, 4.5, 0.0]
+    assert all(o[0] > 14 for o in found if o)
 
 
 def test_a_name_without_room_is_left_out() -> None:

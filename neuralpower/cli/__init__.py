@@ -40,6 +40,8 @@ COMMANDS = (
     "profile",
     "bench",
     "bench_log",
+    "paradnn",
+    "report",
     "lab",
     "calibrate",
     "models",

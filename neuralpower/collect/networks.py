@@ -8,13 +8,16 @@ where a head would cost more than all the rest. `train-predictor` is validated o
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from neuralpower.errors import NeuralPowerError
 from neuralpower.sources import resolve
+from neuralpower.zoo import ZOO
+from neuralpower.zoo.base import Sweep
 
+SWEPT = 32  # networks of a family that stand for its sweep
 ATTEMPTS = 8  # changed configurations to try before a network is left as it is
 
 
@@ -503,6 +506,34 @@ INNER = (
 FOLLOWERS = ("pooler_hidden_size", "word_embed_proj_dim", "projection_size")  # equal to the width, and stay so
 
 
+def swept(model: str, generator: random.Random, count: int | None = None) -> list[Network]:
+    """Networks drawn from a family's ranges where `model` names a family of the zoo by its bare name; none where it does not."""
+    ranges = _ranges(model)
+    if ranges is None:
+        return []
+    wanted = SWEPT if count is None else count
+    found: dict[str, Network] = {}
+    for _ in range(4 * wanted):
+        if len(found) < wanted:
+            chosen = {key: generator.choice(values) for key, values in ranges.items()}
+            batch = int(chosen.pop("batch_size", 1))
+            drawn = _with_overrides(model, chosen)
+            found.setdefault(drawn, Network(drawn, (batch,)))
+    return list(found.values())
+
+
+def variant_of(model: str) -> str:
+    """What jittered copies of a network have in common; each network of a family's sweep stands for itself."""
+    name = model.partition("?")[0]
+    return name if _ranges(name) is None else model
+
+
+def _ranges(model: str) -> Sweep | None:
+    """Of a family of the zoo, by its bare name."""
+    prefix, _, name = model.partition(":")
+    return ZOO[name].sweep if prefix == "zoo" and name in ZOO else None
+
+
 def jittered(network: Network, generator: random.Random) -> Network:
     """The same architecture with its width, heads, inner width, vocabulary, image, batch and text a little changed.
 
@@ -538,7 +569,7 @@ def _shorter(length: int, generator: random.Random) -> int:
     return max(1, round(length * generator.uniform(0.5, 1.0)))
 
 
-def _with_overrides(model: str, changes: dict[str, int | str]) -> str:
+def _with_overrides(model: str, changes: Mapping[str, int | str]) -> str:
     """`model` with `changes` in place of its own overrides of the same fields."""
     name, _, query = model.partition("?")
     fields: dict[str, int | str] = {}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from neuralpower.bench import BLOCK
-from neuralpower.collect.networks import NETWORKS, QUICK, Network, jittered
+from neuralpower.collect.networks import NETWORKS, QUICK, Network, jittered, swept, variant_of
 from neuralpower.collect.presets import PRESETS, Preset
 from neuralpower.dataset import config_id
 from neuralpower.errors import InputError, NeuralPowerError, unknown
@@ -150,7 +150,7 @@ def _totals(
     """Rows of kind `network`, with their layers: one size of each model that is known in full and can be afforded."""
     seen: set[str] = set()
     for network in generator.sample(networks, len(networks)):
-        layers, named = network.trace.layers, network.model.partition("?")[0]
+        layers, named = network.trace.layers, variant_of(network.model)
         weights = network.trace.parameter_bytes
         flops = sum(int(layer.flops()) for layer in layers)
         if named in seen or network.trace.unmodelled or not layers:
@@ -228,7 +228,12 @@ def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterat
     """Every network, variant, batch size and length."""
     generator = random.Random(seed)
     if models is not None:
-        chosen = [next((n for n in NETWORKS if n.model == m), Network(m, (1, 4))) for m in models if m != "none"]
+        chosen = [
+            network
+            for m in models
+            if m != "none"
+            for network in swept(m, generator) or [next((n for n in NETWORKS if n.model == m), Network(m, (1, 4)))]
+        ]
     else:
         chosen = [n for n in NETWORKS if preset.jitters or n.model in QUICK]
     for network in chosen:

@@ -42,12 +42,13 @@ class Series:
     values: tuple[Number, ...] = ()  # of each point, shown as its colour
     mode: Mode = "markers"
     dash: bool = False
-    labelled: bool = False  # `text` also stands beside the points
+    labels: tuple[str, ...] = ()  # of each point, standing beside it; "" for none
 
     def __post_init__(self) -> None:
         """Raises InputError where lengths differ."""
-        for what, given in (("y", self.y), ("text", self.text or self.x), ("values", self.values or self.x)):
-            if len(given) != len(self.x):
+        for what in ("y", "text", "values", "labels"):
+            given = getattr(self, what)
+            if len(given) != len(self.x) and (given or what == "y"):
                 raise InputError(f"series {self.name!r}: {len(given)} {what} for {len(self.x)} x; give one for each")
 
 
@@ -169,6 +170,11 @@ def colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
 
 
+def symbol(index: int) -> int:
+    """Number of the n-th series' symbol, 0 to 9: where colours repeat, symbols are others."""
+    return (index + index // len(PALETTE)) % len(PALETTE)
+
+
 def slug(title: str) -> str:
     """A file name of a title: lower case, digits and hyphens, at most 60 letters."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].rstrip("-") or "chart"
@@ -180,6 +186,17 @@ def limits(values: Sequence[float], log: bool, pad: float = 0.06) -> tuple[float
     low, high = min(scaled), max(scaled)
     room = (high - low) * pad or (0.5 if log else abs(high) * 0.5 or 1.0)
     return low - room, high + room
+
+
+def room(values: Sequence[float], labels: Sequence[str], ends: tuple[float, float], log: bool) -> tuple[float, float]:
+    """Ends of a horizontal axis, the right one farther out where names stand at the last points."""
+    low, high = ends
+    edge = high - 0.1 * (high - low)
+    widest = max(
+        (len(name) for x, name in zip(values, labels, strict=True) if name and (math.log10(x) if log else x) >= edge),
+        default=0,
+    )
+    return low, high + (high - low) * min(0.3, widest * 0.011)
 
 
 def cell(value: Number) -> str:

@@ -11,7 +11,8 @@ Box = tuple[float, float, float, float]  # left, bottom, right, top
 DIRECTIONS = tuple(
     (math.cos(a), math.sin(a)) for a in (math.pi * k / 6 for k in (1, 11, 3, 9, 0, 6, 5, 7, 2, 10, 4, 8))
 )
-DISTANCES = (10.0, 18.0, 28.0, 40.0, 55.0, 75.0, 100.0)  # pixels
+DISTANCES = (10.0, 18.0, 28.0, 40.0, 55.0, 75.0, 100.0, 130.0, 170.0)  # pixels
+COLUMN = 14.0  # pixels to the right of the ends of lines, where their names stand below each other
 SYMBOL = 5.0  # pixels that a point reaches from its middle
 GAP = 2.0
 
@@ -23,7 +24,7 @@ def place(
     height: float,
     *,
     others: Sequence[tuple[float, float]] = (),
-    letter: float = 6.0,
+    letter: float = 6.5,
     line: float = 13.0,
 ) -> list[tuple[float, float] | None]:
     """Offset of each name's middle from its point (pixels, y upward); None where there is no room.
@@ -37,6 +38,14 @@ def place(
         letter: width of a letter, pixels.
         line: height of a line, pixels.
     """
+    named = [i for i, name in enumerate(names) if name]
+    if len(named) > 1 and max(points[i][0] for i in named) - min(points[i][0] for i in named) < 1:
+        heights = _stacked([points[i][1] for i in named], line, height)
+        column = dict(zip(named, heights, strict=True))
+        return [
+            (COLUMN + letter * len(name) / 2, column[i] - points[i][1]) if i in column else None
+            for i, name in enumerate(names)
+        ]
     symbols = [(x - SYMBOL, y - SYMBOL, x + SYMBOL, y + SYMBOL) for x, y in (*points, *others)]
     taken: list[Box] = []
     found: list[tuple[float, float] | None] = [None] * len(points)
@@ -44,6 +53,23 @@ def place(
         if names[i]:
             size = (letter * len(names[i]) + 4, line)
             found[i] = _free(points[i], size, (width, height), symbols, taken)
+    return found
+
+
+def _stacked(wanted: Sequence[float], line: float, height: float) -> list[float]:
+    """Heights in the order of `wanted`, a line apart at least and as near to it as that allows: pools of equal steps."""
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    pools: list[list[float]] = []  # of what each would have without the lines below it
+    for step, i in enumerate(order):
+        pools.append([wanted[i] - step * line])
+        while len(pools) > 1 and sum(pools[-2]) / len(pools[-2]) > sum(pools[-1]) / len(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    middle = [sum(pool) / len(pool) for pool in pools for _ in pool]
+    top = height - line / 2 - (len(order) - 1) * line
+    found = [0.0] * len(wanted)
+    for step, i in enumerate(order):
+        found[i] = min(max(middle[step], line / 2), max(top, line / 2)) + step * line
     return found
 
 
@@ -56,7 +82,7 @@ def along(ends: Sequence[tuple[float, float]], step: float = 8.0) -> list[tuple[
     return found
 
 
-def is_far(offset: tuple[float, float], name: str, letter: float = 6.0) -> bool:
+def is_far(offset: tuple[float, float], name: str, letter: float = 6.5) -> bool:
     """Whether a name lies so far from its point that a line should join them."""
     return math.hypot(max(0.0, abs(offset[0]) - letter * len(name) / 2), offset[1]) > 20
 
@@ -75,10 +101,12 @@ def _free(
     taken: list[Box],
 ) -> tuple[float, float] | None:
     for distance in DISTANCES:
-        for right, up in DIRECTIONS:
-            # the nearest edge of the box, not its middle, lies at that distance
-            dx = right * distance + (math.copysign(size[0] / 2, right) if abs(right) > 0.1 else 0.0)
-            dy = up * distance
+        # the nearest edge of the box, not its middle, lies at that distance
+        around = [
+            (right * distance + (math.copysign(size[0] / 2, right) if abs(right) > 0.1 else 0.0), up * distance)
+            for right, up in DIRECTIONS
+        ]
+        for dx, dy in around:
             x, y = point[0] + dx, point[1] + dy
             box = (x - size[0] / 2, y - size[1] / 2, x + size[0] / 2, y + size[1] / 2)
             inside = box[0] >= 0 and box[1] >= 0 and box[2] <= plot[0] and box[3] <= plot[1]

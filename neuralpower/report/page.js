@@ -38,7 +38,7 @@
       if (layout[axis]) layout[axis] = { ...layout[axis], gridcolor: c.grid, linecolor: c.line, zerolinecolor: c.grid };
     let height = spec.height, data = spec.data;
     if (spec.kind === "pies") {
-      const columns = Math.min(narrow ? 2 : 3, data.length), places = domains(data.length, columns);
+      const columns = Math.min(narrow || data.length === 4 ? 2 : 3, data.length), places = domains(data.length, columns);
       data = data.map((pie, i) => ({ ...pie, domain: places[i] }));
       layout.annotations = data.map((pie, i) => ({
         text: pie.name, showarrow: false, xref: "paper", yref: "paper", xanchor: "center", yanchor: "bottom", yshift: 4,

@@ -6,14 +6,15 @@ import html
 import math
 from typing import Any
 
-from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits
+from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
 from neuralpower.report.labels import along, is_far, place
 
 SYMBOLS = (
     "circle", "square", "diamond", "triangle-down", "triangle-up", "cross", "x", "triangle-left", "triangle-right", "star",
 )  # fmt: skip
 PATTERNS = ("", "/", ".", "x", "\\", "+")
-NOMINAL = (640.0, 350.0)  # of a plot on a wide screen, pixels: names are placed for it
+WIDTH, HEIGHT = 840.0, 345.0  # of a plot on a wide screen, pixels: names are placed for it
+LEGEND = (45.0, 6.6, 34)  # pixels beside its letters, pixels of a letter; from so many letters on it lies below
 PIE_HEIGHT = 250
 
 
@@ -47,7 +48,7 @@ def _xy(chart: XY) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
     known = [v for s in chart.series for v in s.values if v is not None]
     for i, series in enumerate(chart.series):
         points = chart.points(series)
-        marker: dict[str, Any] = {"symbol": SYMBOLS[i % len(SYMBOLS)], "size": 9, "color": colour(i)}
+        marker: dict[str, Any] = {"symbol": SYMBOLS[symbol(i)], "size": 9, "color": colour(i)}
         if series.values:
             marker |= {
                 "color": [series.values[j] for j in points],
@@ -77,17 +78,16 @@ def _xy(chart: XY) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
 def _names(chart: XY) -> dict[str, Any]:
     """Names beside the points, with ranges of the axes that leave room for them."""
     every = [(s, i) for s in chart.series for i in chart.points(s)]
-    names = [s.text[i] if s.labelled and s.text else "" for s, i in every]
+    names = [s.labels[i] if s.labels else "" for s, i in every]
     if not any(names):
         return {}
     x = [float(s.x[i]) for s, i in every]  # type: ignore[arg-type]  # `points` leaves out None
     y = [float(s.y[i]) for s, i in every]  # type: ignore[arg-type]  # the same
-    x_range, y_range = limits(x, chart.log_x), limits(y, chart.log_y)
+    x_range, y_range = room(x, names, limits(x, chart.log_x), chart.log_x), limits(y, chart.log_y)
     x_at = [math.log10(v) if chart.log_x else v for v in x]
     y_at = [math.log10(v) if chart.log_y else v for v in y]
-    pixels = [
-        (_share(a, x_range) * NOMINAL[0], _share(b, y_range) * NOMINAL[1]) for a, b in zip(x_at, y_at, strict=True)
-    ]
+    width = _width(chart)
+    pixels = [(_share(a, x_range) * width, _share(b, y_range) * HEIGHT) for a, b in zip(x_at, y_at, strict=True)]
     lines = [
         [pixels[k] for k, (other, _) in enumerate(every) if other is series]
         for series in chart.series
@@ -95,7 +95,7 @@ def _names(chart: XY) -> dict[str, Any]:
     ]
     others = [point for ends in lines for point in along(ends)]
     annotations = []
-    for name, a, b, offset in zip(names, x_at, y_at, place(pixels, names, *NOMINAL, others=others), strict=True):
+    for name, a, b, offset in zip(names, x_at, y_at, place(pixels, names, width, HEIGHT, others=others), strict=True):
         if name and offset is not None:
             annotations.append(
                 {
@@ -121,6 +121,13 @@ def _names(chart: XY) -> dict[str, Any]:
             ("yaxis", chart.y_label, chart.log_y, y_range),
         )
     }
+
+
+def _width(chart: XY) -> float:
+    """Of the plot, pixels: what the legend leaves of it."""
+    longest = max((len(series.name) for series in chart.series), default=0)
+    beside = len(chart.series) > 1 and longest <= LEGEND[2]
+    return WIDTH - (LEGEND[0] + LEGEND[1] * longest if beside else 0.0)
 
 
 def _share(value: float, ends: tuple[float, float]) -> float:
@@ -202,5 +209,5 @@ def _pies(chart: Pies) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
         }
         for pie in chart.pies
     ]
-    rows = math.ceil(len(chart.pies) / 3)
+    rows = math.ceil(len(chart.pies) / (2 if len(chart.pies) == 4 else 3))
     return data, {"uniformtext": {"minsize": 9, "mode": "hide"}}, 60 + PIE_HEIGHT * max(1, rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError
-from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits
+from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
 from neuralpower.report.labels import along, is_far, place
 
 MARKERS = "osD^vPX<>*"
@@ -71,7 +71,7 @@ def _size(chart: Chart) -> tuple[float, float]:
 
 
 def _columns(chart: Pies) -> int:
-    return min(3, max(1, len(chart.pies)))
+    return 2 if len(chart.pies) == 4 else min(3, max(1, len(chart.pies)))
 
 
 def _plain(text: str) -> str:
@@ -98,7 +98,7 @@ def _xy(figure: Any, chart: XY) -> None:
             if series.values:
                 shade = {"c": [series.values[j] for j in points], "vmin": min(known), "vmax": max(known)}
             drawn = axes.scatter(
-                x, y, s=38, marker=MARKERS[i % len(MARKERS)], edgecolors="white", linewidths=0.6, zorder=3,
+                x, y, s=38, marker=MARKERS[symbol(i)], edgecolors="white", linewidths=0.6, zorder=3,
                 cmap="cividis" if series.values else None, label=series.name, **shade,
             )  # fmt: skip
             scale = drawn if series.values else scale
@@ -111,15 +111,15 @@ def _xy(figure: Any, chart: XY) -> None:
 
 def _name_points(figure: Any, axes: Any, chart: XY) -> None:
     every = [(s, i) for s in chart.series for i in chart.points(s)]
-    names = [s.text[i] if s.labelled and s.text else "" for s, i in every]
+    names = [s.labels[i] if s.labels else "" for s, i in every]
     if not any(names):
         return
-    for log, values, bounds in (
-        (chart.log_x, [s.x[i] for s, i in every], axes.set_xlim),
-        (chart.log_y, [s.y[i] for s, i in every], axes.set_ylim),
+    x, y = [float(s.x[i] or 0) for s, i in every], [float(s.y[i] or 0) for s, i in every]
+    for log, ends, bounds in (
+        (chart.log_x, room(x, names, limits(x, chart.log_x), chart.log_x), axes.set_xlim),
+        (chart.log_y, limits(y, chart.log_y), axes.set_ylim),
     ):
-        low, high = limits([float(v) for v in values if v is not None], log)
-        bounds(10**low if log else low, 10**high if log else high)
+        bounds(*(10**end if log else end for end in ends))
     figure.draw_without_rendering()  # only then is it known where the plot lies
     frame = axes.get_window_extent()
     at = [tuple(axes.transData.transform((s.x[i], s.y[i]))) for s, i in every]
@@ -130,10 +130,10 @@ def _name_points(figure: Any, axes: Any, chart: XY) -> None:
         if "lines" in series.mode
     ]
     others = [point for ends in lines for point in along(ends)]
-    offsets = place(pixels, names, frame.width, frame.height, others=others, letter=6.6, line=14)
+    offsets = place(pixels, names, frame.width, frame.height, others=others, letter=7.0, line=14)
     for (series, i), name, offset in zip(every, names, offsets, strict=True):
         if name and offset is not None:
-            far = is_far(offset, name, 6.6)
+            far = is_far(offset, name, 7.0)
             axes.annotate(
                 _plain(name), (series.x[i], series.y[i]), offset, textcoords="offset pixels", fontsize=7.5,
                 ha="center", va="center", zorder=4, annotation_clip=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from neuralpower.errors import ModelError
 
 Builder = Callable[..., nn.Module]
-ExampleInputs = Callable[[int], tuple[Tensor, ...]]
+ExampleInputs = Callable[..., tuple[Tensor, ...]]
+Sweep = Mapping[str, tuple[int | str, ...]]
 
 REGISTRY: dict[str, ZooEntry] = {}
 
@@ -27,7 +28,11 @@ class ZooEntry:
     classes: int
     build: Builder
     example_inputs: ExampleInputs | None = None
-    """Batch size -> the arguments of `forward`; None where these are one float tensor [batch, *input_shape]."""
+    """Batch size -> the arguments of `forward`; None where these are one float tensor [batch, *input_shape].
+
+    Keywords that it has in common with `build` follow those that the network is built with."""
+    sweep: Sweep | None = None
+    """Ranges of keywords of `build`, and of batch_size, where the network stands for a whole family."""
 
     def inputs(self, batch_size: int) -> tuple[Tensor, ...]:
         """The arguments of `forward` for one batch, on the current default device: random values or token ids."""
@@ -43,6 +48,7 @@ def zoo_model(
     input_shape: tuple[int, ...],
     classes: int = 1000,
     example_inputs: ExampleInputs | None = None,
+    sweep: Sweep | None = None,
 ) -> Callable[[Builder], Builder]:
     """A decorator that registers a builder under `id` and hands it back unchanged.
 
@@ -53,7 +59,7 @@ def zoo_model(
     def register(build: Builder) -> Builder:
         if id in REGISTRY:
             raise ModelError(f"zoo id {id!r} is taken by {REGISTRY[id].title}: every id stands once, choose another")
-        REGISTRY[id] = ZooEntry(id, title, tuple(input_shape), classes, build, example_inputs)
+        REGISTRY[id] = ZooEntry(id, title, tuple(input_shape), classes, build, example_inputs, sweep)
         return build
 
     return register

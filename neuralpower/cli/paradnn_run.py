@@ -1,0 +1,187 @@
+"""What `neuralpower paradnn fc`, `cnn` and `rnn` do: one point printed, or many swept into a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from neuralpower.cli import options
+from neuralpower.cli.paradnn_options import MODES, Common
+from neuralpower.devices.host import read_cpu
+from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
+from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
+from neuralpower.suites.paradnn.result import FAILED, NEGATIVE, OK, OOM, SHORT, STATES, Result, Setup
+
+COVERED = 0.95  # of a predicted time must be learnt, or it is said
+
+Measure = Callable[[Point], Result]
+
+
+def run(start: Point, kinds: Sequence[str], common: Common) -> None:
+    """One point, or the sweep around it; raises NeuralPowerError."""
+    if common.slurm is not None:
+        from neuralpower.suites.paradnn.slurm import array_script
+
+        print(array_script(sys.argv[1:], common.slurm), end="")
+        return
+    if common.operators and (common.predicted or common.swept):
+        raise InputError(
+            f"--operators with {'a sweep' if common.swept else 'a predictor'}: is of a single run here; leave it out, or give "
+            f"`neuralpower predict '{start.model}' --batch-size {start.batch_size}`"
+        )
+    setups = [setup_of(common, dtype) for dtype in dtypes_of(common)]
+    prepared = [prepare(setup, common) for setup in setups]
+    if common.swept:
+        sweep(points_of(start, kinds, common), prepared, start.family, common)
+    elif len(prepared) > 1:
+        raise InputError(f"input_type {common.input_type!r}: several are for a sweep; choose one, or add --benchmark")
+    else:
+        single(start, *prepared[0], common)
+
+
+def dtypes_of(common: Common) -> list[str]:
+    """Full names; raises InputError."""
+    chosen = [options.dtype(name) for name in options.names(common.input_type) or ()]
+    for name in chosen or [common.input_type]:
+        if name not in SHORT:
+            raise unknown("input_type", name, [*SHORT.values(), *SHORT])
+    return chosen
+
+
+def setup_of(common: Common, dtype: str) -> Setup:
+    """How points are run; raises InputError."""
+    if common.mode not in MODES:
+        raise unknown("mode", common.mode, MODES)
+    if common.warmup_steps < 0 or common.steps < 1:
+        raise InputError(f"{common.warmup_steps} warm-up and {common.steps} timed steps: at least 0 and 1 are needed")
+    if common.intra < 0 or common.inter < 0:
+        raise InputError(
+            f"intra {common.intra}, inter {common.inter}: are numbers of threads, 0 for as many as there are"
+        )
+    return Setup(
+        device=common.place,
+        dtype=dtype,
+        mode=MODES[common.mode],
+        optimizer=common.optimizer,
+        rmsprop=common.rmsprop,
+        amp=common.amp,
+        tf32=common.tf32,
+        warmup_steps=common.warmup_steps,
+        steps=common.steps,
+    )
+
+
+def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
+    """The setup as it can be had, and what says the times; raises NeuralPowerError."""
+    if common.predicted:
+        from neuralpower.codec import default_predictor, load
+        from neuralpower.suites.paradnn.predicted import predict_point, predictable
+
+        learnt = load(common.predictor) if common.predictor else default_predictor(read_cpu().slug)
+        setup, changed = predictable(setup, learnt)
+        if changed:
+            print(f"note: {changed}", file=sys.stderr)
+        return setup, lambda point: predict_point(point, setup, learnt)
+
+    import torch
+
+    from neuralpower.measure import prepare_process
+    from neuralpower.suites.paradnn.run import check_setup, measure
+
+    check_setup(setup)
+    if setup.device == "cpu":
+        if common.inter:
+            with contextlib.suppress(RuntimeError):  # allowed once per process
+                torch.set_num_interop_threads(common.inter)
+        prepare_process(common.intra or read_cpu().cores)
+    limit_s = options.duration_s(common.point_budget) if common.point_budget else None
+    return setup, lambda point: measure(point, setup, limit_s)
+
+
+def points_of(start: Point, kinds: Sequence[str], common: Common) -> list[Point]:
+    """What is swept; raises InputError."""
+    family = FAMILIES[start.family]
+    if common.benchmark and (common.grid or common.sample is not None):
+        raise InputError("--benchmark varies what it has ranges for, --grid and --sample the whole sweep: choose one")
+    chosen = walk(start) if common.benchmark else grid(family, kinds)
+    if common.sample is not None:
+        chosen = sampled(chosen, common.sample, common.seed)
+    return list(sharded(chosen, options.shard(common.shard)))
+
+
+def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None:
+    """Run one point and print it; raises NeuralPowerError where it has no time."""
+    from neuralpower.suites.paradnn.text import single_text
+
+    result = measure(point)
+    if result.state in (FAILED, NEGATIVE):
+        raise InputError(result.reason)
+    if result.duration_s is None:
+        raise (OutOfMemory if result.state == OOM else DeviceError)(result.reason)
+    print(json.dumps(result.summary()) if common.as_json else single_text(result))
+    if result.coverage is not None and result.coverage < COVERED:
+        print(f"warning: {result.coverage:.0%} of the time is learnt, the rest a roofline estimate", file=sys.stderr)
+    if result.state != OK:
+        print(f"warning: {result.state}: {result.reason}", file=sys.stderr)
+    if common.operators:
+        print()
+        print(operator_table(point, setup))
+
+
+def operator_table(point: Point, setup: Setup) -> str:
+    """Time by kind of operator of one point, profiled; raises NeuralPowerError."""
+    from neuralpower.suites.paradnn.operators import operator_times, operators_text
+
+    return operators_text(operator_times(point, setup))
+
+
+def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], family: str, common: Common) -> None:
+    """Sweep under each setup; rows go to stdout as they come; raises NeuralPowerError."""
+    import time
+
+    from neuralpower.suites.paradnn.sweep import CSV, Sweep, states_of
+    from neuralpower.suites.paradnn.table import HEADERS, csv_line, row_of
+
+    again = options.names(common.again) or ()
+    for name in again:
+        if name not in STATES:
+            raise unknown("state", name, STATES)
+    folder = folder_of(family, prepared[0][0], common)
+    budget_s = options.duration_s(common.time_budget) if common.time_budget else None
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's end is a Ctrl-C
+    print(csv_line(HEADERS[family]), flush=True)
+
+    def show(number: int, total: int, result: Result) -> None:
+        if result.flops_per_s is not None:
+            print(csv_line(row_of(result)), flush=True)
+        if result.state != OK:
+            print(f"{number}/{total} {result.point.label}: {result.state}: {result.reason}", file=sys.stderr)
+
+    results, begun = [], time.monotonic()
+    for setup, measure in prepared:
+        left_s = None if budget_s is None else max(budget_s - (time.monotonic() - begun), 0.0)
+        try:
+            results += Sweep(points, setup, folder, again).run(measure, show, budget_s=left_s)
+        except KeyboardInterrupt:
+            print(f"what was measured is in {folder / CSV}; give the same command again to continue", file=sys.stderr)
+            raise
+    least = min((r for r in results if r.coverage is not None), key=lambda r: r.coverage or 0.0, default=None)
+    if least is not None and least.coverage is not None and least.coverage < COVERED:
+        print(
+            f"warning: of {least.point.label} {least.coverage:.0%} of the time is learnt, the rest a roofline estimate",
+            file=sys.stderr,
+        )
+    print(f"{folder / CSV}: {states_of(results)} of {len(results)} points", file=sys.stderr)
+
+
+def folder_of(family: str, setup: Setup, common: Common) -> Path:
+    """Where a sweep is kept, a shard of it in a folder below."""
+    where = setup.device.replace(":", "-") if setup.device != "cpu" else read_cpu().slug
+    name = f"predicted-{Path(setup.predictor).stem}" if setup.predictor else where
+    folder = common.out or Path("paradnn") / f"{family}-{name}"
+    number, shards = options.shard(common.shard)
+    return folder if shards == 1 else folder / f"shard-{number}-of-{shards}"

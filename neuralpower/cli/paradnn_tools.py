@@ -1,0 +1,161 @@
+"""`neuralpower paradnn` beside the families: report, merge, matmul, roof."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from neuralpower.cli import options
+from neuralpower.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from neuralpower.suites.paradnn.operators import OperatorTimes
+    from neuralpower.suites.paradnn.roof import Roof
+
+
+def report(
+    sources: list[Path] = typer.Argument(help="Folders of sweeps, or CSV tables; of several devices to compare them."),
+    out: Path = typer.Option(Path("paradnn-report"), help="Folder of the page, its pictures and tables."),
+    spec: str | None = typer.Option(None, help="Device or spec sheet, where a device's own name has none."),
+    formats: str = typer.Option("png,svg", help="Of the pictures."),
+    operators: str | None = typer.Option(None, help="Families whose operator times are profiled here, such as fc,rnn."),
+) -> None:
+    """Heat maps, regressions, rooflines and comparisons of sweeps, as a page with pictures and tables."""
+    import pandas as pd
+
+    from neuralpower.report.page import write_csv, write_html, write_markdown
+    from neuralpower.suites.paradnn.page import page_of
+
+    points = pd.concat([_frame(source) for source in sources], ignore_index=True)
+    profiled = [_operators(name) for name in options.names(operators) or ()]
+    page = page_of(points, _roofs(points, spec), profiled)
+    write_html(page, out / "paradnn.html")
+    write_markdown(page, out / "paradnn.md", out / "pictures", options.names(formats) or ())
+    for stem, table in page.tables():
+        write_csv(table, out / f"{stem}.csv")
+    points.to_csv(out / "points.csv", index=False)
+    print(out / "paradnn.html")
+
+
+def _frame(source: Path) -> pd.DataFrame:
+    from neuralpower.suites.paradnn.sweep import read_results
+    from neuralpower.suites.paradnn.table import csv_frame, frame
+
+    return csv_frame(source) if source.is_file() else frame(read_results(source))
+
+
+def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof]:
+    """By device and dtype, of those whose spec sheet is known."""
+    from neuralpower.devices.host import read_cpu
+    from neuralpower.devices.spec import find_spec, spec_of
+    from neuralpower.suites.paradnn.roof import theoretical
+
+    given = None if spec is None else spec_of(spec)
+    found = {}
+    for device, dtype in {(str(d), str(t)) for d, t in zip(points["device"], points["dtype"], strict=True)}:
+        sheet = given
+        with contextlib.suppress(InputError):
+            sheet = find_spec(read_cpu().name if device == f"{platform.node()}-cpu" else device)
+        if sheet is not None and dtype in sheet.peak_flops:
+            found[device, dtype] = theoretical(sheet, dtype)
+    return found
+
+
+def _operators(name: str) -> OperatorTimes:
+    from neuralpower.suites.paradnn.operators import operator_times
+    from neuralpower.suites.paradnn.points import Point, family_named
+    from neuralpower.suites.paradnn.result import Setup
+
+    family = family_named(name)
+    return operator_times(Point.of(name, family.kinds[0], family.defaults), Setup(), repeats=3, warmup=1)
+
+
+def merge(
+    sources: list[Path] = typer.Argument(help="CSV tables, or folders of sweeps; later ones count."),
+    out: Path | None = typer.Option(None, help="The table; printed where it is not given."),
+) -> None:
+    """One CSV of several, each point once."""
+    from neuralpower.dataset import replace_file
+    from neuralpower.suites.paradnn.sweep import read_results
+    from neuralpower.suites.paradnn.table import merged, read_csv, row_of
+
+    tables: list[tuple[str, list[list[str]]]] = []
+    for source in sources:
+        if source.is_file():
+            tables.append(read_csv(source))
+            continue
+        results = [r for r in read_results(source) if r.flops_per_s is not None]
+        families = dict.fromkeys(r.point.family for r in results)
+        tables += [(family, [row_of(r) for r in results if r.point.family == family]) for family in families]
+    text = merged(tables)
+    if out is None:
+        print(text, end="")
+    else:
+        replace_file(out, text)
+        print(out)
+
+
+def matmul(
+    size: int = typer.Option(16384, help="Rows and columns."),
+    input_type: str = typer.Option("f32", "--input_type", "--dtype", help="f16, bf16, f32 or f64."),
+    device: str = typer.Option("cpu", help="cpu, or cuda:0."),
+    warmup: int = typer.Option(20, help="Products before the timed ones."),
+    steps: int = typer.Option(10, help="Timed products."),
+    tf32: bool | None = typer.Option(None, "--tf32/--no-tf32", help="From compute capability 8.0 on by default."),
+    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
+) -> None:
+    """The product of two square matrices, with the profiler's table."""
+    from neuralpower.suites.paradnn.matmul import matmul_benchmark
+
+    dtype = options.dtype(input_type)
+    found = matmul_benchmark(size, dtype, device, warmup=warmup, steps=steps, tf32=tf32, profiled=not as_json)
+    if as_json:
+        names = ("machine", "size", "dtype", "tf32", "product_s", "steps", "flops_per_s")
+        print(json.dumps({name: getattr(found, name) for name in names}))
+        return
+    print(f"{found.machine}: {size} x {size} in {dtype}{' with TF32' if found.tf32 else ''}")
+    print(f"{found.product_s:.6g} s a product, {found.flops_per_s / 1e12:.4g} TFLOP/s")
+    print(found.table)
+
+
+def roof(
+    specs: list[str] = typer.Argument(None, help="Devices or spec sheets."),
+    dtype: str = typer.Option("float32", help="Of the products."),
+    measure: str | None = typer.Option(None, help="Measure here, too: cpu, or cuda:0."),
+    size: int = typer.Option(4096, help="Of the measured product."),
+) -> None:
+    """Theoretical roofs of spec sheets, and the measured one of this machine."""
+    from neuralpower.devices.spec import spec_of
+    from neuralpower.report.tables import grid
+    from neuralpower.suites.paradnn.roof import cache_roof, figures, measured, theoretical
+
+    kind = options.dtype(dtype)
+    roofs = [theoretical(spec_of(name), kind) for name in specs or ()]
+    if measure is not None:
+        roofs.append(measured(measure, kind, size))
+    if not roofs:
+        raise InputError("no device: name a spec sheet, such as nvidia-t4, or give --measure cpu")
+    cells = [[r.name, r.source, f"{r.flops_per_s / 1e12:.2f}", f"{r.bytes_per_s / 1e9:.2f}"] for r in roofs]
+    print(grid(["device", "from", "TFLOP/s", "GB/s"], cells, left=2))
+    if measure is not None:
+        if measure.startswith("cuda"):
+            import torch
+
+            known = figures(torch.cuda.get_device_properties(torch.device(measure)))
+            print(grid(["by its clocks", ""], [[name, f"{value:.2f}"] for name, value in known.items()]))
+        rate = cache_roof(measure)
+        if rate is not None:
+            print(f"a copy inside the last cache: {rate / 1e9:.1f} GB/s")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for function in (report, merge, matmul, roof):
+        app.command()(function)

@@ -1,0 +1,103 @@
+"""What a point computes: the paper's formula, and what its network is counted to do.
+
+    Phi = D_H^2 (H - 1) + D_H (D_in + D_out)      weights of a fully connected network, without biases
+    FLOP of a step = 6 Phi bs in training (2 forward, 4 backward), 2 Phi bs in inference
+
+Counted FLOP are those of products (1 multiply-add = 2 FLOP) in the trace of the network: a backward pass has twice as many as
+the forward pass, less those for the gradient of the network's own floating input, which nobody asks for.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+from neuralpower.layers import Layer
+from neuralpower.layers.base import FLOATING
+from neuralpower.layers.recurrent import Recurrent
+from neuralpower.profiling.conventions import PRODUCTS, product_flops
+from neuralpower.sources import InputRequest, resolve
+from neuralpower.suites.paradnn.points import Point
+from neuralpower.trace import trace
+
+TRAIN, INFER = "train", "infer"
+MODES = (TRAIN, INFER)
+FLOP_PER_WEIGHT = {TRAIN: 6, INFER: 2}
+IN_PLACE = ("activation",)  # kinds whose output takes the place of their input in these networks
+
+
+def phi(layers: int, nodes: int, input_size: int, output_size: int) -> int:
+    """Weights by the paper's formula, which has layers - 1 square matrices."""
+    return nodes**2 * (layers - 1) + nodes * (input_size + output_size)
+
+
+def formula_flops(point: Point, mode: str) -> int | None:
+    """FLOP of one step by the paper's formula; None where it has none."""
+    if point.family != "fc":
+        return None
+    sizes = {name: size for name, size in point.named.items() if name != "batch_size"}
+    return FLOP_PER_WEIGHT[mode] * phi(**sizes) * point.batch_size
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Of one network: numbers of parameters; FLOP of products and bytes of activations in float32 for one sample."""
+
+    parameters: int
+    weights: int  # in matrices, kernels and tables: without biases and norms
+    tensors: int
+    forward_flops: int
+    input_gradient_flops: int
+    activation_bytes: int  # of all outputs, as training keeps them
+    widest_bytes: int  # of the largest call's input and output
+
+    def flops(self, mode: str, batch_size: int) -> int:
+        """FLOP of one step."""
+        training = 3 * self.forward_flops - self.input_gradient_flops
+        return batch_size * (training if mode == TRAIN else self.forward_flops)
+
+
+def counted(point: Point) -> Counted:
+    """What the point's network is counted to be; raises ModelError where it cannot be built.
+
+    A recurrent network is traced with one step: all its work is per step, and tracing takes as long as there are steps.
+    """
+    if point.family != "rnn":
+        return counted_model(point.model)
+    one = counted_model(point.replaced(length=1).model)
+    length = point.named["length"]
+    return replace(
+        one,
+        forward_flops=length * one.forward_flops,
+        activation_bytes=length * one.activation_bytes,
+        widest_bytes=length * one.widest_bytes,
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def counted_model(model: str) -> Counted:
+    """The same by MODEL."""
+    source = resolve(model)
+    module = source.build("meta")
+    inputs = source.inputs(module, InputRequest(batch_size=1))
+    layers = trace(module, inputs.args, inputs.kwargs).layers
+    first = next((layer for layer in layers if layer.kind in PRODUCTS), None)
+    gradient = first is not None and inputs.args[0].is_floating_point()
+    floating = [layer for layer in layers if layer.dtype in FLOATING]
+    return Counted(
+        parameters=sum(p.numel() for p in module.parameters()),
+        weights=sum(p.numel() for p in module.parameters() if p.dim() > 1),
+        tensors=sum(1 for _ in module.parameters()),
+        forward_flops=sum(product_flops(layer) for layer in layers),
+        input_gradient_flops=product_flops(first) if first is not None and gradient else 0,
+        activation_bytes=sum(_kept_bytes(layer) for layer in floating if layer.kind not in IN_PLACE),
+        widest_bytes=max((int(layer.bytes().input + layer.bytes().output) for layer in floating), default=0),
+    )
+
+
+def _kept_bytes(layer: Layer) -> int:
+    """Of what a call leaves for its backward pass: its output, and the gates and states of every recurrent cell."""
+    if isinstance(layer, Recurrent):
+        cells = layer.batch * layer.steps * layer.num_layers * layer.directions
+        return int(layer.itemsize * cells * layer.hidden_size * (layer.gates + 2))
+    return int(layer.bytes().output)

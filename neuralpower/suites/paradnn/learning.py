@@ -1,0 +1,107 @@
+"""How the networks learn: optimizers with ParaDnn's settings and those of others, and learning rates that fall.
+
+ParaDnn trains with TensorFlow's RMSProp(learning rate .1, decay .9, momentum .9, epsilon 1). PyTorch adds epsilon to the root
+of the mean square, TensorFlow (`apply_rms_prop` in tensorflow/core/kernels/training_ops.cc) under the root, with mean squares that
+start at one instead of zero: `tensorflow` among COMPAT is that rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neuralpower.errors import unknown
+from neuralpower.suites.steps import make_optimizer
+
+COMPAT: Mapping[str, Mapping[str, float]] = {
+    "paradnn": {"lr": 0.1, "alpha": 0.9, "momentum": 0.9, "eps": 1.0, "weight_decay": 0.0},
+    "ifarm": {"lr": 0.1, "alpha": 0.99, "momentum": 0.9, "eps": 1.0, "weight_decay": 0.9},  # a decay in the wrong place
+    "pytorch": {"lr": 0.01, "alpha": 0.99, "momentum": 0.0, "eps": 1e-8, "weight_decay": 0.0},
+    "keras": {"lr": 0.001, "alpha": 0.9, "momentum": 0.0, "eps": 1e-7, "weight_decay": 0.0},
+    "tensorflow": {"lr": 0.1, "alpha": 0.9, "momentum": 0.9, "eps": 1.0},
+}
+OPTIMIZERS = ("rms", "sgd", "momentum", "adam")
+ADAM_EPS = 1e-8
+HALF_ADAM_EPS = 1e-4  # 1e-8 is 0 in float16, whose smallest number is 6e-8
+LAYER_FUNCTIONS = {"rms": "rmsprop", "sgd": "sgd", "momentum": "sgd", "adam": "adam"}  # of the layer kind `optimizer`
+STATES = {"rms": 2, "sgd": 0, "momentum": 1, "adam": 2}  # numbers that are kept per parameter
+
+DECAY: Mapping[str, tuple[float, float] | None] = {"fc": None, "cnn": (0.97, 25_000), "rnn": (0.9, 10_000)}
+
+
+class TensorFlowRMSprop(torch.optim.Optimizer):
+    """Mean square s, momentum m: s = alpha s + (1 - alpha) g^2; m = momentum m + lr g / sqrt(s + eps); w = w - m."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float, alpha: float, momentum: float, eps: float) -> None:
+        super().__init__(params, {"lr": lr, "alpha": alpha, "momentum": momentum, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as torch has it
+        """One update of all parameters that have a gradient."""
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            weights = [w for w in group["params"] if w.grad is not None]
+            for w in weights:
+                if not self.state[w]:
+                    self.state[w].update(square=torch.ones_like(w), momentum=torch.zeros_like(w))
+            if not weights:
+                continue
+            gradients = [w.grad for w in weights]
+            squares = [self.state[w]["square"] for w in weights]
+            momenta = [self.state[w]["momentum"] for w in weights]
+            torch._foreach_mul_(squares, group["alpha"])
+            torch._foreach_addcmul_(squares, gradients, gradients, 1 - group["alpha"])
+            roots = torch._foreach_sqrt(torch._foreach_add(squares, group["eps"]))
+            torch._foreach_mul_(momenta, group["momentum"])
+            torch._foreach_addcdiv_(momenta, gradients, roots, group["lr"])
+            torch._foreach_sub_(weights, momenta)
+        return loss
+
+
+def optimizer_settings(name: str, dtype: torch.dtype, compat: str = "paradnn") -> dict[str, float]:
+    """What an optimizer of weights of a dtype is made with; raises InputError for an unknown name."""
+    if name not in OPTIMIZERS:
+        raise unknown("optimizer", name, OPTIMIZERS)
+    if compat not in COMPAT:
+        raise unknown("RMSprop", compat, COMPAT)
+    if name == "rms":
+        return dict(COMPAT[compat])
+    if name == "adam":
+        return {"lr": 1e-3, "eps": HALF_ADAM_EPS if dtype == torch.float16 else ADAM_EPS}
+    return {"lr": 0.1, **({"momentum": 0.9} if name == "momentum" else {})}
+
+
+def optimizer_of(
+    name: str, weights: Iterable[Tensor], dtype: torch.dtype, compat: str = "paradnn"
+) -> torch.optim.Optimizer:
+    """The optimizer of some weights; raises InputError for an unknown name."""
+    settings: dict[str, Any] = optimizer_settings(name, dtype, compat)
+    if name == "rms" and compat == "tensorflow":
+        return TensorFlowRMSprop(weights, **settings)
+    return make_optimizer(LAYER_FUNCTIONS[name], weights, **settings)
+
+
+def learning_rate(family: str, step: int, start: float = 0.1) -> float:
+    """Of a step, counted from 0: start x 0.97^(step / 25000) for convolutional networks, x 0.9^(step / 10000) for recurrent."""
+    decay = DECAY[family]
+    return start if decay is None else start * decay[0] ** (step / decay[1])
+
+
+def scheduled(optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Optimizer:
+    """The same optimizer, whose learning rate falls after every step as the family's does."""
+    if DECAY[family] is None:
+        return optimizer
+    starts = [group["lr"] for group in optimizer.param_groups]
+    steps = 0
+
+    def fall(*_: Any) -> None:
+        nonlocal steps
+        steps += 1
+        for group, start in zip(optimizer.param_groups, starts, strict=True):
+            group["lr"] = learning_rate(family, steps, start)
+
+    optimizer.register_step_post_hook(fall)
+    return optimizer

@@ -1,0 +1,218 @@
+"""One point, run: a network with random weights, a new random batch on the device in every step, timed as a whole.
+
+    settle | pilot, where the time is limited | warm-up, 300 steps | settle | 100 steps, the device waited for at the end |
+
+Garbage is collected, cached memory given back and the memory's peak begun anew before the steps, which follow each other without
+waiting for the device; the duration is that of the timed steps together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import platform
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neuralpower.calls import products
+from neuralpower.errors import InputError, LostDeviceError, ModelError, NeuralPowerError, OutOfMemory, unknown
+from neuralpower.inputs import Inputs
+from neuralpower.sources import resolve
+from neuralpower.suites.paradnn.formulas import MODES, TRAIN, counted, formula_flops, phi
+from neuralpower.suites.paradnn.learning import optimizer_of, optimizer_settings, scheduled
+from neuralpower.suites.paradnn.points import Point
+from neuralpower.suites.paradnn.result import (
+    DEADLINE,
+    FAILED,
+    NAN,
+    NEGATIVE,
+    NO_FIGURE,
+    OK,
+    OOM,
+    UNHEALTHY,
+    Result,
+    Setup,
+)
+from neuralpower.suites.paradnn.room import available_bytes, check_room
+from neuralpower.suites.precision import Precision, precision
+from neuralpower.suites.steps import Batch, Times, Work, time_steps
+
+PILOT = 2  # steps whose time says how many there is time for
+
+
+@dataclass
+class Loss:
+    """The loss of the family, which keeps its last value."""
+
+    last: Tensor | None = None
+
+    def __call__(self, output: Any, target: Tensor | None) -> Tensor:
+        """Mean cross entropy over scores [batch, classes] or the known tokens of [batch, steps, classes]; -100 is unknown."""
+        assert target is not None  # drawn with every batch
+        scores = output.flatten(0, -2)
+        self.last = nn.functional.cross_entropy(scores, target.flatten())
+        return self.last
+
+
+def machine_name(device: torch.device) -> str:
+    """What the column `device` of a table says: the GPU's name, or HOST-cpu."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.node()}-cpu"
+
+
+def check_setup(setup: Setup) -> Precision:
+    """How numbers are computed with; raises InputError for a device, dtype, mode or optimizer that cannot be."""
+    device = torch.device(setup.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {setup.device}: torch sees no CUDA device here; choose --device cpu or --predict")
+    if setup.mode not in MODES:
+        raise unknown("mode", setup.mode, MODES)
+    if setup.tf32 and (device.type != "cuda" or setup.dtype != "float32"):
+        raise InputError(f"tf32 on {setup.device} in {setup.dtype}: is arithmetic of float32 on CUDA; leave --tf32 out")
+    if setup.tf32 and torch.cuda.get_device_capability(device) < (8, 0):
+        raise InputError(f"tf32 on {machine_name(device)}: needs compute capability 8.0; leave --tf32 out")
+    optimizer_settings(setup.optimizer, torch.float32, setup.rmsprop)
+    return precision(setup.dtype, device, autocast=setup.amp)
+
+
+def measure(point: Point, setup: Setup, limit_s: float | None = None, available: int | None = None) -> Result:
+    """Run a point; what goes wrong is its state. `available` bytes, by default what is free now.
+
+    Raises:
+        InputError: the setup cannot be used on this machine.
+    """
+    chosen, device = check_setup(setup), torch.device(setup.device)
+    known: dict[str, Any] = {
+        "point": point,
+        "setup": setup,
+        "machine": machine_name(device),
+        "torch": torch.__version__,
+    }
+    try:
+        known |= described(point, setup)
+        check_room(point, setup, available_bytes(setup.device) if available is None else available)
+        return Result(**known, **_timed(point, setup, chosen, device, limit_s))
+    except OutOfMemory as error:
+        return Result(**known, state=OOM, reason=str(error))
+    except LostDeviceError as error:
+        return Result(**known, state=UNHEALTHY, reason=str(error))
+    except ModelError as error:
+        return Result(**known, state=_fault(str(error)), reason=str(error))
+    except NeuralPowerError as error:
+        return Result(**known, state=FAILED, reason=str(error))
+
+
+def _fault(text: str) -> str:
+    """The state of a network that cannot be built or run; after an error of CUDA itself every further call fails, too."""
+    if "five halvings" in text:
+        return NEGATIVE
+    return UNHEALTHY if re.search(r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert", text) else FAILED
+
+
+def described(point: Point, setup: Setup) -> dict[str, int | None]:
+    """What is known of a point without running it."""
+    work = counted(point)
+    sizes = {name: size for name, size in point.named.items() if name != "batch_size"}
+    return {
+        "parameters": work.parameters,
+        "phi": phi(**sizes) if point.family == "fc" else None,
+        "formula_flops": formula_flops(point, setup.mode),
+        "counted_flops": work.flops(setup.mode, point.batch_size),
+    }
+
+
+def _timed(
+    point: Point, setup: Setup, chosen: Precision, device: torch.device, limit_s: float | None
+) -> dict[str, Any]:
+    loss = Loss()
+    with products(tf32=setup.tf32), _seeded(device):
+        work = work_of(point, setup, chosen, device, loss)
+        counts = {"warmup": setup.warmup_steps, "steps": setup.steps}
+        if limit_s is not None:
+            pilot = time_steps(work, device, warmup=1, steps=PILOT, synchronise="end")
+            if pilot.total_s / PILOT > limit_s:
+                reason = f"a step takes {pilot.total_s / PILOT:.3g} s, more than the {limit_s:g} s of a point"
+                return {"state": DEADLINE, "reason": reason}
+            counts = affordable(pilot.total_s / PILOT, setup, limit_s)
+        times = time_steps(work, device, **counts, synchronise="end")
+    return {**_figures(times, counts["warmup"]), **_verdict(times, loss)}
+
+
+def affordable(step_s: float, setup: Setup, limit_s: float) -> dict[str, int]:
+    """Warm-up and timed steps that fit into a time, in the proportion that was asked for; one timed step at least."""
+    share = min(1.0, limit_s / max(step_s * (setup.warmup_steps + setup.steps), 1e-12))
+    return {"warmup": int(share * setup.warmup_steps), "steps": max(int(share * setup.steps), 1)}
+
+
+def _figures(times: Times, warmup: int) -> dict[str, Any]:
+    return {
+        "duration_s": times.total_s,
+        "steps": len(times.step_s),
+        "warmup_steps": warmup,
+        "median_step_s": times.spread.quantile(0.5),
+        "peak_memory_bytes": times.peak_memory_bytes,
+    }
+
+
+def _verdict(times: Times, loss: Loss) -> dict[str, str]:
+    if times.total_s <= 0:
+        return {"state": NO_FIGURE, "reason": "the clock did not move"}
+    if loss.last is not None and not math.isfinite(value := float(loss.last.detach())):
+        return {
+            "state": NAN,
+            "reason": f"the loss of the last step is {value}; the time is that of the steps all the same",
+        }
+    return {"state": OK}
+
+
+def work_of(point: Point, setup: Setup, chosen: Precision, device: torch.device, loss: Loss | None = None) -> Work:
+    """The network of a point with random weights, what draws its batches, and its optimizer in training."""
+    model = resolve(point.model).build(str(device), chosen.stored).train(setup.mode == TRAIN)
+    optimizer = None
+    if setup.mode == TRAIN:
+
+        def make(weights: Any) -> torch.optim.Optimizer:
+            return optimizer_of(setup.optimizer, weights, chosen.stored, setup.rmsprop)
+
+        optimizer = scheduled(chosen.optimizer(model, make), point.family)
+    return Work(chosen.cast(model), drawing(point, chosen.stored, device), optimizer, loss or Loss())
+
+
+def drawing(point: Point, dtype: torch.dtype, device: torch.device) -> Callable[[], Batch]:
+    """What makes a batch on the device: inputs uniform in [0, 1) or token ids, and labels.
+
+    Recurrent networks get sequences of random lengths; the label of a token is the next one, unknown after the end.
+    """
+    sizes, batch = point.named, point.batch_size
+
+    def vectors() -> Batch:
+        x = torch.rand(batch, sizes["input_size"], dtype=dtype, device=device)
+        return Batch(Inputs((x,)), torch.randint(sizes["output_size"], (batch,), device=device))
+
+    def images() -> Batch:
+        x = torch.rand(batch, 3, sizes["input_size"], sizes["input_size"], dtype=dtype, device=device)
+        return Batch(Inputs((x,)), torch.randint(sizes["output_size"], (batch,), device=device))
+
+    def texts() -> Batch:
+        length = sizes["length"]
+        tokens = torch.randint(sizes["vocabulary"], (batch, length + 1), device=device)
+        ends = torch.randint(1, length + 1, (batch, 1), device=device)
+        beyond = torch.arange(length, device=device) >= ends
+        return Batch(Inputs((tokens[:, :-1],)), tokens[:, 1:].masked_fill(beyond, -100))
+
+    return {"fc": vectors, "cnn": images, "rnn": texts}[point.family]
+
+
+@contextlib.contextmanager
+def _seeded(device: torch.device) -> Iterator[None]:
+    """Seeded random numbers, the process's own restored afterwards."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(0)
+        yield

@@ -1,0 +1,150 @@
+"""Points in turn, each recorded when it is known: the same sweep again does what is left.
+
+A journal (`neuralpower.journal`) keeps what was begun and what came of it. A point that was begun twice and has no result has
+ended the process, as a host without memory does: it is stored as not finished, and passed over from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from neuralpower.dataset import replace_file
+from neuralpower.errors import DatasetError, DeviceError
+from neuralpower.journal import NAME, Journal, read_journal
+from neuralpower.suites.paradnn.points import Point
+from neuralpower.suites.paradnn.result import NOT_FINISHED, NOT_RUN, STATES, UNHEALTHY, Result, Setup
+from neuralpower.suites.paradnn.table import csv_text
+
+ATTEMPTS = 2
+OPEN = (NOT_RUN, UNHEALTHY)  # states after which a point is tried again
+CSV, JSON = "results.csv", "results.json"
+
+Measure = Callable[[Point], Result]
+Show = Callable[[int, int, Result], None]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Points under one setup, and the folder that their results are kept in."""
+
+    points: Sequence[Point]
+    setup: Setup
+    folder: Path
+    again: Collection[str] = ()
+    """States whose points are tried once more, such as oom on a machine with more memory."""
+
+    def run(
+        self,
+        measure: Measure,
+        show: Show = lambda number, total, result: None,
+        *,
+        budget_s: float | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> list[Result]:
+        """Measure what has no result yet, until the time is up: the results of all points, in their order.
+
+        What was measured is on the disk, and in the tables, also when an interruption or an error ends it.
+
+        Raises:
+            DatasetError: the folder cannot be written, or another sweep writes to it.
+            DeviceError: the disk is full, or the device answers no more.
+        """
+        begun = clock_s()
+        with Journal(self.folder) as journal:
+            found, starts = _known(journal.records())
+            try:
+                for number, point in enumerate(self.points, 1):
+                    key = _key(point, self.setup)
+                    if key in found and not self._tried_again(found[key], starts[key]):
+                        continue
+                    if key not in found and starts[key] >= ATTEMPTS:
+                        found[key] = self._unfinished(point)
+                        journal.append({"type": "result", "key": key, **found[key].record()})
+                        show(number, len(self.points), found[key])
+                        continue
+                    if budget_s is not None and clock_s() - begun >= budget_s:
+                        break
+                    journal.append({"type": "start", "key": key})
+                    try:
+                        result = measure(point)
+                    except BaseException:  # an interruption is no fault of the point
+                        with contextlib.suppress(DeviceError):
+                            journal.append({"type": "stop", "key": key})
+                        raise
+                    found[key] = result
+                    journal.append({"type": "result", "key": key, **result.record()})
+                    show(number, len(self.points), result)
+                    if result.state == UNHEALTHY:
+                        raise DeviceError(f"{point.label}: {result.reason}; give the same command again to continue")
+            finally:
+                self._write(found.values())
+        return [found.get(_key(p, self.setup)) or self._not_run(p) for p in self.points]
+
+    def _tried_again(self, result: Result, starts: int) -> bool:
+        if result.state in self.again:
+            return True
+        return result.state in OPEN and starts < ATTEMPTS
+
+    def _not_run(self, point: Point) -> Result:
+        return Result(point=point, setup=self.setup, machine="", state=NOT_RUN, reason="nobody has tried it yet")
+
+    def _unfinished(self, point: Point) -> Result:
+        reason = f"it was begun {ATTEMPTS} times, and the process ended each time"
+        return replace(self._not_run(point), state=NOT_FINISHED, reason=reason)
+
+    def _write(self, results: Iterable[Result]) -> None:
+        """The tables of everything in the folder, and what of these points was not tried."""
+        known = list(results)
+        done = {_key(r.point, r.setup) for r in known}
+        missing = [self._not_run(p) for p in self.points if _key(p, self.setup) not in done]
+        replace_file(self.folder / JSON, _json([*known, *missing]))
+        family = self.points[0].family if self.points else None
+        if family is not None:
+            replace_file(self.folder / CSV, csv_text(family, [r for r in known if r.point.family == family]))
+
+
+def read_results(folder: Path) -> list[Result]:
+    """All results in a folder and its shards, the latest of each point; raises DatasetError where there are none."""
+    places = [folder, *sorted(folder.glob("shard-*-of-*"))]
+    records = [record for place in places for record in read_journal(place)]
+    found, _ = _known(records)
+    if not found:
+        raise DatasetError(f"{folder}: holds no results ({NAME} of a sweep); give the --out of `neuralpower paradnn`")
+    return list(found.values())
+
+
+def states_of(results: Iterable[Result]) -> str:
+    """How many points are in which state: "178 ok, 2 oom"."""
+    counts = Counter(result.state for result in results)
+    return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+
+
+def _known(records: Iterable[dict[str, Any]]) -> tuple[dict[str, Result], Counter[str]]:
+    """The latest result by key, and how often each was begun and not interrupted."""
+    found: dict[str, Result] = {}
+    starts: Counter[str] = Counter()
+    for record in records:
+        key = str(record.get("key"))
+        if record.get("type") == "start":
+            starts[key] += 1
+        elif record.get("type") == "stop":
+            starts[key] -= 1
+        elif record.get("type") == "result":
+            found[key] = Result.from_record(record)
+    return found, starts
+
+
+def _key(point: Point, setup: Setup) -> str:
+    return f"{point.family} {point.kind} {point.label} {setup.key}"
+
+
+def _json(results: Iterable[Result]) -> str:
+    lines = [json.dumps(result.summary()) for result in results]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
