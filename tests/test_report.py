@@ -375,7 +375,7 @@ def test_a_data_file_that_is_none_is_refused(tmp_path: Path, content: str, messa
 
 def test_a_torn_write_leaves_the_file_whole(nets: str, tmp_path: Path) -> None:
     gathering(nets, tmp_path / "out").run()
-    (tmp_path / "out" / "data.part").write_text("{")
+    (tmp_path / "out" / "data.json.new").write_text("{")
     kept = records.read(tmp_path / "out")
     assert kept is not None and len(kept.points) == 16
 
