@@ -279,6 +279,13 @@ def test_a_prediction_that_is_mostly_roofline_is_no_example() -> None:
     assert analysis.pairs(view, view.data.devices[0], 1) == []
 
 
+def test_an_example_of_kinds_that_were_never_seen_says_so() -> None:
+    view = small((9.0, 10.0), (900, 100), (1, 1))
+    assert "roofline estimates, not evidence" not in " ".join(comments.on_prediction(view))
+    view.data.devices[0] = replace(view.data.devices[0], unknown_kinds=("linear",))
+    assert "roofline estimates, not evidence" in " ".join(comments.on_prediction(view))
+
+
 # ---- gathering ----
 
 
