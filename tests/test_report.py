@@ -279,6 +279,13 @@ def test_a_prediction_that_is_mostly_roofline_is_no_example() -> None:
     assert analysis.pairs(view, view.data.devices[0], 1) == []
 
 
+def test_an_example_of_kinds_that_were_never_seen_says_so() -> None:
+    view = small((9.0, 10.0), (900, 100), (1, 1))
+    assert "roofline estimates, not evidence" not in " ".join(comments.on_prediction(view))
+    view.data.devices[0] = replace(view.data.devices[0], unknown_kinds=("linear",))
+    assert "roofline estimates, not evidence" in " ".join(comments.on_prediction(view))
+
+
 # ---- gathering ----
 
 
@@ -375,7 +382,7 @@ def test_a_data_file_that_is_none_is_refused(tmp_path: Path, content: str, messa
 
 def test_a_torn_write_leaves_the_file_whole(nets: str, tmp_path: Path) -> None:
     gathering(nets, tmp_path / "out").run()
-    (tmp_path / "out" / "data.part").write_text("{")
+    (tmp_path / "out" / "data.json.new").write_text("{")
     kept = records.read(tmp_path / "out")
     assert kept is not None and len(kept.points) == 16
 

@@ -62,7 +62,11 @@ def report(
     gathering = Gathering(
         request, out, show=lambda text: print(text, file=sys.stderr), bench=None if predicted else Bench(place)
     )
-    data = gathering.run()
+    try:
+        data = gathering.run()
+    except KeyboardInterrupt:
+        print(f"{out}: what was measured is kept; give the same command again to continue", file=sys.stderr)
+        raise
     made = page(View(data, gathering.models, request.batch_sizes))
     print("drawing", file=sys.stderr)
     write_html(made, out / "index.html")

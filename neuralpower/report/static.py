@@ -40,7 +40,7 @@ def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png",
         raise InputError("charts as files need matplotlib: pip install 'neuralpower[report]'") from None
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=_size(chart), dpi=110, layout="constrained")
-        figure.suptitle(_plain(chart.title), fontsize=12, fontweight="bold")
+        figure.suptitle(_plain(chart.title), fontsize=12, fontweight="bold", x=0.01, ha="left")
         if isinstance(chart, XY):
             _xy(figure, chart)
         elif isinstance(chart, Bars):

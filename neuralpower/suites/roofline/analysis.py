@@ -192,6 +192,13 @@ def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
     return [Pair(a[0], b[0], a[1] / b[1], a[2] / b[2]) for a, b in itertools.combinations(ordered, 2) if b[1]]
 
 
+def is_guess(view: View, device: Device, batch_size: int, *networks: Network) -> bool:
+    """Whether most FLOP of one of the networks lie in kinds that the device's predictor never saw."""
+    works = [work for network in networks if (work := view.work(network, batch_size))]
+    unknown = [sum(c.flops for c in work.calls if c.kind in device.unknown_kinds) for work in works]
+    return any(2 * flops > work.flops for flops, work in zip(unknown, works, strict=True))
+
+
 def inverted(found: Sequence[Pair]) -> Pair | None:
     """The pair whose order FLOP get wrong by the largest factor; None where the order is right throughout."""
     wrong = [pair for pair in found if pair.runtime < 1 < pair.flops]

@@ -148,6 +148,7 @@ def _examples(view: View, device: Device) -> list[str]:
         found.append(
             f"Where it works, on {device.name} at batch {batch}: {good.first.label} has {good.flops:.3g} times the FLOP of "
             f"{good.second.label} and takes {good.runtime:.3g} times as long{_intensities(view, good, batch)}."
+            f"{_doubt(view, good, device, batch)}"
         )
     else:
         found.append(f"On {device.name} no two of these networks that differ threefold in FLOP differ alike in time.")
@@ -157,7 +158,7 @@ def _examples(view: View, device: Device) -> list[str]:
         found.append(
             f"Where it fails, on {device.name} at batch {batch}: {bad.first.label} has {bad.flops:.3g} times the FLOP of "
             f"{bad.second.label}, yet takes only {bad.runtime:.3g} times as long{_intensities(view, bad, batch)}. "
-            f"{_why(view, bad, device, batch)}"
+            f"{_why(view, bad, device, batch)}{_doubt(view, bad, device, batch)}"
         )
     else:
         found.append(f"On {device.name} no two of these networks stand in the wrong order by FLOP.")
@@ -170,6 +171,15 @@ def _intensities(view: View, pair: analysis.Pair, batch: int) -> str:
     if a is None or b is None or not a.intensity or not b.intensity:
         return ""
     return f" ({a.intensity:.3g} against {b.intensity:.3g} FLOP/B)"
+
+
+def _doubt(view: View, pair: analysis.Pair, device: Device, batch: int) -> str:
+    guess = analysis.is_guess(view, device, batch, pair.first, pair.second)
+    return (
+        " Most of this work is of kinds that the predictor never saw: roofline estimates, not evidence."
+        if guess
+        else ""
+    )
 
 
 def _why(view: View, pair: analysis.Pair, device: Device, batch: int) -> str:
@@ -245,7 +255,10 @@ def on_gaps(view: View) -> tuple[str, ...]:
                 f"roof ({roof.origin}) allows; best {top.network.label} with {top.of_attainable:.0%}, last "
                 f"{low.network.label} with {low.of_attainable:.1%} ({low.of_peak:.1%} of the peak)."
             )
-    if any(gap.of_attainable > 1 for gap in _every_gap(view)):
+    above = [gap for gap in _every_gap(view) if gap.of_attainable > 1]
+    if any(gap.roof.origin == "fitted" for gap in above):
+        found.append("A fitted roof is what layers reach on the whole, not a peak: networks may lie above it.")
+    if any(gap.roof.origin != "fitted" for gap in above):
         found.append(
             "More than 100 % of the roof: the bytes counted are those that must cross memory if no cache keeps results; "
             "where a cache does, a network passes the slope of the roof."

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from neuralpower.dataset import replace_file
 from neuralpower.errors import InputError
 
 SCHEMA = 1
@@ -201,15 +202,9 @@ T = TypeVar("T")
 
 
 def write(data: Data, folder: Path) -> None:
-    """Write `folder/data.json` aside, then in place, so that it is always whole; raises InputError."""
+    """Write `folder/data.json` so that it is always whole; raises InputError, or DeviceError for a full disk."""
     content = {"schema": SCHEMA, **asdict(data)}
-    path = folder / FILE
-    aside = path.with_suffix(".part")
-    try:
-        aside.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        aside.replace(path)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror}); choose another folder with --out") from None
+    replace_file(folder / FILE, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def read(folder: Path) -> Data | None:
