@@ -6,17 +6,18 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from neuralpower.collect.plan import affordable, draw
 from neuralpower.collect.presets import PRESETS
-from neuralpower.errors import DatasetError
+from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
 from neuralpower.layers.conv2d import Conv2d
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.softmax import Softmax
-from neuralpower.trace import META, trace_call
+from neuralpower.trace import META, trace, trace_call
 
 HARDWARE = Hardware(cores=4)
 QUICK = PRESETS["quick"]
@@ -194,3 +195,14 @@ def test_a_kind_or_an_operator_cannot_be_taken_twice() -> None:
 def test_a_field_that_is_no_size_is_refused(value: object, said: str) -> None:
     with pytest.raises(DatasetError, match=said):
         Softmax.from_row({"rows": value, "width": 4})
+
+
+def test_normalisation_over_neighbouring_channels_is_a_pooling_along_them() -> None:
+    # torch pads 8 channels by 2 on both sides and averages 5 neighbours: 2 images of 12 x (4 * 6), 8 x 24 windows of 5
+    model = nn.LocalResponseNorm(5)
+    found = trace(model, (torch.empty(2, 8, 4, 6),))
+    (pool,) = (layer for layer in found.layers if layer.kind == "pool2d")
+    assert (pool.to_row()["in_height"], pool.to_row()["in_width"], pool.flops()) == (12, 24, 2 * 8 * 24 * 5)
+    assert found.unmodelled == ()
+    with pytest.raises(Unmodelled, match="of three axes only the first"):
+        type(pool).from_call("aten.avg_pool3d", torch.empty(1, 1, 2, 2, 2), torch.empty(1, 1, 4, 4, 4), (2, 2, 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -273,6 +273,11 @@ class Attention(Layer):
             features[f"fill_{name}"] = tasks / (waves * hardware.cores)
             features[f"waves_{name}"] = np.minimum(np.log2(waves), 6)
         return features
+
+    def backward(self) -> tuple[Layer, ...]:
+        """Four products, for the gradients of values, weights, queries and keys: as two passes."""
+        again = replace(self, phase="forward")
+        return again, again
 
     def group(self) -> Any:
         """One query, as a decoder has it, reads keys and hardly computes: other code than the rest."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
@@ -29,6 +30,7 @@ OPERATORS = {
     if not suffix or name == "max"
 }
 OPERATORS["aten.mkldnn_max_pool2d"] = "max"
+OPERATORS["aten.avg_pool3d"] = "avg"  # along one axis, as normalisation over neighbouring channels has it
 
 
 @layer_kind("pool2d", *OPERATORS)
@@ -57,6 +59,8 @@ class Pool2d(Layer):
         """`aten.max_pool2d(x, kernel, stride, padding, ...)`, `aten.adaptive_avg_pool2d(x, output_size)` and their like."""
         function, x = OPERATORS[operator], args[0]
         y = output[0] if isinstance(output, (tuple, list)) else output
+        if operator == "aten.avg_pool3d":
+            return cls._along_depth(x, y, *args[1:], **kwargs)
         rank = 1 if "pool1d" in operator else 2
         shape = (1,) * (rank + 2 - x.dim()) + tuple(x.shape)
         if len(shape) != rank + 2:
@@ -92,6 +96,31 @@ class Pool2d(Layer):
             padding_height=padding[0],
             padding_width=padding[1],
             channels_last=x.dim() > 2 and is_channels_last(x),
+        )
+
+    @classmethod
+    def _along_depth(
+        cls, x: Tensor, y: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, *rest: Any, **others: Any
+    ) -> Self:
+        """X [batch, channels, depth, height, width] as maps of depth x (height width)."""
+        kernel, step, around = (
+            same_rank("pooling", value, 3) for value in (kernel_size, stride or kernel_size, padding)
+        )
+        if x.dim() != 5 or (*kernel[1:], *step[1:], *around[1:]) != (1, 1, 1, 1, 0, 0):
+            raise Unmodelled(f"pooling with a window of {kernel}: of three axes only the first is described")
+        width = x.shape[3] * x.shape[4]
+        return cls(
+            function="avg",
+            batch=x.shape[0],
+            channels=x.shape[1],
+            in_height=x.shape[2],
+            in_width=width,
+            kernel_height=kernel[0],
+            kernel_width=1,
+            stride_height=step[0],
+            stride_width=1,
+            padding_height=around[0],
+            padding_width=0,
         )
 
     @property
