@@ -114,10 +114,19 @@ def training_step(config: Path, batch_size: int, length: int) -> tuple[Layer, ..
     layers = forward(config, "train", batch_size, length)
     tokens, vocabulary = batch_size * length, json.loads(config.read_text())["vocab_size"]
     loss = (Movement(function="fill", elements=tokens * vocabulary), *Softmax(rows=tokens, width=vocabulary).backward())
-    back = tuple(part for layer in reversed(layers) for part in layer.backward())
+    back = tuple(part for layer in reversed(layers) for part in _backward(layer))
     grown = tuple(
         Elementwise(function="add", elements=layer.parameters(), operands=2, broadcast=False, inplace=True)
         for layer in layers
         if layer.parameters()
     )
     return layers + loss + back + grown
+
+
+def _backward(layer: Layer) -> tuple[Layer, ...]:
+    """As the layer has it; CUDA multiplies a softmax's gradient and output first (aten/src/ATen/native/cuda/SoftMax.cu)."""
+    if not isinstance(layer, Softmax):
+        return layer.backward()
+    elements = layer.rows * layer.width
+    product = Elementwise(function="mul", elements=elements, operands=2, broadcast=False)
+    return (product, *layer.backward())

@@ -4,7 +4,7 @@ python -m benchmarks.neusight PATH [--save FOLDER] [--without-portable]
 
 PATH holds neusight/ (see benchmarks/peers.py). One predictor per GPU learns from that GPU's training rows, a portable one
 from all five; that takes half an hour on two cores. Nothing is chosen by an error on test rows or measured networks, but
-for the form of the portable predictor (docs/accuracy.md).
+for the form of the portable predictor and the share of a launch that a queue hides (docs/accuracy.md).
 Prints Markdown tables.
 """
 

@@ -29,6 +29,7 @@ def describe(
     device's own numbers are axes of the box, too. Without `featured` the residual's features, [rows, 0], are left out.
     """
     rows = len(np.atleast_1d(columns.dtype))
+    hardware = hardware.sustained() if portable else hardware
 
     def full(value: Any) -> Array:
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))

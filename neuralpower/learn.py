@@ -22,6 +22,7 @@ from neuralpower.totals import FEWEST_NETWORKS, Correction, Total, correct, lear
 
 LEARNERS = ("hybrid", "lasso")
 RUNTIME, POWER = "runtime_s", "power_w"  # what can be learnt, as the columns are named
+ROWS_PER_DEVICE = 2000  # of a group; to tell what a device never seen will do, devices are scarce, not rows
 SHORTEST_SHARE = 0.01  # of the rows are launches and little more
 # What sums of layers leave out, where no network was measured: as a standard deviation, what the CPU's 89 networks showed
 # before anything was learnt from them (docs/method.md).
@@ -58,7 +59,8 @@ def train(
     """Fit every group of every kind; fits run in parallel, results do not depend on how.
 
     Datasets of one device are learnt from together, of what is measured in several the latest; those of several devices
-    give a predictor that is relative to the devices' peaks, and holds for others, too.
+    give a predictor that is relative to the devices' peaks, and holds for others, too. It is a Lasso alone: what trees
+    find on some devices has not held on the next (docs/accuracy.md).
 
     Raises:
         DatasetError: missing columns, no group with FEWEST_ROWS usable rows, or a device whose peaks are not known.
@@ -71,6 +73,7 @@ def train(
     datasets = [datasets] if isinstance(datasets, Dataset) else merge(datasets)
     devices = list(dict.fromkeys(dataset.device for dataset in datasets))
     portable = len(devices) > 1
+    learner = "lasso" if portable else learner
     rows = _Read(devices)
     for dataset in datasets:
         rows.add(dataset)
@@ -173,7 +176,8 @@ class _Read:
                     slowdown=part.slowdown,
                     device=self.devices.index(dataset.device),
                 )
-                self.parts.setdefault((RUNTIME, key), []).append(_Part(problem, part.line))
+                some = np.sort(np.argsort(problem.config)[:ROWS_PER_DEVICE]) if portable else np.arange(len(part))
+                self.parts.setdefault((RUNTIME, key), []).append(_Part(problem.at(some), part.line[some]))
                 metered = part.at(_metered(part))
                 if len(metered) and not portable:
                     problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)

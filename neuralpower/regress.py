@@ -45,6 +45,7 @@ CONTRADICTS = (12.0, 2.5)  # a row is left out when it is so many spreads, and t
 BINS = 6  # of predicted time, each with its own interval
 ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many above
 NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
+LEVELLING_ALPHA, LEVELLING_ROUNDS = (1e-4,), 4  # of the fits that find each device's level
 PLATEAU = 0.3  # share of the learner's error that is common to all layers of one regressor, where nothing else is known
 
 
@@ -273,7 +274,7 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
     choices = [_choose(some, learner) for some in ([problem, problem.certain()] if problem.optional else [problem])]
     best = min(choices, key=lambda choice: choice.cost)
     base = _base(best.problem, best.terms, best.alpha)
-    spread = _spread(best.problem.target, best.tests, best.reach)
+    spread = _spread(best.problem, best.tests, best.reach)
     regressor = replace(
         base,
         degree=best.degree,
@@ -325,7 +326,7 @@ def refit(problem: Problem, like: Regressor) -> Regressor:
 
 def _base(problem: Problem, terms: Sequence[Term], alpha: float) -> Regressor:
     """The non-negative Lasso with this alpha, terms of weight 0 left out."""
-    weights = non_negative_lasso(problem.matrix(terms), problem.target, [alpha])[0]
+    weights = _weights(problem, terms, problem.matrix(terms), [alpha])[0]
     used = weights > 0
     nothing = np.zeros(1)
     return Regressor(
@@ -339,6 +340,40 @@ def _base(problem: Problem, terms: Sequence[Term], alpha: float) -> Regressor:
         Spread(nothing[:0], nothing, nothing, 0.0, 0.0, 0.0),
         Scores(len(problem), *[float("nan")] * 8),
     )
+
+
+def _weights(problem: Problem, terms: Sequence[Term], matrix: Array, alphas: Sequence[float]) -> Array:
+    """Weights [alphas, terms] of the non-negative Lasso, for the usual one of the rows' devices.
+
+    Devices differ by a factor, and hosts in what they take to launch, for reasons that no term says. Left to the terms,
+    that ends in weights that mean something else; so each device has both for itself, and a new one has their medians.
+    """
+    devices, device = np.unique(problem.device, return_inverse=True)
+    varies = np.array([bool(term.powers or term.special) for term in terms])
+    if len(devices) == 1 or varies.all():
+        return non_negative_lasso(matrix, problem.target, alphas)
+    matrix, split = matrix[:, varies], int(varies.sum())
+    launches = np.equal.outer(device, np.arange(len(devices))).astype(float)  # a constant for each device
+    level = np.ones(len(devices))
+    for step in (*[LEVELLING_ALPHA] * LEVELLING_ROUNDS, alphas):
+        found = non_negative_lasso(np.hstack([matrix * level[device, None], launches]), problem.target, step)
+        work, launch_s = matrix @ found[:, :split].T * level[device, None], found[:, split:].T[device]
+        rest = np.maximum(problem.target[:, None] - launch_s, problem.target[:, None] / 10)
+        ratio = np.where(work > launch_s, rest / np.maximum(work, 1e-30), np.nan)
+        usual = (
+            np.array([_medians(ratio[device == i]) for i in range(len(devices))]) * level[:, None]
+        )  # [devices, step]
+        middle = np.exp(np.median(np.log(usual), axis=0))
+        level = usual[:, -1] / middle[-1]
+    weights = np.zeros((len(alphas), len(terms)))
+    weights[:, varies] = found[:, :split] * middle[:, None]
+    weights[:, ~varies] = np.median(found[:, split:], axis=1)[:, None]
+    return weights
+
+
+def _medians(ratio: Array) -> Array:
+    """Of each column [rows, columns], NaN left out; 1 where too few are known."""
+    return np.array([np.nanmedian(c) if np.isfinite(c).sum() >= FEWEST_ROWS else 1.0 for c in ratio.T])
 
 
 def _speed_exponent(problem: Problem, predicted: Array) -> float:
@@ -459,7 +494,7 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[li
         matrix = problem.matrix(terms)
         errors = np.zeros(len(ALPHAS))
         for test, weight in held:
-            weights = non_negative_lasso(matrix[~test], problem.target[~test], ALPHAS)
+            weights = _weights(problem.at(np.flatnonzero(~test)), terms, matrix[~test], ALPHAS)
             predicted = matrix[test] @ weights.T / problem.target[test][:, None]
             errors += weight * np.sum(np.minimum(np.abs(predicted - 1), 2.0), axis=0)
         index = int(np.argmin(errors))
@@ -553,9 +588,15 @@ def _contradicting(problem: Problem) -> Array:
     return np.asarray(np.abs(error) > max(spreads * robust_deviation(error), np.log(factor)))
 
 
-def _spread(target: Array, tests: Sequence[HeldOut], reach: float) -> Spread:
-    """Intervals from rows held out among the others, and their growth from rows held out beyond them."""
+def _spread(problem: Problem, tests: Sequence[HeldOut], reach: float) -> Spread:
+    """Intervals from rows held out among the others, and their growth from rows held out beyond them.
+
+    Where rows are of several devices, from each device as the others predict it.
+    """
+    target, devices = problem.target, np.unique(problem.device)
     predicted = tests[0].predicted(reach)
+    if len(devices) > 1:
+        predicted = np.nanmax([test.predicted(reach) for test in tests[1:]], axis=0)  # each row is held out once
     error, size = np.log(target / predicted), np.log2(predicted)
     bins = int(np.clip(len(error) // 50, 1, BINS))
     edges = np.quantile(size, np.arange(1, bins) / bins)
@@ -565,6 +606,9 @@ def _spread(target: Array, tests: Sequence[HeldOut], reach: float) -> Spread:
     high = np.array([max(_quantile(part, 1 - ONE_SIDE), 0.0) for part in parts])
     means = np.array([np.mean(part) for part in parts])
     common = max(float(np.sqrt(np.mean(means**2))), PLATEAU * robust_deviation(error))
+    if len(devices) > 1:
+        levels = np.array([np.median(error[problem.device == device]) for device in devices])
+        common = max(common, float(np.sqrt(np.mean(levels**2))))
     spread = Spread(edges, low, high, 0.0, common, 0.0, _tail(target))
     growths, drifts = [], []
     for test in tests[1:]:

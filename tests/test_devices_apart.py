@@ -73,6 +73,48 @@ def test_a_device_never_seen_is_predicted_from_its_peaks(portable: Predictor, tm
             assert np.median(np.abs(there.estimate(asked).runtime_s / measured - 1)) < 0.08
 
 
+def test_a_new_device_has_the_usual_level_and_the_usual_launch() -> None:
+    # two of three run at 80 % of the peak and launch in 8 us; one is half as fast and its host takes 40 us
+    level, launch_s = {"small": 1.0, "middle": 1.0, "large": 2.0}, {"small": 8e-6, "middle": 8e-6, "large": 40e-6}
+
+    def odd(name: str) -> Dataset:
+        rows = [
+            {**la.to_row(), "runtime_s": launch_s[name] + level[name] * (seconds(la, PEAKS[name]) - 8e-6)}
+            for la in layers("linear", 200)
+        ]
+        return Dataset(Path(name), meta(name), {"linear": pd.DataFrame(rows)})
+
+    there = train([odd(name) for name in PEAKS], jobs=1).predictor.on(unseen(), "unseen")
+    asked = layers("linear", 60, seed=9)
+    measured = np.array([seconds(layer, UNSEEN) for layer in asked])
+    found = there.estimate(asked)
+    assert np.median(np.abs(found.runtime_s / measured - 1)) < 0.08
+    # its intervals hold for a device as odd as the oddest that was learnt from
+    assert np.mean(found.high_s >= 2 * (measured - 8e-6)) > 0.8
+
+
+def test_a_board_of_little_power_does_not_sustain_its_peak() -> None:
+    # 20 pJ per FLOP in 2016, halved every 3.5 years: 2^(-2/3.5) = 0.673, 13.46 pJ in 2018; (70 W - 15 W) / that = 4.09e12
+    peaks = {"float32": 8.1e12, "float16": 6.5e13}
+    board = Hardware(peak_flops_per_s=peaks, limit_w=70, year=2018, base_clock=0.37)
+    sustained = board.sustained()
+    assert sustained.peak_flops_per_s == {"float32": pytest.approx(4.086e12, rel=1e-3), "float16": 6.5e13}
+    assert sustained.base_clock == 1
+    assert dataclasses.replace(board, limit_w=250).sustained().peak_flops_per_s == peaks
+    for unknown in (dataclasses.replace(board, limit_w=None), dataclasses.replace(board, year=None)):
+        assert unknown.sustained() == unknown
+
+
+def test_a_third_of_the_shortest_call_is_not_hidden_by_a_queue() -> None:
+    told = dataset("small")
+    told = Dataset(told.path, {**told.meta, "includes_launch": True}, told.tables)
+    predictor = train(told, learner="lasso", jobs=1).predictor
+    (regressor,) = (r for key, r in predictor.regressors.items() if key[0] == "softmax")
+    assert regressor.launch_s == pytest.approx(8e-6, rel=0.1)
+    found = predictor.estimate([KINDS["softmax"].from_row({"rows": 4096, "width": 4096})])
+    assert found.hidden_s[0] == pytest.approx(2 / 3 * regressor.launch_s)
+
+
 def test_a_predictor_of_several_devices_asks_for_which(portable: Predictor) -> None:
     assert portable.portable
     with pytest.raises(PredictorError, match="serves several devices .*--device-spec"):

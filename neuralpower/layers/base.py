@@ -45,6 +45,8 @@ FORWARD, BACKWARD = "forward", "backward"
 T = TypeVar("T")
 
 ENERGY_HALVES = 3.5  # years
+FLOP_J = 20e-12  # what a FLOP took in 2016, in float32 without tensor cores
+BOARD_W = 15.0  # what memory, fans and leakage take of the power limit
 FEW_LABELS = 8
 LAUNCHES_US = (5, 10, 20, 40, 80)
 
@@ -86,7 +88,20 @@ class Hardware:
         """
         if self.limit_w is None or self.year is None:
             return 0.0 * flops
-        return flops * 2 ** ((2016 - self.year) / ENERGY_HALVES) * 20e-12 / self.limit_w
+        return flops * 2 ** ((2016 - self.year) / ENERGY_HALVES) * FLOP_J / self.limit_w
+
+    def sustained(self) -> Hardware:
+        """With the float32 peak that its power limit allows for long: less than the sheet's for boards of little power.
+
+        As it is where the limit or the year is not known; tensor cores take far less, so other peaks stay.
+        """
+        peak = self.peak_flops_per_s.get("float32")
+        if peak is None or self.limit_w is None or self.year is None:
+            return self
+        energy_j = FLOP_J * 2 ** ((2016 - self.year) / ENERGY_HALVES)
+        allowed = max(self.limit_w - BOARD_W, self.limit_w / 2) / energy_j
+        peaks = {**self.peak_flops_per_s, "float32": min(peak, allowed)}
+        return dataclasses.replace(self, peak_flops_per_s=peaks, base_clock=1.0)
 
 
 @dataclass(frozen=True)
