@@ -18,7 +18,7 @@ from neuralpower.errors import InputError
 from neuralpower.report import static
 from neuralpower.report.charts import XY, Bars, BarSeries, Chart, Heatmap, Pie, Pies, Series, limits, slug
 from neuralpower.report.labels import along, place
-from neuralpower.report.page import Page, Section, Table, shown, write_csv, write_html, write_markdown
+from neuralpower.report.page import Page, Picture, Section, Table, shown, write_csv, write_html, write_markdown
 from neuralpower.report.plots import plot
 from tests.browser import chromium, complaints, opened, requests
 
@@ -261,3 +261,15 @@ def test_the_page_is_dark_where_the_reader_wants_it_and_fits_a_telephone(tmp_pat
         assert browser.execute_script("return c0._fullLayout.font.color") == "#e4e7eb"
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
         assert complaints(browser) == []
+
+
+def test_a_picture_stands_in_the_page_itself_and_beside_the_markdown(tmp_path: Path) -> None:
+    page = Page("A page", "Lead.", (Section("One", (), (Picture("A dot", b"\x89PNG dot", "Small."),)),))
+    write_html(page, tmp_path / "page.html")
+    # base64 of the nine bytes
+    assert 'alt="A dot" src="data:image/png;base64,iVBORyBkb3Q="' in (tmp_path / "page.html").read_text()
+    assert not page.charts()
+    assert not page.tables()
+    write_markdown(page, tmp_path / "page.md", tmp_path / "figures")
+    assert "![A dot](figures/a-dot.png)" in (tmp_path / "page.md").read_text()
+    assert (tmp_path / "figures/a-dot.png").read_bytes() == b"\x89PNG dot"

@@ -275,7 +275,8 @@ def test_clocks_and_widths_make_the_theoretical_roof(
 
 
 @pytest.mark.parametrize(
-    ("device", "tflops", "gigabytes"), [("nvidia-t4", 8.14, 320.06), ("nvidia-titan-rtx", 16.31, 672.10), ("nvidia-a100-80gb-pcie", 19.49, 1935.36)]
+    ("device", "tflops", "gigabytes"),
+    [("nvidia-t4", 8.14, 320.06), ("nvidia-titan-rtx", 16.31, 672.10), ("nvidia-a100-80gb-pcie", 19.49, 1935.36)],
 )
 def test_spec_sheets_give_the_same_roof(device: str, tflops: float, gigabytes: float) -> None:
     roof = theoretical(find_spec(device))

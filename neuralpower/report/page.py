@@ -6,6 +6,7 @@ Without JavaScript the text and the tables are all there.
 
 from __future__ import annotations
 
+import base64
 import csv
 import html
 import importlib.resources
@@ -50,12 +51,24 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A PNG of its own, such as a photograph."""
+
+    title: str
+    png: bytes
+    note: str = ""
+
+
+Part = Chart | Table | Picture
+
+
+@dataclass(frozen=True)
 class Section:
-    """A heading, paragraphs, then charts and tables. Text: `code` in backticks, addresses as links, "- " for a list."""
+    """A heading, paragraphs, then charts, tables and pictures. Text: `code` in backticks, addresses as links, "- " for a list."""
 
     title: str
     text: tuple[str, ...] = ()
-    parts: tuple[Chart | Table, ...] = ()
+    parts: tuple[Part, ...] = ()
     level: int = 2  # 3: below the section before it
 
 
@@ -69,7 +82,7 @@ class Page:
 
     def charts(self) -> list[tuple[str, Chart]]:
         """(file name without suffix, chart), in their order; no name twice."""
-        found = [part for s in self.sections for part in s.parts if not isinstance(part, Table)]
+        found = [part for s in self.sections for part in s.parts if not isinstance(part, Table | Picture)]
         return [(f"{i:02}-{slug(chart.title)}", chart) for i, chart in enumerate(found, 1)]
 
     def tables(self) -> list[tuple[str, Table]]:
@@ -134,12 +147,14 @@ def _contents(page: Page) -> str:
 
 def _section(page: Page, index: int) -> str:
     section = page.sections[index]
-    first = sum(not isinstance(part, Table) for s in page.sections[:index] for part in s.parts)
+    first = sum(not isinstance(part, Table | Picture) for s in page.sections[:index] for part in s.parts)
     heading = f'<h{section.level} id="s{index}">{html.escape(section.title)}</h{section.level}>\n'
     parts = []
     for part in section.parts:
         if isinstance(part, Table):
             parts.append(_table(part))
+        elif isinstance(part, Picture):
+            parts.append(_picture(part))
         else:
             parts.append(_figure(part, first))
             first += 1
@@ -182,6 +197,12 @@ def _figure(chart: Chart, index: int) -> str:
     )
 
 
+def _picture(picture: Picture) -> str:
+    note = f'<p class="note">{_inline(picture.note)}</p>' if picture.note else ""
+    title, data = html.escape(picture.title), base64.b64encode(picture.png).decode()
+    return f'<figure><figcaption>{title}</figcaption><img alt="{title}" src="data:image/png;base64,{data}">{note}</figure>\n'
+
+
 def _table(table: Table) -> str:
     numeric = [table.numeric(i) for i in range(len(table.header))]
 
@@ -216,6 +237,10 @@ def write_markdown(
         for part in section.parts:
             if isinstance(part, Table):
                 lines += _markdown_table(part)
+            elif isinstance(part, Picture):
+                file = images / f"{slug(part.title)}.png"
+                _write(file, part.png)
+                lines += [f"![{_bare(part.title)}]({Path(os.path.relpath(file, path.parent)).as_posix()})", ""]
             else:
                 picture = os.path.relpath(drawn[next(stems)][0], path.parent)
                 lines += [f"![{_bare(part.title)}]({Path(picture).as_posix()})", ""]
@@ -249,9 +274,9 @@ def write_csv(table: Table, path: Path) -> None:
         raise InputError(f"{path}: cannot be written ({error.strerror}); choose another folder") from None
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: str | bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); choose another folder") from None

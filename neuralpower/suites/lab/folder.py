@@ -43,6 +43,11 @@ class Folder:
         """Points of the curves."""
         return self.path / "curves.csv"
 
+    @property
+    def images(self) -> Path:
+        """The first training images, as one picture."""
+        return self.path / "images.png"
+
     def make(self) -> None:
         """Create it; raises InputError."""
         try:

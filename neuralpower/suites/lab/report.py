@@ -11,7 +11,7 @@ import torch
 from neuralpower.errors import InputError
 from neuralpower.profiling import profile
 from neuralpower.report.charts import XY, Bars, BarSeries, Chart, Series
-from neuralpower.report.page import Page, Section, Table, write_html, write_markdown
+from neuralpower.report.page import Page, Part, Picture, Section, Table, write_html, write_markdown
 from neuralpower.suites.lab import comparison, environment
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.operators import TOP, Operator, OperatorTable
@@ -41,7 +41,7 @@ def report(folder: Folder) -> Page:
     points, tables, machine, settings = folder.points(), folder.tables(), folder.environment(), folder.settings()
     if machine is None or not (points or tables):
         raise InputError(f"{folder.path}: neither curves nor operators to tell of; run `neuralpower lab --out` first")
-    sections = [_machine(machine), _network(), _curves(points, settings)]
+    sections = [_machine(machine), _network(), _curves(folder, points, settings)]
     for device in dict.fromkeys(table.device for table in tables):
         sections += _operators([table for table in tables if table.device == device], device)
     if not tables:
@@ -85,7 +85,7 @@ def _shape(shapes: Any) -> str:
     return ", ".join("x".join(map(str, shape)) for shape in shapes or ()) or "-"
 
 
-def _curves(points: Sequence[Point], settings: dict[str, Any] | None) -> Section:
+def _curves(folder: Folder, points: Sequence[Point], settings: dict[str, Any] | None) -> Section:
     if not points or settings is None:
         return Section("Training", ("Not trained yet: `neuralpower lab train` does it.",))
     tests = [point for point in points if point.part == "test"]
@@ -101,12 +101,14 @@ def _curves(points: Sequence[Point], settings: dict[str, Any] | None) -> Section
         text.append(
             f"After epoch {last.epoch}: loss {last.loss:.4f} and accuracy {last.accuracy:.2%} on {last.images:,} test images."
         )
-    text.append("`images.png` shows the first 64 images; `curves.csv` holds the points of the curves.")
-    charts: tuple[Chart, ...] = (
+    text.append("`curves.csv` holds the points of the curves.")
+    parts: list[Part] = [
         _curve("Loss", "negative log-likelihood per image", points, "loss", 1.0),
         _curve("Accuracy", "images recognised (%)", points, "accuracy", 100.0),
-    )
-    return Section("Training", tuple(text), charts)
+    ]
+    if folder.images.is_file():
+        parts.insert(0, Picture("The first 64 training images", folder.images.read_bytes()))
+    return Section("Training", tuple(text), tuple(parts))
 
 
 def _curve(title: str, label: str, points: Sequence[Point], field: str, factor: float) -> XY:

@@ -20,7 +20,6 @@ from neuralpower.zoo.mnist import MnistCnn
 
 BATCHES = (1, 16, 64)
 MODEL = "mnist_cnn.pt"
-IMAGES = "images.png"
 Tell = Callable[[str], None]
 
 
@@ -110,7 +109,7 @@ def write_images(folder: Folder, digits: Digits) -> Path:
         from PIL import Image
     except ImportError:
         raise InputError("pictures need pillow: pip install 'neuralpower[lab]'") from None
-    path = folder.path / IMAGES
+    path = folder.images
     picture = Image.fromarray(board.image_grid(digits.train).numpy())
     written(path, lambda aside: picture.save(aside, format="png"))
     return path
