@@ -52,3 +52,13 @@ def test_a_command_that_measures_is_spelt_as_the_program_has_it(command: list[st
     group = typer.main.get_command(cli.build())
     context = group.commands[command[0]].make_context(command[0], list(command[1:]))  # type: ignore[attr-defined]
     assert context.params
+
+
+def test_every_test_and_command_of_the_lineage_is_there() -> None:
+    text = (Path(__file__).parent.parent / "docs/lineage.md").read_text()
+    named = re.findall(r"`tests/(\w+\.py)::(\w+)`", text)
+    assert len(named) > 150
+    for file, name in named:
+        assert f"def {name}(" in (Path(__file__).parent / file).read_text(), f"{file}::{name}"
+    group = typer.main.get_command(cli.build())
+    assert {command.split()[0] for command in re.findall(r"`neuralpower ([a-z][^`]*)`", text)} <= set(group.commands)  # type: ignore[attr-defined]
