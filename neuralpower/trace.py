@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
@@ -28,8 +26,10 @@ from torch.utils._pytree import tree_iter, tree_map
 from neuralpower.errors import ModelError, Unmodelled
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import FLOATING, ITEMSIZE
-
-META = torch.device("meta")
+from neuralpower.layers.matmul import Matmul
+from neuralpower.routing import Routing
+from neuralpower.running import META as META
+from neuralpower.running import WAYS
 
 # Operators that neither compute nor move anything and yet return no view.
 FREE = frozenset(
@@ -91,6 +91,7 @@ class Trace:
     method: str = "meta"  # meta, fake or cpu: which way of tracing succeeded
     notes: tuple[str, ...] = field(default=())  # why the earlier ways did not
     modules: tuple[ModuleCall, ...] = ()  # in the order in which they return
+    assumptions: tuple[str, ...] = ()  # about what only data can tell
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -114,12 +115,14 @@ def trace(
     kwargs: Mapping[str, Any] | None = None,
     *,
     training: bool | None = False,
+    routing: Routing = Routing(),  # noqa: B008  # frozen
 ) -> Trace:
     """The layers of `model(*args, **kwargs)`.
 
     The module is left as it was found (state dict, mode, hooks, attributes, random state), also when its forward raises.
     `training` chooses the mode during the pass; False is eval, None leaves every module in its own. Inputs may be on any
     device, their values matter only to the last fall-back. Three ways are tried: meta tensors, fake tensors, a real run on the CPU.
+    `routing` says how many experts of a mixture are reached.
 
     Raises:
         ModelError: the forward raises in all three ways; the message quotes its own error.
@@ -128,8 +131,8 @@ def trace(
     kwargs = dict(kwargs or {})
     notes: list[str] = []
     failure: BaseException | None = None
-    for method, run in (("meta", _run_meta), ("fake", _run_fake), ("cpu", _run_cpu)):
-        recorder = _Recorder(model)
+    for method, run in WAYS:
+        recorder = _Recorder(model, routing)
         try:
             with undisturbed(model, training), _slow_attention(), recorder.attached():
                 run(model, tuple(args), kwargs, recorder)
@@ -161,56 +164,6 @@ def trace_call(call: Callable[[], Any]) -> Trace:
 
 def _steps_optimizer(call: Call) -> bool:
     return isinstance(getattr(call.function, "__self__", None), torch.optim.Optimizer)
-
-
-def _run_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
-    state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
-    args, kwargs = _to(META, args), _to(META, kwargs)
-    with torch.inference_mode(), recorder:
-        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
-
-
-def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
-    logging.getLogger("torch._subclasses.fake_tensor").setLevel(
-        logging.CRITICAL
-    )  # a failure here is only a fall-back's
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-
-    def convert(t: Any) -> Any:
-        if not isinstance(t, Tensor):
-            return t
-        with fake:
-            return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device="cpu")
-
-    state = {name: convert(t) for name, t in _state(model)}
-    args, kwargs = tree_map(convert, args), tree_map(convert, kwargs)
-    with torch.inference_mode(), fake, recorder:
-        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
-
-
-def _run_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
-    def convert(t: Any) -> Any:
-        if not isinstance(t, Tensor):
-            return t
-        if not t.is_meta:
-            return t.detach().cpu().clone()
-        if t.is_floating_point():
-            return torch.randn(t.shape).mul_(0.02).to(t.dtype)
-        return torch.ones(t.shape, dtype=t.dtype)
-
-    state = {name: convert(t) for name, t in _state(model)}
-    args, kwargs = tree_map(convert, args), tree_map(convert, kwargs)
-    with torch.inference_mode(), recorder:
-        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
-
-
-def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
-def _to(device: torch.device, values: Any) -> Any:
-    return tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, values)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -330,15 +283,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
     supports_higher_order_operators = True  # seen as one operator, which no kind describes
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, routing: Routing = Routing()) -> None:  # noqa: B008  # frozen
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.model = model
+        self.routing = routing
+        self.assumptions: dict[str, None] = {}
+        self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = _Modules(model)
         self.calls: list[LayerCall] = []
         self.unmodelled: list[UnmodelledCall] = []
         self.free_calls = 0
         self._in_optimizer = False
-        self._assumed: dict[int, tuple[Tensor, bool]] = {}  # the tensor is kept, lest its id be used again
+        self._assumed: dict[int, tuple[Tensor, int]] = {}  # the tensor is kept, lest its id be used again
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
         """What was seen."""
@@ -353,6 +309,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             method=method,
             notes=notes,
             modules=tuple(self.modules.seen),
+            assumptions=tuple(self.assumptions),
         )
 
     @contextlib.contextmanager
@@ -406,18 +363,31 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if not _writes(func) and _is_view(output, args, kwargs):  # or numbers from numbers
             self.free_calls += 1
             return output
-        if name in ("all", "any") and isinstance(output, Tensor) and output.is_meta:
-            # a mask that the model made itself is all ones, and nothing is infinite: what a real run would find
-            self._assumed[id(output)] = (output, name == "all")
+        self._assume(name, output, args)
+        if name == "topk":
+            self._per_token = max(output[0].shape[-1], 1)
         if known and isinstance(self._described(operator, output, args, kwargs, tags), str):
             parts = self._decomposed(func, args, kwargs)
             if parts is not NotImplemented:
                 return parts
         return self._recorded(operator, output, args, kwargs, tags)
 
+    def _assume(self, name: str, output: Any, args: Any) -> None:
+        """A mask that the model made itself is all ones, and nothing is infinite: what a real run would find."""
+        if not isinstance(output, Tensor) or not output.is_meta or output.dim():
+            return
+        if name in ("all", "any"):
+            self._assumed[id(output)] = (output, name == "all")
+        elif name == "sum" and args[0].dtype == torch.bool:
+            self._assumed[id(output)] = (output, args[0].numel())
+        elif name == "eq" and id(args[0]) in self._assumed and isinstance(args[1], int):
+            self._assumed[id(output)] = (output, self._assumed[id(args[0])][1] == args[1])
+
     def _recorded(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Any:
         """Note the call as a layer or as unmodelled; its output."""
         layer = self._described(operator, output, args, kwargs, tags)
+        if operator == "aten._grouped_mm" and isinstance(layer, Matmul):
+            layer = self._routed(layer, args[0].shape[0], args[1].shape[0])
         if isinstance(layer, Layer):
             if not _is_empty(output):
                 shapes = shapes_of((args, kwargs)), shapes_of(output)
@@ -437,6 +407,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             )
         )
         return output
+
+    def _routed(self, layer: Matmul, pairs: int, experts: int) -> Matmul:
+        """The products with those experts' weights that the tokens are taken to reach."""
+        per_token = self._per_token if pairs % self._per_token == 0 and self._per_token <= experts else 1
+        reached = self.routing.reached(pairs, per_token, experts)
+        self.assumptions[self.routing.note(pairs, per_token, experts)] = None
+        return dataclasses.replace(layer, batch=reached, rows=-(-pairs // reached))
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The call made of its parts, each traced; NotImplemented where it is not composed of others."""

@@ -22,7 +22,15 @@ def predict(
     device_spec: str | None = typer.Option(
         None, help="Of a predictor of several devices: a known device, or a spec sheet."
     ),
-    phase: str = typer.Option("forward", help="forward, or backward where the predictor has learnt it."),
+    phase: str = typer.Option(
+        "forward", help="forward; prefill, decode or generate of a language model; backward where it was learnt."
+    ),
+    context: int | None = typer.Option(None, help="decode: tokens in the cache before the step."),
+    prompt: int | None = typer.Option(None, help="prefill, generate: tokens of the prompt."),
+    new_tokens: int | None = typer.Option(None, help="generate: tokens to make after the prompt."),
+    routing: str = typer.Option(
+        "uniform", help="Tokens over a mixture's experts: uniform, worst, or how many each gets."
+    ),
     by: str = typer.Option("kind", help="Rows of the table: layer, kind or module."),
     depth: int = typer.Option(3, help="Names of a module's path that --by module tells apart."),
     top: int = typer.Option(15, help="Rows to print; 0 for all."),
@@ -44,19 +52,22 @@ def predict(
     if top < 0 or depth < 1:
         raise InputError(f"top {top}, depth {depth}: top must be 0 (all rows) or more, depth 1 or more")
     shape = options.shape(input_shape)
+    case_phase = options.phase(phase, context, prompt, new_tokens)
 
     from neuralpower.codec import default_predictor, load
     from neuralpower.devices.spec import spec_of
     from neuralpower.evaluate import Case, predict_case
     from neuralpower.report.tables import prediction_csv, prediction_table
+    from neuralpower.routing import Routing
 
     learnt = load(predictor) if predictor else default_predictor(read_cpu().slug)
     if device_spec is not None:
         spec = spec_of(device_spec)
         learnt = learnt.on(spec.hardware(), spec.name)
-    learnt.check(options.dtype(dtype), phase)
-    case = Case(model, batch_size, seq_len, shape, options.dtype(dtype))
-    prediction, _ = predict_case(case, learnt, phase=phase)
+    learnt_phase = "forward" if phase == case_phase.name else phase
+    learnt.check(options.dtype(dtype), learnt_phase)
+    case = Case(model, batch_size, seq_len, shape, options.dtype(dtype), case_phase, Routing.parsed(routing))
+    prediction, _ = predict_case(case, learnt, phase=learnt_phase)
     if csv is not None:
         prediction_csv(prediction, csv)
     print(json.dumps(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))
