@@ -14,9 +14,8 @@ is filled by a pass over the whole context.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError
 from neuralpower.inputs import TOKENS, InputRequest, Inputs, positions, reads_text, token_ids, transformers_inputs
-from neuralpower.running import META, WAYS, converted, tensors_in
+from neuralpower.running import META, WAYS, Answers, Run, converted, tensors_in
 from neuralpower.sources import Source
 
 FORWARD, PREFILL, DECODE, GENERATE = "forward", "prefill", "decode", "generate"
@@ -171,9 +170,12 @@ def cache_bytes(cache: Any) -> int:
 class Decoder:
     """A language model of transformers that keeps what it has read in a cache."""
 
-    def __init__(self, module: nn.Module, request: InputRequest, phase: str = DECODE) -> None:
-        """Raises InputError for what is no such model."""
+    def __init__(
+        self, module: nn.Module, request: InputRequest, phase: str = DECODE, ways: Sequence[tuple[str, Run]] = WAYS
+    ) -> None:
+        """`ways` to fill a cache are tried in turn; raises InputError for what is no such model."""
         request.check()
+        self.ways = ways
         self.module, self.request, self.phase = module, request, phase
         self.name = type(module).__name__
         self.parameters = inspect.signature(module.forward).parameters
@@ -263,7 +265,7 @@ class Decoder:
     def _read(self, tokens: int) -> tuple[Any, Any]:
         """(cache, encoder's outputs) on the meta device after a first pass over so many tokens."""
         encoder = self.prompt(None) if self.encodes_text else tokens
-        output = _shapes_of_run(self.module, self._first(encoder, tokens))
+        output = _shapes_of_run(self.module, self._first(encoder, tokens), self.ways)
         cache = next((found for name in CACHES if (found := getattr(output, name, None)) is not None), None)
         if cache is None or not tensors_in(cache):
             raise self._no_cache()
@@ -294,12 +296,12 @@ class Decoder:
         return "input_ids" if "input_ids" in self.parameters else next(iter(self.parameters))
 
 
-def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any]) -> Any:
+def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any], ways: Sequence[tuple[str, Run]]) -> Any:
     """The outputs of a forward pass in the first way that works; raises ModelError."""
     failure: Exception | None = None
-    for _, run in WAYS:
+    for _, run in ways:
         try:
-            return run(module, (), kwargs, contextlib.nullcontext())
+            return run(module, (), kwargs, Answers())
         except Exception as error:
             failure = failure or error
     first = str(failure).strip().splitlines()

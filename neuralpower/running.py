@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_map
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map
 
 META = torch.device("meta")
+ASKING = ("item", "_local_scalar_dense", "is_nonzero")  # operators that want a number
 SMALL = 0.02  # standard deviation of random weights: what most language models start from
 
 Change = Callable[[Tensor], Tensor]
@@ -60,6 +62,59 @@ def on_cpu(
     args, kwargs = converted((args, kwargs), with_values)
     with torch.inference_mode(), inside:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+
+
+class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+    """Answers what meta tensors cannot: a mask that the model made itself is all ones, and nothing is infinite."""
+
+    supports_higher_order_operators = True  # seen as one operator, which no kind describes
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._assumed: dict[int, tuple[Tensor, int]] = {}  # the tensor is kept, lest its id be used again
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator."""
+        operator = name_of(func)
+        args, kwargs = on_one_device((args, kwargs or {}))
+        output = self.answered(operator, args)
+        if output is NotImplemented:
+            output = func(*args, **kwargs)
+            self.assume(operator.split(".", 1)[-1], output, args)
+        return output
+
+    def answered(self, operator: str, args: Any) -> Any:
+        """What a call gives, where torch's code for meta tensors does not say; else NotImplemented."""
+        if operator.split(".", 1)[-1] in ASKING and id(args[0]) in self._assumed:
+            return self._assumed[id(args[0])][1]
+        if operator == "aten._grouped_mm" and args[0].device == META:  # its own meta code takes bfloat16 only
+            return args[0].new_empty((args[0].shape[0], args[1].shape[-1]))
+        return NotImplemented
+
+    def assume(self, name: str, output: Any, args: Any) -> None:
+        """Remember what a real run would find in a number that may be asked for."""
+        if not isinstance(output, Tensor) or not output.is_meta or output.dim():
+            return
+        if name in ("all", "any"):
+            self._assumed[id(output)] = (output, name == "all")
+        elif name == "sum" and args[0].dtype == torch.bool:
+            self._assumed[id(output)] = (output, args[0].numel())
+        elif name == "eq" and id(args[0]) in self._assumed and isinstance(args[1], int):
+            self._assumed[id(output)] = (output, self._assumed[id(args[0])][1] == args[1])
+
+
+def name_of(func: Any) -> str:
+    """`aten.add` of an operator's overload."""
+    packet = getattr(func, "overloadpacket", None)
+    return str(packet).removeprefix("torch.ops.") if packet is not None else str(func)
+
+
+def on_one_device(values: Any) -> Any:
+    """All on meta where meta tensors meet real ones with axes, as a module's plain attributes are."""
+    devices = {t.device.type for t in tree_iter(values) if isinstance(t, Tensor) and (t.is_meta or t.dim())}
+    if "meta" not in devices or len(devices) == 1:
+        return values
+    return tree_map(lambda v: v.to(META) if isinstance(v, Tensor) and v.dim() else v, values)
 
 
 WAYS: tuple[tuple[str, Run], ...] = (("meta", on_meta), ("fake", on_fake), ("cpu", on_cpu))

@@ -20,16 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map
+from torch.utils._pytree import tree_iter
 
 from neuralpower.errors import ModelError, Unmodelled
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import FLOATING, ITEMSIZE
 from neuralpower.layers.matmul import Matmul
 from neuralpower.routing import Routing
+from neuralpower.running import ASKING, WAYS, Answers, Run, name_of, on_one_device
 from neuralpower.running import META as META
-from neuralpower.running import WAYS
 
 # Operators that neither compute nor move anything and yet return no view.
 FREE = frozenset(
@@ -116,22 +115,23 @@ def trace(
     *,
     training: bool | None = False,
     routing: Routing = Routing(),  # noqa: B008  # frozen
+    ways: Sequence[tuple[str, Run]] = WAYS,
 ) -> Trace:
     """The layers of `model(*args, **kwargs)`.
 
     The module is left as it was found (state dict, mode, hooks, attributes, random state), also when its forward raises.
     `training` chooses the mode during the pass; False is eval, None leaves every module in its own. Inputs may be on any
     device, their values matter only to the last fall-back. Three ways are tried: meta tensors, fake tensors, a real run on the CPU.
-    `routing` says how many experts of a mixture are reached.
+    `routing` says how many experts of a mixture are reached, `ways` which of the three are tried.
 
     Raises:
-        ModelError: the forward raises in all three ways; the message quotes its own error.
+        ModelError: the forward raises in all ways; the message quotes its own error.
     """
     model = unwrapped(model)
     kwargs = dict(kwargs or {})
     notes: list[str] = []
     failure: BaseException | None = None
-    for method, run in WAYS:
+    for method, run in ways:
         recorder = _Recorder(model, routing)
         try:
             with undisturbed(model, training), _slow_attention(), recorder.attached():
@@ -278,13 +278,11 @@ class _Modules(ModuleStack):
         self.seen.append(ModuleCall(path, shapes_of(args), shapes_of(output)))
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+class _Recorder(Answers):
     """Sees every operator call, and the path of the module that makes it."""
 
-    supports_higher_order_operators = True  # seen as one operator, which no kind describes
-
     def __init__(self, model: nn.Module, routing: Routing = Routing()) -> None:  # noqa: B008  # frozen
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        super().__init__()
         self.model = model
         self.routing = routing
         self.assumptions: dict[str, None] = {}
@@ -294,7 +292,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self.unmodelled: list[UnmodelledCall] = []
         self.free_calls = 0
         self._in_optimizer = False
-        self._assumed: dict[int, tuple[Tensor, int]] = {}  # the tensor is kept, lest its id be used again
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
         """What was seen."""
@@ -338,19 +335,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and record it."""
         kwargs = kwargs or {}
-        packet = getattr(func, "overloadpacket", None)
-        operator = str(packet).removeprefix("torch.ops.") if packet is not None else str(func)
-        if _mixed_devices((args, kwargs)):
-            args, kwargs = _on_meta(args), _on_meta(kwargs)
+        operator = name_of(func)
+        args, kwargs = on_one_device((args, kwargs))
         tags = getattr(func, "tags", ())
         name = operator.split(".", 1)[-1]
-        if name in ("item", "_local_scalar_dense", "is_nonzero") and id(args[0]) in self._assumed:
-            return self._assumed[id(args[0])][1]
+        if name in ASKING and (value := self.answered(operator, args)) is not NotImplemented:
+            return value
         if name in FREE:
             self.free_calls += not self._in_optimizer
             return func(*args, **kwargs)
-        if operator == "aten._grouped_mm" and args[0].device == META:  # its own meta code takes bfloat16 only
-            output = args[0].new_empty((args[0].shape[0], args[1].shape[-1]))
+        output = self.answered(operator, args)
+        if output is not NotImplemented:
             return self._recorded(operator, output, args, kwargs)
         known = operator in BY_OPERATOR or torch.Tag.pointwise in tags or torch.Tag.reduction in tags
         if self._in_optimizer:
@@ -363,7 +358,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if not _writes(func) and _is_view(output, args, kwargs):  # or numbers from numbers
             self.free_calls += 1
             return output
-        self._assume(name, output, args)
+        self.assume(name, output, args)
         if name == "topk":
             self._per_token = max(output[0].shape[-1], 1)
         if known and isinstance(self._described(operator, output, args, kwargs, tags), str):
@@ -371,17 +366,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             if parts is not NotImplemented:
                 return parts
         return self._recorded(operator, output, args, kwargs, tags)
-
-    def _assume(self, name: str, output: Any, args: Any) -> None:
-        """A mask that the model made itself is all ones, and nothing is infinite: what a real run would find."""
-        if not isinstance(output, Tensor) or not output.is_meta or output.dim():
-            return
-        if name in ("all", "any"):
-            self._assumed[id(output)] = (output, name == "all")
-        elif name == "sum" and args[0].dtype == torch.bool:
-            self._assumed[id(output)] = (output, args[0].numel())
-        elif name == "eq" and id(args[0]) in self._assumed and isinstance(args[1], int):
-            self._assumed[id(output)] = (output, self._assumed[id(args[0])][1] == args[1])
 
     def _recorded(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Any:
         """Note the call as a layer or as unmodelled; its output."""
@@ -444,16 +428,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 def shapes_of(values: Any) -> Shapes:
     """Shapes of the tensors in `values`, in order."""
     return tuple(tuple(t.shape) for t in tree_iter(values) if isinstance(t, Tensor))
-
-
-def _mixed_devices(values: Any) -> bool:
-    """Whether meta tensors meet real ones with axes, as a module's plain attributes are."""
-    devices = {t.device.type for t in tree_iter(values) if isinstance(t, Tensor) and (t.is_meta or t.dim())}
-    return "meta" in devices and len(devices) > 1
-
-
-def _on_meta(values: Any) -> Any:
-    return tree_map(lambda v: v.to(META) if isinstance(v, Tensor) and v.dim() else v, values)
 
 
 def _writes(func: Any) -> bool:
