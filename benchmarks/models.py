@@ -45,6 +45,7 @@ SMALL = {
     "num_local_experts": 8,
     "n_routed_experts": 8,
 }
+OWN = {"BambaForCausalLM": {"attn_layer_indices": "[1]"}}  # its default has no attention, and fails
 MOST_LAYERS = 12
 PROMPT, CONTEXT = 32, 64
 DATA_DEPENDENT = ("item() cannot be called", "data-dependent", "DataDependent", "nonzero", "unbacked")
@@ -107,11 +108,14 @@ def _shrunk(name: str, widths: dict[str, int]) -> Source:
 
     config: Any = getattr(transformers, name).config_class()
     overrides = dict(_changes(config, widths))
-    return resolve(f"transformers:{name}?" + "&".join(f"{key}={value}" for key, value in overrides.items()))
+    changes = "&".join(f"{key}={value}" for key, value in {**overrides, **OWN.get(name, {})}.items())
+    return resolve(f"transformers:{name}?{changes}" if changes else f"transformers:{name}")
 
 
-def _changes(config: Any, widths: dict[str, int], prefix: str = "") -> Iterator[tuple[str, int]]:
+def _changes(config: Any, widths: dict[str, int], prefix: str = "") -> Iterator[tuple[str, Any]]:
     values = config.to_dict()
+    if getattr(config, "is_decoder", None) is False and not getattr(config, "is_encoder_decoder", False):
+        yield prefix + "is_decoder", "true"  # an encoder by default
     for key in LAYERS:
         if isinstance(values.get(key), int) and values[key] > 2:
             yield prefix + key, _needed(values, values[key])
@@ -227,7 +231,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     import transformers
 
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # of transformers
     given = sys.argv[1:]
     target = next((Path(a) for a in given if a.endswith(".md")), None)
     outcomes = []

@@ -113,7 +113,8 @@ def predict_case(
     """Trace a network on the meta device and predict it; a backward pass is that of a forward pass in training mode."""
     source = source or resolve(case.model)
     module = source.build("meta", torch_dtype(case.dtype))
-    about: dict[str, Any] = {"model": case.model, "batch_size": case.batch_size, "dtype": case.dtype, "phase": phase}
+    batch = case.phase.batch or case.batch_size
+    about: dict[str, Any] = {"model": case.model, "batch_size": batch, "dtype": case.dtype, "phase": phase}
 
     def traced(one: Pass) -> Trace:
         inputs = one.inputs
@@ -121,7 +122,8 @@ def predict_case(
 
     if case.phase.name == GENERATE:
         case.phase.check()
-        return predict_generation(Decoder(module, case.request(), GENERATE), case.phase, predictor, traced, about)
+        decoder = Decoder(module, case.phase.applied(case.request()), GENERATE)
+        return predict_generation(decoder, case.phase, predictor, traced, about)
     (one,) = passes(source, case.request(), case.phase, module)
     found = traced(one)
     prediction = compose(found, predictor, **about)

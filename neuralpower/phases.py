@@ -83,6 +83,10 @@ class Phase:
                 homes = {"context": "decode", "prompt": "prefill or generate", "new_tokens": "generate"}
                 raise InputError(f"{option} {value} belongs to --phase {homes[name]}, not to {self.name}; leave it out")
 
+    def applied(self, request: InputRequest) -> InputRequest:
+        """The request with this phase's batch and prompt."""
+        return replace(request, batch_size=self.batch or request.batch_size, seq_len=self.prompt or request.seq_len)
+
     @property
     def label(self) -> str:
         """Its name and numbers."""
@@ -121,7 +125,7 @@ def passes(source: Source, request: InputRequest, phase: Phase, module: nn.Modul
         ModelError: the model cannot be built, or its forward raises.
     """
     phase.check()
-    request = replace(request, batch_size=phase.batch or request.batch_size)
+    request = phase.applied(request)
     module = module if module is not None else source.build("meta", request.dtype)
     if phase.name == FORWARD:
         return (Pass(FORWARD, module, source.inputs(module, request)),)
@@ -189,9 +193,11 @@ class Decoder:
         self.limit = positions(module, decoder=self.is_pair)
 
     def _no_cache(self) -> InputError:
+        turned = getattr(self.config, "is_decoder", None) is False and self.cache_name is not None
+        way = "override it (MODEL?is_decoder=true)" if turned else "choose a causal language model of transformers"
         return InputError(
             f"phase {self.phase} needs a model that keeps a cache of what it has read, and {self.name} keeps none, as "
-            "an encoder has none; choose --phase forward, or a causal language model of transformers"
+            f"an encoder has none; choose --phase forward, or {way}"
         )
 
     def prompt(self, prompt: int | None) -> int:

@@ -278,7 +278,7 @@ class _Modules(ModuleStack):
         self.seen.append(ModuleCall(path, shapes_of(args), shapes_of(output)))
 
 
-class _Recorder(Answers):
+class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Sees every operator call, and the path of the module that makes it."""
 
     def __init__(self, model: nn.Module, routing: Routing = Routing()) -> None:  # noqa: B008  # frozen
