@@ -9,6 +9,7 @@ Coverage is the share of all bytes that calls of known layer kinds move, over th
 
 from __future__ import annotations
 
+import resource
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,7 @@ SMALL = {
 }
 OWN = {"BambaForCausalLM": {"attn_layer_indices": "[1]"}}  # its default has no attention, and fails
 MOST_LAYERS = 12
+MEMORY = 8 * 2**30  # B of address space: a constructor or a run that needs values of a large model ends there
 PROMPT, CONTEXT = 32, 64
 DATA_DEPENDENT = ("item() cannot be called", "data-dependent", "DataDependent", "nonzero", "unbacked")
 
@@ -232,6 +234,7 @@ def main() -> None:
     import transformers
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # of transformers
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     given = sys.argv[1:]
     target = next((Path(a) for a in given if a.endswith(".md")), None)
     outcomes = []
