@@ -46,7 +46,16 @@ SMALL = {
     "num_local_experts": 8,
     "n_routed_experts": 8,
 }
-OWN = {"BambaForCausalLM": {"attn_layer_indices": "[1]"}}  # its default has no attention, and fails
+OWN: dict[str, dict[str, str]] = {  # where the default configuration leaves out what the model needs
+    "BambaForCausalLM": {"attn_layer_indices": "[1]"},
+    "DeepseekV2ForCausalLM": {"num_experts_per_tok": "6"},
+    "Dots1ForCausalLM": {"n_routed_experts": "16", "num_experts_per_tok": "4"},
+    "GPTNeoForCausalLM": {"attention_types": '[[["global","local"],1]]'},
+    "Gemma3nForCausalLM": {"num_hidden_layers": "10", "num_kv_shared_layers": "5"},
+    "GraniteMoeHybridForCausalLM": {"layer_types": '["mamba","attention"]'},
+    "HunYuanDenseV1ForCausalLM": {"head_dim": "128"},
+    "HunYuanMoEV1ForCausalLM": {"head_dim": "128"},
+}
 MOST_LAYERS = 12
 MEMORY = 8 * 2**30  # B of address space: a constructor or a run that needs values of a large model ends there
 PROMPT, CONTEXT = 32, 64
