@@ -49,12 +49,18 @@ SMALL = {
 OWN: dict[str, dict[str, str]] = {  # where the default configuration leaves out what the model needs
     "BambaForCausalLM": {"attn_layer_indices": "[1]"},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": "6"},
-    "Dots1ForCausalLM": {"n_routed_experts": "16", "num_experts_per_tok": "4"},
+    "Dots1ForCausalLM": {"n_routed_experts": "16", "num_experts_per_tok": "4", "n_shared_experts": "1"},
     "GPTNeoForCausalLM": {"attention_types": '[[["global","local"],1]]'},
     "Gemma3nForCausalLM": {"num_hidden_layers": "10", "num_kv_shared_layers": "5"},
     "GraniteMoeHybridForCausalLM": {"layer_types": '["mamba","attention"]'},
     "HunYuanDenseV1ForCausalLM": {"head_dim": "128"},
     "HunYuanMoEV1ForCausalLM": {"head_dim": "128"},
+    "Lfm2MoeForCausalLM": {"layer_types": '["conv","full_attention"]'},
+    "MinistralForCausalLM": {"head_dim": "128"},
+    "NemotronForCausalLM": {"num_key_value_heads": "48"},
+    "RecurrentGemmaForCausalLM": {"num_hidden_layers": "3"},
+    "XmodForCausalLM": {"default_language": "en_XX"},
+    "Zamba2ForCausalLM": {"layers_block_type": '["mamba","mamba","mamba","mamba","mamba","mamba","hybrid"]'},
 }
 MOST_LAYERS = 12
 MEMORY = 8 * 2**30  # B of address space: a constructor or a run that needs values of a large model ends there
@@ -154,7 +160,9 @@ def _needed(values: dict[str, Any], layers: int) -> int:
 def _traced(name: str, source: Source, ways: Any) -> Outcome:
     """All three phases of one source."""
     request = InputRequest(1, PROMPT)
-    methods, notes, traces = [], [], []
+    methods, traces = [], []
+    notes: list[str] = []
+    failed: dict[str, list[str]] = {}  # phases by reason
     cache = ""
     try:
         module = source.build("meta")
@@ -181,12 +189,13 @@ def _traced(name: str, source: Source, ways: Any) -> Outcome:
             found = trace(one.module, one.inputs.args, one.inputs.kwargs, ways=ways)
         except Exception as error:
             methods.append("-")
-            notes.append(f"{make.__name__}: {_reason(error)}")
+            failed.setdefault(_reason(error, name), []).append(make.__name__)
             continue
         methods.append(found.method)
         notes += [_why(note) for note in found.notes]
         notes += [f"no kind for {u.operator.removeprefix('aten.')}" for u in found.unmodelled]
         traces.append(found)
+    notes += [f"{', '.join(phases)}: {reason}" for reason, phases in failed.items()]
     text = "; ".join(dict.fromkeys(notes))
     return Outcome(name, (methods[0], methods[1], methods[2]), cache, _coverage(traces), text)
 
@@ -201,9 +210,12 @@ def _why(note: str) -> str:
     return note.replace("|", "/")[:140]
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, name: str = "") -> str:
     """The first sentence of an error, fit for a table's cell."""
     text = " ".join(str(error).split()).replace("|", "/")
+    text = text.removeprefix(f"{name}: its forward raises ").replace(" while its cache is filled", "")
+    if "DefaultCPUAllocator" in text:
+        return f"cannot be built on the meta device, nor on the CPU within {MEMORY // 2**30} GiB"
     if isinstance(error, InputError) and "keeps none" in text:
         return "keeps no cache"
     if not isinstance(error, NeuralPowerError):
