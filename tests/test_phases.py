@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from neuralpower.codec import default_predictor
 from neuralpower.compose import Interval, compose
 from neuralpower.errors import InputError
 from neuralpower.evaluate import Case, _Again, predict_case
-from neuralpower.generation import Generation, Growing, Step, between, lined
+from neuralpower.generation import Generation, Growing, Step, _sum, between, lined, with_step
 from neuralpower.phases import Decoder, Pass, Phase, cache_bytes, keep, passes
 from neuralpower.predictor import Predictor
 from neuralpower.routing import Routing
@@ -316,6 +317,31 @@ def test_a_steps_prediction_says_what_it_means_for_tokens(predictor: Predictor) 
     found = prediction.to_json()
     assert found["phase"] == "decode"
     assert {"context", "tokens_per_s", "cache_bytes"} <= set(found["generation"])
+
+
+def test_energy_is_spread_over_the_tokens_that_are_made(predictor: Predictor) -> None:
+    step = one_pass(LLAMA, Phase.decode(context=100), batch=2)
+    prediction = compose(traced(step), predictor, model=LLAMA, batch_size=2)
+    known = with_step(replace(prediction, energy_j=Interval(6.0, 4.0, 8.0)), step)
+    assert isinstance(known.generation, Step)
+    assert known.generation.energy_per_token_j == Interval(3.0, 2.0, 4.0)  # a step makes a token of each of 2 samples
+
+
+def test_a_sum_over_steps_with_one_unknown_is_unknown() -> None:
+    one = Interval(1.0, 0.5, 2.0)
+    assert _sum([one, one], [1.0, 3.0]) == Interval(4.0, 2.0, 8.0)
+    assert _sum([one, None], [1.0, 3.0]) is None
+    assert _sum([], []) is None
+
+
+def test_a_model_that_asks_for_values_says_which_operator_and_how_it_was_traced_then(predictor: Predictor) -> None:
+    model = (
+        "transformers:JetMoeForCausalLM?num_hidden_layers=1&hidden_size=32&num_key_value_heads=2&kv_channels=16"
+        "&intermediate_size=64&vocab_size=500&num_local_experts=4"
+    )
+    prediction, _ = predict_case(Case(model, phase=Phase.decode(context=8)), predictor)
+    assert prediction.method == "cpu"
+    assert any("fake: DataDependentOutputException: aten._local_scalar_dense" in note for note in prediction.notes)
 
 
 def test_a_longer_context_takes_longer(predictor: Predictor) -> None:
