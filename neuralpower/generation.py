@@ -18,6 +18,7 @@ import numpy as np
 from neuralpower.compose import Interval, Prediction, Row, compose, joined
 from neuralpower.inputs import TOKENS
 from neuralpower.layers import Layer
+from neuralpower.layers.movement import APPENDED
 from neuralpower.phases import GENERATE, Decoder, Pass, Phase, cache_bytes
 from neuralpower.predictor import Predictor
 from neuralpower.trace import Trace
@@ -172,9 +173,9 @@ class Growing:
 
     def spread(self) -> tuple[list[int], list[float]]:
         """(contexts to predict, how many steps each stands for): on straight lines between them the sum is exact."""
-        edges = {self.first, self.last}
-        for window in self.decoder.windows:
-            edges |= {c for c in range(window - 2, window + 1) if self.first < c < self.last}
+        kinks = {APPENDED - 1, APPENDED}  # a cache shorter than that is not appended to, but concatenated
+        kinks |= {c for window in self.decoder.windows for c in range(window - 2, window + 1)}
+        edges = {self.first, self.last, *(c for c in kinks if self.first < c < self.last)}
         for low, high in zip(sorted(edges), sorted(edges)[1:], strict=False):
             self._split(low, high)
         corners = sorted({self.first, self.last, *(c for piece in self.pieces for c in piece)})
@@ -212,7 +213,15 @@ def alike(one: Trace, other: Trace) -> bool:
     """Whether two traces make the same calls, but for sizes."""
     if len(one.calls) != len(other.calls) or len(one.unmodelled) != len(other.unmodelled):
         return False
-    return all(a.layer.kind == b.layer.kind for a, b in zip(one.calls, other.calls, strict=True))
+    return all(
+        a.layer == b.layer or _form(a.layer) == _form(b.layer) for a, b in zip(one.calls, other.calls, strict=True)
+    )
+
+
+def _form(layer: Layer) -> tuple[object, ...]:
+    """What of a layer is no size: its kind, its names and its switches."""
+    values = (getattr(layer, f.name) for f in fields(layer))
+    return (layer.kind, *(value for value in values if isinstance(value, (str, bool))))
 
 
 def between(one: Trace, other: Trace, share: float) -> Trace:
