@@ -40,11 +40,13 @@ import json, resource, sys, time
 from neuralpower.devices.host import read_cpu
 from neuralpower.evaluate import Case, predict_case
 from neuralpower.codec import default_predictor
+from neuralpower.phases import Phase
+phase = Phase.decode(context=int(sys.argv[4])) if len(sys.argv) > 4 else Phase()
 predictor = default_predictor(read_cpu().slug)
 times = []
 for _ in range(int(sys.argv[3])):
     start = time.perf_counter()
-    predict_case(Case(sys.argv[1], 1, int(sys.argv[2])), predictor)
+    predict_case(Case(sys.argv[1], 1, int(sys.argv[2]), phase=phase), predictor)
     times.append(time.perf_counter() - start)
 print(json.dumps([times, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
 """
@@ -60,11 +62,10 @@ def command_s(*arguments: str, runs: int = 3) -> float:
     return statistics.median(times)
 
 
-def predictions(model: str, seq_len: int, runs: int) -> tuple[list[float], float]:
-    """(seconds of each prediction in one fresh process, the process's largest memory in B)."""
-    output = subprocess.run(
-        [PYTHON, "-c", IN_PROCESS, model, str(seq_len), str(runs)], check=True, capture_output=True, text=True
-    ).stdout
+def predictions(model: str, seq_len: int, runs: int, context: int | None = None) -> tuple[list[float], float]:
+    """(seconds of each prediction in one fresh process, the process's largest memory in B); of a step with a context."""
+    arguments = [model, str(seq_len), str(runs), *([] if context is None else [str(context)])]
+    output = subprocess.run([PYTHON, "-c", IN_PROCESS, *arguments], check=True, capture_output=True, text=True).stdout
     times, memory = json.loads(output.splitlines()[-1])
     return times, memory
 
@@ -106,8 +107,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(LLAMA_70B))
         times, memory = predictions(folder, 512, 3)
+        steps, _ = predictions(folder, 512, 3, context=4096)
     rows.append(("predict Llama-70B, 80 layers, warm process", f"{statistics.median(times[1:]):.1f} s", "3 s"))
     rows.append(("... the first in its process", f"{times[0]:.1f} s", ""))
+    rows.append(("... a step with 4,096 tokens in the cache", f"{statistics.median(steps[1:]):.1f} s", "3 s"))
     rows.append(("... memory of the process", f"{memory / 1e9:.2f} GB", "1.5 GB"))
     with tempfile.TemporaryDirectory() as folder:
         took = command_s("train-predictor", str(dataset), "--out", str(Path(folder) / "p.json"), runs=1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -48,6 +49,13 @@ class Interval:
     def to_json(self) -> dict[str, float]:
         """As a JSON object."""
         return {"value": self.value, "low": self.low, "high": self.high}
+
+
+class Part(Protocol):
+    """Something more that a prediction says, such as what it means for a text's tokens."""
+
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,8 @@ class Prediction:
     power_reason: str = ""  # why there is no power
     idle_s: float | None = None  # of the device, while it waits for the host; None where only the sum is known
     training: Training | None = None
+    assumptions: tuple[str, ...] = ()  # about what only data can tell
+    generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
 
     @property
     def host_bound(self) -> bool | None:
@@ -211,7 +221,8 @@ class Prediction:
                 for u in self.unmodelled
             ],
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
-            "trace": {"method": self.method, "notes": list(self.notes)},
+            "generation": None if self.generation is None else self.generation.to_json(),
+            "trace": {"method": self.method, "notes": [*self.notes, *self.assumptions]},
             "layers": layers,
         }
 
@@ -277,6 +288,35 @@ def compose(
         training=_training(trace, tasks, estimates, predictor, batch_size, dtype, recipe)
         if phase == TRAINING
         else None,
+        assumptions=trace.assumptions,
+    )
+
+
+def joined(
+    first: Prediction, others: Sequence[Prediction], runtime_s: Interval, energy_j: Interval | None
+) -> Prediction:
+    """One prediction of several passes after each other; their rows stand together, each with its share of all."""
+    everything = (first, *others)
+    rows = [row for p in everything for row in p.rows]
+    total = sum(row.runtime_s for row in rows) or 1e-12
+    shared = tuple(_with_share(row, total) for row in rows)
+    power = None
+    if energy_j is not None:
+        power = Interval(*(getattr(energy_j, b) / getattr(runtime_s, b) for b in ("value", "low", "high")))
+    return replace(
+        first,
+        runtime_s=runtime_s,
+        rows=shared,
+        unmodelled=tuple(replace(u, share=u.runtime_s / total) for p in everything for u in p.unmodelled),
+        flops=sum(p.flops for p in everything),
+        coverage=1 - sum(row.share for row in shared if row.basis == ROOFLINE),
+        extrapolated=sum(row.share for row in shared if row.basis == EXTRAPOLATED),
+        notes=tuple(dict.fromkeys(note for p in everything for note in p.notes)),
+        power_w=power,
+        energy_j=energy_j,
+        power_reason=next((p.power_reason for p in everything if p.power_reason), ""),
+        idle_s=None if first.idle_s is None else max(runtime_s.value - total, 0.0),
+        assumptions=tuple(dict.fromkeys(text for p in everything for text in p.assumptions)),
     )
 
 

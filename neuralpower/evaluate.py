@@ -10,16 +10,21 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from neuralpower.compose import Prediction, compose
-from neuralpower.errors import ModelError
+from neuralpower.errors import InputError, ModelError
+from neuralpower.generation import predict_generation, with_step
 from neuralpower.layers.base import BACKWARD, FORWARD, Call, torch_dtype
 from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
+from neuralpower.phases import CACHES, GENERATE, Decoder, Pass, Phase, keep, passes
 from neuralpower.predictor import Predictor
+from neuralpower.routing import Routing
+from neuralpower.running import converted, with_values
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import Trace, trace
 from neuralpower.training import OPTIMIZER, STEPS, TRAINING, Recipe, default_loss
@@ -39,6 +44,8 @@ class Case:
     seq_len: int | None = None
     input_shape: tuple[int, ...] | None = None
     dtype: str = "float32"
+    phase: Phase = field(default_factory=Phase)
+    routing: Routing = field(default_factory=Routing)
 
     def request(self) -> InputRequest:
         """What its inputs are made from."""
@@ -47,7 +54,8 @@ class Case:
     @property
     def label(self) -> str:
         """Name, batch size and length."""
-        return f"{self.model} b{self.batch_size}" + (f" s{self.seq_len}" if self.seq_len else "")
+        length = f" s{self.seq_len}" if self.seq_len else ""
+        return f"{self.model} b{self.batch_size}{length}" + ("" if self.phase == Phase() else f" {self.phase.label}")
 
 
 @dataclass(frozen=True)
@@ -158,17 +166,28 @@ def predict_case(
     """Trace a network on the meta device and predict it; backward passes and training steps are those of training mode."""
     source = source or resolve(case.model)
     module = source.build("meta", torch_dtype(case.dtype))
-    inputs = source.inputs(module, case.request())
-    traced = trace(
-        module,
-        inputs.args,
-        inputs.kwargs,
-        training=phase != FORWARD,
-        loss=default_loss if phase == TRAINING else None,
-        autocast=autocast,
-    )
-    about = {"model": case.model, "dtype": case.dtype, "phase": phase}
-    return compose(traced, predictor, batch_size=case.batch_size, recipe=recipe, **about), traced
+    batch = case.phase.batch or case.batch_size
+    about: dict[str, Any] = {"model": case.model, "batch_size": batch, "dtype": case.dtype, "phase": phase}
+
+    def traced(one: Pass) -> Trace:
+        return trace(
+            module,
+            one.inputs.args,
+            one.inputs.kwargs,
+            training=phase != FORWARD,
+            loss=default_loss if phase == TRAINING else None,
+            autocast=autocast,
+            routing=case.routing,
+        )
+
+    if case.phase.name == GENERATE:
+        case.phase.check()
+        decoder = Decoder(module, case.phase.applied(case.request()), GENERATE)
+        return predict_generation(decoder, case.phase, predictor, traced, about)
+    (one,) = passes(source, case.request(), case.phase, module)
+    found = traced(one)
+    prediction = compose(found, predictor, recipe=recipe, **about)
+    return (prediction if one.name == FORWARD else with_step(prediction, one)), found
 
 
 def evaluate(
@@ -182,7 +201,13 @@ def evaluate(
     phase: str = FORWARD,
     recipe: Recipe = RECIPE,
 ) -> list[Evaluation]:
-    """Predict, then measure each, `phase` forward or training; raises ModelError where a network cannot be built or run."""
+    """Predict, then measure each, `phase` forward or training; raises ModelError where a network cannot be built or run.
+
+    Raises InputError for a whole generation, of which one step or its prefill can be measured.
+    """
+    for case in cases:
+        if case.phase.name == GENERATE:
+            raise InputError(f"{case.label}: a whole generation is not measured; choose --phase prefill and decode")
     predicted = []
     for case in cases:
         show(f"predicting {case.label}")
@@ -224,8 +249,29 @@ def _groups(cases: Sequence[Case], sizes: Sequence[int]) -> list[list[int]]:
 
 
 def _built(case: Case) -> Call:
-    """The network on the CPU with random weights and inputs."""
-    return resolve(case.model).call(case.request())
+    """The network on the CPU with random weights and inputs; a step's cache has random content."""
+    source = resolve(case.model)
+    if case.phase.name == FORWARD:
+        return source.call(case.request())
+    module = source.build("cpu", case.request().dtype)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        (one,) = passes(source, case.request(), case.phase, module)
+        kwargs = {name: converted(value, with_values) for name, value in one.inputs.kwargs.items()}
+    return Call(_Again(module, kwargs), (), kwargs)
+
+
+class _Again:
+    """A pass that finds its cache as it was before the one before it: restoring it takes microseconds."""
+
+    def __init__(self, module: nn.Module, kwargs: Mapping[str, Any]) -> None:
+        self.module = module
+        self.restore = [keep(value) for name, value in kwargs.items() if name in CACHES]
+
+    def __call__(self, **kwargs: Any) -> Any:
+        for restore in self.restore:
+            restore()
+        return self.module(**kwargs)
 
 
 def summary(

@@ -140,6 +140,22 @@ def transformers_inputs(model: nn.Module, request: InputRequest) -> Inputs:
     return Inputs(kwargs=_Maker(model, request).keywords())
 
 
+def positions(model: nn.Module, decoder: bool = False) -> int | None:
+    """Longest text that a `transformers` model has positions for, that of its decoder if asked; None: any."""
+    maker = _Maker(model, InputRequest())
+    return maker.decoder_limit() if decoder else maker.limit()
+
+
+def reads_text(model: nn.Module) -> bool:
+    """Whether a `transformers` model's main input is token ids."""
+    return "input_ids" in inspect.signature(model.forward).parameters
+
+
+def token_ids(model: nn.Module, request: InputRequest, length: int) -> Tensor:
+    """Random token ids [batch, length] of a `transformers` model."""
+    return _Maker(model, request).ids(length)
+
+
 class _Maker:
     """Makes each argument of one model's forward by its name."""
 
@@ -214,7 +230,7 @@ class _Maker:
 
     def _length(self) -> int:
         """Tokens per text; raises InputError past the model's last position."""
-        maximum = self._positions()
+        maximum = self.limit()
         asked = self.request.seq_len
         if asked is None:
             return TOKENS if maximum is None else min(TOKENS, maximum)
@@ -225,7 +241,7 @@ class _Maker:
             )
         return asked
 
-    def _positions(self) -> int | None:
+    def limit(self) -> int | None:
         """Longest text that the model has positions for, or None."""
         names = ("max_position_embeddings", "max_encoder_position_embeddings", "n_positions", "max_sequence_length")
         maximum = next((v for n in names if isinstance(v := getattr(self.text, n, None), int) and v > 0), None)
@@ -237,7 +253,7 @@ class _Maker:
 
     # ---- text ----
 
-    def _ids(self, length: int, choices: tuple[int, ...] = ()) -> Tensor:
+    def ids(self, length: int, choices: tuple[int, ...] = ()) -> Tensor:
         """Random ids without the special ones: a padding or end token in the middle changes what some models do."""
         vocabulary = self._vocabulary()
         special = sorted(i for i in _special_ids(self.config, self.text) if 0 <= i < vocabulary)
@@ -260,7 +276,7 @@ class _Maker:
 
     def make_input_ids(self) -> Tensor:
         """Token ids [batch, tokens] or [batch, choices, tokens]."""
-        ids = self._ids(self._length(), self.choices)
+        ids = self.ids(self._length(), self.choices)
         end = getattr(self.config, "eos_token_id", None)
         if "SequenceClassification" in self.name and isinstance(end, int) and self.config.is_encoder_decoder:
             ids[..., -1] = end  # BART and its kin classify from the end token, one per text
@@ -268,12 +284,10 @@ class _Maker:
 
     def make_decoder_input_ids(self) -> Tensor:
         """Token ids [batch, tokens] of the decoder, clipped to its last position."""
-        names = ("max_decoder_position_embeddings", "max_target_positions")
-        decoder = getattr(self.config, "decoder", None)
-        limit = next((v for n in names if isinstance(v := getattr(self.config, n, None), int)), None)
+        limit = self._decoder_positions()
         reads_text = "input_ids" in self.parameters
         if limit is None and not reads_text:
-            limit = getattr(decoder or self.text, "max_position_embeddings", None)
+            limit = getattr(getattr(self.config, "decoder", None) or self.text, "max_position_embeddings", None)
         length = self.request.seq_len if self.request.seq_len is not None else TOKENS
         if reads_text:
             length = self._length()
@@ -282,7 +296,17 @@ class _Maker:
                 f"seq_len is {length}, but the decoder of {self.name} has {limit} positions; give at most {limit}, "
                 "or override the configuration's number of positions (MODEL?field=value)"
             )
-        return self._ids(min(length, limit) if limit else length)
+        return self.ids(min(length, limit) if limit else length)
+
+    def _decoder_positions(self) -> int | None:
+        names = ("max_decoder_position_embeddings", "max_target_positions")
+        return next((v for n in names if isinstance(v := getattr(self.config, n, None), int)), None)
+
+    def decoder_limit(self) -> int | None:
+        """Longest text that the decoder of a pair has positions for, or None."""
+        limit = self._decoder_positions()
+        nested = getattr(getattr(self.config, "decoder", None), "max_position_embeddings", None)
+        return limit or nested or self.limit()
 
     def make_bbox(self) -> Tensor:
         """Boxes [batch, tokens, 4] as (left, top, right, bottom), ordered, below the last 2-d position."""
@@ -397,7 +421,7 @@ class _Maker:
     def make_inputs(self) -> Tensor:
         """Perceiver: token ids for its text heads, pixels for its image heads, else preprocessed [batch, n, width]."""
         if "MaskedLM" in self.name or "SequenceClassification" in self.name:
-            return self._ids(self._length())
+            return self.ids(self._length())
         if "ImageClassification" in self.name:
             return self._floats(*(self.request.input_shape or (3, IMAGE_SIZE, IMAGE_SIZE)))
         return self._floats(self.request.seq_len or TOKENS, self._integer("d_model") or 768)

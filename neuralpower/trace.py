@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,17 +20,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map
+from torch.utils._pytree import tree_iter
 
 from neuralpower.errors import ModelError, Unmodelled
 from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import FLOATING, ITEMSIZE
+from neuralpower.layers.matmul import Matmul
+from neuralpower.routing import Routing
+from neuralpower.running import ASKING, WAYS, Answers, Run, name_of, on_one_device
+from neuralpower.running import META as META
 
-META = torch.device("meta")
 LOSS = "(loss)"  # path of the loss function
 
 # Operators that neither compute nor move anything and yet return no view.
@@ -97,6 +97,7 @@ class Trace:
     modules: tuple[ModuleCall, ...] = ()  # in the order in which they return
     gradients: tuple[LayerCall, ...] = ()  # what a backward pass does beside the calls' own: see neuralpower.gradients
     trained: tuple[int, ...] = ()  # numbers in each tensor that is trained
+    assumptions: tuple[str, ...] = ()  # about what only data can tell
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -122,6 +123,8 @@ def trace(
     training: bool | None = False,
     loss: Callable[[Any], Any] | None = None,
     autocast: torch.dtype | None = None,
+    routing: Routing = Routing(),  # noqa: B008  # frozen
+    ways: Sequence[tuple[str, Run]] = WAYS,
 ) -> Trace:
     """The layers of `model(*args, **kwargs)`, and of a loss of its output where one is given.
 
@@ -129,18 +132,19 @@ def trace(
     `training` chooses the mode during the pass; False is eval, None leaves every module in its own. Inputs may be on any
     device, their values matter only to the last fall-back. Three ways are tried: meta tensors, fake tensors, a real run on the CPU.
     `autocast`: the low precision that products are cast to, as `torch.autocast` does it, which meta tensors are blind to.
+    `routing` says how many experts of a mixture are reached, `ways` which of the three are tried.
 
     Raises:
-        ModelError: the forward raises in all three ways; the message quotes its own error.
+        ModelError: the forward raises in all ways; the message quotes its own error.
     """
     model = unwrapped(model)
     kwargs = dict(kwargs or {})
     notes: list[str] = []
     failure: BaseException | None = None
-    for method, run in (("meta", _run_meta), ("fake", _run_fake), ("cpu", _run_cpu)):
+    for method, run in ways:
         if method == "meta" and autocast is not None:
             continue
-        recorder = _Recorder(model)
+        recorder = _Recorder(model, routing)
         cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
         try:
             with undisturbed(model, training), _slow_attention(), recorder.attached(), cast:
@@ -176,59 +180,6 @@ def trace_call(call: Callable[[], Any]) -> Trace:
 
 def _steps_optimizer(call: Call) -> bool:
     return isinstance(getattr(call.function, "__self__", None), torch.optim.Optimizer)
-
-
-def _run_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> Any:
-    state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
-    args, kwargs = _to(META, args), _to(META, kwargs)
-    with torch.inference_mode(), recorder:
-        recorder.follow(model, state)
-        return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
-
-
-def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> Any:
-    logging.getLogger("torch._subclasses.fake_tensor").setLevel(
-        logging.CRITICAL
-    )  # a failure here is only a fall-back's
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-
-    def convert(t: Any) -> Any:
-        if not isinstance(t, Tensor):
-            return t
-        with fake:
-            return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device="cpu")
-
-    state = {name: convert(t) for name, t in _state(model)}
-    args, kwargs = tree_map(convert, args), tree_map(convert, kwargs)
-    with torch.inference_mode(), fake, recorder:
-        recorder.follow(model, state)
-        return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
-
-
-def _run_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> Any:
-    def convert(t: Any) -> Any:
-        if not isinstance(t, Tensor):
-            return t
-        if not t.is_meta:
-            return t.detach().cpu().clone()
-        if t.is_floating_point():
-            return torch.randn(t.shape).mul_(0.02).to(t.dtype)
-        return torch.ones(t.shape, dtype=t.dtype)
-
-    state = {name: convert(t) for name, t in _state(model)}
-    args, kwargs = tree_map(convert, args), tree_map(convert, kwargs)
-    with torch.inference_mode(), recorder:
-        recorder.follow(model, state)
-        return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
-
-
-def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
-def _to(device: torch.device, values: Any) -> Any:
-    return tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, values)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -343,14 +294,15 @@ class _Modules(ModuleStack):
         self.seen.append(ModuleCall(path, shapes_of(args), shapes_of(output)))
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Sees every operator call, and the path of the module that makes it."""
 
-    supports_higher_order_operators = True  # seen as one operator, which no kind describes
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    def __init__(self, model: nn.Module, routing: Routing = Routing()) -> None:  # noqa: B008  # frozen
+        super().__init__()
         self.model = model
+        self.routing = routing
+        self.assumptions: dict[str, None] = {}
+        self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = _Modules(model)
         self.calls: list[LayerCall] = []
         self.gradients = Gradients(())
@@ -359,7 +311,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self.outside = ""  # path of what runs outside of every module
         self.free_calls = 0
         self._in_optimizer = False
-        self._assumed: dict[int, tuple[Tensor, bool]] = {}  # the tensor is kept, lest its id be used again
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
         """What was seen."""
@@ -376,12 +327,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             modules=tuple(self.modules.seen),
             gradients=tuple(self.gradient_calls),
             trained=tuple(p.numel() for p in parameters if p.requires_grad),
+            assumptions=tuple(self.assumptions),
         )
 
-    def follow(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
-        """Follow the gradients of the trainable parameters, or of the tensors that `state` has in their place."""
-        named = model.named_parameters()
-        self.gradients = Gradients(state.get(name, p) for name, p in named if p.requires_grad)
+    def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
+        """Follow the gradients of what stands for the trainable parameters."""
+        self.gradients = Gradients(state[name] for name, p in self.model.named_parameters() if p.requires_grad)
 
     @contextlib.contextmanager
     def under(self, path: str) -> Iterator[None]:
@@ -421,19 +372,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and record it."""
         kwargs = kwargs or {}
-        packet = getattr(func, "overloadpacket", None)
-        operator = str(packet).removeprefix("torch.ops.") if packet is not None else str(func)
-        if _mixed_devices((args, kwargs)):
-            args, kwargs = _on_meta(args), _on_meta(kwargs)
+        operator = name_of(func)
+        args, kwargs = on_one_device((args, kwargs))
         tags = getattr(func, "tags", ())
         name = operator.split(".", 1)[-1]
-        if name in ("item", "_local_scalar_dense", "is_nonzero") and id(args[0]) in self._assumed:
-            return self._assumed[id(args[0])][1]
+        if name in ASKING and (value := self.answered(operator, args)) is not NotImplemented:
+            return value
         if name in FREE:
             self.free_calls += not self._in_optimizer
             return func(*args, **kwargs)
-        if operator == "aten._grouped_mm" and args[0].device == META:  # its own meta code takes bfloat16 only
-            output = args[0].new_empty((args[0].shape[0], args[1].shape[-1]))
+        output = self.answered(operator, args)
+        if output is not NotImplemented:
             return self._recorded(operator, output, args, kwargs)
         known = operator in BY_OPERATOR or torch.Tag.pointwise in tags or torch.Tag.reduction in tags
         if self._in_optimizer:
@@ -447,9 +396,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             self.free_calls += 1
             self._follow(name, args, kwargs, output, view=True)
             return output
-        if name in ("all", "any") and isinstance(output, Tensor) and output.is_meta:
-            # a mask that the model made itself is all ones, and nothing is infinite: what a real run would find
-            self._assumed[id(output)] = (output, name == "all")
+        self.assume(name, output, args)
+        if name == "topk":
+            self._per_token = max(output[0].shape[-1], 1)
         if known and isinstance(self._described(operator, output, args, kwargs, tags), str):
             parts = self._decomposed(func, args, kwargs)
             if parts is not NotImplemented:
@@ -459,6 +408,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     def _recorded(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Any:
         """Note the call as a layer or as unmodelled; its output."""
         layer = self._described(operator, output, args, kwargs, tags)
+        if operator == "aten._grouped_mm" and isinstance(layer, Matmul):
+            layer = self._routed(layer, args[0].shape[0], args[1].shape[0])
         if isinstance(layer, Layer):
             if not _is_empty(output):
                 shapes = shapes_of((args, kwargs)), shapes_of(output)
@@ -485,6 +436,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False) -> None:
         for layer in self.gradients.note(name, args, kwargs, output, view):
             self.gradient_calls.append(LayerCall(self.path, layer))
+
+    def _routed(self, layer: Matmul, pairs: int, experts: int) -> Matmul:
+        """The products with those experts' weights that the tokens are taken to reach."""
+        per_token = self._per_token if pairs % self._per_token == 0 and self._per_token <= experts else 1
+        reached = self.routing.reached(pairs, per_token, experts)
+        self.assumptions[self.routing.note(pairs, per_token, experts)] = None
+        return dataclasses.replace(layer, batch=reached, rows=-(-pairs // reached))
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The call made of its parts, each traced; NotImplemented where it is not composed of others."""
@@ -520,16 +478,6 @@ def pattern(path: str) -> str:
 def shapes_of(values: Any) -> Shapes:
     """Shapes of the tensors in `values`, in order."""
     return tuple(tuple(t.shape) for t in tree_iter(values) if isinstance(t, Tensor))
-
-
-def _mixed_devices(values: Any) -> bool:
-    """Whether meta tensors meet real ones with axes, as a module's plain attributes are."""
-    devices = {t.device.type for t in tree_iter(values) if isinstance(t, Tensor) and (t.is_meta or t.dim())}
-    return "meta" in devices and len(devices) > 1
-
-
-def _on_meta(values: Any) -> Any:
-    return tree_map(lambda v: v.to(META) if isinstance(v, Tensor) and v.dim() else v, values)
 
 
 def _writes(func: Any) -> bool:

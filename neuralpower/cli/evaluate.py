@@ -5,25 +5,31 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from neuralpower.cli import options
 
-PHASES = ("forward", "training")
+if TYPE_CHECKING:
+    from neuralpower.phases import Phase
+
+MEASURED = ("forward", "training", "prefill", "decode")
 NOISE_LIMIT = 0.1  # above it a measured time says nothing
 
 
 def evaluate(
     models: list[str] = typer.Argument(
-        help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none)."
+        help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, its tokens."
     ),
     predictor: str | None = typer.Option(None, help="Name or file; this machine's by default."),
     batch_size: int = typer.Option(1, help="Samples in a batch."),
     seq_len: int | None = typer.Option(None, help="Tokens per sample."),
     input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
     dtype: str = typer.Option("float32", help="Of weights and inputs."),
-    phase: str = typer.Option("forward", help="forward or training."),
+    phase: str = typer.Option("forward", help="forward or training; prefill or decode of a language model."),
+    context: int | None = typer.Option(None, help="decode: tokens in the cache before the step."),
+    prompt: int | None = typer.Option(None, help="prefill: tokens of the prompt."),
     optimizer: str = typer.Option(
         "adamw", help="Of training: sgd, rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
     ),
@@ -38,10 +44,11 @@ def evaluate(
 
     if batch_size < 1 or rounds < 1:
         raise InputError(f"batch size {batch_size}, rounds {rounds}: both must be 1 or more")
-    if phase not in PHASES:
-        raise unknown("phase", phase, PHASES)
     recipe = options.recipe(optimizer, accumulation, checkpointing)
     shape = options.shape(input_shape)
+    if phase not in MEASURED:
+        raise unknown("phase", phase, MEASURED)
+    asked = options.phase(phase, context, prompt)
 
     from neuralpower.codec import default_predictor, load
     from neuralpower.evaluate import Case
@@ -51,16 +58,18 @@ def evaluate(
     cases: list[Case] = []
     for model in models:
         if model.startswith("@"):
-            cases += [Case(*line, dtype=options.dtype(dtype)) for line in listed(Path(model[1:]))]
+            for name, batch, length, line_phase in listed(Path(model[1:])):
+                cases.append(Case(name, batch, length, dtype=options.dtype(dtype), phase=line_phase or asked))
         else:
-            cases.append(Case(model, batch_size, seq_len, shape, options.dtype(dtype)))
+            cases.append(Case(model, batch_size, seq_len, shape, options.dtype(dtype), asked))
     cpu = read_cpu()
     learnt = load(predictor) if predictor else default_predictor(cpu.slug)
     learnt.check(options.dtype(dtype), "forward")
     if learnt.device != cpu.name:
         print(f"warning: the predictor is of {learnt.device!r}, this is {cpu.name!r}", file=sys.stderr)
     how = {"rounds": rounds, "threads": cpu.cores}
-    results = run(cases, learnt, **how, phase=phase, recipe=recipe, show=lambda text: print(text, file=sys.stderr))
+    way = "training" if phase == "training" else "forward"
+    results = run(cases, learnt, **how, phase=way, recipe=recipe, show=lambda text: print(text, file=sys.stderr))
     print(json.dumps(evaluation_json(results)) if as_json else evaluation_table(results))
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
@@ -68,27 +77,38 @@ def evaluate(
             print(f"warning: {text}", file=sys.stderr)
 
 
-def listed(file: Path) -> list[tuple[str, int, int | None]]:
-    """(MODEL, batch size, sequence length) of each line; raises InputError."""
+def listed(file: Path) -> list[tuple[str, int, int | None, Phase | None]]:
+    """(MODEL, batch size, sequence length, phase) of each line; raises InputError."""
     from neuralpower.errors import InputError
 
     try:
         lines = file.read_text().splitlines()
     except OSError as error:
         raise InputError(
-            f"{file}: cannot be read ({error.strerror}); it holds lines of MODEL, batch size, length"
+            f"{file}: cannot be read ({error.strerror}); it holds lines of MODEL, batch size, length, phase, tokens"
         ) from None
-    cases: list[tuple[str, int, int | None]] = []
+    cases: list[tuple[str, int, int | None, Phase | None]] = []
     for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         try:
             length = None if len(words) < 3 or words[2] == "-" else int(words[2])
-            cases.append((words[0], int(words[1]) if len(words) > 1 else 1, length))
+            phase = _phase(words[3], int(words[4]) if len(words) > 4 else None) if len(words) > 3 else None
+            cases.append((words[0], int(words[1]) if len(words) > 1 else 1, length, phase))
         except ValueError:
-            raise InputError(f"{file}:{number}: {line!r} is no MODEL, batch size, length (- for none)") from None
+            raise InputError(
+                f"{file}:{number}: {line!r} is no MODEL, batch size, length (- for none), phase (forward, prefill or "
+                "decode), tokens of its prompt or context"
+            ) from None
     return cases
+
+
+def _phase(name: str, tokens: int | None) -> Phase:
+    """The phase of a line; raises ValueError for a name that is none."""
+    if name not in MEASURED:
+        raise ValueError(name)
+    return options.phase(name, tokens if name != "prefill" else None, tokens if name == "prefill" else None)
 
 
 def register(app: typer.Typer) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
+    from neuralpower.phases import Phase
     from neuralpower.training import Recipe
 
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -43,6 +44,15 @@ def shape(text: str | None) -> tuple[int, ...] | None:
     ):
         raise InputError(f"input shape {text!r}: write positive sizes without the batch, such as 3x224x224")
     return tuple(sizes)
+
+
+def phase(name: str, context: int | None, prompt: int | None = None, new_tokens: int | None = None) -> Phase:
+    """The phase of a generation, or a forward pass for any other name; raises InputError. Imports torch."""
+    from neuralpower.phases import FORWARD, PHASES, Phase
+
+    asked = Phase(name if name in PHASES else FORWARD, None, context, prompt, new_tokens)
+    asked.check()
+    return asked
 
 
 SHORT_DTYPES = {

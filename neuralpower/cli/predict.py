@@ -22,7 +22,16 @@ def predict(
     device_spec: str | None = typer.Option(
         None, help="Of a predictor of several devices: a known device, or a spec sheet."
     ),
-    phase: str = typer.Option("forward", help="forward, training, or backward where the predictor has learnt it."),
+    phase: str = typer.Option(
+        "forward",
+        help="forward, training; prefill, decode or generate of a language model; backward where it was learnt.",
+    ),
+    context: int | None = typer.Option(None, help="decode: tokens in the cache before the step."),
+    prompt: int | None = typer.Option(None, help="prefill, generate: tokens of the prompt."),
+    new_tokens: int | None = typer.Option(None, help="generate: tokens to make after the prompt."),
+    routing: str = typer.Option(
+        "uniform", help="Tokens over a mixture's experts: uniform, worst, or how many each gets."
+    ),
     optimizer: str = typer.Option(
         "adamw", help="Of training: sgd, rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
     ),
@@ -54,25 +63,29 @@ def predict(
     if top < 0 or depth < 1:
         raise InputError(f"top {top}, depth {depth}: top must be 0 (all rows) or more, depth 1 or more")
     shape = options.shape(input_shape)
+    case_phase = options.phase(phase, context, prompt, new_tokens)
 
     from neuralpower.codec import default_predictor, load
     from neuralpower.devices.spec import spec_of
     from neuralpower.evaluate import Case, predict_case
     from neuralpower.layers.base import torch_dtype
     from neuralpower.report.tables import prediction_csv, prediction_table
+    from neuralpower.routing import Routing
     from neuralpower.training import TRAINING
 
     learnt = load(predictor) if predictor else default_predictor(read_cpu().slug)
     if device_spec is not None:
         spec = spec_of(device_spec)
         learnt = learnt.on(spec.hardware(), spec.name)
-    learnt.check(options.dtype(dtype), "forward" if phase == TRAINING else phase)
+    learnt_phase = "forward" if phase in (TRAINING, case_phase.name) else phase
+    learnt.check(options.dtype(dtype), learnt_phase)
     recipe = options.recipe(optimizer, accumulation, checkpointing)
     cast = None if autocast is None else torch_dtype(options.dtype(autocast))
     if autocast is not None:
         learnt.check(options.dtype(autocast), "forward")
-    case = Case(model, batch_size, seq_len, shape, options.dtype(dtype))
-    prediction, _ = predict_case(case, learnt, phase=phase, recipe=recipe, autocast=cast)
+    case = Case(model, batch_size, seq_len, shape, options.dtype(dtype), case_phase, Routing.parsed(routing))
+    way = TRAINING if phase == TRAINING else learnt_phase
+    prediction, _ = predict_case(case, learnt, phase=way, recipe=recipe, autocast=cast)
     if csv is not None:
         prediction_csv(prediction, csv)
     print(json.dumps(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))

@@ -28,6 +28,7 @@ class Network:
     model: str
     batch_sizes: tuple[int, ...]
     seq_lens: tuple[int | None, ...] = (None,)
+    steps: tuple[tuple[int, int], ...] = ()  # batch size and tokens in the cache, of a decoder's step
 
 
 def _text(
@@ -458,7 +459,29 @@ CONVOLUTIONAL = (
     _image("zoo:sensor_net", batch_sizes=(1, 16, 128)),
 )
 
-NETWORKS: tuple[Network, ...] = (*ENCODERS, *DECODERS, *SEQUENCE_TO_SEQUENCE, *VISION, *AUDIO, *CONVOLUTIONAL)
+CACHELESS = ("OpenAIGPT", "XLNet", "XLM")  # decoders without a cache of transformers' own
+STEPS = ((1, 500), (8, 120), (2, 1000), (1, 2000), (4, 250), (1, 60), (2, 400), (1, 1023), (16, 30), (1, 4000))
+
+
+def _stepping(networks: tuple[Network, ...]) -> tuple[Network, ...]:
+    """Decoders with one step each, its batch and context in turn, the context within the model's positions."""
+    stepping = []
+    for number, network in enumerate(networks):
+        batch, context = STEPS[number % len(STEPS)]
+        if not network.model.removeprefix("transformers:").startswith(CACHELESS):
+            network = replace(network, steps=((batch, context),))
+        stepping.append(network)
+    return tuple(stepping)
+
+
+NETWORKS: tuple[Network, ...] = (
+    *ENCODERS,
+    *_stepping(DECODERS),
+    *_stepping(SEQUENCE_TO_SEQUENCE),
+    *VISION,
+    *AUDIO,
+    *CONVOLUTIONAL,
+)
 
 QUICK: tuple[str, ...] = (
     "zoo:alexnet",
@@ -545,6 +568,7 @@ def jittered(network: Network, generator: random.Random) -> Network:
         network,
         batch_sizes=tuple(sorted({_near(size, generator) for size in network.batch_sizes})),
         seq_lens=tuple(length if length is None else _shorter(length, generator) for length in network.seq_lens),
+        steps=tuple((_near(batch, generator), _shorter(context, generator)) for batch, context in network.steps),
     )
     if not network.model.startswith("transformers:"):
         return changed

@@ -19,6 +19,7 @@ from neuralpower.dataset import config_id
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, TENSORFLOAT32, torch_dtype, typed
+from neuralpower.phases import Decoder
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace
 
@@ -57,6 +58,7 @@ class Traced:
     batch_size: int
     seq_len: int | None
     trace: Trace
+    is_step: bool = False  # of a decoder: its layers are measured, it is no network of its own
 
     @property
     def size(self) -> tuple[str, int, int | None]:
@@ -153,7 +155,7 @@ def _totals(
         layers, named = network.trace.layers, variant_of(network.model)
         weights = network.trace.parameter_bytes
         flops = sum(int(layer.flops()) for layer in layers)
-        if named in seen or network.trace.unmodelled or not layers:
+        if named in seen or network.is_step or network.trace.unmodelled or not layers:
             continue
         if flops > NETWORK_LAYERS * preset.most_flops or weights > NETWORK_LAYERS * preset.most_bytes:
             continue
@@ -244,6 +246,10 @@ def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterat
                     traced = _traced(variant.model, scale * batch, seq_len, named=models is not None)
                     if traced is not None:
                         yield Traced(variant.model, scale * batch, seq_len, traced)
+            for batch, context in variant.steps:
+                step = _step(variant.model, batch, context)
+                if step is not None:
+                    yield Traced(variant.model, batch, None, step, is_step=True)
 
 
 def _traced(model: str, batch_size: int, seq_len: int | None, named: bool, dtype: str = "float32") -> Trace | None:
@@ -258,6 +264,18 @@ def _traced(model: str, batch_size: int, seq_len: int | None, named: bool, dtype
             named
         ):  # by the user; of our own list, a network that this version of a library no longer builds is passed over
             raise
+        return None
+
+
+def _step(model: str, batch_size: int, context: int) -> Trace | None:
+    """One step of a decoder; the longest context that its positions allow where this one is too long."""
+    try:
+        module = resolve(model).build("meta")
+        decoder = Decoder(module, InputRequest(batch_size))
+        limit = context + 1 if decoder.limit is None else decoder.limit
+        one = decoder.decode(min(context, limit - 1))
+        return trace(module, one.inputs.args, one.inputs.kwargs)
+    except NeuralPowerError:  # a network that this version of a library no longer builds, or no decoder, is passed over
         return None
 
 

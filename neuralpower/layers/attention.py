@@ -76,15 +76,15 @@ class Attention(Layer):
         shape: dict[str, Any] = dict.fromkeys(("query_length", "key_length"), length)
         shape |= {"batch": batch, "head_size": head_size, "causal": False, "masked": masked}
         shape |= {"query_heads": heads, "key_heads": heads}
-        if style < 0.15:
-            shape |= {"key_heads": key_heads, "query_length": 1}
-        elif style < 0.3:
+        if style < 0.2:
+            shape |= {"key_heads": key_heads, "query_length": 1, "key_length": draw.octaves(8, 8192)}
+        elif style < 0.33:
             shape |= dict.fromkeys(("query_length", "key_length"), draw.choice((16, 49, 64, 144, 197, 256)))
             shape |= {"batch": draw.octaves(1, 64), "head_size": min(head_size, 64)}
-        elif style < 0.37:  # keys of a reduced map
+        elif style < 0.39:  # keys of a reduced map
             shape |= {"query_length": draw.octaves(64, 4096), "key_length": draw.octaves(4, 256)}
             shape |= {"head_size": min(head_size, 64), "masked": False}
-        elif style < 0.45:
+        elif style < 0.47:
             shape |= {"query_length": draw.octaves(1, 512)}
         else:
             shape |= {"key_heads": key_heads, "causal": not masked and draw.chance(0.6)}

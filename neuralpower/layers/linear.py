@@ -61,9 +61,12 @@ class Linear(Layer):
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
-        """A third with few rows, as decoders have them; wide outputs now and then, as vocabularies are."""
-        rows = draw.octaves(1, 16) if draw.chance(0.35) else draw.octaves(8, 4096)
-        if draw.chance(0.12):
+        """A third with few rows, as decoders have them, some with weights of large ones; wide outputs, as vocabularies are."""
+        few = draw.chance(0.35)
+        rows = 1 if few and draw.chance(0.3) else draw.octaves(1, 16) if few else draw.octaves(8, 4096)
+        if few and draw.chance(0.35):
+            inner, out = draw.size(1024, 16384), draw.size(1024, 32768)
+        elif draw.chance(0.12):
             inner, out = draw.size(256, 2048), draw.size(8192, 65536)
         else:
             inner, out = draw.size(8, 8192), draw.size(1, 8192)

@@ -54,10 +54,11 @@ FUNCTIONS = {
 }
 OPERATORS = {f"aten.{name}": function for function, names in FUNCTIONS.items() for name in names.split()}
 SWEPT = (
-    "copy copy copy copy cast cat cat pad roll repeat index gather scatter fill triangle scan sort upsample_nearest "
+    "copy copy copy copy cast cat cat append append pad roll repeat index gather scatter fill triangle scan sort upsample_nearest "
     "upsample_linear upsample_cubic"
 ).split()
-HEAVY = ("sort", "scan", "upsample_linear", "upsample_cubic", "scatter", "gather", "index")
+APPENDED = 9  # a cache has at least so many times what a step adds to it
+APART = ("append", "sort", "scan", "upsample_linear", "upsample_cubic", "scatter", "gather", "index")
 
 
 @layer_kind("movement", *OPERATORS)
@@ -77,6 +78,8 @@ class Movement(Pointwise):
         x = args[0] if args and isinstance(args[0], Tensor) else None
         if function == "copy" and x is not None and x.dtype != y.dtype:
             function = "cast"
+        if operator in ("aten.cat", "aten.concat") and _appends(args, kwargs):
+            function = "append"
         source = args[1] if operator == "aten.copy_" else x
         elements = x.numel() if function == "sort" and x is not None else sum(t.numel() for t in tensors)
         run = 0
@@ -89,9 +92,9 @@ class Movement(Pointwise):
     def sample(cls, draw: Draw) -> Self:
         """Transposed copies above all: they are what attention and windowed networks do."""
         function = draw.choice(SWEPT)
-        elements = draw.size(16, 2**18 if function == "sort" else 2**22 if function in HEAVY else 2**24)
+        elements = draw.size(16, 2**18 if function == "sort" else 2**22 if function in APART[1:] else 2**24)
         run = draw.choice((0, 1, 1, 4, 16, 32, 64, 64, 128)) if function == "copy" else 0
-        elements = max(elements // 16, 1) * 16
+        elements = max(elements // 16, APPENDED + 1 if function == "append" else 1) * 16
         if run:
             elements = max(elements // (16 * run), 1) * 16 * run
         integer = function in ("copy", "cat", "roll", "repeat", "pad", "fill") and draw.chance(0.12)
@@ -109,6 +112,12 @@ class Movement(Pointwise):
             if function == "cast":
                 return Call(x.to, (torch.float32 if self.dtype != "float32" else torch.bfloat16,), warm=(x,))
             return Call(torch.clone, (x,), {"memory_format": torch.contiguous_format}, warm=(x,))
+        if function == "append":
+            width = next(d for d in (128, 64, 32, 16, 8, 4, 2, 1) if n % d == 0 and (n // d > APPENDED or d == 1))
+            heads = next(h for h in (8, 4, 2, 1) if n % (width * h) == 0 and (n // (width * h) > APPENDED or h == 1))
+            cache = self.tensor(1, heads, n // (width * heads) - 1, width, device=device)  # last read a step ago: cold
+            new = self.tensor(1, heads, 1, width, device=device)
+            return Call(torch.cat, ([cache, new],), {"dim": -2}, warm=(new,))
         if function.startswith("upsample"):
             side = next(s for s in (64, 32, 16, 8, 4, 2, 1) if n % (4 * s * s) == 0 or s == 1)
             x = self.tensor(1, max(n // (4 * side * side), 1), side, side, device=device)
@@ -163,10 +172,19 @@ class Movement(Pointwise):
         """The gradient moves back the same way, what was picked is scattered; a fill has none, nor has what is no float."""
         if self.function == "fill" or self.dtype not in FLOATING:
             return ()
-        function = "scatter" if self.function in ("index", "gather", "sort") else self.function
+        stand_ins = {"index": "scatter", "gather": "scatter", "sort": "scatter", "append": "copy"}
+        function = stand_ins.get(self.function, self.function)
         return (replace(self, phase="forward", function=function, inplace=False),)
 
     def group(self) -> Any:
-        """Copies in order run at memory speed; searches and interpolations each have their own."""
+        """Copies in order run at memory speed, what grows a cache reads it cold; searches each have their own."""
         function = np.asarray(self.function)
-        return np.where(np.isin(function, HEAVY), function, "copy")
+        return np.where(np.isin(function, APART), function, "copy")
+
+
+def _appends(args: Any, kwargs: Any) -> bool:
+    """Whether a concatenation is a cache of keys or values [batch, heads, length, head size] with a step's appended."""
+    parts, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    if len(parts) != 2 or parts[0].dim() != 4 or dim not in (-2, 2):
+        return False
+    return bool(parts[0].shape[2] >= APPENDED * parts[1].shape[2] > 0)

@@ -13,6 +13,8 @@ from neuralpower.evaluate import Evaluation, summary
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn import Trained
 from neuralpower.regress import Regressor
+from neuralpower.report.tokens import quantity as quantity
+from neuralpower.report.tokens import tokens
 from neuralpower.training import STEPS
 
 CSV_COLUMNS = ("path", "kind", "count", "runtime_s", "low_s", "high_s", "flops", "bytes", "bound", "share", "basis")
@@ -28,18 +30,6 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) ->
         ).rstrip()
 
     return "\n".join([line(header), line(["-" * width for width in widths]), *(line(row) for row in rows)])
-
-
-def quantity(value: float, unit: str) -> str:
-    """Three digits with an SI prefix: 12.3 ms, 4.56 GFLOP."""
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "u")):
-        if abs(value) >= factor * 0.9995 or factor == 1e-6:
-            return (
-                f"{value / factor:.3g} {prefix}{unit}"
-                if abs(value) / factor < 999.5
-                else f"{value / factor:.0f} {prefix}{unit}"
-            )
-    return f"{value:.3g} {unit}"
 
 
 def score_cells(regressor: Regressor) -> list[str]:
@@ -141,7 +131,8 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
         foot += _training_lines(p.training, t.value)
     if p.method != "meta":
         foot.append(f"traced on {p.method} tensors ({'; '.join(p.notes)})")
-    return "\n".join([head, "", grid(header, cells, left=2), *foot])
+    foot += [f"note: {text}" for text in p.assumptions]
+    return "\n".join([head, *tokens(p), "", grid(header, cells, left=2), *foot])
 
 
 def _training_lines(training: Training, runtime_s: float) -> Iterator[str]:
@@ -257,6 +248,9 @@ def evaluation_json(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
             "model": e.case.model,
             "batch_size": e.case.batch_size,
             "seq_len": e.case.seq_len,
+            "phase": e.case.phase.name,
+            "context": e.case.phase.context,
+            "prompt": e.case.phase.prompt,
             "predicted_s": e.prediction.runtime_s.to_json(),
             "measured_s": e.measured_s,
             "corrected_s": e.corrected_s,

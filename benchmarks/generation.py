@@ -1,0 +1,52 @@
+"""Prefill and a decoder's step of families that appear nowhere in what is collected: predicted beside measured, here.
+
+python -m benchmarks.generation [RESULT.json]      # measures (10 minutes), or shows what `evaluate --json` has written
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.heldout import name
+
+LIST = Path(__file__).with_suffix(".txt")
+
+
+def result() -> dict[str, Any]:
+    """The figures of `neuralpower evaluate --json`."""
+    if len(sys.argv) > 1:
+        text = Path(sys.argv[1]).read_text()
+    else:
+        command = [sys.executable, "-m", "neuralpower", "evaluate", f"@{LIST}", "--rounds", "21", "--json"]
+        text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return dict(json.loads(text))
+
+
+def main() -> None:
+    """Print one line per model and phase, then the errors of each phase."""
+    networks = result()["networks"]
+    print("| model | phase | batch | tokens | predicted, ms | measured p10, ms | slow-down | error raw | error |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for n in networks:
+        tokens = n["context"] if n["phase"] == "decode" else n["prompt"]
+        print(
+            f"| {name(n)} | {n['phase']} | {n['batch_size']} | {tokens} | {n['predicted_s']['value'] * 1e3:.1f} "
+            f"| {n['measured_s'] * 1e3:.1f} | {n['slowdown']:.2f} | {n['error_raw']:+.1%} | {n['error']:+.1%} |"
+        )
+    print("\n| phase | models | median | mean | worst | bias |\n|---|---|---|---|---|---|")
+    for phase in ("prefill", "decode"):
+        errors = [n["error"] for n in networks if n["phase"] == phase]
+        sizes = [abs(error) for error in errors]
+        print(
+            f"| {phase} | {len(errors)} | {statistics.median(sizes):.1%} | {statistics.mean(sizes):.1%} "
+            f"| {max(errors, key=abs):+.1%} | {statistics.median(errors):+.1%} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Numbers with SI prefixes, and what a prediction of a language model's phase means for its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neuralpower.compose import Interval, Prediction
+from neuralpower.generation import Generation, Step
+
+
+def quantity(value: float, unit: str) -> str:
+    """Three digits with an SI prefix: 12.3 ms, 4.56 GFLOP."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "u")):
+        if abs(value) >= factor * 0.9995 or factor == 1e-6:
+            return (
+                f"{value / factor:.3g} {prefix}{unit}"
+                if abs(value) / factor < 999.5
+                else f"{value / factor:.0f} {prefix}{unit}"
+            )
+    return f"{value:.3g} {unit}"
+
+
+def tokens(prediction: Prediction) -> Iterator[str]:
+    """Lines on a prefill, a step or a whole generation; none for any other pass."""
+    about = prediction.generation
+    if isinstance(about, Generation):
+        yield (
+            f"prompt {about.prompt}, {about.new_tokens} new tokens: first after {bounded(about.time_to_first_token_s, 's')}"
+        )
+        if about.time_per_output_token_s is not None and about.first_step_s and about.last_step_s:
+            yield (
+                f"then {bounded(about.time_per_output_token_s, 's')} per token, the first "
+                f"{quantity(about.first_step_s.value, 's')}, the last {quantity(about.last_step_s.value, 's')}"
+            )
+    elif isinstance(about, Step):
+        yield f"context {about.context}, {about.tokens} token{'s' if about.tokens > 1 else ''} of each sample"
+    if isinstance(about, (Generation, Step)):
+        energy = about.energy_per_token_j
+        joules = "" if energy is None else f", {bounded(energy, 'J')} per token"
+        held = f", cache {quantity(about.cache_bytes, 'B')}" if about.cache_bytes else ""
+        yield f"{about.tokens_per_s.value:.3g} tokens/s{joules}{held}"
+
+
+def bounded(value: Interval, unit: str) -> str:
+    """A value with its bounds."""
+    return f"{quantity(value.value, unit)} ({quantity(value.low, unit)} to {quantity(value.high, unit)})"

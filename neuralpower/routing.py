@@ -1,0 +1,53 @@
+"""How tokens spread over the experts of a mixture: data decide it, so it is an assumption, and named as one.
+
+`pairs` = tokens x experts per token products are to be made with the weights of `experts` experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neuralpower.errors import InputError
+
+UNIFORM, WORST = "uniform", "worst"
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How many experts a layer's tokens reach, and how many tokens each of these then gets.
+
+    uniform  each token draws its experts at random, all as likely: what a balanced router does
+    worst    as many experts as there can be: all their weights are read
+    a number of tokens that each expert reached gets
+    """
+
+    name: str = UNIFORM
+    tokens_per_expert: int | None = None
+
+    @classmethod
+    def parsed(cls, text: str) -> Routing:
+        """Of "uniform", "worst" or a number; raises InputError."""
+        if text in (UNIFORM, WORST):
+            return cls(text)
+        if text.isdecimal() and int(text) > 0:
+            return cls(text, int(text))
+        raise InputError(f"routing {text!r}: write uniform, worst, or how many tokens an expert gets, such as 4")
+
+    def reached(self, pairs: int, per_token: int, experts: int) -> int:
+        """Experts that get a token: at random E (1 - (1 - k / E)^T) of E on average, k of them for each of T tokens."""
+        most = max(min(pairs, experts), 1)
+        if self.tokens_per_expert is not None:
+            return min(-(-pairs // self.tokens_per_expert), most)
+        if self.name == WORST:
+            return most
+        expected = experts * (1 - float((1 - min(per_token / experts, 1)) ** (pairs / per_token)))
+        return min(max(round(expected), min(per_token, most)), most)
+
+    def note(self, pairs: int, per_token: int, experts: int) -> str:
+        """The assumption in words."""
+        hit = self.reached(pairs, per_token, experts)
+        how = f"{self.tokens_per_expert} tokens each" if self.tokens_per_expert is not None else self.name
+        return (
+            f"routing {how}: {pairs // per_token} tokens with {per_token} of {experts} experts each are taken to reach "
+            f"{hit} experts"
+        )

@@ -1,0 +1,168 @@
+"""Three ways to run a forward pass where there is no device: meta tensors, fake tensors, random numbers on the CPU.
+
+Each leaves the model and its inputs as they are: weights are exchanged for the call, and of tensors in inputs, also those
+inside a cache of keys and values, copies are made, since a forward pass writes into its cache.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map
+
+META = torch.device("meta")
+ASKING = ("item", "_local_scalar_dense", "is_nonzero")  # operators that want a number
+SMALL = 0.02  # standard deviation of random weights: what most language models start from
+
+Change = Callable[[Tensor], Tensor]
+Run = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], "Answers"], Any]
+
+
+def on_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
+    """Shapes alone; fails where the forward pass asks for a value."""
+    state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
+    args, kwargs = converted((args, kwargs), lambda t: t.to(META))
+    inside.begins({**dict(_state(model)), **state}, (args, kwargs))
+    with torch.inference_mode(), inside:
+        return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+
+
+def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
+    """Shapes that say they are on the CPU; some models want to hear that."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.setLevel(logging.CRITICAL)  # a failure here is only a fall-back's
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def convert(tensor: Tensor) -> Tensor:
+        with fake:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+    state = {name: convert(t) for name, t in _state(model)}
+    args, kwargs = converted((args, kwargs), convert)
+    inside.begins({**dict(_state(model)), **state}, (args, kwargs))
+    with torch.inference_mode(), fake, inside:
+        return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+
+
+def on_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
+    """Random numbers for what has none: the whole of the work is done."""
+    state = {name: with_values(t) for name, t in _state(model)}
+    args, kwargs = converted((args, kwargs), with_values)
+    inside.begins({**dict(_state(model)), **state}, (args, kwargs))
+    with torch.inference_mode(), inside:
+        return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+
+
+class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+    """Answers what meta tensors cannot: a mask that the model made itself is all ones, and nothing is infinite."""
+
+    supports_higher_order_operators = True  # seen as one operator, which no kind describes
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._assumed: dict[int, tuple[Tensor, int]] = {}  # the tensor is kept, lest its id be used again
+
+    def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
+        """Told before a run: the tensors that stand for the model's parameters and buffers, and those it is given."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator."""
+        operator = name_of(func)
+        args, kwargs = on_one_device((args, kwargs or {}))
+        output = self.answered(operator, args)
+        if output is NotImplemented:
+            output = func(*args, **kwargs)
+            self.assume(operator.split(".", 1)[-1], output, args)
+        return output
+
+    def answered(self, operator: str, args: Any) -> Any:
+        """What a call gives, where torch's code for meta tensors does not say; else NotImplemented."""
+        if operator.split(".", 1)[-1] in ASKING and id(args[0]) in self._assumed:
+            return self._assumed[id(args[0])][1]
+        if operator == "aten._grouped_mm" and args[0].device == META:  # its own meta code takes bfloat16 only
+            return args[0].new_empty((args[0].shape[0], args[1].shape[-1]))
+        return NotImplemented
+
+    def assume(self, name: str, output: Any, args: Any) -> None:
+        """Remember what a real run would find in a number that may be asked for."""
+        if not isinstance(output, Tensor) or not output.is_meta or output.dim():
+            return
+        if name in ("all", "any"):
+            self._assumed[id(output)] = (output, name == "all")
+        elif name == "sum" and args[0].dtype == torch.bool:
+            self._assumed[id(output)] = (output, args[0].numel())
+        elif name == "eq" and id(args[0]) in self._assumed and isinstance(args[1], int):
+            self._assumed[id(output)] = (output, self._assumed[id(args[0])][1] == args[1])
+
+
+def name_of(func: Any) -> str:
+    """`aten.add` of an operator's overload."""
+    packet = getattr(func, "overloadpacket", None)
+    return str(packet).removeprefix("torch.ops.") if packet is not None else str(func)
+
+
+def on_one_device(values: Any) -> Any:
+    """All on meta where meta tensors meet real ones with axes, as a module's plain attributes are."""
+    devices = {t.device.type for t in tree_iter(values) if isinstance(t, Tensor) and (t.is_meta or t.dim())}
+    if "meta" not in devices or len(devices) == 1:
+        return values
+    return tree_map(lambda v: v.to(META) if isinstance(v, Tensor) and v.dim() else v, values)
+
+
+WAYS: tuple[tuple[str, Run], ...] = (("meta", on_meta), ("fake", on_fake), ("cpu", on_cpu))
+"""From the fastest to the one that always works, with their names in a trace."""
+
+
+def with_values(tensor: Tensor) -> Tensor:
+    """A copy on the CPU; a meta tensor's is small random numbers, or ones where these are no floats."""
+    if not tensor.is_meta:
+        return tensor.detach().cpu().clone()
+    if tensor.is_floating_point():
+        return torch.randn(tensor.shape).mul_(SMALL).to(tensor.dtype)
+    return torch.ones(tensor.shape, dtype=tensor.dtype)
+
+
+def converted(values: Any, change: Change) -> Any:
+    """`values` with every tensor in it changed; objects that hold tensors, as a cache does, are copied."""
+    return tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else _copied(leaf, change), values)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """All tensors in tuples, lists, mappings and objects' attributes, each once."""
+    return list(_found(value, {}).values())
+
+
+def _copied(value: Any, change: Change) -> Any:
+    tensors = tensors_in(value)
+    return copy.deepcopy(value, {id(tensor): change(tensor) for tensor in tensors}) if tensors else value
+
+
+def _found(value: Any, seen: dict[int, Any]) -> dict[int, Tensor]:
+    """Tensors by their id; `seen` keeps the walk from going in circles."""
+    if isinstance(value, Tensor):
+        return {id(value): value}
+    if id(value) in seen or isinstance(value, (str, bytes, int, float, type, nn.Module)) or value is None:
+        return {}
+    seen[id(value)] = value
+    if isinstance(value, Mapping):
+        parts = list(value.values())
+    elif isinstance(value, (tuple, list, set, frozenset)):
+        parts = list(value)
+    else:
+        parts = list(getattr(value, "__dict__", {}).values())
+    found: dict[int, Tensor] = {}
+    for part in parts:
+        found |= _found(part, seen)
+    return found
+
+
+def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
