@@ -17,6 +17,7 @@ import numpy as np
 from neuralpower.dispatch import Dispatch
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, TENSORFLOAT32, typed
+from neuralpower.memory import Memory
 from neuralpower.predictor import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE, ROOFLINE_FACTOR, Estimates, Predictor
 from neuralpower.trace import Trace
 
@@ -97,6 +98,7 @@ class Prediction:
     energy_j: Interval | None = None
     power_reason: str = ""  # why there is no power
     idle_s: float | None = None  # of the device, while it waits for the host; None where only the sum is known
+    memory: Memory | None = None  # at the peak
 
     @property
     def host_bound(self) -> bool | None:
@@ -148,7 +150,8 @@ class Prediction:
             "runtime_s": self.runtime_s.to_json(),
             "power_w": self.power_w.to_json() if self.power_w else None,
             "energy_j": self.energy_j.to_json() if self.energy_j else None,
-            "memory_bytes": None,
+            "memory_bytes": self.memory.bounds_json() if self.memory else None,
+            "memory": self.memory.to_json() if self.memory else None,
             "power_reason": self.power_reason or None,
             "host_bound": self.host_bound,
             "flops": self.flops,

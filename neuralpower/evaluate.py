@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from neuralpower.compose import Prediction, compose
 from neuralpower.errors import ModelError
 from neuralpower.layers.base import FORWARD, Call, torch_dtype
 from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
+from neuralpower.memory import forward_memory, training_memory
 from neuralpower.predictor import Predictor
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import Trace, trace
@@ -107,7 +108,13 @@ def predict_case(
     inputs = source.inputs(module, case.request())
     traced = trace(module, inputs.args, inputs.kwargs, training=phase != FORWARD)
     about = {"model": case.model, "dtype": case.dtype, "phase": phase}
-    return compose(traced, predictor, batch_size=case.batch_size, **about), traced
+    prediction = compose(traced, predictor, batch_size=case.batch_size, **about)
+    accelerator = predictor.hardware is not None and predictor.hardware.accelerator
+    if phase == FORWARD:
+        memory = forward_memory(traced, accelerator=accelerator)
+    else:  # gradients need what a step's backward pass needs; what an optimizer keeps depends on the optimizer
+        memory = training_memory(module, inputs.args, inputs.kwargs, optimizer="sgd", accelerator=accelerator)
+    return replace(prediction, memory=memory), traced
 
 
 def evaluate(

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_iter, tree_map
 from neuralpower.errors import ModelError, Unmodelled
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import FLOATING, ITEMSIZE
+from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
 
 META = torch.device("meta")
 
@@ -91,6 +92,7 @@ class Trace:
     method: str = "meta"  # meta, fake or cpu: which way of tracing succeeded
     notes: tuple[str, ...] = field(default=())  # why the earlier ways did not
     modules: tuple[ModuleCall, ...] = ()  # in the order in which they return
+    storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -166,8 +168,9 @@ def _steps_optimizer(call: Call) -> bool:
 def _run_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
     state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
     args, kwargs = _to(META, args), _to(META, kwargs)
+    recorder.hold([*(t for _, t in _state(model) if t.is_meta), *state.values()], (args, kwargs))
     with torch.inference_mode(), recorder:
-        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+        recorder.keep(torch.func.functional_call(model, state, args, kwargs, tie_weights=True))
 
 
 def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
@@ -184,8 +187,9 @@ def _run_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], r
 
     state = {name: convert(t) for name, t in _state(model)}
     args, kwargs = tree_map(convert, args), tree_map(convert, kwargs)
+    recorder.hold(state.values(), (args, kwargs))
     with torch.inference_mode(), fake, recorder:
-        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+        recorder.keep(torch.func.functional_call(model, state, args, kwargs, tie_weights=True))
 
 
 def _run_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: _Recorder) -> None:
@@ -200,8 +204,9 @@ def _run_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], re
 
     state = {name: convert(t) for name, t in _state(model)}
     args, kwargs = tree_map(convert, args), tree_map(convert, kwargs)
+    recorder.hold(state.values(), (args, kwargs))
     with torch.inference_mode(), recorder:
-        torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+        recorder.keep(torch.func.functional_call(model, state, args, kwargs, tie_weights=True))
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -337,6 +342,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self.calls: list[LayerCall] = []
         self.unmodelled: list[UnmodelledCall] = []
         self.free_calls = 0
+        self.lifetimes = Lifetimes()
         self._in_optimizer = False
         self._assumed: dict[int, tuple[Tensor, bool]] = {}  # the tensor is kept, lest its id be used again
 
@@ -353,7 +359,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             method=method,
             notes=notes,
             modules=tuple(self.modules.seen),
+            storages=self.lifetimes.storages(),
         )
+
+    def hold(self, weights: Iterable[Tensor], inputs: Any) -> None:
+        """What is in memory before the first operator."""
+        self.lifetimes.hold(weights, WEIGHTS)
+        self.lifetimes.hold(tree_iter(inputs), INPUTS)
+
+    def keep(self, output: Any) -> None:
+        """What the model returned is in memory until the last operator; keys and values of a cache are told apart."""
+        self.lifetimes.assign(tensors_within(getattr(output, "past_key_values", None)), CACHE)
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
@@ -380,7 +396,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and record it."""
-        kwargs = kwargs or {}
+        output = self._run(func, args, kwargs or {})
+        self.lifetimes.called(output)
+        return output
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         packet = getattr(func, "overloadpacket", None)
         operator = str(packet).removeprefix("torch.ops.") if packet is not None else str(func)
         if _mixed_devices((args, kwargs)):

@@ -25,6 +25,7 @@ ORDER = (
     "inputs",
     "sources",
     "phases",
+    "lifetimes",
     "trace",
     "memory",
     "calls",

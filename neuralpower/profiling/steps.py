@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_iter
 
 from neuralpower.energy import PowerWindow, measure_power
 from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.memory import Loss, default_loss
 from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
@@ -25,8 +26,6 @@ PHASES = ("forward", "training")
 LOSS = "(loss)"  # path of the loss function
 CLEAN_PER_TIMED = 2  # runs: instrumentation then costs a few percent of the whole, even for small operators
 MINIMUM = 3  # repeats, before a time limit may end them
-
-Loss = Callable[[Any], Tensor]
 
 
 @dataclass(frozen=True)
@@ -127,20 +126,6 @@ class Step:
     def _enter(self, phase: str, scope: str = "") -> None:
         if self.watch is not None:
             self.watch.phase, self.watch.scope = phase, scope
-
-
-def default_loss(output: Any) -> Tensor:
-    """`output.loss` where the model computes one, else the mean square of its first output that has a gradient."""
-    own = getattr(output, "loss", None)
-    if isinstance(own, Tensor):
-        return own
-    for value in tree_iter(output):
-        if isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad:
-            return value.float().square().mean()
-    raise InputError(
-        f"a {type(output).__name__} without a floating tensor that has a gradient: nothing to train on; "
-        "give loss=, a function of the output"
-    )
 
 
 def clock_of(device: torch.device) -> Clock:
@@ -304,6 +289,8 @@ def _accounted(step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | Non
     """One run whose tensors are accounted; (account, peak bytes: of the CUDA allocator where there is one)."""
     held = [*step.model.parameters(), *step.model.buffers()]
     held += [t for t in tree_iter((step.args, dict(step.kwargs))) if isinstance(t, Tensor)]
+    if step.optimizer is not None:
+        held += [v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)]
     account = Account(held)
     device = clock.device if isinstance(clock, CudaClock) else None
     if device is not None:

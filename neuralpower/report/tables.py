@@ -11,6 +11,7 @@ from neuralpower.compose import Prediction, Row
 from neuralpower.errors import InputError
 from neuralpower.evaluate import Evaluation, summary
 from neuralpower.learn import Trained
+from neuralpower.memory import Memory
 from neuralpower.regress import Regressor
 
 CSV_COLUMNS = ("path", "kind", "count", "runtime_s", "low_s", "high_s", "flops", "bytes", "bound", "share", "basis")
@@ -131,6 +132,8 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
         f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters, "
         f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
     )
+    if p.memory is not None:
+        head += "\n" + memory_line(p.memory)
     header = [by, "kind" if by == "layer" else "", "calls", "latency", "share", "FLOP", "bound", "basis"]
     foot = [f"unmodelled: {u.operator} x{u.count}, {u.share:.1%} by roofline ({u.reason})" for u in p.unmodelled]
     if p.host_bound and p.idle_s:
@@ -138,6 +141,15 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
     if p.method != "meta":
         foot.append(f"traced on {p.method} tensors ({'; '.join(p.notes)})")
     return "\n".join([head, "", grid(header, cells, left=2), *foot])
+
+
+def memory_line(memory: Memory) -> str:
+    """The peak with its bounds, and what it is made of, the largest part first."""
+    parts = sorted(((size, name) for name, size in memory.parts.items() if size), reverse=True)
+    return (
+        f"memory {quantity(memory.value_bytes, 'B')} ({quantity(memory.low_bytes, 'B')} to "
+        f"{quantity(memory.high_bytes, 'B')}): " + ", ".join(f"{name} {quantity(size, 'B')}" for size, name in parts)
+    )
 
 
 def _name(row: Row, by: str) -> str:
