@@ -61,7 +61,7 @@ def resident(field):
     line = next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(field))
     return int(line.split()[1]) * 1024
 
-name, batch, length, training, account = json.loads(sys.argv[1])
+name, batch, length, account = json.loads(sys.argv[1])
 torch.set_num_threads(2)
 source = resolve(name)
 source.inputs(source.build("meta"), InputRequest(1, length))  # imports what the network needs
@@ -72,13 +72,15 @@ del warm
 before = resident("VmRSS")
 model = source.build("cpu")
 inputs = source.inputs(model, InputRequest(batch, length), device="cpu")
-model.train(training)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6) if training else None
-step = Step(model, inputs.args, inputs.kwargs, "training" if training else "forward", default_loss, optimizer)
-Path("/proc/self/clear_refs").write_text("5")  # the largest resident memory counts from here
-for _ in range(2):
-    step.run(HostClock())
-print(json.dumps(_accounted(step, HostClock(), None)[1] if account else resident("VmHWM") - before))
+for training in (False, True):
+    model.train(training)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6) if training else None
+    step = Step(model, inputs.args, inputs.kwargs, "training" if training else "forward", default_loss, optimizer)
+    Path("/proc/self/clear_refs").write_text("5")  # the largest resident memory counts from here
+    for _ in range(2):
+        step.run(HostClock())
+    process = resident("VmHWM") - before
+    print(json.dumps([process, _accounted(step, HostClock(), None)[1] if account else None]), flush=True)
 """
 
 
@@ -103,31 +105,30 @@ class Row:
         return self.predicted.tensor_bytes / self.account - 1
 
 
-def real(name: str, batch: int, length: int | None, training: bool, account: bool, **environment: str) -> int:
-    """Bytes of a real run in a process of its own."""
-    arguments = json.dumps([name, batch, length, training, account])
+def real(name: str, batch: int, length: int | None, account: bool, **environment: str) -> list[tuple[int, int]]:
+    """(bytes of the process, bytes of tensors if `account`) in a forward pass and in a training step, in one fresh process."""
     done = subprocess.run(
-        [sys.executable, "-c", REAL, arguments],
+        [sys.executable, "-c", REAL, json.dumps([name, batch, length, account])],
         check=True,
         capture_output=True,
         text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
     )
-    return int(json.loads(done.stdout.splitlines()[-1]))
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()[-2:]]
 
 
-def compared(name: str, batch: int, length: int | None, training: bool) -> Row:
-    """Predict, then run."""
+def compared(name: str, batch: int, length: int | None) -> list[Row]:
+    """Predict a forward pass and a training step, then run both."""
     source = resolve(name)
     module = source.build("meta")
     inputs = source.inputs(module, InputRequest(batch, length))
-    if training:
-        predicted = training_memory(module, inputs.args, inputs.kwargs)
-    else:
-        predicted = forward_memory(trace(module, inputs.args, inputs.kwargs))
-    case = (name, batch, length, training)
-    label = f"{name.partition('?')[0].partition(':')[2]} b{batch}{f' s{length}' if length else ''} {predicted.phase}"
-    return Row(label, predicted, real(*case, True), real(*case, False, **RETURNED), real(*case, False))
+    both = [
+        forward_memory(trace(module, inputs.args, inputs.kwargs)),
+        training_memory(module, inputs.args, inputs.kwargs),
+    ]
+    label = f"{name.partition('?')[0].partition(':')[2]} b{batch}{f' s{length}' if length else ''}"
+    runs = zip(both, real(name, batch, length, True, **RETURNED), real(name, batch, length, False), strict=True)
+    return [Row(f"{label} {m.phase}", m, account, process, usual) for m, (process, account), (usual, _) in runs]
 
 
 def main() -> None:
@@ -137,14 +138,14 @@ def main() -> None:
         f"{'network':34} {'tensors':>8} {'real':>8} {'error':>7} {'whole':>8} {'real':>8} {'error':>7} {'as it is':>8} high"
     )
     for name, batch, length in NETWORKS[: int(sys.argv[1]) if len(sys.argv) > 1 else None]:
-        for training in (False, True):
-            try:
-                row = compared(name, batch, length, training)
-            except (NeuralPowerError, subprocess.CalledProcessError) as error:
-                reason = getattr(error, "stderr", None) or str(error)
-                print(f"{name} {'training' if training else 'forward'}: {reason.strip().splitlines()[-1][:150]}")
-                continue
-            rows.append(row)
+        try:
+            found = compared(name, batch, length)
+        except (NeuralPowerError, subprocess.CalledProcessError) as error:
+            reason = getattr(error, "stderr", None) or str(error)
+            print(f"{name}: {reason.strip().splitlines()[-1][:150]}", flush=True)
+            continue
+        rows += found
+        for row in found:
             sizes = (row.predicted.tensor_bytes, row.account, row.predicted.value_bytes, row.process, row.as_it_is)
             a, b, c, d, e = (f"{size / 1e6:8.1f}" for size in sizes)
             high = row.predicted.high_bytes / 1e6
