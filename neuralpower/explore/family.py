@@ -221,7 +221,9 @@ def learn(members: Members) -> Learnt:
                 served[group] = len(tables)
                 tables.append((examples[i].structure, table))
                 break
-    return Learnt(members.names, tuple(table for _, table in tables), served, members.traces, tuple(dict.fromkeys(notes)))
+    return Learnt(
+        members.names, tuple(table for _, table in tables), served, members.traces, tuple(dict.fromkeys(notes))
+    )
 
 
 def _place(tables: Sequence[tuple[object, Table]], example: Example, values: Array) -> int | None:

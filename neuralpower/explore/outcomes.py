@@ -7,13 +7,13 @@ nine tenths of the time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array
 
 from neuralpower.compose import ENERGY_COVERAGE, UNMODELLED_OVERHEAD_S
-from neuralpower.layers import KINDS, Layer, columns_of
+from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import as_columns
 from neuralpower.predictor import BASES, EXTRAPOLATED, ROOFLINE, ROOFLINE_FACTOR, Estimates, Predictor
 from neuralpower.regress import NINETY
@@ -54,7 +54,11 @@ class Work:
         e, counts = self.estimates, self.counts
         total = e.totals(counts, predictor.system)
         extra = self.unmodelled_s
-        value, low, high = total.value + extra, total.low + extra / ROOFLINE_FACTOR, total.high + extra * ROOFLINE_FACTOR
+        value, low, high = (
+            total.value + extra,
+            total.low + extra / ROOFLINE_FACTOR,
+            total.high + extra * ROOFLINE_FACTOR,
+        )
         busy = (value, low, high)
         if self.host_s is not None and predictor.dispatch is not None:  # the slower of the two sets the pace
             spread = float(np.exp(NINETY * predictor.dispatch.deviation))
@@ -68,8 +72,12 @@ class Work:
         covered = counts @ np.where(known, e.runtime_s, 0.0) / apart
         idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
         energies = []
-        for power, runtime, work in zip((e.power_w, e.power_low_w, e.power_high_w), (value, low, high), busy, strict=True):
-            mean_w = counts @ np.where(known, e.runtime_s * np.nan_to_num(power), 0.0) / apart / np.maximum(covered, 1e-9)
+        for power, runtime, work in zip(
+            (e.power_w, e.power_low_w, e.power_high_w), (value, low, high), busy, strict=True
+        ):
+            mean_w = (
+                counts @ np.where(known, e.runtime_s * np.nan_to_num(power), 0.0) / apart / np.maximum(covered, 1e-9)
+            )
             waits_j = (runtime - work) * (np.where(runtime > work, np.nan, 0.0) if idle_w is None else idle_w)
             energies.append(np.where(covered >= ENERGY_COVERAGE, mean_w * work + waits_j, np.nan))
 
@@ -107,7 +115,12 @@ class Pool:
             host.append(host_s)
             start += len(estimates.runtime_s)
         if not found:
-            found, rows, columns, counts = [predictor.estimate([])], [np.zeros(0, int)], [np.zeros(0, int)], [np.zeros(0)]
+            found, rows, columns, counts = (
+                [predictor.estimate([])],
+                [np.zeros(0, int)],
+                [np.zeros(0, int)],
+                [np.zeros(0)],
+            )
             host = [np.zeros(0)]
         estimates = Estimates(
             *(np.concatenate([getattr(e, name) for e in found]) for name in Estimates.__dataclass_fields__)

@@ -7,7 +7,7 @@ and all points' layers are predicted in one go. A point that the table does not 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from neuralpower.errors import InputError, NeuralPowerError
+from neuralpower.errors import NeuralPowerError
 from neuralpower.explore.family import Example, Learnt, Members, Table, alone, example_of, learn
-from neuralpower.explore.outcomes import Outcomes, Pool, Work
+from neuralpower.explore.outcomes import Outcomes, Pool
 from neuralpower.layers.base import torch_dtype
 from neuralpower.memory import CPU, GPU
 from neuralpower.predictor import Predictor
