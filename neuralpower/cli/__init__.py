@@ -32,10 +32,10 @@ def root(version: bool = typer.Option(False, "--version", callback=_version, is_
 
 def build() -> typer.Typer:
     """The program with all of its commands."""
-    from neuralpower.cli import calibrate, collect, devices, evaluate, explore, predict, profile, train
+    from neuralpower.cli import calibrate, collect, devices, evaluate, explore, predict, profile, report, train
 
     if not app.registered_commands:
-        for command in (collect, train, predict, evaluate, profile, calibrate, explore, devices):
+        for command in (collect, train, predict, evaluate, profile, report, calibrate, explore, devices):
             command.register(app)
     return app
 

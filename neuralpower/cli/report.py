@@ -1,0 +1,77 @@
+"""`neuralpower report`: rooflines, runtimes and training of networks, as a page, Markdown, figures, tables and raw data."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from neuralpower.cli import options
+
+
+def report(
+    models: list[str] | None = typer.Argument(
+        None, help="MODEL...; by default twelve small networks of different families."
+    ),
+    out: Path = typer.Option(..., help="Folder for index.html, report.md, figures, tables and data.json."),
+    device: str = typer.Option("cpu", help="What is measured: cpu, cuda or cuda:0."),
+    predicted: bool = typer.Option(False, "--predicted", help="Measure nothing: predictors alone."),
+    predictor: str | None = typer.Option(
+        None, help="NAME[,NAME] of devices to predict; by default a GPU beside what is measured; none for none."
+    ),
+    batch_size: str = typer.Option("1,64,256", help="Batch sizes of the forward pass."),
+    train_batch_size: int = typer.Option(16, help="Batch size of the training step."),
+    dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    time_budget: str = typer.Option("10m", help="After which nothing new is measured: 90s, 10m, 1h."),
+) -> None:
+    """Report on networks: rooflines, runtimes, correlations, utilisation, training. A second run goes on in the same folder."""
+    from neuralpower.errors import InputError
+
+    given = [m for m in models or [] if m != "roofline"] if models and models[0] == "roofline" else list(models or [])
+    try:
+        batches = tuple(int(b) for b in options.names(batch_size) or ())
+    except ValueError:
+        raise InputError(f"batch size {batch_size!r}: write whole numbers with commas, such as 1,64,256") from None
+    budget_s = options.duration_s(time_budget)
+
+    import torch
+
+    from neuralpower.report.page import write_csv, write_html, write_markdown
+    from neuralpower.suites.roofline.analysis import View
+    from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
+    from neuralpower.suites.roofline.pages import page
+    from neuralpower.suites.roofline.runs import Bench
+
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise InputError(f"device {device!r}: no such device; choose cpu, cuda or cuda:0") from None
+    named = options.names(predictor)
+    if predicted and named is None:
+        named = ("amd-epyc-2c", "nvidia-a100-pcie-40gb")
+    request = Request(
+        tuple(given) or MODELS,
+        tuple(sorted(set(batches))),
+        train_batch_size,
+        options.dtype(dtype),
+        None if predicted else device,
+        () if named == ("none",) else named,
+        budget_s,
+    )
+    gathering = Gathering(
+        request, out, show=lambda text: print(text, file=sys.stderr), bench=None if predicted else Bench(place)
+    )
+    data = gathering.run()
+    made = page(View(data, gathering.models, request.batch_sizes))
+    print("drawing", file=sys.stderr)
+    write_html(made, out / "index.html")
+    for stem, table in made.tables():
+        write_csv(table, out / "tables" / f"{stem}.csv")
+    write_markdown(made, out / "report.md", out / "figures")
+    print(out / "index.html")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report")(report)

@@ -1,0 +1,11 @@
+"""Chips, networks and their rooflines: what is gathered, what follows from it, and the page that shows it.
+
+records    what is stored: networks, their work, roofs, times; one JSON file, written after every step
+work       FLOP, bytes and memory of a network, from its trace
+roof       the roof that a device really has: a large product, a large copy
+runs       times of a network where it runs, forward and training
+gather     everything within a time budget; a second run goes on where the first one ended
+analysis   rank correlations, verdicts, gaps, ratios
+comments   what the figures say, in sentences
+pages      sections, tables and charts
+"""

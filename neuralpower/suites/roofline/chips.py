@@ -1,0 +1,124 @@
+"""The chips of all spec sheets: peaks, bandwidth, and how each was derived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neuralpower.devices.spec import DeviceSpec, known_specs, read_spec
+from neuralpower.report.charts import XY, Series
+from neuralpower.report.page import Cell, Table
+from neuralpower.suites.roofline.records import Roof
+
+DTYPES = ("float64", "float32", "tensorfloat32", "bfloat16", "float16", "float8_e4m3fn", "int8")
+CLASS_NAMES = {"gpu": "GPU", "cpu": "CPU", "tpu": "ASIC (TPU)", "soc": "SoC"}
+MIXED = ("bfloat16", "float16", "float32")  # the type in which chips are compared: the first that a chip has
+CONSUMER = ("rtx-3090", "rtx-4090", "rtx-5090")
+
+DATA_CENTRE = (
+    *("nvidia-t4", "nvidia-v100-sxm2-32gb", "nvidia-a100-sxm4-80gb", "nvidia-h100-sxm5-80gb", "nvidia-h200-sxm-141gb"),
+    *("nvidia-b200", "nvidia-l4", "amd-instinct-mi210", "amd-instinct-mi300x", "google-tpu-v2", "google-tpu-v4"),
+    *("google-tpu-v5e", "google-tpu-v6e", "intel-xeon-platinum-8480", "amd-epyc-9654", "aws-graviton3"),
+)
+MOBILE = (
+    *("apple-m1", "apple-m1-max", "apple-m2", "nvidia-jetson-orin-nano-8gb", "nvidia-jetson-orin-nano-super-8gb"),
+    *("nvidia-jetson-agx-orin-64gb", "nvidia-rtx-3090", "nvidia-rtx-4090", "nvidia-rtx-5090"),
+)
+
+
+def sheets() -> list[DeviceSpec]:
+    """All shipped ones, by class and year."""
+    found = [read_spec(path) for path in known_specs().values()]
+    return sorted(found, key=lambda s: (s.device_class, s.year or 0, s.name))
+
+
+def best(sheet: DeviceSpec) -> tuple[str, float]:
+    """The type in which a chip is compared, with its peak (FLOP/s)."""
+    peaks = sheet.peak_flops
+    dtype = next((d for d in MIXED if d in peaks), next(iter(peaks)))
+    return dtype, peaks[dtype]
+
+
+def bandwidth(sheet: DeviceSpec) -> float:
+    """B/s; every sheet has it."""
+    return float(sheet.get("memory_bytes_per_s") or 0.0)
+
+
+def ridge(sheet: DeviceSpec) -> float:
+    """FLOP per byte from which on the peak of `best` can be reached."""
+    return best(sheet)[1] / bandwidth(sheet)
+
+
+def table(chips: Sequence[DeviceSpec]) -> Table:
+    """One row per chip; FLOP/s in 1e12, B/s in 1e9."""
+    rows: list[tuple[Cell, ...]] = []
+    for chip in chips:
+        dtype = best(chip)[0]
+        peaks = [None if d not in chip.peak_flops else chip.peak_flops[d] / 1e12 for d in DTYPES]
+        sources = (
+            f"{dtype}: {chip.values[f'peak_flops_{dtype}'].source}; B/s: {chip.values['memory_bytes_per_s'].source}"
+        )
+        rows.append(
+            (
+                chip.name,
+                CLASS_NAMES[chip.device_class],
+                None if chip.year is None else str(chip.year),
+                *peaks,
+                bandwidth(chip) / 1e9,
+                ridge(chip),
+                sources,
+            )
+        )
+    header = (
+        *("chip", "class", "year"),
+        *(f"{d.replace('tensorfloat32', 'TF32').replace('float8_e4m3fn', 'float8')}, TFLOP/s" for d in DTYPES),
+        *("memory, GB/s", "ridge, FLOP/B", "how derived, source"),
+    )
+    note = (
+        "Dense peaks, without sparsity; int8 in 1e12 operations/s. The ridge is that of bfloat16 or float16 where the chip has "
+        "one, else of float32."
+    )
+    return Table("Peak FLOP/s and memory bandwidth of chips", header, tuple(rows), note)
+
+
+def short_name(chip: DeviceSpec) -> str:
+    """Without maker and fillers."""
+    name = chip.name
+    for word in (
+        "NVIDIA ",
+        "Google Cloud ",
+        "Google ",
+        "AMD Instinct ",
+        "AMD ",
+        "Intel ",
+        "AWS ",
+        "GeForce ",
+        "Platinum ",
+    ):
+        name = name.replace(word, "")
+    return name.replace("Tesla ", "").replace(", 8-core GPU", "").split(",")[0]
+
+
+def roofline(title: str, chips: Sequence[DeviceSpec], extra: Sequence[Roof] = ()) -> XY:
+    """Roofs of chips over the operational intensity, named at their ridges."""
+    lines = [(f"{short_name(c)} ({best(c)[0]})", short_name(c), best(c)[1], bandwidth(c)) for c in chips]
+    lines += [(f"{r.device} (measured)", f"{r.device} (measured here)", r.flops_per_s, r.bytes_per_s) for r in extra]
+    ridges = [flops / speed for _, _, flops, speed in lines]
+    low, high = min(ridges) / 30, max(ridges) * 30
+    series = tuple(
+        Series(
+            name,
+            (low, flops / speed, high),
+            (low * speed, flops, flops),
+            text=(
+                "",
+                f"{name}: {flops / 1e12:.4g} TFLOP/s, {speed / 1e9:.4g} GB/s, ridge {flops / speed:.3g} FLOP/B",
+                "",
+            ),
+            labels=("", label, ""),
+            mode="lines",
+            dash=i % 2 == 1,
+        )
+        for i, (name, label, flops, speed) in enumerate(sorted(lines, key=lambda line: -line[2]))
+    )
+    note = "Names stand at the ridge, where the slope of the memory meets the peak. Type of the peak: in brackets in the legend."
+    return XY(title, "operational intensity, FLOP/B", "attainable FLOP/s", series, True, True, note=note)

@@ -1,0 +1,419 @@
+"""Gather what a report shows, within a time budget, and keep it: every figure is written before the next one is taken.
+
+    roof of this device -> for each batch size: networks from cheap to dear -> after the first batch size: training steps
+
+What a run would cost is estimated before it begins, by the device's predictor and by how it erred so far; what does not
+fit into the memory or the time that is left is stored as such, with the reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from neuralpower.codec import default_predictor, known_predictors, load
+from neuralpower.compose import compose
+from neuralpower.devices.host import read_cpu
+from neuralpower.devices.spec import DeviceSpec, find_spec
+from neuralpower.errors import InputError, ModelError, NeuralPowerError
+from neuralpower.layers.base import torch_dtype
+from neuralpower.predictor import Predictor
+from neuralpower.report.tables import short
+from neuralpower.suites.roofline.records import (
+    BUDGET,
+    FAILED,
+    MEASURED,
+    MEMORY,
+    OK,
+    PREDICTED,
+    Data,
+    Device,
+    Kind,
+    Point,
+    Roof,
+    Training,
+    read,
+    write,
+)
+from neuralpower.suites.roofline.roof import measured_roof
+from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Bench
+from neuralpower.suites.roofline.work import Sketch, flops_by_phase, kinds_of
+from neuralpower.trace import Trace
+
+MODELS = (
+    "zoo:resnet18",
+    "zoo:mobilenet_v2",
+    "transformers:bert?num_hidden_layers=4&hidden_size=256&num_attention_heads=4&intermediate_size=1024",
+    "zoo:alexnet",
+    "zoo:squeezenet",
+    "zoo:shufflenet_v2",
+    "zoo:densenet121",
+    "zoo:efficientnet_b0",
+    "zoo:googlenet",
+    "zoo:inception3",
+    "zoo:lstm_language_model",
+    "transformers:gpt2?n_layer=4&n_embd=256&n_head=4",
+)
+BATCH_SIZES = (1, 64, 256)
+TRAINING_BATCH = 16
+TRAINING_SHARE = 0.35  # of the time that is left, at most, when training steps begin
+MEMORY_SHARE = 0.85  # of the free memory that a run may take
+RESERVE_S = 45.0  # of the budget, or a tenth of it where that is less: for drawing
+BUILD_S = 1.0  # of a network with weights
+TRAINING_WORK = 3.0  # times a forward pass: one forward and about two backward
+TRAINING_RUNS = 2 + TRAINING_REPEATS + (TRAINING_REPEATS + 1) // 2  # warm-up, accounting, clean ones, timed ones
+GUESS = 0.3  # of the measured roof is what a network reaches where no predictor knows better
+GPUS = ("nvidia-a100-pcie-40gb", "nvidia-h200-sxm-141gb")  # beside a measured CPU, the first that knows the dtype
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to report on."""
+
+    models: tuple[str, ...] = MODELS
+    batch_sizes: tuple[int, ...] = BATCH_SIZES
+    training_batch: int = TRAINING_BATCH
+    dtype: str = "float32"
+    device: str | None = "cpu"  # None: nothing is measured
+    predictors: tuple[str, ...] | None = None  # None: a GPU's beside what is measured
+    budget_s: float = 600.0
+
+    def check(self) -> None:
+        """Raises InputError for what is no report."""
+        for size in (*self.batch_sizes, self.training_batch):
+            if size < 1:
+                raise InputError(f"batch size {size}: must be 1 or more; choose --batch-size 1,64,256")
+        if not self.batch_sizes or not self.models:
+            raise InputError("no network or no batch size: a report needs one of each at least; leave the option out")
+        if self.device is None and self.predictors == ():
+            raise InputError("nothing to measure and no predictor: name one with --predictor, or leave out --predicted")
+
+
+@dataclass
+class Gathering:
+    """The work of one run; `data` is what it has so far."""
+
+    request: Request
+    folder: Path
+    show: Callable[[str], None] = lambda text: None
+    bench: Bench | None = None
+    clock: Callable[[], float] = time.monotonic
+    roof_sizes: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = (None, None)
+    data: Data = field(default_factory=Data)
+    predictors: dict[str, Predictor] = field(default_factory=dict)  # by device
+    own: Predictor | None = None  # of the measured device, for estimates of cost
+    sketches: dict[str, Sketch] = field(default_factory=dict)
+    traces: dict[str, Trace] = field(default_factory=dict)  # of the batch size at hand
+    started: float = 0.0
+    _predicted: dict[str, dict[int, float]] = field(default_factory=dict)  # s, by model and batch
+
+    def run(self) -> Data:
+        """Gather everything; raises InputError, DeviceError."""
+        self.started = self.clock()
+        self._open()
+        self._devices()
+        self._networks()
+        for number, batch in enumerate(sorted(set(self.request.batch_sizes))):
+            self._works(batch)
+            self._predict(batch)
+            if self.bench is not None:
+                self._measure(batch)
+            if number == 0:
+                self._trainings()
+        self.save()
+        return self.data
+
+    def save(self) -> None:
+        """Write what there is."""
+        write(self.data, self.folder)
+
+    def left_s(self) -> float:
+        """Of the budget, without what drawing takes."""
+        reserve = min(RESERVE_S, self.request.budget_s / 10)
+        return self.request.budget_s - reserve - (self.clock() - self.started)
+
+    # ---- what there is already, devices, networks ----
+
+    def _open(self) -> None:
+        self.request.check()
+        if self.bench is not None:
+            self.bench.check(self.request.dtype)
+        name = None if self.bench is None else self.bench.name
+        settings: dict[str, Any] = {
+            "dtype": self.request.dtype,
+            "device": name,
+            "training_batch": self.request.training_batch,
+            "torch": torch.__version__,
+        }
+        found = read(self.folder)
+        if found is not None:
+            for key, value in settings.items():
+                if found.settings.get(key) != value:
+                    raise InputError(
+                        f"{self.folder}: holds a report with {key} {found.settings.get(key)}, this one has {value}; "
+                        "choose another folder with --out"
+                    )
+            self.data = found
+            self.show(f"{self.folder}: goes on with {len(found.points)} points of an earlier run")
+        self.data.settings, self.data.notes = settings, []
+        self.data.environment = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{self.folder}: cannot be written ({error.strerror}); choose another folder with --out"
+            ) from None
+        self.save()
+
+    def _devices(self) -> None:
+        names = self.request.predictors
+        if names is None:
+            names = tuple(n for n in GPUS if n in known_predictors() and self.request.dtype in load(n).dtypes)[:1]
+            if not names:
+                self.data.notes.append(f"No shipped predictor of a GPU knows {self.request.dtype}: one device only.")
+        self.data.devices.clear()
+        if self.bench is not None:
+            self._measured_device(self.bench)
+        for name in names:
+            predictor = load(name)
+            predictor.check(self.request.dtype, "forward")
+            self._predicted_device(name, predictor)
+
+    def _measured_device(self, bench: Bench) -> None:
+        memory = bench.free_bytes()
+        self.data.put(Device(bench.name, MEASURED, memory))
+        try:
+            sheet = find_spec(bench.name)
+        except InputError:
+            self.data.notes.append(
+                f"There is no data sheet of {bench.name} here: its peaks are those that were measured."
+            )
+        else:
+            self._sheet_roof(bench.name, sheet)
+        if bench.place.type == "cpu":
+            own = default_predictor(read_cpu().slug)
+            self.own = own if self.request.dtype in own.dtypes else None
+        if not any(r.device == bench.name and r.samples for r in self.data.roofs):
+            self.show(f"measuring the roof of {bench.name}")
+            bench.prepare()
+            products, copies = self.roof_sizes
+            self.data.put(
+                measured_roof(
+                    bench.name,
+                    bench.place,
+                    torch_dtype(self.request.dtype),
+                    bench.samples,
+                    bench.statistic,
+                    products,
+                    copies,
+                )  # fmt: skip
+            )
+            self.save()
+
+    def _predicted_device(self, name: str, predictor: Predictor) -> None:
+        device = predictor.device
+        if any(d.name == device for d in self.data.devices):
+            device = f"{device}, predicted"
+        self.predictors[device] = predictor
+        memory = None
+        try:
+            sheet = find_spec(predictor.device)
+            memory = sheet.get("memory_bytes")
+            self._sheet_roof(device, sheet)
+        except InputError:
+            hardware = predictor.hardware
+            if hardware is not None:
+                peak, speed = hardware.peak(self.request.dtype), hardware.memory_bytes_per_s
+                self.data.put(Roof(device, "data sheet", peak, speed, f"as the predictor {name} has it"))
+        self.data.put(Device(device, PREDICTED, memory, name))
+
+    def _sheet_roof(self, device: str, sheet: DeviceSpec) -> None:
+        peak, key = sheet.peak_flops.get(self.request.dtype), f"peak_flops_{self.request.dtype}"
+        speed = sheet.get("memory_bytes_per_s")
+        if peak is not None and speed is not None:
+            how = f"FLOP/s: {sheet.values[key].source}; B/s: {sheet.values['memory_bytes_per_s'].source}"
+            self.data.put(Roof(device, "data sheet", peak, speed, how))
+
+    def _networks(self) -> None:
+        seen: dict[tuple[Any, ...], str] = {}
+        labels: set[str] = set()
+        for model in dict.fromkeys(self.request.models):
+            sketch = Sketch(model, torch_dtype(self.request.dtype))
+            label = short(model).removeprefix("zoo:").removeprefix("torchvision:").replace("?..", "*")
+            while label in labels:
+                label += "'"
+            network = sketch.network(label)
+            layers = sketch.trace(1).layers
+            same = seen.setdefault((network.parameters, layers), model)
+            if same != model:
+                self.data.notes.append(f"{model} is the same network as {same} and is left out.")
+                self.show(f"warning: {self.data.notes[-1]}")
+                continue
+            labels.add(label)
+            self.sketches[model] = sketch
+            self.data.put(network)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Networks of this report, in their order."""
+        return tuple(self.sketches)
+
+    # ---- one batch size ----
+
+    def _works(self, batch: int) -> None:
+        self.traces = {}
+        for model, sketch in self.sketches.items():
+            self.show(f"tracing {model}, batch {batch}")
+            self.traces[model] = sketch.trace(batch)
+            if self.data.work(model, batch) is None:
+                self.data.put(sketch.work(batch, self.traces[model]))
+        self.save()
+
+    def _predict(self, batch: int) -> None:
+        for device, predictor in self.predictors.items():
+            for model, traced in self.traces.items():
+                reason = self._too_large(model, device, batch)
+                if reason:
+                    self.data.put(Point(model, device, batch, PREDICTED, MEMORY, reason=reason))
+                    continue
+                p = compose(traced, predictor, model=model, batch_size=batch, dtype=self.request.dtype)
+                self.data.put(Point(model, device, batch, PREDICTED, OK, p.runtime_s.value, coverage=p.coverage))
+        self.save()
+
+    def _measure(self, batch: int) -> None:
+        assert self.bench is not None  # asked by `run`
+        costs = {model: self._estimate_s(model, batch) for model in self.models}
+        for model in sorted(costs, key=costs.__getitem__):
+            found = self.data.point(model, self.bench.name, batch)
+            if found is None or found.status != OK:
+                self.data.put(self._timed(self.bench, model, batch))
+                self.save()
+
+    def _timed(self, bench: Bench, model: str, batch: int) -> Point:
+        point = Point(model, bench.name, batch, MEASURED, OK)
+        reason = self._too_large(model, bench.name, batch)
+        if reason:
+            return replace(point, status=MEMORY, reason=reason)
+        cost = bench.cost(self._estimate_s(model, batch) * self._slowness()) + BUILD_S
+        if cost > self.left_s():
+            reason = f"would take about {cost:.0f} s of the {max(self.left_s(), 0):.0f} s left"
+            self.show(f"skipping {model}, batch {batch}: {reason}")
+            return replace(point, status=BUDGET, reason=reason)
+        self.show(f"measuring {model}, batch {batch}: about {cost:.0f} s of the {self.left_s():.0f} s left")
+        try:
+            samples = bench.forward(model, batch, self.request.dtype)
+        except MemoryError as error:
+            return replace(point, status=MEMORY, reason=str(error)[:200])
+        except ModelError as error:
+            return replace(point, status=FAILED, reason=" ".join(str(error).split())[:200])
+        return replace(point, runtime_s=bench.statistic(samples), samples_s=samples)
+
+    def _estimate_s(self, model: str, batch: int) -> float:
+        """Of one forward pass on the measured device, before it is measured."""
+        work = self.data.work(model, batch)
+        assert work is not None and self.bench is not None  # traced before
+        if self.own is not None and batch in self._predicted.setdefault(model, {}):
+            return self._predicted[model][batch]
+        if self.own is not None and model in self.traces:
+            p = compose(self.traces[model], self.own, model=model, batch_size=batch, dtype=self.request.dtype)
+            seconds = p.runtime_s.value
+        else:
+            roof = next(r for r in self.data.roofs if r.device == self.bench.name and r.samples)
+            seconds = max(work.flops / (GUESS * roof.flops_per_s), work.bytes_moved / (GUESS * roof.bytes_per_s))
+        self._predicted.setdefault(model, {})[batch] = seconds
+        return seconds
+
+    def _slowness(self) -> float:
+        """Measured over estimated times so far: the median."""
+        ratios = [
+            p.runtime_s / self._predicted[p.model][p.batch_size]
+            for p in self.data.points
+            if p.basis == MEASURED and p.runtime_s and p.batch_size in self._predicted.get(p.model, {})
+        ]
+        return float(np.median(ratios)) if ratios else 1.0
+
+    def _too_large(self, model: str, device: str, batch: int) -> str:
+        """Why a batch does not fit, with the largest that does; "" where it fits or nothing is known."""
+        work = self.data.work(model, batch)
+        measured = self.bench is not None and device == self.bench.name
+        room = self.bench.free_bytes() if measured and self.bench is not None else self._memory_of(device)
+        if work is None or work.peak_bytes is None or room is None or work.peak_bytes <= room * MEMORY_SHARE:
+            return ""
+        network = self.data.network(model)
+        weights = network.parameter_bytes if network else 0
+        each = (work.peak_bytes - weights) / batch
+        largest = int((room * MEMORY_SHARE - weights) / each) if each > 0 else 0
+        fits = f"the largest batch that fits is about {largest}" if largest > 0 else "not even a batch of 1 fits"
+        return f"needs {work.peak_bytes / 1e9:.1f} GB of {room * MEMORY_SHARE / 1e9:.1f} GB; {fits}"
+
+    def _memory_of(self, device: str) -> float | None:
+        return next((d.memory_bytes for d in self.data.devices if d.name == device), None)
+
+    # ---- training ----
+
+    def _trainings(self) -> None:
+        batch = self.request.training_batch
+        share_s = TRAINING_SHARE * max(self.left_s(), 0.0)
+        first = min(self.request.batch_sizes)
+        order = sorted(self.models, key=lambda m: self._work_of(m, first))
+        begun = self.clock()
+        for model in order:
+            for device in self.data.devices:
+                found = self.data.training(model, device.name)
+                if found is not None and found.status == OK:
+                    continue
+                if device.basis == MEASURED and self.bench is not None:
+                    left = share_s - (self.clock() - begun)
+                    self.data.put(self._stepped(self.bench, model, batch, left))
+                else:
+                    self.data.put(self._counted(model, device.name, batch))
+                self.save()
+
+    def _work_of(self, model: str, batch: int) -> float:
+        work = self.data.work(model, batch)
+        return float(work.flops) if work else 0.0
+
+    def _counted(self, model: str, device: str, batch: int) -> Training:
+        """A step whose work is counted; no shipped predictor of a device knows its time."""
+        kinds = kinds_of(self.sketches[model].training(batch), times=False)
+        flops = flops_by_phase(kinds)
+        reason = "counted, not timed: the predictor knows forward passes only"
+        return Training(
+            model, device, batch, PREDICTED, OK, flops["forward"], flops["backward"], kinds=kinds, reason=reason
+        )
+
+    def _stepped(self, bench: Bench, model: str, batch: int, left_s: float) -> Training:
+        step = Training(model, bench.name, batch, MEASURED, OK)
+        small = min(self.request.batch_sizes)
+        cost = TRAINING_RUNS * TRAINING_WORK * self._estimate_s(model, small) * batch / small * self._slowness()
+        if cost + BUILD_S > left_s:
+            counted = self._counted(model, bench.name, batch)
+            reason = (
+                f"counted, not timed: would take about {cost:.0f} s of the {max(left_s, 0):.0f} s left for training"
+            )
+            return replace(counted, basis=MEASURED, status=BUDGET, reason=reason)
+        self.show(f"training step of {model}, batch {batch}: about {cost:.0f} s")
+        try:
+            profile = bench.training(model, batch, self.request.dtype)
+        except MemoryError as error:
+            return replace(step, status=MEMORY, reason=str(error)[:200])
+        except NeuralPowerError as error:
+            return replace(step, status=FAILED, reason=" ".join(str(error).split())[:200])
+        kinds: tuple[Kind, ...] = kinds_of(profile, times=True)
+        flops, phases = flops_by_phase(kinds), profile.total.phases_s
+        samples = len(profile.total.spread.samples_s) if profile.total.spread else 0
+        return replace(
+            step,
+            forward_flops=flops["forward"],
+            backward_flops=flops["backward"],
+            forward_s=phases.get("forward"),
+            backward_s=phases.get("backward"),
+            samples=samples,
+            kinds=kinds,
+        )

@@ -1,0 +1,156 @@
+"""Times of real runs: warm-up, several samples, the device synchronised."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from neuralpower.devices.host import PROC, read_cpu
+from neuralpower.errors import DeviceError, InputError, ModelError
+from neuralpower.inputs import InputRequest
+from neuralpower.layers.base import TENSORFLOAT32, Call, torch_dtype
+from neuralpower.measure import Sentinel, prepare_process, time_calls
+from neuralpower.profiling import profile
+from neuralpower.profiling.result import NetworkProfile
+from neuralpower.profiling.steps import clock_of
+from neuralpower.sources import resolve
+
+ROUNDS = 9  # of runs below 0.3 s on a CPU, a third of it above
+SLOW_S = 0.3
+CUDA_SAMPLES = 20
+CUDA_LIMIT_S = 2.0  # after which no further sample begins, from the fifth on
+TRAINING_REPEATS = 3
+
+
+class Bench:
+    """One device of this machine."""
+
+    def __init__(self, place: torch.device, proc: Path = PROC) -> None:
+        self.place, self.proc = place, proc
+        self.generator = random.Random(0)
+        self.sentinel: Sentinel | None = None
+
+    @property
+    def name(self) -> str:
+        """As the system reports it."""
+        return str(torch.cuda.get_device_name(self.place)) if self.place.type == "cuda" else read_cpu(self.proc).name
+
+    def check(self, dtype: str) -> None:
+        """Raises DeviceError where the device does not answer, InputError for a dtype that it cannot multiply."""
+        if self.place.type == "cuda" and not torch.cuda.is_available():
+            raise DeviceError(
+                f"device {self.place}: torch finds no CUDA device here; choose --device cpu, or --predicted"
+            )
+        if self.place.type not in ("cpu", "cuda"):
+            raise InputError(f"device {self.place}: only cpu and cuda devices can be timed; choose one, or --predicted")
+        if dtype == TENSORFLOAT32:
+            if self.place.type == "cpu":
+                raise InputError("dtype tensorfloat32: a CPU has none; choose --dtype float32")
+            torch.backends.cuda.matmul.allow_tf32 = True
+            torch.backends.cudnn.allow_tf32 = True
+        try:
+            kind = torch_dtype(dtype)
+            one = torch.ones(2, 2, device=self.place).to(kind)
+            torch.mm(one, one)
+        except (RuntimeError, TypeError) as error:
+            first = str(error).splitlines()[0]
+            raise InputError(f"dtype {dtype} on {self.place}: {first}; choose --dtype float32") from None
+
+    def prepare(self) -> None:
+        """Settings of a measuring process, and a sentinel that is warm."""
+        if self.place.type == "cpu":
+            prepare_process(read_cpu(self.proc).cores)
+            self.sentinel = Sentinel().settle(10)
+
+    def free_bytes(self) -> int | None:
+        """Memory that a run may take; None where it is not known."""
+        if self.place.type == "cuda":
+            return int(torch.cuda.mem_get_info(self.place)[0])
+        try:
+            found = re.search(r"^MemAvailable:\s*(\d+) kB", (self.proc / "meminfo").read_text(), re.M)
+        except OSError:
+            return None
+        return int(found.group(1)) * 1024 if found else None
+
+    def cost(self, runtime_s: float) -> float:
+        """Seconds that timing a network takes."""
+        if self.place.type == "cuda":
+            return runtime_s * (2 + max(5, min(CUDA_SAMPLES, CUDA_LIMIT_S / max(runtime_s, 1e-9))))
+        return runtime_s * (1 + ROUNDS // 3 if runtime_s > SLOW_S else 2 + ROUNDS)
+
+    def samples(self, call: Call) -> tuple[float, ...]:
+        """Times of one call (s); raises what it raises."""
+        if self.place.type == "cuda":
+            return self._cuda_samples(call)
+        if self.sentinel is None:
+            self.prepare()
+        assert self.sentinel is not None  # `prepare` made it
+        timing = time_calls([call], self.sentinel, self.generator, rounds=ROUNDS)[0]
+        if isinstance(timing, Exception):
+            raise timing
+        return timing.samples_s
+
+    def _cuda_samples(self, call: Call) -> tuple[float, ...]:
+        clock = clock_of(self.place)
+        marks: list[tuple[Any, Any]] = []
+        with torch.inference_mode():
+            for _ in range(2):
+                call()
+            clock.wait()
+            begun = time.perf_counter()
+            while len(marks) < CUDA_SAMPLES and (len(marks) < 5 or time.perf_counter() - begun < CUDA_LIMIT_S):
+                start = clock.mark()
+                call()
+                marks.append((start, clock.mark()))
+                clock.wait()
+        return tuple(clock.seconds(a, b) for a, b in marks)
+
+    def statistic(self, samples: Sequence[float]) -> float:
+        """10th percentile on a CPU, whose neighbours only ever make it slower; median on a GPU."""
+        return float(np.percentile(samples, 10 if self.place.type == "cpu" else 50))
+
+    def forward(self, model: str, batch_size: int, dtype: str) -> tuple[float, ...]:
+        """Times of a forward pass (s). Raises MemoryError where there is too little, ModelError where it fails."""
+        try:
+            call = resolve(model).call(InputRequest(batch_size, dtype=torch_dtype(dtype)), device=str(self.place))
+            return self.samples(call)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise MemoryError(str(error).splitlines()[0]) from None
+            if isinstance(error, ModelError):
+                raise
+            raise ModelError(f"{model}: its forward raises {type(error).__name__}: {error}") from error
+        finally:
+            if self.place.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def training(self, model: str, batch_size: int, dtype: str) -> NetworkProfile:
+        """A training step, with rows. Raises as `forward` does."""
+        try:
+            source = resolve(model)
+            network = source.build(str(self.place), torch_dtype(dtype)).train()
+            inputs = source.inputs(network, InputRequest(batch_size, dtype=torch_dtype(dtype)), device=str(self.place))
+            return profile(
+                network, inputs.args, inputs.kwargs, phase="training", warmup=1, repeat=TRAINING_REPEATS, power="none"
+            )
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise MemoryError(str(error).splitlines()[0]) from None
+            raise
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is too little memory, whoever raised it."""
+    text = str(error)
+    return (
+        isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        or "can't allocate memory" in text
+        or ("out of memory" in text.lower())
+    )

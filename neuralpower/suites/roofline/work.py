@@ -1,0 +1,136 @@
+"""What a network works, moves and keeps, from a pass over meta tensors: no weights, no device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from neuralpower.inputs import InputRequest, Inputs
+from neuralpower.profiling import profile
+from neuralpower.profiling.result import NetworkProfile
+from neuralpower.profiling.stopwatch import Account
+from neuralpower.sources import resolve
+from neuralpower.suites.roofline.records import Calls, Kind, Network, Work
+from neuralpower.trace import Trace, trace
+
+UNIT_ROWS = ("view", "weights")
+
+
+class Sketch:
+    """One network on the meta device, traced at any batch size."""
+
+    def __init__(self, model: str, dtype: torch.dtype) -> None:
+        self.model, self.dtype = model, dtype
+        self.source = resolve(model)
+        self.module = self.source.build("meta", dtype)
+
+    def inputs(self, batch_size: int) -> Inputs:
+        """Of a batch, on the CPU."""
+        return self.source.inputs(self.module, InputRequest(batch_size, dtype=self.dtype))
+
+    def trace(self, batch_size: int) -> Trace:
+        """Of a forward pass."""
+        inputs = self.inputs(batch_size)
+        return trace(self.module, inputs.args, inputs.kwargs)
+
+    def network(self, label: str) -> Network:
+        """Name, input of one sample, parameters."""
+        inputs = self.inputs(1)
+        tensors = [t for t in tree_iter((inputs.args, inputs.kwargs)) if isinstance(t, torch.Tensor)]
+        first = tensors[0] if tensors else None
+        shape = "" if first is None else "x".join(map(str, first.shape[1:]))
+        parameters = list(self.module.parameters())
+        return Network(
+            self.model,
+            label,
+            f"{shape} {'tokens' if first is not None and not first.is_floating_point() else ''}".strip(),
+            sum(p.numel() for p in parameters),
+            sum(p.numel() * p.element_size() for p in parameters),
+        )
+
+    def work(self, batch_size: int, traced: Trace) -> Work:
+        """Of a forward pass of a batch."""
+        counts = Counter(traced.layers)
+        calls = tuple(Calls(la.kind, n, n * int(la.flops()), n * int(sum(la.bytes()))) for la, n in counts.items())
+        unknown = tuple(Calls("unmodelled", 1, 0, u.bytes) for u in traced.unmodelled)
+        every = calls + unknown
+        return Work(
+            self.model,
+            batch_size,
+            sum(c.flops for c in every),
+            sum(c.bytes for c in every),
+            peak_bytes(self.module, self.inputs(batch_size)),
+            every,
+        )
+
+    def training(self, batch_size: int) -> NetworkProfile:
+        """A training step, counted and not run."""
+        inputs = self.inputs(batch_size)
+        module = self.source.build("meta", self.dtype).train()
+        return profile(module, inputs.args, inputs.kwargs, phase="training", runtime=False, name=self.model)
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+    """Accounts every tensor that an operator returns."""
+
+    def __init__(self, account: Account) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.account = account
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        self.account.note(("", "", ""), (), output, 0)
+        return output
+
+
+def peak_bytes(module: nn.Module, inputs: Inputs) -> int | None:
+    """Most bytes of tensors that live at once in a forward pass, weights among them; None where meta tensors fail.
+
+    Work space inside kernels is not seen.
+    """
+
+    def on_meta(value: Any) -> Any:
+        return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+    args = tuple(on_meta(v) for v in inputs.args)
+    kwargs = {name: on_meta(v) for name, v in inputs.kwargs.items()}
+    given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+    account = Account([*module.parameters(), *module.buffers(), *given])
+    try:
+        with torch.inference_mode(), _Counting(account):
+            module(*args, **kwargs)
+    except Exception:  # whatever a forward does with meta tensors: its memory is then not known
+        return None
+    return account.peak
+
+
+def kinds_of(profile: NetworkProfile, times: bool) -> tuple[Kind, ...]:
+    """FLOP, time and memory by phase and kind; operators that are not layers of their own count as "other"."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in profile.rows:
+        if row.phase not in ("forward", "backward") or not row.explains:
+            continue
+        known = row.kind if row.kind not in UNIT_ROWS else "other"
+        entry = found.setdefault((row.phase, known), [0.0, 0.0, 0.0])
+        entry[0] += max(row.runtime_s or 0.0, 0.0)
+        entry[1] += (row.matmul_flops or 0) + (row.elementwise_flops or 0)
+        entry[2] += _memory(row.activation_bytes if times else row.bytes_written)
+    return tuple(
+        Kind(phase, kind, seconds if times else None, int(flops), int(size))
+        for (phase, kind), (seconds, flops, size) in found.items()
+    )
+
+
+def _memory(value: int | None) -> int:
+    return value or 0
+
+
+def flops_by_phase(kinds: tuple[Kind, ...]) -> Mapping[str, int]:
+    """FLOP of forward and backward."""
+    return {phase: sum(k.flops for k in kinds if k.phase == phase) for phase in ("forward", "backward")}
