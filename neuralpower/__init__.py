@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from neuralpower import compat as compat
+    from neuralpower.api import LoadedPredictor as LoadedPredictor
+    from neuralpower.api import load as load
     from neuralpower.compat import Profile as Profile
     from neuralpower.profiling import profile as profile
 
 __version__ = "0.1.0"
-__all__ = ["Profile", "__version__", "compat", "profile"]
+__all__ = ["LoadedPredictor", "Profile", "__version__", "compat", "load", "profile"]
 
-_HOMES = {"Profile": "neuralpower.compat", "compat": "neuralpower.compat", "profile": "neuralpower.profiling"}
+_HOMES = {
+    "LoadedPredictor": "neuralpower.api",
+    "Profile": "neuralpower.compat",
+    "compat": "neuralpower.compat",
+    "load": "neuralpower.api",
+    "profile": "neuralpower.profiling",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,10 +7,12 @@ different ones do not: `Estimates.totals` adds them up accordingly.
 
 from __future__ import annotations
 
+import html
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +22,9 @@ from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, TENSORFLOAT32, 
 from neuralpower.memory import Memory
 from neuralpower.predictor import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE, ROOFLINE_FACTOR, Estimates, Predictor
 from neuralpower.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 1
 UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
@@ -120,6 +125,29 @@ class Prediction:
     def by_module(self, depth: int = 2) -> list[Row]:
         """One row per module down to `depth` names of its path, in the order they first run."""
         return _merged(self.rows, lambda row: ".".join(row.path.split(".")[:depth]), lambda row: "", in_order=True)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per folded layer, SI units, in the columns of `Row`; power_w is the value alone."""
+        import pandas as pd
+
+        plain = [{f.name: getattr(row, f.name) for f in fields(Row)} for row in self.rows]
+        return pd.DataFrame(
+            [{**p, "power_w": r.power_w and r.power_w.value} for p, r in zip(plain, self.rows, strict=True)]
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the totals, and the ten slowest rows."""
+        t = self.runtime_s
+        parts = [f"latency {t.value * 1e3:.3g} ms ({t.low * 1e3:.3g} to {t.high * 1e3:.3g}, 90 %)"]
+        if self.energy_j is not None:
+            parts.append(f"energy {self.energy_j.value:.3g} J")
+        if self.memory is not None:
+            parts.append(f"memory {self.memory.value_bytes / 1e6:.0f} MB")
+        head = f"{self.model}, batch {self.batch_size}, {self.dtype}, {self.phase}, on {self.device}"
+        table = self.to_pandas().nlargest(10, "runtime_s")[
+            ["path", "kind", "count", "runtime_s", "share", "bound", "basis"]
+        ]
+        return f"<p><b>{html.escape(head)}</b><br>{', '.join(parts)}</p>{table.to_html(index=False)}"
 
     def to_json(self) -> dict[str, object]:
         """The contract of `predict --json`."""

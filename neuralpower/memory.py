@@ -182,7 +182,8 @@ def training_storages(
     lifetimes.hold(tree_iter(given), INPUTS)
     made = OPTIMIZERS[optimizer](trained, lr=1e-4, foreach=accelerator)
     for parameter in trained:
-        parameter.register_post_accumulate_grad_hook(lambda p: lifetimes.assign([p.grad], GRADIENTS))
+        hook = parameter.register_post_accumulate_grad_hook
+        hook(lambda p: lifetimes.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     try:
         with undisturbed(model, True), torch.enable_grad(), fake, follower:
             output = torch.func.functional_call(model, state, *given, tie_weights=True)

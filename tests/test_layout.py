@@ -50,6 +50,7 @@ ORDER = (
     "compose",
     "evaluate",
     "explore",
+    "api",
     "report",
     "profiling",
     "compat",

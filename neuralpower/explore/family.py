@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -91,6 +92,14 @@ class SizeForm:
         return self.form(fields) * (self.count + (depth - SHALLOW) * (self.deeper - self.count))
 
 
+def _added(sizes: Sequence[SizeForm], fields: Array, depth: Array) -> Array:
+    """All together [rows]."""
+    total = np.zeros(len(fields))
+    for size in sizes:
+        total += size.total(fields, depth)
+    return total
+
+
 @dataclass(frozen=True)
 class Table:
     """Formulas of all members of one structure."""
@@ -106,12 +115,11 @@ class Table:
 
     def parameter_count(self, fields: Array, depth: Array) -> Array:
         """Numbers learnt [rows]."""
-        learnt = [p.total(fields, depth) for p in self.parameters if p.name == "learnt"]
-        return np.sum(learnt, axis=0) + np.zeros(len(fields))
+        return _added([p for p in self.parameters if p.name == "learnt"], fields, depth)
 
     def weights_bytes(self, fields: Array, depth: Array) -> Array:
         """Of parameters and buffers [rows]."""
-        return np.sum([p.total(fields, depth) for p in self.weights], axis=0) + np.zeros(len(fields))
+        return _added(self.weights, fields, depth)
 
     def peaks(self, fields: Array, depth: Array) -> tuple[Array, Array]:
         """(bytes of all tensors at the peak, of them what comes and goes) [rows]: that of two blocks, and more caches."""
@@ -149,18 +157,28 @@ class Members:
     names: tuple[str, ...]
     values: Array  # [members, names]
     depth: Array | None  # [members] blocks, where the family's depth can be changed
+    full: Array | None  # the same, also where nothing is to be extrapolated from fewer
     trace_of: Callable[[Mapping[str, float], int | None], Example]
-    count_of: Callable[[Mapping[str, float]], int]  # parameters of a member in full
-    traces: int = field(default=0)
+    count_of: Callable[[Mapping[str, float], int | None], int]  # parameters
+    traces: int = 0
+    seen: dict[tuple[object, ...], Example] = field(default_factory=dict)  # by values and blocks
 
     def without_depth(self) -> Members:
         """Each traced in full."""
         return replace(self, depth=None)
 
-    def example(self, index: int, depth: int | None) -> Example:
-        """Trace one; raises NeuralPowerError."""
-        self.traces += 1
-        return self.trace_of(self.named(index), depth)
+    def blocks(self, index: int) -> int | None:
+        """Of a member in full; None where they cannot be set."""
+        return None if self.full is None else int(self.full[index])
+
+    def example(self, index: int, blocks: int | None) -> Example:
+        """Trace one, in full where `blocks` is None; raises NeuralPowerError."""
+        blocks = self.blocks(index) if blocks is None else blocks
+        key = (*self.values[index].tolist(), blocks)
+        if key not in self.seen:
+            self.traces += 1
+            self.seen[key] = self.trace_of(self.named(index), blocks)
+        return self.seen[key]
 
     def named(self, index: int) -> dict[str, float]:
         """A member's numbers by name, its depth not among them."""
@@ -202,7 +220,7 @@ def learn(members: Members) -> Learnt:
     tables: list[tuple[object, Table]] = []
     served = np.full(len(members.values), -1)
     for group in _classes(members):
-        order = _spread(members.values, group)
+        order, needed = _spread(members.values, group), _needed(members.values[group])
         for number, i in enumerate(order):
             try:
                 examples[i] = members.example(i, SHALLOW if members.depth is not None else None)
@@ -213,10 +231,10 @@ def learn(members: Members) -> Learnt:
             if place is not None and not number:
                 served[group] = place
                 break
+            if len(order) < needed:
+                break  # tracing them all is as quick
             mine = [j for j in order[: number + 1] if examples[j].structure == examples[i].structure]
-            if len(mine) < min(len(order), 3):
-                continue
-            table = _solved(mine, examples, members, notes, first=not tables)
+            table = _solved(mine, examples, members, notes, first=not tables) if len(mine) >= needed else None
             if table is not None:
                 served[group] = len(tables)
                 tables.append((examples[i].structure, table))
@@ -260,14 +278,17 @@ def _spread(values: Array, group: Array) -> list[int]:
     return group[order].tolist()  # type: ignore[no-any-return]  # of numpy
 
 
+def _needed(values: Array) -> int:
+    """Examples for forms of what varies."""
+    varied = int((np.ptp(values, axis=0) > 0).sum())
+    return varied + EXTRA if varied else 1
+
+
 def _solved(
     mine: Sequence[int], examples: Mapping[int, Example], members: Members, notes: list[str], first: bool
 ) -> Table | None:
     """The table that all examples of a structure follow, the last one held out; None where there is none yet."""
     fitted, values = list(mine[:-1]) or list(mine), members.values
-    varied = int((np.ptp(values[list(mine)], axis=0) > 0).sum())
-    if 1 < len(mine) < varied + EXTRA and len(mine) < len(np.unique(values, axis=0)):
-        return None
     solver = Solver(values[fitted])
     numbers = np.array([examples[i].numbers for i in fitted]).T
     forms = [solver.solve(tuple(column)) for column in numbers]
@@ -311,10 +332,10 @@ def _table(
     for key, layer in example.layers:
         own = {name: left.pop(0) for name, value in _fields(layer).items() if _is_number(value)}
         same = (layer.kind, tuple(v for v in _fields(layer).values() if not _is_number(v)), tuple(own.values()))
-        total = rows.setdefault(same, [0, 0])
-        total[0] += 1
+        calls = rows.setdefault(same, [0, 0])
+        calls[0] += 1
         if not repeated[key]:
-            total[1] += more[key]
+            calls[1] += more[key]
         repeated[key] += 1
         made.setdefault(same, (layer, own))
     unmodelled_counts = Counter(key for key, _, _ in deeper.unmodelled)
@@ -333,7 +354,7 @@ def _table(
     storages = tuple(zip(example.storages, left, strict=True))
     caches = tuple(SizeForm(form.scaled(1 / SHALLOW)) for s, form in storages if s.part == CACHE)
     table = Table(
-        tuple(RowForms(*made[same], *total) for same, total in rows.items()),
+        tuple(RowForms(*made[same], *calls) for same, calls in rows.items()),
         tuple(unmodelled),
         tuple(numbers),
         tuple(sizes),
@@ -371,7 +392,10 @@ def _holds(table: Table, deeper: Example, members: Members, index: int, notes: l
             return False
     depth = np.array([float(members.depth[index])]) if members.depth is not None else np.array([float(SHALLOW)])
     if first:
-        counted, told = members.count_of(members.named(index)), table.parameter_count(fields, depth)[0]
+        counted, told = (
+            members.count_of(members.named(index), members.blocks(index)),
+            table.parameter_count(fields, depth)[0],
+        )
         if abs(counted - told) > 0.5:
             notes.append(f"a member in full has {counted} parameters, {told:.0f} were expected")
             return False
@@ -387,7 +411,7 @@ def member_layer(row: RowForms, fields: Array) -> Layer:
     return type(row.example)(**{**_fields(row.example), **changed})
 
 
-def _fields(layer: Layer) -> dict[str, object]:
+def _fields(layer: Layer) -> dict[str, Any]:
     return {name: getattr(layer, name) for name in layer.field_names()}
 
 

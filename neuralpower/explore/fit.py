@@ -127,7 +127,8 @@ def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[
 def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1) -> int:
     """The largest size whose bytes, which grow with it, are at most `room_bytes`; 0 where even 1 takes more.
 
-    Exact up to a hundred, beyond within CLOSE and on the safe side: every answer has been looked at.
+    Exact up to a hundred and where sizes end (their bytes are infinite), beyond within CLOSE and on the safe side: every
+    answer has been looked at.
     """
     known: dict[int, float] = {}
 
@@ -138,7 +139,7 @@ def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1)
 
     low, high = 0, MOST
     guess = max(start, 1)
-    while high - low > max(1, int(CLOSE * low) if low > 100 else 1):
+    while high - low > (max(1, int(CLOSE * low)) if low > 100 and known.get(high) != float("inf") else 1):
         if at(guess) <= room_bytes:
             low = max(low, guess)
         else:

@@ -85,7 +85,8 @@ class Work:
             return np.asarray(counts @ np.where(e.basis_code == BASES.index(basis), e.runtime_s, 0.0))
 
         coverage = 1 - (share(ROOFLINE) + extra) / apart
-        return Outcomes(value, low, high, *energies, coverage, share(EXTRAPOLATED) / apart)
+        energy, least, most = energies
+        return Outcomes(value, low, high, energy, least, most, coverage, share(EXTRAPOLATED) / apart)
 
 
 class Pool:
@@ -107,13 +108,13 @@ class Pool:
         rows, columns, counts, host = [], [], [], []
         start = 0
         for kind, parts in self._parts.items():
-            inverse, estimates, host_s = self._estimated(kind, parts, predictor)
-            found.append(estimates)
+            inverse, estimated, dispatch_s = self._estimated(kind, parts, predictor)
+            found.append(estimated)
             rows.append(np.concatenate([networks for _, _, networks, _ in parts]))
             counts.append(np.concatenate([count for _, _, _, count in parts]))
             columns.append(start + inverse)
-            host.append(host_s)
-            start += len(estimates.runtime_s)
+            host.append(dispatch_s)
+            start += len(estimated.runtime_s)
         if not found:
             found, rows, columns, counts = (
                 [predictor.estimate([])],
@@ -129,7 +130,7 @@ class Pool:
         matrix = coo_array((np.concatenate(counts), where), shape=(self.networks, start)).tocsr()
         roof = predictor.roofline(dtype)
         unmodelled_s = self.unmodelled_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S * self.unmodelled_calls
-        host_s = None
+        host_s: Array | None = None
         if predictor.dispatch is not None:
             host_s = matrix @ np.concatenate(host) + self.unmodelled_calls * predictor.dispatch.unknown_s
         return Work(estimates, start, matrix, unmodelled_s, host_s)
@@ -156,7 +157,7 @@ class Pool:
             blocks.append(block)
         unique, inverse = np.unique(np.concatenate(blocks), axis=0, return_inverse=True)
         word = unique[:, -1].astype(int)
-        table = {
+        table: dict[str, Any] = {
             name: np.array([getattr(e, name) for e in examples], dtype=object)[word].astype(str)
             if isinstance(getattr(examples[0], name), str)
             else unique[:, i]

@@ -210,35 +210,16 @@ def _family(points: Sequence[Point], index: Sequence[int]) -> Family:
         ],
         dtype=float,
     )
-    depth = None
+    depth = full = None
     changed = next((name for name in first.changes if name in aliases), None)
     if depth_name and own_depth:
-        depth = np.array([float(points[i].changes.get(changed, own_depth)) for i in index])
-        if depth.max() <= 3:  # nothing is gained
-            depth = None
-    if depth is None and changed:
-        names, values = (*names, changed), np.column_stack([values, [points[i].changes[changed] for i in index]])
-    depths = None if depth is None else depth.copy()
-    build = partial(_traced, first.model, first.dtype, words, depth_name)
-    own = partial(_full_depth, names, values, depths)
+        full = np.array([float(points[i].changes.get(changed or "", own_depth)) for i in index])
+        depth = full if full.max() > 3 else None  # else nothing is gained
+    about = (first.model, first.dtype, words, depth_name)
     return Family(
         tuple(index),
-        Members(
-            names,
-            values,
-            depth,
-            trace_of=lambda numbers, blocks: build(numbers, blocks if blocks is not None else own(numbers)),
-            count_of=lambda numbers: _count(first.model, first.dtype, words, depth_name, numbers, own(numbers)),
-        ),
+        Members(names, values, depth, full, trace_of=partial(_traced, *about), count_of=partial(_count, *about)),
     )
-
-
-def _full_depth(names: Sequence[str], values: Array, depths: Array | None, numbers: Mapping[str, float]) -> int | None:
-    """Blocks of the first member with these numbers."""
-    if depths is None:
-        return None
-    same = (values == np.array([numbers[name] for name in names])).all(axis=1)
-    return int(depths[np.flatnonzero(same)[0]])
 
 
 def _depth_of(point: Point) -> tuple[str | None, int | None, set[str]]:
