@@ -5,7 +5,7 @@
                memory given back at once (MALLOC_MMAP_THRESHOLD_): what the step needs
     as it is   the same with glibc's own heap, which keeps what was freed
 
-python -m benchmarks.memory [NETWORKS]
+python -m benchmarks.memory [PART OF A NAME]
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ NETWORKS = (
     ("transformers:swin", 2, None),
     ("transformers:convnext", 2, None),
     ("transformers:albert?hidden_size=768&intermediate_size=3072&num_attention_heads=12", 2, 64),
+    ("zoo:shufflenet_v2", 8, None),
+    ("zoo:squeezenet", 8, None),
+    ("zoo:mobilenet_v2", 4, None),
+    ("zoo:resnet18", 8, None),
+    ("zoo:googlenet", 4, None),
+    ("zoo:densenet121", 2, None),
+    ("zoo:efficientnet_b0", 2, None),
+    ("zoo:resnet50", 4, None),
+    ("zoo:lstm_language_model", 4, None),
     ("zoo:alexnet", 16, None),
     ("zoo:vgg11", 2, None),
-    ("zoo:resnet18", 8, None),
-    ("zoo:resnet50", 4, None),
-    ("zoo:densenet121", 2, None),
-    ("zoo:mobilenet_v2", 4, None),
-    ("zoo:squeezenet", 8, None),
-    ("zoo:googlenet", 4, None),
-    ("zoo:shufflenet_v2", 8, None),
-    ("zoo:lstm_language_model", 4, None),
     ("zoo:unet", 1, None),
 )
 RETURNED = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
@@ -137,7 +138,8 @@ def main() -> None:
     print(
         f"{'network':34} {'tensors':>8} {'real':>8} {'error':>7} {'whole':>8} {'real':>8} {'error':>7} {'as it is':>8} high"
     )
-    for name, batch, length in NETWORKS[: int(sys.argv[1]) if len(sys.argv) > 1 else None]:
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    for name, batch, length in (network for network in NETWORKS if wanted in network[0]):
         try:
             found = compared(name, batch, length)
         except (NeuralPowerError, subprocess.CalledProcessError) as error:

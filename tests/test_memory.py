@@ -62,7 +62,7 @@ def test_the_forward_peak_of_a_chain_of_linear_layers() -> None:
     assert (found.weights_bytes, found.inputs_bytes, found.activations_bytes) == (192, 32, 64)
     assert found.tensor_bytes == found.low_bytes == 288
     assert found.value_bytes == 288 + CPU.forward_bytes
-    assert found.high_bytes == 288 + 2 * CPU.forward_bytes + 64
+    assert found.high_bytes == 288 + 2 * CPU.forward_bytes + 80  # five quarters of the activations
     assert sum(found.parts.values()) == found.value_bytes
 
 

@@ -54,7 +54,8 @@ def test_changed_configurations_are_what_each_is_alone(predictor: Predictor) -> 
         assert (found[i].low_s, found[i].high_s) == pytest.approx((alone.runtime_s.low, alone.runtime_s.high), rel=1e-9)
         assert found[i].parameters == traced.parameters
         assert alone.memory is not None
-        assert found[i].memory_bytes == alone.memory.value_bytes
+        one_block = many[i]["changes"]["num_hidden_layers"] == 1  # its peak may lie elsewhere than two blocks say
+        assert found[i].memory_bytes == (None if one_block else alone.memory.value_bytes)
     ranked = sorted(found, key=lambda s: s.rank or 0)
     assert [s.runtime_s for s in ranked] == sorted(s.runtime_s or 0 for s in found)
 

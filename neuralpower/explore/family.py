@@ -3,7 +3,7 @@
 Members differ in numbers: batch size, length, fields of the configuration. Each integer of each layer, parameter and
 storage is solved as a form of these numbers (`neuralpower.explore.forms`) and checked against members that were held
 out. Depth is apart: members are traced with two blocks; what a third adds, each further one adds again, which is checked
-with four blocks and by the parameter count of a member in full.
+by the layers and the parameter count of a member in full.
 A member that is unlike all that were traced, or whose numbers come out broken, is traced itself.
 """
 
@@ -29,7 +29,7 @@ Array = np.ndarray
 Key = tuple[str, str, str, int]  # pattern of the path, operator, kind, how often that operator was called there before
 Slot = tuple[str, str, bool]  # pattern of a parameter's or buffer's name, its dtype, whether it is learnt
 
-SHALLOW, DEEPER, CHECKED = 2, 3, 4  # blocks
+SHALLOW, DEEPER = 2, 3  # blocks
 EXTRA = 3  # examples more than fields that vary, one of them held out, so that a wrong form shows
 MOST_EXAMPLES = 24  # of a class
 
@@ -136,6 +136,7 @@ class Table:
                 live[storage.death + 1] -= size
         highest = np.cumsum(live, axis=0).max(axis=0)
         more = np.sum([c.form(fields) for c in self.cache_per_block], axis=0) * (depth - SHALLOW)
+        more = np.where(depth < SHALLOW, np.nan, more)  # one block may have its peak elsewhere
         return self.weights_bytes(fields, depth) + highest + more, highest
 
 
@@ -159,7 +160,6 @@ class Members:
     depth: Array | None  # [members] blocks, where the family's depth can be changed
     full: Array | None  # the same, also where nothing is to be extrapolated from fewer
     trace_of: Callable[[Mapping[str, float], int | None], Example]
-    count_of: Callable[[Mapping[str, float], int | None], int]  # parameters
     traces: int = 0
     seen: dict[tuple[object, ...], Example] = field(default_factory=dict)  # by values and blocks
 
@@ -298,7 +298,8 @@ def _solved(
     said = np.array([form(values[[mine[-1]]])[0] for form in known])
     if not np.allclose(said, examples[mine[-1]].numbers, rtol=1e-9, atol=0):
         return None
-    return _table(examples[mine[0]], known, members, mine[0], notes, first)
+    deepest = max(mine, key=lambda i: members.blocks(i) or 0)
+    return _table(examples[deepest], known, members, deepest, notes, first)
 
 
 def alone(members: Members, index: int) -> Table:
@@ -376,28 +377,25 @@ def _table(
 
 
 def _holds(table: Table, deeper: Example, members: Members, index: int, notes: list[str], first: bool) -> bool:
-    """Whether a member with three blocks and, for a family's first table, with four and in full, is what the table says."""
+    """Whether a member with three blocks and, for a family's first table, one in full, is what the table says."""
     fields = members.values[[index]]
-    for blocks, example in ((DEEPER, deeper), (CHECKED, None)) if first else ((DEEPER, deeper),):
+    full = members.blocks(index)
+    for blocks in dict.fromkeys((DEEPER, full if first and full is not None else DEEPER)):
         try:
-            seen = example or members.example(index, blocks)
+            seen = deeper if blocks == DEEPER else members.example(index, blocks)
         except NeuralPowerError as error:
             notes.append(str(error))
             return False
-        said: Counter[Layer] = Counter()
+        depth, said = np.array([float(blocks)]), Counter[Layer]()
         for row in table.rows:
-            said[member_layer(row, fields)] += int(row.calls(np.array([blocks]))[0])
-        if said != Counter(layer for _, layer in seen.layers):
-            notes.append(f"{blocks} blocks have other layers than two blocks and what is added")
+            said[member_layer(row, fields)] += int(row.calls(depth)[0])
+        if +said != Counter(layer for _, layer in seen.layers):
+            notes.append(f"{blocks} blocks have other layers than two blocks and what is added: all are traced in full")
             return False
-    depth = np.array([float(members.depth[index])]) if members.depth is not None else np.array([float(SHALLOW)])
-    if first:
-        counted, told = (
-            members.count_of(members.named(index), members.blocks(index)),
-            table.parameter_count(fields, depth)[0],
-        )
+        counted = sum(count for (_, _, learnt), count, _ in seen.parameters if learnt)
+        told = table.parameter_count(fields, depth)[0]
         if abs(counted - told) > 0.5:
-            notes.append(f"a member in full has {counted} parameters, {told:.0f} were expected")
+            notes.append(f"{blocks} blocks have {counted} parameters, {told:.0f} were expected: all are traced in full")
             return False
     return True
 

@@ -218,7 +218,7 @@ def _family(points: Sequence[Point], index: Sequence[int]) -> Family:
     about = (first.model, first.dtype, words, depth_name)
     return Family(
         tuple(index),
-        Members(names, values, depth, full, trace_of=partial(_traced, *about), count_of=partial(_count, *about)),
+        Members(names, values, depth, full, trace_of=partial(_traced, *about)),
     )
 
 
@@ -228,11 +228,14 @@ def _depth_of(point: Point) -> tuple[str | None, int | None, set[str]]:
         point.model.startswith("transformers:") or ":" not in point.model.partition("?")[0]
     ):
         return None, None, set()
-    words = {name: value for name, value in point.changes.items()}
+    words = dict(point.changes)
     try:
-        module = resolve(Point(point.model, changes=words).text).build("meta", torch_dtype(point.dtype))
+        try:
+            module = resolve(Point(point.model, changes=words).text).build("meta", torch_dtype(point.dtype))
+        except NeuralPowerError:
+            module = resolve(point.model).build("meta", torch_dtype(point.dtype))
     except NeuralPowerError:
-        module = resolve(point.model).build("meta", torch_dtype(point.dtype))
+        return None, None, set()  # which tracing it will tell
     config: Any = getattr(module, "config", None)
     depth = getattr(config, DEPTH, None)
     if not isinstance(depth, int):
@@ -272,15 +275,3 @@ def _traced(
     length = int(numbers[LENGTH]) if LENGTH in numbers else None
     inputs = source.inputs(module, InputRequest(int(numbers[BATCH]), length, None, torch_dtype(dtype)))
     return example_of(trace(module, inputs.args, inputs.kwargs), module, dtype)
-
-
-def _count(
-    model: str | nn.Module,
-    dtype: str,
-    words: Mapping[str, Any],
-    depth_name: str | None,
-    numbers: Mapping[str, float],
-    blocks: int | None,
-) -> int:
-    _, module = _built(model, dtype, words, depth_name, numbers, blocks)
-    return sum(t.numel() for t in module.parameters())
