@@ -55,7 +55,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_iter
 from neuralpower.memory import default_loss
-from neuralpower.profiling.steps import HostClock, Step, _accounted
+from neuralpower.profiling.steps import Step, _accounted
+from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.sources import InputRequest, resolve
 
 def resident(field):

@@ -149,7 +149,7 @@ def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp
     assert [p.fits for p in found.points] == [True, False]
     assert not any(p.best for p in found.points if not p.fits)
     write_csv(found, tmp_path / "s.csv")
-    rows = list(csv.DictReader((tmp_path / "s.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
     assert [float(row["runtime_s"]) for row in rows] == [p.runtime_s for p in found.points]
     with pytest.raises(InputError, match="cannot be written"):
         write_csv(found, tmp_path / "none" / "s.csv")

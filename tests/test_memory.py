@@ -25,7 +25,8 @@ from neuralpower.memory import (
     training_storages,
 )
 from neuralpower.profiling import profile
-from neuralpower.profiling.steps import HostClock, Step, _accounted
+from neuralpower.profiling.steps import Step, _accounted
+from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.trace import trace
 
 

@@ -72,7 +72,8 @@ def compare(
     from neuralpower.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
 
-    shape, known = options.shape(input_shape), {}
+    shape = options.shape(input_shape)
+    known: dict[str, Predictor] = {}
     sides = []
     for text in (a, b):
         model, _, name = text.partition("@")

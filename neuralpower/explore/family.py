@@ -368,10 +368,10 @@ def _table(
         return table
     if not _holds(table, deeper, members, index, notes, first):
         return None
-    own = peak(deeper.storages)[0] + sum(size for _, _, size in deeper.parameters)
+    seen = peak(deeper.storages)[0] + sum(size for _, _, size in deeper.parameters)
     told = table.peaks(members.values[[index]], np.array([float(DEEPER)]))[0][0]
-    if abs(own - told) > 1e-9 * own:
-        notes.append(f"memory of {DEEPER} blocks is {own} B, {told:.0f} B were expected: none is given")
+    if abs(seen - told) > 1e-9 * seen:
+        notes.append(f"memory of {DEEPER} blocks is {seen} B, {told:.0f} B were expected: none is given")
         return replace(table, known_peak=False)
     return table
 

@@ -25,6 +25,7 @@ from neuralpower.devices.spec import known_hardware
 from neuralpower.errors import InputError, unknown
 from neuralpower.errors import Unmodelled as NotDescribed
 from neuralpower.layers import KINDS, Layer
+from neuralpower.memory import Loss
 from neuralpower.meters import PowerMeter, open_meter
 from neuralpower.profiling.conventions import (
     PRODUCTS,
@@ -36,7 +37,7 @@ from neuralpower.profiling.conventions import (
 )
 from neuralpower.profiling.result import Check, NetworkProfile, Total, Unmodelled, whole
 from neuralpower.profiling.rows import Builder, ModuleRow, Row, total
-from neuralpower.profiling.steps import PHASES, Loss, Runs, Step, clock_of, prepared, repeat
+from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, repeat
 from neuralpower.trace import Trace, trace, unwrapped
 
 __all__ = ["Check", "ModuleRow", "NetworkProfile", "Row", "Total", "Unmodelled", "profile"]
