@@ -25,6 +25,7 @@ def predictor() -> LoadedPredictor:
     return neuralpower.load("amd-epyc-2c")
 
 
+@pytest.mark.slow
 def test_the_documented_blocks_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
     names: dict[str, object] = {}

@@ -63,6 +63,7 @@ def test_monomials_and_sums_of_two_are_found_again() -> None:
 # ---- families ----
 
 
+@pytest.mark.slow
 def test_a_family_is_what_each_of_its_members_is_alone(predictor: Predictor) -> None:
     points = [Point(DEEP, b, s) for b in (1, 2, 3, 5, 8) for s in (1, 16, 24, 33, 48)]
     found = explore(points, predictor)
@@ -78,6 +79,7 @@ def test_a_family_is_what_each_of_its_members_is_alone(predictor: Predictor) -> 
     assert not found.errors
 
 
+@pytest.mark.slow
 def test_a_depth_that_does_not_repeat_is_traced_in_full(predictor: Predictor) -> None:
     # gemma 3: every sixth block sees everything, the others a window; four blocks are not two and two more
     name = (
@@ -91,6 +93,7 @@ def test_a_depth_that_does_not_repeat_is_traced_in_full(predictor: Predictor) ->
         assert found.outcomes.runtime_s[i] == pytest.approx(alone.runtime_s.value, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_point_that_cannot_be_built_leaves_the_others(predictor: Predictor) -> None:
     found = explore([Point(DEEP, 1, 16), Point("transformers:nothing_of_the_kind", 1, 16)], predictor)
     assert list(found.errors) == [1]
@@ -224,6 +227,7 @@ def test_beyond_a_hundred_the_answer_is_near_and_on_the_safe_side() -> None:
     assert 0.98 * exact <= found <= exact
 
 
+@pytest.mark.slow
 def test_what_fits_has_been_looked_at_and_the_next_does_not() -> None:
     found = fit(Request(DEEP, 2, 16), 20e6)
     assert found.fits
@@ -254,6 +258,7 @@ def test_positions_end_a_context() -> None:
     assert (found.longest, found.longest_reason) == (200, "the model's positions")
 
 
+@pytest.mark.slow
 def test_a_training_step_takes_more_and_a_larger_optimizer_more_still() -> None:
     room = 1e9
     largest_of = {
@@ -287,6 +292,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.slow
 def test_the_commands_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -305,6 +311,7 @@ def test_the_commands_answer(
     assert json.loads(capsys.readouterr().out)["ratio"]["value"] == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_fit_ends_with_0_or_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "fit", DEEP, "--memory", "1GB", "--seq-len", 8) == 0
     assert "fits into 1 GB" in capsys.readouterr().out

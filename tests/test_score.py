@@ -42,6 +42,7 @@ def candidates(count: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_changed_configurations_are_what_each_is_alone(predictor: Predictor) -> None:
     many = candidates(150)
     found = score(many, predictor)
@@ -94,6 +95,7 @@ def test_a_broken_line_is_told_and_the_rest_is_scored(line: str, message: str, p
     assert (bad.rank, bad.runtime_s, good.rank, good.error) == (None, None, 1, "")
 
 
+@pytest.mark.slow
 def test_a_candidate_whose_numbers_do_not_divide_is_its_own_error(predictor: Predictor) -> None:
     many = candidates(40)
     many[7]["changes"] |= {"num_attention_heads": 3, "hidden_size": 64, "num_key_value_heads": 2}
