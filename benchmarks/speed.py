@@ -20,6 +20,8 @@ import numpy as np
 from neuralpower.codec import default_predictor
 from neuralpower.collect.plan import draw
 from neuralpower.devices.host import read_cpu
+from neuralpower.explore.score import score
+from neuralpower.explore.space import Point, explore
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.base import take
 
@@ -38,6 +40,8 @@ LLAMA_70B = {
 IN_PROCESS = """
 import json, resource, sys, time
 from neuralpower.devices.host import read_cpu
+from neuralpower.explore.score import score
+from neuralpower.explore.space import Point, explore
 from neuralpower.evaluate import Case, predict_case
 from neuralpower.codec import default_predictor
 from neuralpower.phases import Phase
@@ -95,6 +99,49 @@ def throughput() -> list[tuple[str, str, str]]:
     return rows
 
 
+def exploration() -> list[tuple[str, str, str]]:
+    """Many configurations from few traces, and candidates a second, in this process, by this machine's predictor."""
+    predictor = default_predictor(read_cpu().slug)
+    points = [Point("transformers:llama", b, s) for b in range(1, 21) for s in range(128, 1408, 128)]
+    explore(points[:1], predictor)  # imports
+    start = time.perf_counter()
+    found = explore(points, predictor)
+    took = time.perf_counter() - start
+    rows = [(f"{len(points)} points of 32-layer Llama, {found.traces} traces", f"{took:.1f} s", "20 s")]
+    generator = random.Random(0)
+    changed = [
+        {
+            "model": "transformers:llama",
+            "seq_len": 128,
+            "changes": {
+                "hidden_size": 64 * heads,
+                "num_attention_heads": heads,
+                "num_key_value_heads": heads // 2,
+                "intermediate_size": generator.choice((1024, 2048, 2816)),
+                "num_hidden_layers": generator.randint(1, 24),
+            },
+        }
+        for heads in generator.choices((4, 8, 12, 16), k=4000)
+    ]
+    start = time.perf_counter()
+    score(changed, predictor)
+    rows.append(
+        ("changed configurations scored a second", f"{len(changed) / (time.perf_counter() - start):,.0f}", "500")
+    )
+    cells = [
+        {"kind": layer.kind, **layer.to_row()}
+        for kind in ("conv2d", "activation", "elementwise")
+        for layer in draw(KINDS[kind], 200, 7)
+    ]
+    networks = [{"layers": generator.choices(cells, k=20)} for _ in range(6000)]
+    start = time.perf_counter()
+    score(networks, predictor)
+    rows.append(
+        ("lists of 20 layers scored a second", f"{len(networks) / (time.perf_counter() - start):,.0f}", "2,000")
+    )
+    return rows
+
+
 def main() -> None:
     """Print the table."""
     dataset = (
@@ -116,6 +163,7 @@ def main() -> None:
         took = command_s("train-predictor", str(dataset), "--out", str(Path(folder) / "p.json"), runs=1)
     rows.append((f"train-predictor {dataset}", f"{took:.0f} s", "60 s"))
     rows += throughput()
+    rows += exploration()
     width = max(len(row[0]) for row in rows)
     print(f"{'what':{width}}  {'took':>8}  {'bound':>8}")
     for row in rows:

@@ -1,4 +1,4 @@
-"""Latency, power and energy of neural networks, layer by layer: predicted without running them, or profiled."""
+"""Runtime, power, energy and memory of neural networks, layer by layer: predicted without running them, or profiled."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from neuralpower import compat as compat
+    from neuralpower.api import LoadedPredictor as LoadedPredictor
+    from neuralpower.api import load as load
     from neuralpower.compat import Profile as Profile
+    from neuralpower.phases import Phase as Phase
     from neuralpower.profiling import profile as profile
+    from neuralpower.training import Recipe as Recipe
 
 __version__ = "0.1.0"
-__all__ = ["Profile", "__version__", "compat", "profile"]
+__all__ = ["LoadedPredictor", "Phase", "Profile", "Recipe", "__version__", "compat", "load", "profile"]
 
-_HOMES = {"Profile": "neuralpower.compat", "compat": "neuralpower.compat", "profile": "neuralpower.profiling"}
+_HOMES = {
+    "LoadedPredictor": "neuralpower.api",
+    "Phase": "neuralpower.phases",
+    "Profile": "neuralpower.compat",
+    "Recipe": "neuralpower.training",
+    "compat": "neuralpower.compat",
+    "load": "neuralpower.api",
+    "profile": "neuralpower.profiling",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,16 +7,18 @@ different ones do not: `Estimates.totals` adds them up accordingly.
 
 from __future__ import annotations
 
+import html
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from neuralpower.dispatch import Dispatch
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, TENSORFLOAT32, typed
+from neuralpower.memory import Memory
 from neuralpower.predictor import (
     BASES,
     EXTRAPOLATED,
@@ -29,6 +31,9 @@ from neuralpower.predictor import (
 )
 from neuralpower.trace import Trace, UnmodelledCall, pattern
 from neuralpower.training import OPTIMIZER, STEPS, TRAINING, Recipe, Task, backward_tasks, training_tasks
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 1
 UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
@@ -150,6 +155,7 @@ class Prediction:
     training: Training | None = None
     assumptions: tuple[str, ...] = ()  # about what only data can tell
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
+    memory: Memory | None = None  # at the peak
 
     @property
     def host_bound(self) -> bool | None:
@@ -171,6 +177,29 @@ class Prediction:
     def by_module(self, depth: int = 2) -> list[Row]:
         """One row per module down to `depth` names of its path, in the order they first run."""
         return _merged(self.rows, lambda row: ".".join(row.path.split(".")[:depth]), lambda row: "", in_order=True)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per folded layer, SI units, in the columns of `Row`; power_w is the value alone."""
+        import pandas as pd
+
+        plain = [{f.name: getattr(row, f.name) for f in fields(Row)} for row in self.rows]
+        return pd.DataFrame(
+            [{**p, "power_w": r.power_w and r.power_w.value} for p, r in zip(plain, self.rows, strict=True)]
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the totals, and the ten slowest rows."""
+        t = self.runtime_s
+        parts = [f"latency {t.value * 1e3:.3g} ms ({t.low * 1e3:.3g} to {t.high * 1e3:.3g}, 90 %)"]
+        if self.energy_j is not None:
+            parts.append(f"energy {self.energy_j.value:.3g} J")
+        if self.memory is not None:
+            parts.append(f"memory {self.memory.value_bytes / 1e6:.0f} MB")
+        head = f"{self.model}, batch {self.batch_size}, {self.dtype}, {self.phase}, on {self.device}"
+        table = self.to_pandas().nlargest(10, "runtime_s")[
+            ["path", "kind", "count", "runtime_s", "share", "bound", "basis"]
+        ]
+        return f"<p><b>{html.escape(head)}</b><br>{', '.join(parts)}</p>{table.to_html(index=False)}"
 
     def to_json(self) -> dict[str, object]:
         """The contract of `predict --json`."""
@@ -202,7 +231,8 @@ class Prediction:
             "runtime_s": self.runtime_s.to_json(),
             "power_w": self.power_w.to_json() if self.power_w else None,
             "energy_j": self.energy_j.to_json() if self.energy_j else None,
-            "memory_bytes": None,
+            "memory_bytes": self.memory.bounds_json() if self.memory else None,
+            "memory": self.memory.to_json() if self.memory else None,
             "power_reason": self.power_reason or None,
             "host_bound": self.host_bound,
             "flops": self.flops,

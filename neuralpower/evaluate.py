@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.generation import predict_generation, with_step
 from neuralpower.layers.base import BACKWARD, FORWARD, Call, torch_dtype
 from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
+from neuralpower.memory import forward_memory, training_memory
 from neuralpower.phases import CACHES, GENERATE, Decoder, Pass, Phase, keep, passes
 from neuralpower.predictor import Predictor
 from neuralpower.routing import Routing
@@ -33,6 +35,7 @@ GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
 ROUNDS = 21
 RECIPE = Recipe()
+ROUTING = Routing()
 
 
 @dataclass(frozen=True)
@@ -166,28 +169,57 @@ def predict_case(
     """Trace a network on the meta device and predict it; backward passes and training steps are those of training mode."""
     source = source or resolve(case.model)
     module = source.build("meta", torch_dtype(case.dtype))
-    batch = case.phase.batch or case.batch_size
-    about: dict[str, Any] = {"model": case.model, "batch_size": batch, "dtype": case.dtype, "phase": phase}
-
-    def traced(one: Pass) -> Trace:
-        return trace(
-            module,
-            one.inputs.args,
-            one.inputs.kwargs,
-            training=phase != FORWARD,
-            loss=default_loss if phase == TRAINING else None,
-            autocast=autocast,
-            routing=case.routing,
-        )
-
+    about: dict[str, Any] = {
+        "model": case.model,
+        "batch_size": case.phase.batch or case.batch_size,
+        "dtype": case.dtype,
+        "phase": phase,
+    }
     if case.phase.name == GENERATE:
         case.phase.check()
         decoder = Decoder(module, case.phase.applied(case.request()), GENERATE)
-        return predict_generation(decoder, case.phase, predictor, traced, about)
+        return predict_generation(decoder, case.phase, predictor, partial(_traced, routing=case.routing), about)
     (one,) = passes(source, case.request(), case.phase, module)
-    found = traced(one)
-    prediction = compose(found, predictor, recipe=recipe, **about)
+    prediction, found = predict_pass(one, predictor, recipe=recipe, autocast=autocast, routing=case.routing, **about)
     return (prediction if one.name == FORWARD else with_step(prediction, one)), found
+
+
+def predict_pass(
+    one: Pass,
+    predictor: Predictor,
+    *,
+    model: str,
+    batch_size: int,
+    dtype: str,
+    phase: str = FORWARD,
+    recipe: Recipe = RECIPE,
+    autocast: torch.dtype | None = None,
+    routing: Routing = ROUTING,
+) -> tuple[Prediction, Trace]:
+    """Predict one call of a module on the meta device, with its memory, forward, backward or as a step of training."""
+    found = _traced(one, phase, autocast, routing)
+    about = {"model": model, "dtype": dtype, "phase": phase}
+    prediction = compose(found, predictor, batch_size=batch_size, recipe=recipe, **about)
+    accelerator = predictor.hardware is not None and predictor.hardware.accelerator
+    if phase == FORWARD:
+        return replace(prediction, memory=forward_memory(found, accelerator=accelerator)), found
+    # gradients need what a step's backward pass needs; what an optimizer keeps depends on the optimizer
+    optimizer = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer) if phase == TRAINING else "sgd"
+    inputs = one.inputs
+    memory = training_memory(one.module, inputs.args, inputs.kwargs, optimizer=optimizer, accelerator=accelerator)
+    return replace(prediction, memory=memory), found
+
+
+def _traced(one: Pass, phase: str = FORWARD, autocast: torch.dtype | None = None, routing: Routing = ROUTING) -> Trace:
+    return trace(
+        one.module,
+        one.inputs.args,
+        one.inputs.kwargs,
+        training=phase != FORWARD,
+        loss=default_loss if phase == TRAINING else None,
+        autocast=autocast,
+        routing=routing,
+    )
 
 
 def evaluate(

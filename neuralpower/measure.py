@@ -225,7 +225,7 @@ def _warm_up(step: Step, clock_ns: Callable[[], int], limit_s: float = 0.1) -> f
         step()
         elapsed = (clock_ns() - start) / 1e9
         spent += elapsed
-        if (number >= 1 and abs(elapsed - last) <= 0.05 * elapsed) or spent > limit_s:
+        if number >= 1 and (abs(elapsed - last) <= 0.05 * elapsed or spent > limit_s):
             return elapsed
         last = elapsed
     return last

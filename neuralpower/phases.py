@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError
 from neuralpower.inputs import TOKENS, InputRequest, Inputs, positions, reads_text, token_ids, transformers_inputs
-from neuralpower.running import META, WAYS, Answers, Run, converted, tensors_in
+from neuralpower.lifetimes import tensors_within
+from neuralpower.running import META, WAYS, Answers, Run, converted
 from neuralpower.sources import Source
 
 FORWARD, PREFILL, DECODE, GENERATE = "forward", "prefill", "decode", "generate"
@@ -168,7 +169,7 @@ def _shallow(value: Any) -> Any:
 
 def cache_bytes(cache: Any) -> int:
     """Bytes of all tensors of a cache."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(cache))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_within(cache))
 
 
 class Decoder:
@@ -273,7 +274,7 @@ class Decoder:
         encoder = self.prompt(None) if self.encodes_text else tokens
         output = _shapes_of_run(self.module, self._first(encoder, tokens), self.ways)
         cache = next((found for name in CACHES if (found := getattr(output, name, None)) is not None), None)
-        if cache is None or not tensors_in(cache):
+        if cache is None or next(tensors_within(cache), None) is None:
             raise self._no_cache()
         hidden = getattr(output, "encoder_last_hidden_state", None)
         if hidden is None:
@@ -322,7 +323,7 @@ def _on_meta(tensor: Tensor) -> Tensor:
 
 
 def _shapes(cache: Any) -> list[tuple[int, ...]]:
-    return [tuple(tensor.shape) for tensor in tensors_in(cache)]
+    return [tuple(tensor.shape) for tensor in tensors_within(cache)]
 
 
 def _grows(layer: Any) -> bool:

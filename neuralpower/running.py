@@ -17,6 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
+from neuralpower.lifetimes import tensors_within
+
 META = torch.device("meta")
 ASKING = ("item", "_local_scalar_dense", "is_nonzero")  # operators that want a number
 SMALL = 0.02  # standard deviation of random weights: what most language models start from
@@ -134,33 +136,9 @@ def converted(values: Any, change: Change) -> Any:
     return tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else _copied(leaf, change), values)
 
 
-def tensors_in(value: Any) -> list[Tensor]:
-    """All tensors in tuples, lists, mappings and objects' attributes, each once."""
-    return list(_found(value, {}).values())
-
-
 def _copied(value: Any, change: Change) -> Any:
-    tensors = tensors_in(value)
+    tensors = list(tensors_within(value))
     return copy.deepcopy(value, {id(tensor): change(tensor) for tensor in tensors}) if tensors else value
-
-
-def _found(value: Any, seen: dict[int, Any]) -> dict[int, Tensor]:
-    """Tensors by their id; `seen` keeps the walk from going in circles."""
-    if isinstance(value, Tensor):
-        return {id(value): value}
-    if id(value) in seen or isinstance(value, (str, bytes, int, float, type, nn.Module)) or value is None:
-        return {}
-    seen[id(value)] = value
-    if isinstance(value, Mapping):
-        parts = list(value.values())
-    elif isinstance(value, (tuple, list, set, frozenset)):
-        parts = list(value)
-    else:
-        parts = list(getattr(value, "__dict__", {}).values())
-    found: dict[int, Tensor] = {}
-    for part in parts:
-        found |= _found(part, seen)
-    return found
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

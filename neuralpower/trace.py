@@ -28,6 +28,8 @@ from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import FLOATING, ITEMSIZE
 from neuralpower.layers.matmul import Matmul
+from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
+from neuralpower.phases import CACHES
 from neuralpower.routing import Routing
 from neuralpower.running import ASKING, WAYS, Answers, Run, name_of, on_one_device
 from neuralpower.running import META as META
@@ -98,6 +100,7 @@ class Trace:
     gradients: tuple[LayerCall, ...] = ()  # what a backward pass does beside the calls' own: see neuralpower.gradients
     trained: tuple[int, ...] = ()  # numbers in each tensor that is trained
     assumptions: tuple[str, ...] = ()  # about what only data can tell
+    storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -149,6 +152,7 @@ def trace(
         try:
             with undisturbed(model, training), _slow_attention(), recorder.attached(), cast:
                 output = run(model, tuple(args), kwargs, recorder)
+                recorder.ends(output)
                 if loss is not None:
                     with torch.inference_mode(), recorder.under(LOSS):
                         loss(output)
@@ -310,6 +314,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.unmodelled: list[UnmodelledCall] = []
         self.outside = ""  # path of what runs outside of every module
         self.free_calls = 0
+        self.lifetimes = Lifetimes()
         self._in_optimizer = False
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
@@ -328,11 +333,20 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             gradients=tuple(self.gradient_calls),
             trained=tuple(p.numel() for p in parameters if p.requires_grad),
             assumptions=tuple(self.assumptions),
+            storages=self.lifetimes.storages(),
         )
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
-        """Follow the gradients of what stands for the trainable parameters."""
+        """What is in memory before the first operator, and what asks for gradients: what stands for the weights."""
+        args, kwargs = inputs
+        self.lifetimes.hold(state.values(), WEIGHTS)
+        self.lifetimes.hold(tensors_within([kwargs[name] for name in CACHES if name in kwargs]), CACHE)
+        self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
         self.gradients = Gradients(state[name] for name, p in self.model.named_parameters() if p.requires_grad)
+
+    def ends(self, output: Any) -> None:
+        """What the model returned is in memory until the last operator; keys and values of a cache are told apart."""
+        self.lifetimes.assign(tensors_within(getattr(output, "past_key_values", None)), CACHE)
 
     @contextlib.contextmanager
     def under(self, path: str) -> Iterator[None]:
@@ -371,7 +385,11 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and record it."""
-        kwargs = kwargs or {}
+        output = self._run(func, args, kwargs or {})
+        self.lifetimes.called(output)
+        return output
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         operator = name_of(func)
         args, kwargs = on_one_device((args, kwargs))
         tags = getattr(func, "tags", ())

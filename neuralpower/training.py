@@ -26,6 +26,7 @@ from neuralpower.trace import LayerCall, Trace, pattern
 
 TRAINING, OPTIMIZER = "training", "optimizer"
 STEPS = (FORWARD, BACKWARD, OPTIMIZER)
+Loss = Callable[[Any], Tensor]
 Learnt = Callable[[str, str], bool]  # (kind, phase) -> whether it is known how long it takes
 
 

@@ -205,6 +205,7 @@ KEYS = {
     "power_w",
     "energy_j",
     "memory_bytes",
+    "memory",
     "flops",
     "parameters",
     "coverage",
@@ -256,7 +257,10 @@ def test_the_json_of_a_prediction_holds_its_contract(prediction: dict[str, Any])
     said = [prediction[name] for name in ("schema", "model", "predictor", "device", "batch_size", "dtype", "phase")]
     assert said == [1, BERT, "synthetic", "Synthetic", 3, "float32", "forward"]
     assert prediction["power_reason"]  # what is not known is null, with the reason
-    assert [prediction[name] for name in ("power_w", "energy_j", "memory_bytes", "host_bound")] == [None] * 4
+    assert [prediction[name] for name in ("power_w", "energy_j", "host_bound")] == [None] * 3
+    parts = {name: size for name, size in prediction["memory"].items() if name != "phase"}
+    assert sum(parts.values()) == prediction["memory_bytes"]["value"]
+    assert parts["weights_bytes"] >= 4 * prediction["parameters"]
 
 
 def test_the_layers_of_a_prediction_add_up_to_its_totals(prediction: dict[str, Any]) -> None:

@@ -15,10 +15,11 @@ from neuralpower.compose import Interval, compose
 from neuralpower.errors import InputError
 from neuralpower.evaluate import Case, _Again, predict_case
 from neuralpower.generation import Generation, Growing, Step, _sum, between, lined, with_step
+from neuralpower.lifetimes import tensors_within
 from neuralpower.phases import Decoder, Pass, Phase, cache_bytes, keep, passes
 from neuralpower.predictor import Predictor
 from neuralpower.routing import Routing
-from neuralpower.running import Answers, converted, on_cpu, on_meta, tensors_in, with_values
+from neuralpower.running import Answers, converted, on_cpu, on_meta, with_values
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace
 
@@ -143,7 +144,7 @@ def test_a_pairs_prefill_is_its_encoder_and_one_step_of_its_decoder() -> None:
 def test_a_grown_cache_is_the_one_that_a_pass_over_the_context_leaves(model: str) -> None:
     decoder = Decoder(resolve(model).build("meta"), InputRequest(2))
     read, _ = decoder._read(20)
-    assert [tuple(t.shape) for t in tensors_in(decoder.cache(20))] == [tuple(t.shape) for t in tensors_in(read)]
+    assert [tuple(t.shape) for t in tensors_within(decoder.cache(20))] == [tuple(t.shape) for t in tensors_within(read)]
     assert cache_bytes(decoder.cache(20)) == cache_bytes(read)
 
 
@@ -157,9 +158,9 @@ def test_a_step_traced_on_meta_is_the_one_that_runs_on_the_cpu(model: str) -> No
 
 def test_tracing_leaves_the_cache_as_it_was() -> None:
     one = one_pass(WINDOWED, Phase.decode(context=5))
-    before = [tuple(t.shape) for t in tensors_in(one.cache)]
+    before = [tuple(t.shape) for t in tensors_within(one.cache)]
     assert traced(one).layers == traced(one).layers
-    assert [tuple(t.shape) for t in tensors_in(one.cache)] == before
+    assert [tuple(t.shape) for t in tensors_within(one.cache)] == before
 
 
 @pytest.mark.parametrize("model", [LLAMA, WINDOWED, HYBRID, BART])

@@ -16,7 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Latency of neural networks, layer by layer, without running them.",
+    help="Runtime, power, energy and memory of neural networks, layer by layer, without running them.",
 )
 
 
@@ -28,7 +28,7 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def root(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print it.")) -> None:
-    """Latency of neural networks, layer by layer, without running them."""
+    """Runtime, power, energy and memory of neural networks, layer by layer, without running them."""
 
 
 # In the order in which --help lists them.
@@ -37,6 +37,7 @@ COMMANDS = (
     "train",
     "predict",
     "evaluate",
+    "explore",
     "profile",
     "bench",
     "bench_log",

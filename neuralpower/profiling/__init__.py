@@ -36,8 +36,9 @@ from neuralpower.profiling.conventions import (
 )
 from neuralpower.profiling.result import Check, NetworkProfile, Total, Unmodelled, whole
 from neuralpower.profiling.rows import Builder, ModuleRow, Row, total
-from neuralpower.profiling.steps import PHASES, Loss, Runs, Step, clock_of, prepared, repeat
+from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, repeat
 from neuralpower.trace import Trace, trace, unwrapped
+from neuralpower.training import Loss
 
 __all__ = ["Check", "ModuleRow", "NetworkProfile", "Row", "Total", "Unmodelled", "profile"]
 

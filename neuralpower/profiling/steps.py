@@ -21,13 +21,11 @@ from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
 from neuralpower.trace import LOSS, undisturbed
-from neuralpower.training import default_loss
+from neuralpower.training import Loss, default_loss
 
 PHASES = ("forward", "training")
 CLEAN_PER_TIMED = 2  # runs: instrumentation then costs a few percent of the whole, even for small operators
 MINIMUM = 3  # repeats, before a time limit may end them
-
-Loss = Callable[[Any], Tensor]
 
 
 @dataclass(frozen=True)
@@ -301,10 +299,12 @@ def accounted(
 ) -> tuple[Account, int]:
     """One run whose tensors are accounted; (account, peak bytes: of the CUDA allocator where there is one).
 
-    `held` are tensors beside weights, buffers and inputs that were there before.
+    `held` are tensors beside weights, buffers, inputs and the optimizer's state that were there before.
     """
     before = [*step.model.parameters(), *step.model.buffers(), *held]
     before += [t for t in tree_iter((step.args, dict(step.kwargs))) if isinstance(t, Tensor)]
+    if step.optimizer is not None:
+        before += [v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)]
     account = Account(before)
     device = clock.device if isinstance(clock, CudaClock) else None
     if device is not None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from neuralpower.lifetimes import WEIGHTS, Lifetimes
 from neuralpower.trace import ModuleStack
 
 _now = time.perf_counter_ns
@@ -103,41 +103,30 @@ class Account:
     """
 
     def __init__(self, held: Iterable[Tensor]) -> None:
-        self.live = 0
-        self.peak = 0
+        self.lifetimes = Lifetimes()
+        self.lifetimes.hold(held, WEIGHTS)
         self.outputs: dict[tuple[str, str, str], int] = {}
         self.peaks: dict[tuple[str, str, str], int] = {}
         self.flops: dict[tuple[str, str, str], int] = {}
         self.elements: dict[tuple[str, str, str], int] = {}
-        self._known: set[int] = set()
-        for tensor in held:
-            self._count(tensor)
+
+    @property
+    def live(self) -> int:
+        """Bytes now."""
+        return self.lifetimes.live
+
+    @property
+    def peak(self) -> int:
+        """The most bytes at once."""
+        return self.lifetimes.peak
 
     def note(self, key: tuple[str, str, str], inputs: Any, output: Any, flops: int) -> None:
         """One operator call that has returned `output` and whose products take `flops`."""
         elements = max((t.numel() for t in tree_iter((inputs, output)) if isinstance(t, Tensor)), default=0)
         self.elements[key] = self.elements.get(key, 0) + elements
-        fresh = sum(self._count(t) for t in tree_iter(output) if isinstance(t, Tensor))
-        self.outputs[key] = self.outputs.get(key, 0) + fresh
+        self.outputs[key] = self.outputs.get(key, 0) + self.lifetimes.called(output)
         self.peaks[key] = max(self.peaks.get(key, 0), self.live)
         self.flops[key] = self.flops.get(key, 0) + flops
-
-    def _count(self, tensor: Tensor) -> int:
-        """Bytes of the tensor's storage if it is new."""
-        storage = tensor.untyped_storage()
-        identity = storage._cdata
-        if identity in self._known:
-            return 0
-        size = storage.nbytes()
-        self._known.add(identity)
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._free, identity, size).atexit = False
-        return size
-
-    def _free(self, identity: int, size: int) -> None:
-        self._known.discard(identity)
-        self.live -= size
 
 
 class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped

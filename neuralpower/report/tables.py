@@ -12,6 +12,7 @@ from neuralpower.errors import InputError
 from neuralpower.evaluate import Evaluation, summary
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn import Trained
+from neuralpower.memory import Memory
 from neuralpower.regress import Regressor
 from neuralpower.report.tokens import quantity as quantity
 from neuralpower.report.tokens import tokens
@@ -123,6 +124,8 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
         f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters, "
         f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
     )
+    if p.memory is not None:
+        head += "\n" + memory_line(p.memory)
     header = [by, "kind" if by == "layer" else "", "calls", "latency", "share", "FLOP", "bound", "basis"]
     foot = [f"unmodelled: {u.operator} x{u.count}, {u.share:.1%} by roofline ({u.reason})" for u in p.unmodelled]
     if p.host_bound and p.idle_s:
@@ -142,6 +145,15 @@ def _training_lines(training: Training, runtime_s: float) -> Iterator[str]:
     yield f"step: {parts}; {training.samples / runtime_s:.3g} samples/s{share} ({training.recipe})"
     if training.derived:
         yield f"not measured backward, taken as the forward passes of their products: {', '.join(training.derived)}"
+
+
+def memory_line(memory: Memory) -> str:
+    """The peak with its bounds, and what it is made of, the largest part first."""
+    parts = sorted(((size, name) for name, size in memory.parts.items() if size), reverse=True)
+    return (
+        f"memory {quantity(memory.value_bytes, 'B')} ({quantity(memory.low_bytes, 'B')} to "
+        f"{quantity(memory.high_bytes, 'B')}): " + ", ".join(f"{name} {quantity(size, 'B')}" for size, name in parts)
+    )
 
 
 def _name(row: Row, by: str) -> str:

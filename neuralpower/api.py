@@ -1,0 +1,163 @@
+"""A predictor with everything that can be asked of it, for Python: `neuralpower.load(NAME)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from neuralpower import codec
+from neuralpower.compose import Prediction
+from neuralpower.devices.host import read_cpu
+from neuralpower.devices.spec import spec_of
+from neuralpower.errors import InputError
+from neuralpower.evaluate import RECIPE, Case, predict_case, predict_pass
+from neuralpower.explore.compare import Comparison, Side, compare
+from neuralpower.explore.fit import Fit, Request, bytes_of, fit
+from neuralpower.explore.score import Score, score
+from neuralpower.explore.sweep import Sweep, device_memory, sweep
+from neuralpower.inputs import called_with, tensors_of
+from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.phases import Pass, Phase
+from neuralpower.predictor import Predictor
+from neuralpower.sources import resolve
+from neuralpower.trace import Trace
+from neuralpower.training import TRAINING, Recipe
+
+
+@dataclass(frozen=True)
+class LoadedPredictor:
+    """What was learnt of a device, ready to be asked; nothing is run on any device."""
+
+    predictor: Predictor
+
+    @property
+    def name(self) -> str:
+        """Of the predictor."""
+        return self.predictor.name
+
+    @property
+    def device(self) -> str:
+        """What it was learnt on."""
+        return self.predictor.device
+
+    def on(self, device: str) -> LoadedPredictor:
+        """The same for another device, by its spec sheet; raises PredictorError where it holds for one device alone."""
+        spec = spec_of(device)
+        return LoadedPredictor(self.predictor.on(spec.hardware(), spec.name))
+
+    def predict(
+        self,
+        model: str | Path | nn.Module,
+        inputs: Any = None,
+        *,
+        batch_size: int | None = None,
+        seq_len: int | None = None,
+        input_shape: Sequence[int] | None = None,
+        dtype: str = "float32",
+        phase: str | Phase = FORWARD,
+        recipe: Recipe = RECIPE,
+    ) -> Prediction:
+        """Latency, power, energy and memory of one pass.
+
+        Args:
+            model: as the command line has it, or a module, which is not changed.
+            inputs: what its forward is called with: a tensor, a tuple of positions or a mapping of keywords; by default
+                made from the model's configuration and the sizes below.
+            batch_size: samples; 1, or the first size of the first tensor of `inputs`.
+            seq_len: tokens per sample.
+            input_shape: of one sample.
+            dtype: of weights and floating inputs, where inputs are made.
+            phase: "forward", "training" or "backward", or what a language model does: `Phase.decode(batch=8, context=4096)`.
+            recipe: of training: optimizer, accumulation, checkpointing.
+
+        Raises:
+            InputError: sizes beside `inputs`, or sizes that the model does not take.
+            ModelError: the model cannot be found, built or traced.
+            PredictorError: a dtype or phase that was not learnt.
+        """
+        return self._predicted(model, inputs, batch_size, seq_len, input_shape, dtype, phase, recipe)[0]
+
+    def _predicted(
+        self,
+        model: str | Path | nn.Module,
+        inputs: Any = None,
+        batch_size: int | None = None,
+        seq_len: int | None = None,
+        input_shape: Sequence[int] | None = None,
+        dtype: str = "float32",
+        phase: str | Phase = FORWARD,
+        recipe: Recipe = RECIPE,
+    ) -> tuple[Prediction, Trace]:
+        asked, way = (phase, FORWARD) if isinstance(phase, Phase) else (Phase(), phase)
+        self.predictor.check(dtype, FORWARD if way == TRAINING else way)
+        source = resolve(model)
+        if inputs is None:
+            shape = tuple(input_shape) if input_shape is not None else None
+            case = Case(str(source.name), batch_size or 1, seq_len, shape, dtype, asked)
+            return predict_case(case, self.predictor, source, way, recipe)
+        if seq_len is not None or input_shape is not None:
+            raise InputError("sizes and inputs are both given, and inputs have their sizes; leave one of them out")
+        if asked != Phase():
+            raise InputError(
+                f"inputs and the phase {asked.name} are both given, and it makes its own inputs; leave one out"
+            )
+        given = called_with(inputs)
+        one = Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given)
+        batch = batch_size or _batch((given.args, dict(given.kwargs)))
+        about: dict[str, Any] = {"model": source.name, "dtype": dtype, "phase": way, "batch_size": batch}
+        return predict_pass(one, self.predictor, recipe=recipe, **about)
+
+    def score(self, candidates: Iterable[str | Mapping[str, Any]], by: str = "latency") -> list[Score]:
+        """Scores of candidates in their order, ranked: see `neuralpower.explore.score`; raises InputError."""
+        return score(candidates, self.predictor, by)
+
+    def sweep(
+        self,
+        model: str | nn.Module,
+        *,
+        batch_sizes: Sequence[int] = (1,),
+        lengths: Sequence[int | None] = (None,),
+        dtypes: Sequence[str] = ("float32",),
+        memory: str | None = None,
+    ) -> Sweep:
+        """A grid of sizes from few traces; `memory` of the device, such as "24GB"; raises as `neuralpower.explore.sweep`."""
+        room = bytes_of(memory) if memory else None
+        grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
+        return sweep(model, [self.predictor], memory_bytes=room, **grid)
+
+    def compare(self, a: str | nn.Module, b: str | nn.Module, **sizes: Any) -> Comparison:
+        """Two models on this device: the ratio of their times; `sizes` as those of `predict`."""
+        sides = []
+        for model in (a, b):
+            prediction, traced = self._predicted(model, **sizes)
+            sides.append(Side(prediction.model, traced, self.predictor, prediction.runtime_s))
+        return compare(*sides)
+
+    def fit(self, model: str | nn.Module, memory: str | None = None, **request: Any) -> Fit:
+        """Whether a model fits into the device's memory, or another: `request` has the fields of `explore.fit.Request`.
+
+        Raises:
+            InputError: the device's memory is not known and none is given.
+        """
+        room = bytes_of(memory) if memory else device_memory(self.predictor)
+        if room is None:
+            raise InputError(f"{self.device}: its memory is not known; give memory, such as '24GB'")
+        accelerator = self.predictor.hardware is not None and self.predictor.hardware.accelerator
+        return fit(Request(model, accelerator=accelerator, **request), room)
+
+
+def load(name: str | Path | None = None) -> LoadedPredictor:
+    """The predictor of that name or file; by default this machine's, else one that was learnt on a CPU.
+
+    Raises:
+        PredictorError: there is none of that name, or the file cannot be used.
+    """
+    return LoadedPredictor(codec.load(name) if name is not None else codec.default_predictor(read_cpu().slug))
+
+
+def _batch(values: Any) -> int:
+    return next((int(t.shape[0]) for t in tensors_of(values) if t.dim()), 1)

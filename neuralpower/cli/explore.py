@@ -1,0 +1,183 @@
+"""`neuralpower sweep`, `compare`, `score` and `fit`: what if, from few traces; none needs a device."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from neuralpower.cli import options
+
+if TYPE_CHECKING:
+    from neuralpower.predictor import Predictor
+
+MODEL = typer.Argument(help="transformers:bert, a folder with config.json, zoo:alexnet, ...")
+PREDICTOR = typer.Option(None, help="Name or file; this machine's by default.")
+JSON = typer.Option(False, "--json", help="Print everything as JSON.")
+
+
+def sweep(
+    model: str = MODEL,
+    batch_size: str = typer.Option("1", help="1,8,32; 1:256 doubles; 64:512:64 goes in steps."),
+    seq_len: str | None = typer.Option(None, help="Tokens per sample, written in the same way."),
+    dtype: str = typer.Option("float32", help="One or more, with commas."),
+    predictor: str | None = typer.Option(None, help="Names or files, with commas; this machine's by default."),
+    memory: str | None = typer.Option(None, help="Of the device, such as 24GB; by default what its spec sheet says."),
+    csv: Path | None = typer.Option(None, help="Write one line per point to this file."),
+    plot: Path | None = typer.Option(None, help="Draw latency against energy or throughput: FILE.html, .png or .svg."),
+    top: int = typer.Option(0, help="Rows to print; 0 for all."),
+    as_json: bool = JSON,
+) -> None:
+    """Predict a grid of batch sizes, lengths, types and devices from few traces; the points nothing beats are marked."""
+    from neuralpower.errors import CoverageError
+    from neuralpower.explore import fit as fitting
+    from neuralpower.explore import sweep as sweeping
+    from neuralpower.report.explored import check_plot, sweep_plot, sweep_table
+
+    if plot is not None:
+        check_plot(plot)
+    found = sweeping.sweep(
+        model,
+        [_loaded(name) for name in options.names(predictor) or (None,)],
+        batch_sizes=sweeping.sizes(batch_size, "batch size"),
+        lengths=sweeping.sizes(seq_len, "seq-len") if seq_len else (None,),
+        dtypes=[options.dtype(name) for name in options.names(dtype) or ("float32",)],
+        memory_bytes=fitting.bytes_of(memory) if memory else None,
+    )
+    if csv is not None:
+        sweeping.write_csv(found, csv)
+    if plot is not None:
+        sweep_plot(found, plot)
+    print(json.dumps(sweeping.to_json(found)) if as_json else sweep_table(found, top))
+    if all(point.error for point in found.points):
+        raise CoverageError(f"no point could be predicted: {found.points[0].error}")
+
+
+def compare(
+    a: str = typer.Argument(help="MODEL, or MODEL@PREDICTOR."),
+    b: str = typer.Argument(help="The other one; @PREDICTOR alone is the same model on another device."),
+    predictor: str | None = PREDICTOR,
+    batch_size: int = typer.Option(1, help="Samples in a batch."),
+    seq_len: int | None = typer.Option(None, help="Tokens per sample."),
+    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
+    dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    as_json: bool = JSON,
+) -> None:
+    """Compare two models, or a model on two devices: ratio of the times, and how likely one is the faster."""
+    from neuralpower.evaluate import Case, predict_case
+    from neuralpower.explore.compare import Side
+    from neuralpower.explore.compare import compare as compared
+    from neuralpower.report.explored import comparison_table
+
+    shape = options.shape(input_shape)
+    known: dict[str, Predictor] = {}
+    sides = []
+    for text in (a, b):
+        model, _, name = text.partition("@")
+        model, name = model or a.partition("@")[0], name or predictor or ""
+        known[name] = known.get(name) or _loaded(name or None)
+        case = Case(model, batch_size, seq_len, shape, options.dtype(dtype))
+        known[name].check(case.dtype, "forward")
+        prediction, traced = predict_case(case, known[name])
+        label = case.label + (f" on {known[name].name}" if "@" in a + b else "")
+        sides.append(Side(label, traced, known[name], prediction.runtime_s))
+    found = compared(*sides)
+    print(json.dumps(found.to_json()) if as_json else comparison_table(found))
+
+
+def score(
+    file: str = typer.Argument(help="JSON lines, one candidate each; - for standard input."),
+    predictor: str | None = PREDICTOR,
+    by: str = typer.Option("latency", help="latency, energy or memory."),
+    top: int = typer.Option(20, help="Rows to print; 0 for all."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object per candidate, in the file's order."),
+) -> None:
+    """Rank candidates: configurations with changed fields, or lists of layers."""
+    from neuralpower.errors import InputError
+    from neuralpower.explore.score import score as scored
+    from neuralpower.report.explored import score_table
+
+    try:
+        lines = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: cannot be read ({error}); choose another file") from None
+    found = scored(lines.splitlines(), _loaded(predictor), by)
+    for one in found:
+        if one.error:
+            print(f"warning: {file} line {one.line}: {one.error}", file=sys.stderr)
+    if all(one.error for one in found):
+        raise InputError(f"{file}: none of {len(found)} candidates could be scored; the warnings above say why")
+    if by != "latency" and not any(one.rank for one in found):
+        raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
+    print("\n".join(json.dumps(one.to_json()) for one in found) if as_json else score_table(found, top))
+
+
+def fit(
+    model: str = MODEL,
+    device: str | None = typer.Option(None, help="A spec sheet's name or file (`devices --specs`); this machine's."),
+    memory: str | None = typer.Option(None, help="Instead of the device's, such as 24GB or 80GiB."),
+    phase: str = typer.Option("forward", help="forward or training."),
+    batch_size: int = typer.Option(1, help="Samples in a batch."),
+    seq_len: int | None = typer.Option(None, help="Tokens per sample."),
+    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
+    dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    optimizer: str = typer.Option("adamw", help="For training: sgd, momentum, rmsprop, adam or adamw."),
+    as_json: bool = JSON,
+) -> None:
+    """Say whether a model fits into a device's memory (exit code 0, or 1 where not), and the largest that would."""
+    from neuralpower.explore.fit import Request
+    from neuralpower.explore.fit import fit as fitted
+    from neuralpower.report.explored import fit_table
+
+    room, accelerator, name = _room(device, memory)
+    request = Request(
+        model,
+        batch_size,
+        seq_len,
+        options.shape(input_shape),
+        options.dtype(dtype),
+        phase,
+        optimizer,
+        accelerator,
+    )
+    found = fitted(request, room)
+    print(json.dumps(found.to_json()) if as_json else fit_table(found, request, name))
+    if not found.fits:
+        raise typer.Exit(1)
+
+
+def _room(device: str | None, memory: str | None) -> tuple[float, bool, str]:
+    """(bytes, whether it is an accelerator, name) of what the model is to fit into; raises InputError."""
+    from neuralpower.devices.host import read_cpu
+    from neuralpower.devices.spec import spec_of
+    from neuralpower.errors import InputError
+    from neuralpower.explore.fit import bytes_of as parsed
+
+    if device is None:
+        cpu = read_cpu()
+        own, accelerator, name = cpu.memory_bytes, False, cpu.name
+    else:
+        spec = spec_of(device)
+        found = spec.get("memory_bytes")
+        own, accelerator, name = (None if found is None else int(found)), spec.device_class != "cpu", spec.name
+    if memory is not None:
+        return parsed(memory), accelerator, f"of {name}" if device else "as given"
+    if own is None:
+        raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
+    return float(own), accelerator, name
+
+
+def _loaded(name: str | None) -> Predictor:
+    from neuralpower.codec import default_predictor, load
+    from neuralpower.devices.host import read_cpu
+
+    return load(name) if name else default_predictor(read_cpu().slug)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for name, command in (("sweep", sweep), ("compare", compare), ("score", score), ("fit", fit)):
+        app.command(name)(command)

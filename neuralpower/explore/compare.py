@@ -1,0 +1,106 @@
+"""Two predictions beside each other: their ratio with its interval, and how likely one is the faster.
+
+    log(A / B) = log of the predicted ratio + sum_i (a_i - b_i) own_i + sum_r shared_r sum_{i of r} (a_i - b_i) s_i + system
+
+a_i, b_i: layer i's share of either time. Errors of layers that both have, and of layers of one regressor, are in both and
+go out of the ratio to that extent; those of different predictors have nothing in common. What whole networks of a device
+share beyond their layers (`Predictor.system`) is each network's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuralpower.compose import Interval
+from neuralpower.layers import Layer
+from neuralpower.predictor import ROOFLINE_FACTOR, Predictor
+from neuralpower.regress import NINETY
+from neuralpower.trace import Trace
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A against B."""
+
+    a: str
+    b: str
+    a_s: Interval
+    b_s: Interval
+    ratio: Interval  # A's time over B's
+    a_faster: float  # probability
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "schema": 1,
+            "a": {"name": self.a, "runtime_s": self.a_s.to_json()},
+            "b": {"name": self.b, "runtime_s": self.b_s.to_json()},
+            "ratio": self.ratio.to_json(),
+            "a_faster": self.a_faster,
+        }
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two: its trace, its predictor and the time that was predicted of it."""
+
+    name: str
+    trace: Trace
+    predictor: Predictor
+    runtime_s: Interval
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """The ratio of two sides' times."""
+    one = a.predictor is b.predictor
+    deviation = _together(a, b) if one else math.hypot(_deviation(a.runtime_s), _deviation(b.runtime_s))
+    value = a.runtime_s.value / b.runtime_s.value
+    spread = math.exp(NINETY * deviation)
+    ratio = Interval(value, value / spread, value * spread)
+    if deviation == 0:
+        return Comparison(a.name, b.name, a.runtime_s, b.runtime_s, ratio, 0.5 if value == 1 else float(value < 1))
+    faster = 0.5 * math.erfc(math.log(value) / deviation / math.sqrt(2))
+    return Comparison(a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster)
+
+
+def _deviation(interval: Interval) -> float:
+    return math.log(interval.high / interval.low) / 2 / NINETY
+
+
+def _together(a: Side, b: Side) -> float:
+    """Standard deviation of log(ratio) where one predictor says both."""
+    at: dict[Layer, int] = {}
+    both = [[at.setdefault(layer, len(at)) for layer in _layers(side)] for side in (a, b)]
+    estimates = a.predictor.estimate(list(at))
+    weights = np.zeros((2, len(at)))
+    unmodelled: list[dict[str, float]] = [{}, {}]
+    roof = a.predictor.roofline("float32")
+    for i, (side, columns) in enumerate(zip((a, b), both, strict=True)):
+        np.add.at(weights[i], columns, 1.0)
+        weights[i] *= estimates.runtime_s
+        for missing in side.trace.unmodelled:
+            seconds = missing.bytes / roof.bytes_per_s
+            unmodelled[i][missing.operator] = unmodelled[i].get(missing.operator, 0.0) + seconds
+        total = weights[i].sum() + sum(unmodelled[i].values()) or 1e-30
+        weights[i] /= total
+        unmodelled[i] = {name: seconds / total for name, seconds in unmodelled[i].items()}
+    apart = weights[0] - weights[1]
+    variance = float(apart**2 @ np.maximum(estimates.deviation**2 - estimates.shared**2, 0))
+    for regressor in np.unique(estimates.regressor):
+        same = estimates.regressor == regressor
+        variance += float(np.sum(apart[same] * estimates.shared[same])) ** 2
+    wide = math.log(ROOFLINE_FACTOR) / NINETY
+    for name in {*unmodelled[0], *unmodelled[1]}:
+        variance += (wide * (unmodelled[0].get(name, 0.0) - unmodelled[1].get(name, 0.0))) ** 2
+    if sorted(both[0]) != sorted(both[1]):
+        variance += 2 * a.predictor.system**2
+    return math.sqrt(variance)
+
+
+def _layers(side: Side) -> Sequence[Layer]:
+    return side.trace.layers

@@ -1,0 +1,233 @@
+"""Does it fit, and how much more would: the largest batch and the longest context within a memory, with a margin.
+
+The upper bound of the memory is held against the device's, so that what is said to fit does. Memory grows nearly in line
+with the batch and no faster than squarely with the length: two probes give a guess, each further one narrows the bracket.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neuralpower.errors import InputError, ModelError, unknown
+from neuralpower.inputs import Inputs, map_tensors, tensors_of
+from neuralpower.layers.base import torch_dtype
+from neuralpower.memory import FORWARD, OPTIMIZERS, TRAINING, Memory, forward_memory, training_memory
+from neuralpower.sources import InputRequest, Source, resolve
+from neuralpower.trace import trace
+
+PHASES = (FORWARD, TRAINING)
+MOST = 2**24  # of a batch or a length: beyond, nobody asks
+DRAWN = 8  # the largest batch whose inputs are made with values
+CLOSE = 0.01  # of the answer: how far the bracket is closed for sizes above a hundred
+UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "tb": 1e12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to fit."""
+
+    model: Any
+    batch_size: int = 1
+    seq_len: int | None = None
+    input_shape: tuple[int, ...] | None = None
+    dtype: str = "float32"
+    phase: str = FORWARD
+    optimizer: str = "adamw"
+    accelerator: bool = False
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The answer; sizes are None where nothing is to be said of them."""
+
+    fits: bool
+    memory: Memory
+    room_bytes: float
+    largest_batch: int | None  # at the length that was asked for; 0 where not even one sample fits
+    longest: int | None  # at the batch size that was asked for
+    longest_reason: str  # what ends it: memory, or the model's own positions
+    traces: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "schema": 1,
+            "fits": self.fits,
+            "room_bytes": self.room_bytes,
+            "memory_bytes": self.memory.bounds_json(),
+            "memory": self.memory.to_json(),
+            "largest_batch_size": self.largest_batch,
+            "longest_seq_len": self.longest,
+            "longest_reason": self.longest_reason or None,
+            "traces": self.traces,
+        }
+
+
+def bytes_of(text: str) -> float:
+    """24e9 for "24GB", 24 * 2**30 for "24GiB"; raises InputError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if not match or match.group(2) not in UNITS or float(match.group(1)) <= 0:
+        raise InputError(f"memory {text!r}: write a positive number with a unit, such as 24GB or 80GiB")
+    return float(match.group(1)) * UNITS[match.group(2)]
+
+
+def fit(request: Request, room_bytes: float) -> Fit:
+    """Whether the request fits into so many bytes, and what would.
+
+    Raises:
+        InputError: a phase or an optimizer that is not known.
+        ModelError: the model cannot be built or traced as it was asked for.
+    """
+    if request.phase not in PHASES:
+        raise unknown("phase", request.phase, PHASES)
+    if request.optimizer not in OPTIMIZERS:
+        raise unknown("optimizer", request.optimizer, OPTIMIZERS)
+    probe = _Probe(request)
+    own = probe(request.batch_size, request.seq_len)
+    batch = largest(lambda size: probe(size, request.seq_len).high_bytes, room_bytes, request.batch_size)
+    longest, reason = None, ""
+    start = request.seq_len or probe.own_length
+    if start is not None:
+        longest, reason = _longest(probe, request.batch_size, start, room_bytes)
+    return Fit(own.high_bytes <= room_bytes, own, room_bytes, batch, longest, reason, probe.traces)
+
+
+def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[int | None, str]:
+    limit = MOST
+
+    def size_at(length: int) -> float:
+        nonlocal limit
+        try:
+            return probe(batch, length).high_bytes
+        except InputError:  # the model has no such positions
+            limit = min(limit, length - 1)
+            return float("inf")
+
+    found = largest(size_at, room_bytes, start)
+    return found, "the model's positions" if found >= limit * (1 - CLOSE) - 1 and limit < MOST else "memory"
+
+
+def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1) -> int:
+    """The largest size whose bytes, which grow with it, are at most `room_bytes`; 0 where even 1 takes more.
+
+    Exact up to a hundred and where sizes end (their bytes are infinite), beyond within CLOSE and on the safe side: every
+    answer has been looked at.
+    """
+    known: dict[int, float] = {}
+
+    def at(size: int) -> float:
+        if size not in known:
+            known[size] = bytes_at(size)
+        return known[size]
+
+    low, high = 0, MOST
+    guess = max(start, 1)
+    while high - low > (max(1, int(CLOSE * low)) if low > 100 and known.get(high) != float("inf") else 1):
+        if at(guess) <= room_bytes:
+            low = max(low, guess)
+        else:
+            high = min(high, guess)
+        if low >= MOST:
+            break
+        guess = _next(known, low, high, room_bytes)
+    return low
+
+
+def _next(known: dict[int, float], low: int, high: int, room_bytes: float) -> int:
+    """Where the line through the two nearest sizes meets the room, kept inside the bracket; else a halving of it."""
+    below = sorted(size for size in known if size <= low)
+    above = [size for size in known if size >= high and known[size] < float("inf")]
+    points = below[-2:] if not above else [*below[-1:], min(above)]
+    if len(points) == 2 and known[points[1]] > known[points[0]]:
+        slope = (known[points[1]] - known[points[0]]) / (points[1] - points[0])
+        guess = int(points[1] + (room_bytes - known[points[1]]) / slope)
+        if not above:
+            guess = min(guess, 16 * max(low, 1))
+        elif guess in known:
+            guess = guess + 1 if guess <= low else guess - 1
+        if low < guess < high:
+            return guess
+        if guess <= low and low + 1 < high:
+            return low + 1 if (low + 1) not in known else (low + high) // 2
+    if high >= MOST and not above:
+        return min(max(2 * low, 1), MOST)
+    return (low + high) // 2
+
+
+class _Probe:
+    """Memory of the request at other sizes; each is traced once."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.dtype = torch_dtype(request.dtype)
+        self.source: Source = resolve(request.model)
+        self.module = self.source.build("meta", self.dtype)
+        self.own_length: int | None = None
+        self._known: dict[tuple[int, int | None], Memory] = {}
+
+    @property
+    def traces(self) -> int:
+        """How many were made."""
+        return len(self._known)
+
+    def __call__(self, batch: int, length: int | None) -> Memory:
+        """At the peak; raises InputError or ModelError."""
+        if (batch, length) not in self._known:
+            self._known[batch, length] = self._memory(batch, length)
+        return self._known[batch, length]
+
+    def _memory(self, batch: int, length: int | None) -> Memory:
+        inputs = self._inputs(batch, length)
+        ids = inputs.kwargs.get("input_ids")
+        if length is None and ids is not None:
+            self.own_length = int(ids.shape[-1])
+        if self.request.phase == TRAINING:
+            return training_memory(
+                self.module,
+                inputs.args,
+                inputs.kwargs,
+                optimizer=self.request.optimizer,
+                accelerator=self.request.accelerator,
+            )
+        try:
+            traced = trace(self.module, inputs.args, inputs.kwargs)
+        except ModelError as error:
+            if length is not None and ("index" in str(error) or "size" in str(error)):
+                raise InputError(str(error)) from error
+            raise
+        return forward_memory(traced, accelerator=self.request.accelerator)
+
+    def _inputs(self, batch: int, length: int | None) -> Inputs:
+        """Of any batch: a large one has the shapes of a small one, drawn out along the axes that follow the batch."""
+
+        def drawn(size: int) -> Inputs:
+            return self.source.inputs(self.module, InputRequest(size, length, self.request.input_shape, self.dtype))
+
+        if batch <= DRAWN:
+            return drawn(batch)
+        some, more = drawn(2), drawn(3)
+        others = iter(tensors_of((more.args, more.kwargs)))
+
+        def grown(tensor: Tensor) -> Tensor:
+            pairs = zip(tensor.shape, next(others).shape, strict=True)
+            shape = [a if a == b else (b - a) * batch + 3 * a - 2 * b for a, b in pairs]
+            return torch.empty(shape, dtype=tensor.dtype, device="meta")
+
+        return Inputs(map_tensors(some.args, grown), map_tensors(some.kwargs, grown))

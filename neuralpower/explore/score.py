@@ -1,0 +1,167 @@
+"""Candidates, one JSON object a line -> scores, ranked: changed configurations and lists of layers.
+
+    {"model": "transformers:llama", "changes": {"hidden_size": 512, "num_hidden_layers": 6}, "batch_size": 1, "seq_len": 128}
+    {"layers": [{"kind": "linear", "rows": 128, "in_features": 64, "out_features": 64, "bias": true, "count": 3}, ...]}
+
+A `name` and other fields are kept out of the way; a line that cannot be used is told, and the rest is scored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from neuralpower.errors import InputError, NeuralPowerError, unknown
+from neuralpower.explore.outcomes import Outcomes, outcomes_of
+from neuralpower.explore.space import TRACED, Point, explore
+from neuralpower.layers import KINDS, Layer
+from neuralpower.predictor import Predictor
+
+BY = ("latency", "energy", "memory")
+LISTED = "layers"  # basis of a candidate that came as its layers
+
+
+@dataclass(frozen=True)
+class Score:
+    """One candidate; None where not known, all of them where it has an error."""
+
+    line: int  # counted from 1
+    name: str
+    runtime_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    energy_j: float | None = None
+    memory_bytes: float | None = None
+    parameters: int | None = None
+    basis: str = LISTED  # formula, traced or layers: how its layers are known
+    rank: int | None = None  # 1 for the best
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "error" or self.error}
+
+
+def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, by: str = "latency") -> list[Score]:
+    """Scores in the candidates' order, each with its rank; text is read as a line of JSON, blank lines are left out.
+
+    Raises:
+        InputError: `by` is not known, or there is no candidate.
+        PredictorError: a dtype that the predictor has not learnt.
+    """
+    if by not in BY:
+        raise unknown("score", by, BY)
+    read: list[tuple[int, str, Point | dict[Layer, int] | str]] = []
+    cache: dict[tuple[Any, ...], Layer] = {}
+    for number, candidate in enumerate(candidates, 1):
+        if isinstance(candidate, str) and not candidate.strip():
+            continue
+        read.append(_read(number, candidate, cache))
+    if not read:
+        raise InputError("no candidate: give one JSON object a line, with a model and its changes, or with layers")
+    found: dict[int, Score] = {n: Score(n, name, error=what) for n, name, what in read if isinstance(what, str)}
+    points = [(n, name, what) for n, name, what in read if isinstance(what, Point)]
+    known = [(n, name, p) for n, name, p in points if p.dtype in predictor.dtypes]
+    for n, name, p in points:
+        if p.dtype not in predictor.dtypes:
+            found[n] = Score(n, name, error=f"dtype {p.dtype!r} is not learnt: known are {', '.join(predictor.dtypes)}")
+    if known:
+        explored = explore([p for _, _, p in known], predictor)
+        for i, (n, name, _) in enumerate(known):
+            if i in explored.errors:
+                found[n] = Score(n, name, basis=TRACED, error=explored.errors[i])
+                continue
+            found[n] = replace(
+                _scored(n, name, explored.outcomes, i),
+                memory_bytes=_number(explored.memory_bytes[i]),
+                parameters=int(explored.parameters[i]),
+                basis=explored.basis[i],
+            )
+    listed = [(n, name, what) for n, name, what in read if isinstance(what, dict)]
+    if listed:
+        outcomes = outcomes_of([layers for _, _, layers in listed], predictor)
+        for i, (n, name, layers) in enumerate(listed):
+            learnt = sum(layer.parameters() * count for layer, count in layers.items())
+            found[n] = replace(_scored(n, name, outcomes, i), parameters=int(learnt))
+    return _ranked([found[n] for n, _, _ in read], by)
+
+
+def _scored(line: int, name: str, outcomes: Outcomes, i: int) -> Score:
+    return Score(
+        line,
+        name,
+        runtime_s=float(outcomes.runtime_s[i]),
+        low_s=float(outcomes.low_s[i]),
+        high_s=float(outcomes.high_s[i]),
+        energy_j=_number(outcomes.energy_j[i]),
+    )
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _ranked(scores: Sequence[Score], by: str) -> list[Score]:
+    field = {"latency": "runtime_s", "energy": "energy_j", "memory": "memory_bytes"}[by]
+    known = [i for i, s in enumerate(scores) if getattr(s, field) is not None]
+    order = sorted(known, key=lambda i: (getattr(scores[i], field), scores[i].line))
+    rank = {i: place for place, i in enumerate(order, 1)}
+    return [replace(s, rank=rank.get(i)) for i, s in enumerate(scores)]
+
+
+def _read(
+    number: int, candidate: str | Mapping[str, Any], cache: dict[tuple[Any, ...], Layer]
+) -> tuple[int, str, Point | dict[Layer, int] | str]:
+    """(line, name, what is to be scored or what is wrong with it)."""
+    try:
+        data = json.loads(candidate) if isinstance(candidate, str) else candidate
+    except ValueError as error:
+        return number, f"line {number}", f"is no JSON ({error})"
+    if not isinstance(data, Mapping):
+        return number, f"line {number}", f"is a {type(data).__name__}, must be an object"
+    name = str(data.get("name", f"line {number}"))
+    try:
+        if "layers" in data:
+            return number, name, _layers(data["layers"], cache)
+        return number, name, _point(data)
+    except (NeuralPowerError, KeyError, TypeError, ValueError) as error:
+        return number, name, " ".join(str(error).split()) or type(error).__name__
+
+
+def _point(data: Mapping[str, Any]) -> Point:
+    model, changes = data.get("model"), data.get("changes", {})
+    if not isinstance(model, str):
+        raise InputError("has neither a model nor layers; give one of them")
+    if not isinstance(changes, Mapping):
+        raise InputError(f"changes is a {type(changes).__name__}, must be an object of fields and values")
+    sizes = {"batch_size": data.get("batch_size", 1), "seq_len": data.get("seq_len")}
+    for name, value in sizes.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InputError(f"{name} is {value!r}, must be a whole number, 1 or more")
+    return Point(model, sizes["batch_size"] or 1, sizes["seq_len"], str(data.get("dtype", "float32")), dict(changes))
+
+
+def _layers(rows: Any, cache: dict[tuple[Any, ...], Layer]) -> dict[Layer, int]:
+    """Counts of layers from their rows; equal rows are read once."""
+    if not isinstance(rows, Sequence) or isinstance(rows, str) or not rows:
+        raise InputError("layers must be a list of one object or more, each with a kind and its fields")
+    found: dict[Layer, int] = {}
+    for row in rows:
+        key = tuple(row.items())
+        layer = cache.get(key)
+        if layer is None:
+            kind = row.get("kind")
+            if kind not in KINDS:
+                raise unknown("layer kind", kind, KINDS)
+            extra = set(row) - {"kind", "count", *KINDS[kind].field_names()}
+            if extra:
+                raise unknown(f"field of {kind}", sorted(extra)[0], KINDS[kind].field_names())
+            layer = cache[key] = KINDS[kind].from_row(row)
+        count = row.get("count", 1)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise InputError(f"count is {count!r}, must be a whole number, 1 or more")
+        found[layer] = found.get(layer, 0) + count
+    return found

@@ -1,0 +1,277 @@
+"""Points of a space of configurations -> latency, energy and memory of each, from few traces.
+
+Points of one model that differ in numbers are a family: its table of formulas is learnt once (`neuralpower.explore.family`)
+and all points' layers are predicted in one go. A point that the table does not reach is traced itself, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from neuralpower.errors import NeuralPowerError
+from neuralpower.explore.family import Example, Learnt, Members, Table, alone, example_of, learn
+from neuralpower.explore.outcomes import Outcomes, Pool
+from neuralpower.layers.base import torch_dtype
+from neuralpower.memory import CPU, GPU
+from neuralpower.predictor import Predictor
+from neuralpower.sources import InputRequest, resolve
+from neuralpower.trace import trace
+
+Array = np.ndarray
+DEPTH = "num_hidden_layers"
+BATCH, LENGTH = "batch_size", "seq_len"
+FORMULA, TRACED = "formula", "traced"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One network with its inputs; `changes` are fields of the model's configuration."""
+
+    model: str | nn.Module
+    batch_size: int = 1
+    seq_len: int | None = None
+    dtype: str = "float32"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str | nn.Module:
+        """The model with its changes, as `resolve` takes it."""
+        if isinstance(self.model, nn.Module) or not self.changes:
+            return self.model
+        mark = "&" if "?" in self.model else "?"
+        return self.model + mark + "&".join(f"{name}={json.dumps(value)}" for name, value in self.changes.items())
+
+    @property
+    def label(self) -> str:
+        """Short."""
+        name = self.model if isinstance(self.model, str) else type(self.model).__name__
+        parts = [f"{name}", f"b{self.batch_size}", *([f"s{self.seq_len}"] if self.seq_len else []), self.dtype]
+        return " ".join([*parts, *(f"{k}={v}" for k, v in self.changes.items())])
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What is known of points, in their order; a point with an error has no numbers."""
+
+    points: tuple[Point, ...]
+    outcomes: Outcomes
+    parameters: Array  # [points], NaN where not known
+    memory_bytes: Array
+    memory_high_bytes: Array
+    basis: tuple[str, ...]  # how its layers are known: by formula, or traced
+    errors: Mapping[int, str]
+    traces: int
+    notes: tuple[str, ...] = ()
+
+
+def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
+    """Predict all points; a point that cannot be built or traced is in `errors`.
+
+    Raises:
+        PredictorError: a dtype that the predictor has not learnt.
+    """
+    for dtype in dict.fromkeys(point.dtype for point in points):
+        predictor.check(dtype, "forward")
+    pools: dict[str, Pool] = {}
+    count = len(points)
+    parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
+    basis, errors, traces, notes = [FORMULA] * count, dict[int, str](), 0, dict[str, None]()
+    framework = GPU if predictor.hardware is not None and predictor.hardware.accelerator else CPU
+    for family in _families(points):
+        learnt, used = tables_of(family)
+        notes |= dict.fromkeys(learnt.notes)
+        traces += learnt.traces
+        pool = pools.setdefault(points[family.index[0]].dtype, Pool(count))
+        for served in used:
+            where = np.array([family.index[i] for i in served.members])
+            if served.error:
+                errors |= dict.fromkeys(where.tolist(), served.error)
+                continue
+            assert served.table is not None
+            fill(pool, served.table, served.fields, served.depth, where)
+            parameters[where] = served.table.parameter_count(served.fields, served.depth)
+            tensors, moving = served.table.peaks(served.fields, served.depth)
+            memory[where] = tensors + framework.forward_bytes
+            high[where] = tensors + 2 * framework.forward_bytes + framework.kept * moving
+            for i in where if served.alone else ():
+                basis[i] = TRACED
+    parts = [pool.work(predictor, dtype).outcomes(predictor) for dtype, pool in pools.items()]
+    dtypes = list(pools)
+    which = np.array([dtypes.index(p.dtype) if p.dtype in dtypes else 0 for p in points], dtype=int)
+    chosen = Outcomes(
+        *(
+            np.array([getattr(parts[w], name)[i] for i, w in enumerate(which)], dtype=float)
+            for name in Outcomes.__dataclass_fields__
+        )
+    )
+    for i in errors:
+        for name in Outcomes.__dataclass_fields__:
+            getattr(chosen, name)[i] = np.nan
+    return Explored(tuple(points), chosen, parameters, memory, high, tuple(basis), errors, traces, tuple(notes))
+
+
+def fill(pool: Pool, table: Table, fields: Array, depth: Array, where: Array) -> None:
+    """Put the layers of a table's members into a pool, as the networks `where`."""
+    for row in table.rows:
+        numbers = {name: np.round(form(fields)) for name, form in row.forms.items()}
+        pool.add(row.example, numbers, where, row.calls(depth) + np.zeros(len(where)))
+    for size in table.unmodelled:
+        pool.unmodelled_bytes[where] += size.total(fields, depth)
+        pool.unmodelled_calls[where] += size.count + (depth - 2) * (size.deeper - size.count)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Points that differ in numbers alone: their places among all, and what is needed to learn them."""
+
+    index: tuple[int, ...]
+    members: Members
+
+
+@dataclass(frozen=True)
+class Served:
+    """Members of a family with the table that serves them, or the error that stands in its way."""
+
+    members: Array
+    table: Table | None
+    fields: Array
+    depth: Array
+    alone: bool = False
+    error: str = ""
+
+
+def tables_of(family: Family) -> tuple[Learnt, list[Served]]:
+    """Learn a family; members that no table serves, or whose numbers come out broken, are traced alone."""
+    members = family.members
+    learnt = learn(members)
+    if members.depth is not None and not learnt.tables:
+        members = members.without_depth()
+        learnt = learn(members)
+    depth = members.depth if members.depth is not None else np.full(len(members.values), 2.0)
+    served, left = [], set(range(len(members.values)))
+    for number, table in enumerate(learnt.tables):
+        index = np.flatnonzero(learnt.table_of == number)
+        good = index[whole(table, members.values[index]) & (depth[index] >= 1)] if len(index) else index
+        if len(good):
+            served.append(Served(good, table, members.values[good], depth[good]))
+            left -= set(good.tolist())
+    for i in sorted(left):
+        fields, full = members.values[[i]], np.array([2.0])
+        try:
+            served.append(Served(np.array([i]), alone(members, i), fields, full, alone=True))
+        except NeuralPowerError as error:
+            served.append(Served(np.array([i]), None, fields, full, error=" ".join(str(error).split())))
+    return replace(learnt, traces=members.traces), served
+
+
+def whole(table: Table, fields: Array) -> Array:
+    """Which members' numbers all come out whole and above 0 (or 0 for all) [members]."""
+    good = np.ones(len(fields), dtype=bool)
+    for row in table.rows:
+        for form in row.forms.values():
+            if any(any(e) for e in form.exponents):
+                value = form(fields)
+                good &= (np.abs(value - np.round(value)) < 1e-6 * np.maximum(value, 1)) & (value > 0.5)
+    return good
+
+
+def _families(points: Sequence[Point]) -> list[Family]:
+    """Points by model, dtype and whatever of their changes is no number."""
+    groups: dict[Any, list[int]] = {}
+    for i, point in enumerate(points):
+        words = {name: value for name, value in point.changes.items() if not _is_number(value)}
+        model = point.model if isinstance(point.model, str) else id(point.model)
+        key = (model, point.dtype, json.dumps(words, sort_keys=True), tuple(sorted(set(point.changes) - set(words))))
+        groups.setdefault((*key, point.seq_len is None), []).append(i)
+    return [_family(points, index) for index in groups.values()]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def _family(points: Sequence[Point], index: Sequence[int]) -> Family:
+    first = points[index[0]]
+    words = {name: value for name, value in first.changes.items() if not _is_number(value)}
+    depth_name, own_depth, aliases = _depth_of(first)
+    numbers = [name for name in first.changes if name not in words and name not in aliases]
+    names = (BATCH, *([LENGTH] if first.seq_len is not None else []), *numbers)
+    values = np.array(
+        [
+            [p.batch_size, *([p.seq_len] if p.seq_len is not None else []), *(p.changes[n] for n in numbers)]
+            for p in (points[i] for i in index)
+        ],
+        dtype=float,
+    )
+    depth = full = None
+    changed = next((name for name in first.changes if name in aliases), None)
+    if depth_name and own_depth:
+        full = np.array([float(points[i].changes.get(changed or "", own_depth)) for i in index])
+        depth = full if full.max() > 3 else None  # else nothing is gained
+    about = (first.model, first.dtype, words, depth_name)
+    return Family(
+        tuple(index),
+        Members(names, values, depth, full, trace_of=partial(_traced, *about)),
+    )
+
+
+def _depth_of(point: Point) -> tuple[str | None, int | None, set[str]]:
+    """(field that sets the number of blocks, its value, all of its names) of a transformers model given by name."""
+    if not isinstance(point.model, str) or not (
+        point.model.startswith("transformers:") or ":" not in point.model.partition("?")[0]
+    ):
+        return None, None, set()
+    words = dict(point.changes)
+    try:
+        try:
+            module = resolve(Point(point.model, changes=words).text).build("meta", torch_dtype(point.dtype))
+        except NeuralPowerError:
+            module = resolve(point.model).build("meta", torch_dtype(point.dtype))
+    except NeuralPowerError:
+        return None, None, set()  # which tracing it will tell
+    config: Any = getattr(module, "config", None)
+    depth = getattr(config, DEPTH, None)
+    if not isinstance(depth, int):
+        return None, None, set()
+    return DEPTH, depth, {DEPTH, config.attribute_map.get(DEPTH, DEPTH)}
+
+
+def _built(
+    model: str | nn.Module,
+    dtype: str,
+    words: Mapping[str, Any],
+    depth_name: str | None,
+    numbers: Mapping[str, float],
+    blocks: int | None,
+) -> tuple[Any, nn.Module]:
+    """(source, module) of a member."""
+    changes = dict(words) | {
+        name: int(value) if float(value).is_integer() else value
+        for name, value in numbers.items()
+        if name not in (BATCH, LENGTH)
+    }
+    if blocks is not None and depth_name:
+        changes[depth_name] = blocks
+    source = resolve(Point(model, changes=changes).text)
+    return source, source.build("meta", torch_dtype(dtype))
+
+
+def _traced(
+    model: str | nn.Module,
+    dtype: str,
+    words: Mapping[str, Any],
+    depth_name: str | None,
+    numbers: Mapping[str, float],
+    blocks: int | None,
+) -> Example:
+    source, module = _built(model, dtype, words, depth_name, numbers, blocks)
+    length = int(numbers[LENGTH]) if LENGTH in numbers else None
+    inputs = source.inputs(module, InputRequest(int(numbers[BATCH]), length, None, torch_dtype(dtype)))
+    return example_of(trace(module, inputs.args, inputs.kwargs), module, dtype)

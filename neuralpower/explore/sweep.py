@@ -1,0 +1,180 @@
+"""A grid of batch sizes, lengths and types by predictors -> a table, with the points that no other point beats."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neuralpower.devices.spec import find_spec
+from neuralpower.errors import InputError
+from neuralpower.explore.space import Point, explore
+from neuralpower.predictor import Predictor
+
+MOST_POINTS = 10_000
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One point; None where not known."""
+
+    model: str
+    predictor: str
+    device: str
+    batch_size: int
+    seq_len: int | None
+    dtype: str
+    runtime_s: float | None
+    low_s: float | None
+    high_s: float | None
+    samples_per_s: float | None
+    energy_j: float | None
+    memory_bytes: float | None
+    memory_high_bytes: float | None
+    fits: bool | None  # whether the memory's upper bound is within the device's
+    basis: str  # formula or traced
+    coverage: float | None
+    best: bool = False  # on the Pareto front of its model
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All points, in the order of the grid."""
+
+    points: tuple[SweepPoint, ...]
+    front: str  # what the front is of
+    traces: int
+    notes: tuple[str, ...] = ()
+
+
+def sweep(
+    model: Any,
+    predictors: Sequence[Predictor],
+    *,
+    batch_sizes: Sequence[int] = (1,),
+    lengths: Sequence[int | None] = (None,),
+    dtypes: Sequence[str] = ("float32",),
+    memory_bytes: float | None = None,
+) -> Sweep:
+    """Predict the grid; `memory_bytes` of the device, by default those of its spec sheet.
+
+    Raises:
+        InputError: more than MOST_POINTS points.
+        PredictorError: a dtype that a predictor has not learnt.
+    """
+    grid = list(itertools.product(dtypes, lengths, batch_sizes))
+    if len(grid) * len(predictors) > MOST_POINTS:
+        raise InputError(f"{len(grid) * len(predictors)} points: at most {MOST_POINTS} are swept; leave some out")
+    found: list[SweepPoint] = []
+    traces, notes = 0, dict[str, None]()
+    for predictor in predictors:
+        explored = explore([Point(model, b, s, d) for d, s, b in grid], predictor)
+        traces += explored.traces
+        notes |= dict.fromkeys(explored.notes)
+        room = memory_bytes if memory_bytes is not None else device_memory(predictor)
+        for i, (dtype, length, batch) in enumerate(grid):
+            o = explored.outcomes
+            value, high = _known(o.runtime_s[i]), _known(explored.memory_high_bytes[i])
+            found.append(
+                SweepPoint(
+                    model=model if isinstance(model, str) else type(model).__name__,
+                    predictor=predictor.name,
+                    device=predictor.device,
+                    batch_size=batch,
+                    seq_len=length,
+                    dtype=dtype,
+                    runtime_s=value,
+                    low_s=_known(o.low_s[i]),
+                    high_s=_known(o.high_s[i]),
+                    samples_per_s=batch / value if value else None,
+                    energy_j=_known(o.energy_j[i]),
+                    memory_bytes=_known(explored.memory_bytes[i]),
+                    memory_high_bytes=high,
+                    fits=high <= room if room is not None and high is not None else None,
+                    basis=explored.basis[i],
+                    coverage=_known(o.coverage[i]),
+                    error=explored.errors.get(i, ""),
+                )
+            )
+    energy = all(p.energy_j is not None for p in found if not p.error)
+    front = "latency and energy per sample" if energy else "throughput and latency"
+    usable = [i for i, p in enumerate(found) if p.runtime_s is not None and p.fits is not False]
+    first = np.array([found[i].runtime_s for i in usable], dtype=float)
+    second = [
+        (found[i].energy_j or 0.0) / found[i].batch_size if energy else -(found[i].samples_per_s or 0.0) for i in usable
+    ]
+    best = {usable[j] for j in pareto(first, np.array(second, dtype=float))}
+    points = tuple(replace(p, best=i in best) for i, p in enumerate(found))
+    return Sweep(points, front, traces, tuple(notes))
+
+
+def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
+    """Places where no other is as small in both and smaller in one."""
+    order = np.lexsort((second, first))
+    found: list[int] = []
+    least = np.inf
+    for i in order.tolist():
+        if second[i] < least:
+            found.append(i)
+            least = second[i]
+    return sorted(found)
+
+
+def device_memory(predictor: Predictor) -> float | None:
+    """Bytes of the predictor's device by its spec sheet; None where there is none."""
+    try:
+        return find_spec(predictor.device).get("memory_bytes")
+    except InputError:
+        return None
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def sizes(text: str, what: str) -> tuple[int, ...]:
+    """(1, 2, 4, 8) for "1:8" (doubling), (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d+))?)?\s*", part)
+        if not match or int(match.group(1)) < 1:
+            raise InputError(f"{what} {text!r}: write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64")
+        low, high, step = int(match.group(1)), int(match.group(2) or match.group(1)), match.group(3)
+        if high < low or (step is not None and int(step) < 1):
+            raise InputError(
+                f"{what} {part!r}: the end must not be below the start, a step not below 1; turn them round"
+            )
+        if step is not None:
+            found += range(low, high + 1, int(step))
+        else:
+            while low <= high:
+                found.append(low)
+                low *= 2
+    return tuple(dict.fromkeys(found))
+
+
+def write_csv(result: Sweep, path: Path) -> None:
+    """One line per point, SI units; raises InputError where the file cannot be written."""
+    try:
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(SweepPoint.__dataclass_fields__)
+            writer.writerows([getattr(p, name) for name in SweepPoint.__dataclass_fields__] for p in result.points)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another file") from None
+
+
+def to_json(result: Sweep) -> dict[str, Any]:
+    """As a JSON object."""
+    points: list[Mapping[str, Any]] = [
+        {name: getattr(p, name) for name in SweepPoint.__dataclass_fields__ if name != "error" or p.error}
+        for p in result.points
+    ]
+    return {"schema": 1, "front": result.front, "traces": result.traces, "notes": list(result.notes), "points": points}

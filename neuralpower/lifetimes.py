@@ -1,0 +1,126 @@
+"""When tensors' memory is born and dies, counted in operator calls: who keeps account of a run asks here.
+
+A storage counts from the operator that returned its first tensor until it is freed, whatever views of it there are. What
+a kernel needs for itself while it runs is not seen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+from torch.utils._pytree import tree_iter
+
+WEIGHTS, INPUTS, ACTIVATIONS = "weights", "inputs", "activations"
+GRADIENTS, OPTIMIZER, CACHE = "gradients", "optimizer", "cache"
+PARTS = (WEIGHTS, GRADIENTS, OPTIMIZER, CACHE, INPUTS, ACTIVATIONS)
+
+
+class Storage(NamedTuple):
+    """One piece of memory: there from operator call `birth` (0: before the first) to `death` (None: beyond the last)."""
+
+    birth: int
+    death: int | None
+    bytes: int
+    part: str
+
+
+class Lifetimes:
+    """Follows the storages of the tensors that it is shown."""
+
+    def __init__(self) -> None:
+        self.calls = 0  # operator calls so far
+        self.live = 0  # bytes now
+        self.peak = 0  # the most bytes at once
+        self._births: list[int] = []
+        self._deaths: list[int | None] = []
+        self._sizes: list[int] = []
+        self._parts: list[str] = []
+        self._known: dict[int, int] = {}  # identity of a living storage -> its place in the lists
+
+    def hold(self, tensors: Iterable[Any], part: str) -> None:
+        """Memory that is there before the next call, such as weights."""
+        for tensor in tensors:
+            if isinstance(tensor, Tensor):
+                self._count(tensor, part)
+
+    def called(self, output: Any) -> int:
+        """One operator call has returned `output`: bytes of what is new in it."""
+        self.calls += 1
+        return sum(self._count(t, ACTIVATIONS) for t in tree_iter(output) if isinstance(t, Tensor))
+
+    def assign(self, tensors: Iterable[Any], part: str) -> None:
+        """Say what living tensors are; those that were not seen before are held from now on."""
+        for tensor in tensors:
+            if isinstance(tensor, Tensor):
+                self._count(tensor, part)
+                self._parts[self._known[tensor.untyped_storage()._cdata]] = part
+
+    def storages(self) -> tuple[Storage, ...]:
+        """All that were seen, the earliest first."""
+        columns = zip(self._births, self._deaths, self._sizes, self._parts, strict=True)
+        return tuple(Storage(*column) for column in columns if column[2])
+
+    def _count(self, tensor: Tensor, part: str) -> int:
+        """Bytes of the tensor's storage if it is new."""
+        storage = tensor.untyped_storage()
+        identity = storage._cdata
+        if identity in self._known:
+            return 0
+        size, place = storage.nbytes(), len(self._births)
+        self._known[identity] = place
+        self._births.append(self.calls)
+        self._deaths.append(None)
+        self._sizes.append(size)
+        self._parts.append(part)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._free, identity, place).atexit = False
+        return size
+
+    def _free(self, identity: int, place: int) -> None:
+        self._known.pop(identity, None)
+        self._deaths[place] = self.calls
+        self.live -= self._sizes[place]
+
+
+def tensors_within(value: Any) -> Iterator[Tensor]:
+    """All tensors in containers and objects, such as a cache of keys and values; modules are not looked into."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Tensor):
+            yield one
+        elif isinstance(one, Mapping):
+            waiting.extend(one.values())
+        elif isinstance(one, (list, tuple)):
+            waiting.extend(one)
+        elif hasattr(one, "__dict__") and not isinstance(one, (type, nn.Module)):
+            waiting.extend(vars(one).values())
+
+
+def peak(storages: Sequence[Storage], extra: Sequence[int] = ()) -> tuple[int, dict[str, int]]:
+    """(the most bytes that live during one operator call, the same by part); `extra` [calls + 1]: bytes beside them."""
+    if not storages:
+        return max(extra, default=0), dict.fromkeys(PARTS, 0)
+    last = max(max(s.birth, s.death or 0) for s in storages)
+    change = np.zeros(max(last + 2, len(extra) + 1), dtype=np.int64)
+    for storage in storages:
+        change[storage.birth] += storage.bytes
+        if storage.death is not None:
+            change[storage.death + 1] -= storage.bytes
+    total = np.cumsum(change)
+    total[: len(extra)] += np.asarray(extra, dtype=np.int64)
+    when = int(np.argmax(total))
+    parts = dict.fromkeys(PARTS, 0)
+    for storage in storages:
+        if storage.birth <= when and (storage.death is None or when <= storage.death):
+            parts[storage.part] += storage.bytes
+    return int(total[when]), parts

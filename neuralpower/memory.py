@@ -1,0 +1,225 @@
+"""How much memory a network takes at its peak, and what for: from the lifetimes of its tensors, without running it.
+
+    forward    the storages that the trace saw come and go (`Trace.storages`)
+    training   a whole step on fake tensors, which have shapes and storages but no memory: autograd keeps and frees what
+               it does in a real step, gradients pile up, the optimizer makes its state and its temporaries
+
+    peak = max over operator calls of (bytes of all storages alive during the call) + framework
+
+A step that is not the first finds the optimizer's state in place, so that state counts from the beginning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map
+
+from neuralpower.errors import InputError, ModelError, unknown
+from neuralpower.lifetimes import (
+    ACTIVATIONS,
+    CACHE,
+    GRADIENTS,
+    INPUTS,
+    OPTIMIZER,
+    PARTS,
+    WEIGHTS,
+    Lifetimes,
+    Storage,
+    peak,
+)
+from neuralpower.trace import Trace, undisturbed, unwrapped
+from neuralpower.training import Loss, default_loss
+
+FORWARD, TRAINING = "forward", "training"
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "momentum": lambda parameters, **options: torch.optim.SGD(parameters, momentum=0.9, **options),
+    "rmsprop": torch.optim.RMSprop,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What a process takes beside its tensors on a class of devices; bytes, and a share of what comes and goes."""
+
+    forward_bytes: int
+    training_bytes: int
+    kept: float  # of gradients and activations: what an allocator keeps of memory that was freed, at most
+
+
+# cpu: code that is paged in, threads' work space and oneDNN's, the median over benchmarks/memory.py; glibc's heap keeps up
+# to a quarter more than came and went (the same table). gpu: a CUDA context with cuBLAS's work space, and the caching allocator's
+# rounding to blocks of 2 MiB: assumed, not measured.
+CPU = Framework(9_000_000, 18_000_000, 1.25)
+GPU = Framework(600_000_000, 600_000_000, 0.1)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes at the peak of a pass or a step, by what they are for."""
+
+    phase: str
+    weights_bytes: int  # parameters and buffers
+    gradients_bytes: int
+    optimizer_bytes: int  # state, not the step's temporaries: those are activations
+    cache_bytes: int  # keys and values
+    inputs_bytes: int
+    activations_bytes: int
+    framework_bytes: int
+    kept_bytes: int  # of freed memory, by the allocator, at most: in `high_bytes` alone
+
+    @property
+    def tensor_bytes(self) -> int:
+        """All tensors."""
+        return sum(getattr(self, f"{part}_bytes") for part in PARTS)
+
+    @property
+    def value_bytes(self) -> int:
+        """What is expected."""
+        return self.tensor_bytes + self.framework_bytes
+
+    @property
+    def low_bytes(self) -> int:
+        """The tensors alone: it cannot be less."""
+        return self.tensor_bytes
+
+    @property
+    def high_bytes(self) -> int:
+        """Twice the framework's share, and all that the allocator may keep."""
+        return self.tensor_bytes + 2 * self.framework_bytes + self.kept_bytes
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Name -> bytes of what adds up to `value_bytes`."""
+        return {name: getattr(self, f"{name}_bytes") for name in (*PARTS, "framework")}
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; all in bytes."""
+        return {"phase": self.phase, **{f"{name}_bytes": size for name, size in self.parts.items()}}
+
+    def bounds_json(self) -> dict[str, int]:
+        """(value, low, high) as a JSON object."""
+        return {"value": self.value_bytes, "low": self.low_bytes, "high": self.high_bytes}
+
+
+def memory_of(storages: Sequence[Storage], phase: str = FORWARD, *, accelerator: bool = False) -> Memory:
+    """The peak of storages' lifetimes, with what the framework takes on a CPU or an accelerator."""
+    _, parts = peak(storages)
+    framework = GPU if accelerator else CPU
+    return Memory(
+        phase=phase,
+        weights_bytes=parts[WEIGHTS],
+        gradients_bytes=parts[GRADIENTS],
+        optimizer_bytes=parts[OPTIMIZER],
+        cache_bytes=parts[CACHE],
+        inputs_bytes=parts[INPUTS],
+        activations_bytes=parts[ACTIVATIONS],
+        framework_bytes=framework.forward_bytes if phase == FORWARD else framework.training_bytes,
+        kept_bytes=int(framework.kept * (parts[GRADIENTS] + parts[ACTIVATIONS])),
+    )
+
+
+def forward_memory(traced: Trace, *, accelerator: bool = False) -> Memory:
+    """Of the pass that was traced."""
+    return memory_of(traced.storages, FORWARD, accelerator=accelerator)
+
+
+def training_memory(
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    optimizer: str = "adamw",
+    loss: Loss | None = None,
+    accelerator: bool = False,
+) -> Memory:
+    """Of a training step: forward in training mode, loss (by default the mean square of the first output), backward, optimizer.
+
+    The module is left as it was found and may be on the meta device. On an accelerator the optimizer works on all
+    parameters at once, as torch does there, and has temporaries as large as they are.
+
+    Raises:
+        InputError: an optimizer that is not known, or nothing to train.
+        ModelError: the step raises on fake tensors; the message quotes its own error.
+    """
+    step = training_storages(model, args, kwargs, optimizer=optimizer, loss=loss, accelerator=accelerator)
+    return memory_of(step, TRAINING, accelerator=accelerator)
+
+
+def training_storages(
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    optimizer: str = "adamw",
+    loss: Loss | None = None,
+    accelerator: bool = False,
+) -> tuple[Storage, ...]:
+    """Lifetimes in a training step that is not the first; raises as `training_memory`."""
+    if optimizer not in OPTIMIZERS:
+        raise unknown("optimizer", optimizer, OPTIMIZERS)
+    model = unwrapped(model)
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    state = {name: _faked(t, fake) for name, t in (*model.named_parameters(), *model.named_buffers())}
+    given = tree_map(lambda v: _faked(v, fake) if isinstance(v, Tensor) else v, (tuple(args), dict(kwargs or {})))
+    trained = [t for t in state.values() if isinstance(t, nn.Parameter) and t.requires_grad]
+    if not trained:
+        raise InputError(f"{type(model).__name__} has no parameter that requires a gradient: there is nothing to train")
+    follower = _Follower()
+    lifetimes = follower.lifetimes
+    lifetimes.hold(state.values(), WEIGHTS)
+    lifetimes.hold(tree_iter(given), INPUTS)
+    made = OPTIMIZERS[optimizer](trained, lr=1e-4, foreach=accelerator)
+    for parameter in trained:
+        hook = parameter.register_post_accumulate_grad_hook
+        hook(lambda p: lifetimes.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    try:
+        with undisturbed(model, True), torch.enable_grad(), fake, follower:
+            output = torch.func.functional_call(model, state, *given, tie_weights=True)
+            value = (loss or default_loss)(output)
+            del output
+            value.backward()  # type: ignore[no-untyped-call]
+            del value
+            made.step()
+            lifetimes.assign((v for values in made.state.values() for v in values.values()), OPTIMIZER)
+    except InputError:
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise ModelError(
+            f"{type(model).__name__}: a training step on tensors without values raises {type(error).__name__}: "
+            f"{first[:200]}; choose phase forward, or measure with `neuralpower profile --phase training`"
+        ) from error
+    return tuple(s._replace(birth=0) if s.part == OPTIMIZER else s for s in lifetimes.storages())
+
+
+def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
+    """A tensor of that shape and layout on a CPU that is not there."""
+    with fake:
+        new = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+    return nn.Parameter(new, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
+
+
+class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+    """Notes what every operator brings into the world."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.lifetimes = Lifetimes()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator."""
+        output = func(*args, **(kwargs or {}))
+        self.lifetimes.called(output)
+        return output

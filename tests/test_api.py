@@ -1,0 +1,90 @@
+"""The Python interface: what the documentation shows runs, and answers as the command line does."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import neuralpower
+from neuralpower.api import LoadedPredictor
+from neuralpower.errors import InputError, PredictorError
+from neuralpower.evaluate import Case, predict_case
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def predictor() -> LoadedPredictor:
+    return neuralpower.load("amd-epyc-2c")
+
+
+@pytest.mark.slow
+def test_the_documented_blocks_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/api.md").read_text(), re.S)
+    for block in blocks:
+        exec(compile(block, "docs/api.md", "exec"), names)  # the blocks are ours
+    assert capsys.readouterr().out.splitlines() == [
+        "True",
+        "True",
+        "['path', 'kind', 'runtime_s']",
+        "32 ['linear', 'activation', 'linear']",
+        "[1, 2, 3]",
+        "[True, True, True]",
+        "True",
+        "True",
+    ]
+    assert len(blocks) == 3
+
+
+def test_a_name_is_predicted_as_on_the_command_line(predictor: LoadedPredictor) -> None:
+    said = predictor.predict("zoo:deep_mnist", batch_size=4)
+    assert said == predict_case(Case("zoo:deep_mnist", 4), predictor.predictor)[0]
+
+
+def test_inputs_in_hand_are_the_same_as_inputs_made(predictor: LoadedPredictor) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
+    given = predictor.predict(model, torch.zeros(4, 8))
+    made = predictor.predict(model, batch_size=4, input_shape=(8,))
+    assert given == made
+    assert (given.batch_size, given.memory) == (4, made.memory)
+    assert predictor.predict(model, {"input": torch.zeros(4, 8)}).runtime_s == given.runtime_s
+
+
+def test_a_prediction_is_frozen_and_shows_itself(predictor: LoadedPredictor) -> None:
+    found = predictor.predict("zoo:deep_mnist")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.flops = 0  # type: ignore[misc]
+    table = found.to_pandas()
+    assert table["runtime_s"].tolist() == [row.runtime_s for row in found.rows]
+    assert table["power_w"].isna().all()
+    shown = found._repr_html_()
+    assert shown.startswith("<p><b>zoo:deep_mnist, batch 1, float32, forward, on AMD EPYC</b>")
+    assert "MB" in shown and "<table" in shown
+
+
+def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
+    with pytest.raises(PredictorError, match="unknown predictor 'amd-epyc-2'"):
+        neuralpower.load("amd-epyc-2")
+    with pytest.raises(InputError, match="sizes and inputs are both given"):
+        predictor.predict(nn.Linear(8, 8), torch.zeros(1, 8), seq_len=3)
+    with pytest.raises(PredictorError, match="has not learnt phase 'backward'"):
+        predictor.predict("zoo:deep_mnist", phase="backward")
+    with pytest.raises(PredictorError, match="was learnt on one device and holds for it alone"):
+        predictor.on("nvidia-t4")
+    with pytest.raises(InputError, match="its memory is not known; give memory"):
+        predictor.fit("zoo:deep_mnist")
+
+
+def test_importing_neuralpower_imports_no_torch() -> None:
+    program = "import sys, neuralpower; assert 'torch' not in sys.modules; assert 'load' in neuralpower.__all__"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

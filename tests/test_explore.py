@@ -1,0 +1,341 @@
+"""Formulas of families, sweeps, comparisons, and what fits: against one-by-one predictions and arithmetic by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from neuralpower import cli, codec
+from neuralpower.compose import Interval, compose
+from neuralpower.errors import InputError, ModelError, PredictorError
+from neuralpower.evaluate import Case, predict_case
+from neuralpower.explore.compare import Side, compare
+from neuralpower.explore.fit import Request, bytes_of, fit, largest
+from neuralpower.explore.forms import Solver
+from neuralpower.explore.space import Point, explore
+from neuralpower.explore.sweep import pareto, sizes, sweep, write_csv
+from neuralpower.memory import forward_memory
+from neuralpower.predictor import Predictor
+from neuralpower.trace import trace
+
+TINY = (
+    "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2&vocab_size=100"
+)
+DEEP = TINY + "&num_hidden_layers=9"
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return codec.load("amd-epyc-2c")
+
+
+# ---- forms ----
+
+
+def test_monomials_and_sums_of_two_are_found_again() -> None:
+    fields = np.array([[1, 8, 2], [2, 8, 2], [4, 16, 4], [3, 24, 2], [7, 40, 8], [5, 64, 4]], dtype=float)
+    batch, width, heads = fields.T
+    solver = Solver(fields)
+    wanted: dict[str, np.ndarray] = {
+        "3 batch width^2": 3 * batch * width**2,
+        "1 width heads^-1": width / heads,
+        "5": 0 * batch + 5,
+        "1 width + 4 heads": width + 4 * heads,
+    }
+    for text, values in wanted.items():
+        form = solver.solve(tuple(values))
+        assert form is not None
+        assert sorted(form.text(("batch", "width", "heads")).split(" + ")) == sorted(text.split(" + "))
+        np.testing.assert_allclose(form(fields), values)
+    assert solver.solve(tuple(np.sqrt(width))) is None
+    assert solver.solve((0, 1, 2, 3, 4, 5)) is None  # a zero stands for another case
+
+
+# ---- families ----
+
+
+@pytest.mark.slow
+def test_a_family_is_what_each_of_its_members_is_alone(predictor: Predictor) -> None:
+    points = [Point(DEEP, b, s) for b in (1, 2, 3, 5, 8) for s in (1, 16, 24, 33, 48)]
+    found = explore(points, predictor)
+    assert found.traces < len(points)
+    for i in (0, 3, 7, 12, 24):
+        alone, traced = predict_case(Case(DEEP, points[i].batch_size, points[i].seq_len), predictor)
+        said = (found.outcomes.runtime_s[i], found.outcomes.low_s[i], found.outcomes.high_s[i])
+        assert said == pytest.approx((alone.runtime_s.value, alone.runtime_s.low, alone.runtime_s.high), rel=1e-9)
+        assert found.parameters[i] == traced.parameters
+        assert alone.memory is not None
+        assert found.memory_bytes[i] == alone.memory.value_bytes
+        assert found.outcomes.coverage[i] == pytest.approx(alone.coverage)
+    assert not found.errors
+
+
+@pytest.mark.slow
+def test_a_depth_that_does_not_repeat_is_traced_in_full(predictor: Predictor) -> None:
+    # gemma 3: every sixth block sees everything, the others a window; four blocks are not two and two more
+    name = (
+        "transformers:gemma3_text?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2"
+        "&vocab_size=100&head_dim=8&num_hidden_layers=7&sliding_window=8"
+    )
+    points = [Point(name, b, 16) for b in (1, 2, 4)]
+    found = explore(points, predictor)
+    for i, point in enumerate(points):
+        alone, _ = predict_case(Case(name, point.batch_size, 16), predictor)
+        assert found.outcomes.runtime_s[i] == pytest.approx(alone.runtime_s.value, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_a_point_that_cannot_be_built_leaves_the_others(predictor: Predictor) -> None:
+    found = explore([Point(DEEP, 1, 16), Point("transformers:nothing_of_the_kind", 1, 16)], predictor)
+    assert list(found.errors) == [1]
+    assert np.isfinite(found.outcomes.runtime_s[0])
+    assert np.isnan(found.outcomes.runtime_s[1])
+
+
+def test_a_module_in_hand_is_swept(predictor: Predictor) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+
+    def one(batch: int) -> float:
+        return compose(
+            trace(module, (torch.zeros(batch, 3, 16, 16),)), predictor, model="", batch_size=batch
+        ).runtime_s.value
+
+    class Sized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.inner(x.view(-1, 3, 16, 16))
+
+    found = sweep(Sized(), [predictor], batch_sizes=(1, 2, 8), lengths=(768,))
+    assert [p.runtime_s for p in found.points] == pytest.approx([one(b) for b in (1, 2, 8)], rel=1e-9)
+
+
+# ---- sweeps ----
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1", (1,)), ("1:8", (1, 2, 4, 8)), ("3:20", (3, 6, 12)), ("1,5,5", (1, 5)), ("4:8:2,1", (4, 6, 8, 1))],
+)
+def test_sizes_are_lists_doublings_and_steps(text: str, expected: tuple[int, ...]) -> None:
+    assert sizes(text, "batch size") == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "8:1", "a", "1:8:0", "-1", "1:"])
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="batch size"):
+        sizes(text, "batch size")
+
+
+def test_the_front_is_what_nothing_else_beats_in_both() -> None:
+    # (1, 9) and (3, 2) and (2, 4) are beaten by none; (2, 5) by (2, 4); (4, 2) by (3, 2)
+    assert pareto(np.array([1.0, 2, 2, 3, 4]), np.array([9.0, 5, 4, 2, 2])) == [0, 2, 3]
+    assert pareto(np.array([]), np.array([])) == []
+
+
+def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp_path: Path) -> None:
+    free = sweep("zoo:deep_mnist", [predictor], batch_sizes=(1, 64))
+    assert [p.fits for p in free.points] == [None, None]  # no sheet says how much memory this device has
+    room = sum(p.memory_high_bytes or 0 for p in free.points) / 2
+    found = sweep("zoo:deep_mnist", [predictor], batch_sizes=(1, 64), memory_bytes=room)
+    assert [p.fits for p in found.points] == [True, False]
+    assert not any(p.best for p in found.points if not p.fits)
+    write_csv(found, tmp_path / "s.csv")
+    rows = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
+    assert [float(row["runtime_s"]) for row in rows] == [p.runtime_s for p in found.points]
+    with pytest.raises(InputError, match="cannot be written"):
+        write_csv(found, tmp_path / "none" / "s.csv")
+    with pytest.raises(PredictorError, match="has not learnt dtype 'bfloat16'"):
+        sweep(DEEP, [predictor], dtypes=("bfloat16",))
+    with pytest.raises(InputError, match="points: at most"):
+        sweep(DEEP, [predictor], batch_sizes=range(1, 20_000))
+
+
+# ---- comparisons ----
+
+
+def side(model: nn.Module, predictor: Predictor, name: str, rows: int = 64) -> Side:
+    traced = trace(model, (torch.zeros(rows, 64),))
+    return Side(name, traced, predictor, compose(traced, predictor, model=name, batch_size=rows).runtime_s)
+
+
+def test_a_network_compared_with_itself_is_even(predictor: Predictor) -> None:
+    one = side(nn.Linear(64, 64), predictor, "one")
+    found = compare(one, one)
+    assert (found.ratio.value, found.ratio.low, found.ratio.high, found.a_faster) == (1, 1, 1, 0.5)
+
+
+def test_errors_that_both_have_go_out_of_the_ratio(predictor: Predictor) -> None:
+    # the same layers, ten more of them: hardly anything of the interval of either is left in their ratio
+    ten, eleven = (side(nn.Sequential(*[nn.Linear(64, 64)] * n), predictor, str(n)) for n in (10, 11))
+    found = compare(ten, eleven)
+    assert found.ratio.value == pytest.approx(10 / 11, rel=1e-6)
+    alone = ten.runtime_s.high / ten.runtime_s.low
+    assert found.ratio.high / found.ratio.low <= alone**1.5
+    assert found.a_faster > 0.5
+
+
+def test_two_predictors_share_no_errors() -> None:
+    # half-widths of 10 % each, in logarithms: together sqrt(2) log(1.1); equal times: even
+    a, b = codec.load("amd-epyc-2c"), codec.load("amd-epyc-2c")
+    traced = trace(nn.Linear(4, 4), (torch.zeros(1, 4),))
+    even = Interval(1.0, 1 / 1.1, 1.1)
+    found = compare(Side("a", traced, a, even), Side("b", traced, b, even))
+    assert found.ratio.high == pytest.approx(1.1 ** (2**0.5))
+    assert found.a_faster == pytest.approx(0.5)
+
+
+# ---- what fits ----
+
+
+@pytest.mark.parametrize(
+    ("bytes_at", "room", "answer"),
+    [
+        (lambda n: 10 + 3 * n, 100, 30),
+        (lambda n: 10 + 3 * n, 12, 0),
+        (lambda n: 7 * n + 0.5 * n**2, 1000, 38),
+        (lambda n: 5 if n <= 64 else float("inf"), 10, 64),
+        (lambda n: n if n <= 1000 else float("inf"), 5000, 1000),
+    ],
+)
+def test_the_largest_size_is_found_with_few_looks(bytes_at: Callable[[int], float], room: float, answer: int) -> None:
+    # 10 + 3 x 30 = 100; 10 + 3 > 12; 7 x 38 + 722 = 988, 39: 1033.5; the last two end where sizes end
+    looked: list[int] = []
+
+    def counted(size: int) -> float:
+        looked.append(size)
+        return bytes_at(size)
+
+    assert largest(counted, room) == answer
+    assert len(looked) <= 24
+
+
+def test_beyond_a_hundred_the_answer_is_near_and_on_the_safe_side() -> None:
+    found = largest(lambda n: 3.0 * n + 17, 1e6)
+    exact = int((1e6 - 17) / 3)
+    assert 0.98 * exact <= found <= exact
+
+
+@pytest.mark.slow
+def test_what_fits_has_been_looked_at_and_the_next_does_not() -> None:
+    found = fit(Request(DEEP, 2, 16), 20e6)
+    assert found.fits
+    assert found.memory.high_bytes <= 20e6
+    assert found.largest_batch is not None
+    assert found.longest is not None
+
+    def high(batch: int, length: int) -> int:
+        return predicted(batch, length)
+
+    assert high(found.largest_batch, 16) <= 20e6
+    assert high(int(found.largest_batch * 1.03) + 1, 16) > 20e6
+    assert high(2, found.longest) <= 20e6
+
+
+def predicted(batch: int, length: int) -> int:
+    from neuralpower.sources import InputRequest, resolve
+
+    source = resolve(DEEP)
+    module = source.build("meta")
+    inputs = source.inputs(module, InputRequest(batch, length))
+    return forward_memory(trace(module, inputs.args, inputs.kwargs)).high_bytes
+
+
+def test_positions_end_a_context() -> None:
+    name = "transformers:gpt2?n_embd=32&n_head=4&n_layer=2&vocab_size=100&n_positions=200"
+    found = fit(Request(name, 1, 16), 1e9)
+    assert (found.longest, found.longest_reason) == (200, "the model's positions")
+
+
+@pytest.mark.slow
+def test_a_training_step_takes_more_and_a_larger_optimizer_more_still() -> None:
+    room = 1e9
+    largest_of = {
+        o: fit(Request("zoo:deep_mnist", phase=phase, optimizer=o), room)
+        for phase, o in (("training", "sgd"), ("training", "adam"))
+    }
+    assert largest_of["sgd"].memory.value_bytes < largest_of["adam"].memory.value_bytes
+    assert (largest_of["sgd"].largest_batch or 0) >= (largest_of["adam"].largest_batch or 0) > 1
+
+
+def test_what_cannot_be_asked_of_fit_is_refused() -> None:
+    assert [bytes_of(t) for t in ("24GB", "1 GiB", "512MiB", "7")] == [24e9, 2**30, 512 * 2**20, 7]
+    for text in ("24 parsecs", "", "-1GB", "0GB"):
+        with pytest.raises(InputError, match="write a positive number with a unit"):
+            bytes_of(text)
+    with pytest.raises(InputError, match="unknown phase 'decoding'"):
+        fit(Request(DEEP, phase="decoding"), 1e9)
+    with pytest.raises(InputError, match="unknown optimizer 'adamm'"):
+        fit(Request(DEEP, phase="training", optimizer="adamm"), 1e9)
+    with pytest.raises(ModelError):
+        fit(Request("zoo:nothing"), 1e9)
+
+
+# ---- commands ----
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["neuralpower", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.slow
+def test_the_commands_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    chosen = ("--predictor", "amd-epyc-2c")
+    assert run(monkeypatch, "sweep", DEEP, "--batch-size", "1:4", "--seq-len", "8,16", *chosen, "--json") == 0
+    swept = json.loads(capsys.readouterr().out)
+    assert [(p["seq_len"], p["batch_size"]) for p in swept["points"]] == [(s, b) for s in (8, 16) for b in (1, 2, 4)]
+    assert (
+        run(monkeypatch, "sweep", "zoo:deep_mnist", "--batch-size", "1,2", *chosen, "--plot", tmp_path / "s.svg") == 0
+    )
+    assert "samples" in capsys.readouterr().out
+    assert (tmp_path / "s.svg").read_text().startswith("<?xml")
+    assert run(monkeypatch, "compare", "zoo:deep_mnist", "zoo:sensor_net", *chosen) == 0
+    assert "the probability that" in capsys.readouterr().out
+    assert run(monkeypatch, "compare", "zoo:deep_mnist", "@amd-epyc-2c", *chosen, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["ratio"]["value"] == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_fit_ends_with_0_or_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "fit", DEEP, "--memory", "1GB", "--seq-len", 8) == 0
+    assert "fits into 1 GB" in capsys.readouterr().out
+    assert run(monkeypatch, "fit", DEEP, "--memory", "1MB", "--seq-len", 8, "--json") == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["fits"], answer["largest_batch_size"]) == (False, 0)
+    assert run(monkeypatch, "fit", "zoo:deep_mnist", "--device", "nvidia-t4") == 0
+    assert "T4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sweep", "zoo:alexnet", "--batch-size", "8:1"), "the end must not be below the start"),
+        (("sweep", "zoo:alexnet", "--plot", "x.gif"), "the ending must be one of .html, .png, .svg"),
+        (("fit", "zoo:alexnet", "--memory", "lots"), "write a positive number with a unit"),
+        (("fit", "zoo:alexnet", "--device", "nvidia-t5"), "unknown device"),
+        (("compare", "zoo:alexnet", "zoo:alexnot"), "unknown zoo network"),
+    ],
+)
+def test_bad_usage_is_one_line_and_code_2(
+    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len(captured.err.splitlines()) == 1

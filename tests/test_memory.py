@@ -1,0 +1,224 @@
+"""Peaks by hand for tiny networks, and what a real run of the same networks holds."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neuralpower.errors import InputError, ModelError
+from neuralpower.lifetimes import Lifetimes, Storage, peak, tensors_within
+from neuralpower.memory import (
+    CPU,
+    GPU,
+    OPTIMIZERS,
+    TRAINING,
+    Memory,
+    forward_memory,
+    memory_of,
+    training_memory,
+    training_storages,
+)
+from neuralpower.profiling import profile
+from neuralpower.profiling.steps import Step, accounted
+from neuralpower.profiling.stopwatch import HostClock
+from neuralpower.trace import trace
+from neuralpower.training import default_loss
+
+
+def chain(layers: int = 3, width: int = 4) -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+
+
+def test_a_storage_lives_from_the_call_that_returned_it_until_it_is_freed() -> None:
+    # a: calls 1 to 2, 10 B; b: calls 2 to 3, 20 B; weights: always, 5 B. Call 2 has all of them: 35 B.
+    weights, a, b = Storage(0, None, 5, "weights"), Storage(1, 2, 10, "activations"), Storage(2, 3, 20, "activations")
+    assert peak([weights, a, b])[0] == 35
+    assert peak([weights, a, b])[1]["activations"] == 30
+    # were `a` freed before call 2, call 2 and 3 have 5 + 20
+    assert peak([weights, a._replace(death=1), b])[0] == 25
+    assert peak([])[0] == 0
+
+
+def test_a_view_is_no_memory_and_a_freed_tensor_is_counted_out() -> None:
+    seen = Lifetimes()
+    x = torch.zeros(8)  # 32 B
+    seen.hold([x], "inputs")
+    y = x + 1
+    assert seen.called(y) == 32
+    assert seen.called(y[2:]) == 0
+    assert (seen.live, seen.peak) == (64, 64)
+    del y
+    assert (seen.live, seen.peak) == (32, 64)
+    assert [(s.birth, s.death) for s in seen.storages()] == [(0, None), (1, 2)]
+
+
+def test_the_forward_peak_of_a_chain_of_linear_layers() -> None:
+    # weights 3 x 4 x 4 x 4 B = 192; x [2, 4] is 32 B; at the second layer its input and its output live: 2 x 32
+    found = forward_memory(trace(chain(), (torch.zeros(2, 4),)))
+    assert (found.weights_bytes, found.inputs_bytes, found.activations_bytes) == (192, 32, 64)
+    assert found.tensor_bytes == found.low_bytes == 288
+    assert found.value_bytes == 288 + CPU.forward_bytes
+    assert found.high_bytes == 288 + 2 * CPU.forward_bytes + 80  # five quarters of the activations
+    assert sum(found.parts.values()) == found.value_bytes
+
+
+def test_a_residual_connection_keeps_its_input_alive() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = chain(2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            doubled: Tensor = x * 2
+            return doubled + self.inner(doubled)
+
+    # at the second linear layer: doubled, its inner's first output and its second output live: 3 x 32; weights 128
+    found = forward_memory(trace(Residual(), (torch.zeros(2, 4),)))
+    assert found.activations_bytes == 96
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("rmsprop", 1), ("adam", 2), ("adamw", 2)]
+)
+def test_an_optimizers_state_is_its_numbers_per_parameter_and_a_step_count(optimizer: str, states: int) -> None:
+    # 3 tensors of 16 parameters, 64 B each; a step count of 4 B per tensor for all that count steps
+    counts = 12 if optimizer in ("rmsprop", "adam", "adamw") else 0
+    stored = training_storages(chain(), (torch.zeros(2, 4),), optimizer=optimizer)
+    assert sum(s.bytes for s in stored if s.part == "optimizer") == states * 192 + counts
+    assert sum(s.bytes for s in stored if s.part == "gradients") == 192
+
+
+def test_the_training_peak_of_wide_layers_is_in_the_optimizer() -> None:
+    # one layer of 100 x 100: weights, gradient, two moments of 40,000 B each and a count; Adam's step adds two temporaries
+    # of that size (the root of the second moment, and the same divided), at a time when activations are gone
+    found = training_memory(chain(1, 100), (torch.zeros(1, 100),), optimizer="adam")
+    assert found.weights_bytes == found.gradients_bytes == 40_000
+    assert found.optimizer_bytes == 80_004
+    assert found.activations_bytes == pytest.approx(2 * 40_000, abs=16)
+    assert found.value_bytes == found.tensor_bytes + CPU.training_bytes
+
+
+def test_on_an_accelerator_an_optimizer_has_temporaries_for_all_parameters_at_once() -> None:
+    # six layers of 40,000 B: the roots of all second moments at once, where a loop holds three tensors at most
+    one = training_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam")
+    every = training_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam", accelerator=True)
+    assert one.activations_bytes == pytest.approx(120_000, abs=16)
+    assert every.activations_bytes == pytest.approx(240_000, abs=32)
+    assert every.framework_bytes == GPU.training_bytes
+
+
+def real_peak(model: nn.Module, args: tuple[Any, ...], phase: str, optimizer: str = "adamw") -> int:
+    """Bytes of tensors at the peak of the second real run, accounted operator by operator."""
+    model = copy.deepcopy(model).train(phase == TRAINING)
+    made = OPTIMIZERS[optimizer](model.parameters(), lr=1e-4, foreach=False) if phase == TRAINING else None
+    step = Step(model, args, {}, phase, None, made)
+    step.run(HostClock())
+    return accounted(step, HostClock(), None)[1]
+
+
+class Convolutional(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(128, 10),
+        )
+
+
+@pytest.fixture
+def slow_attention() -> Iterator[None]:
+    """Without the one operator for a whole encoder layer, which hides its tensors."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(before)
+
+
+NETWORKS = [
+    (nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 8)), (torch.zeros(16, 32),)),
+    (Convolutional(), (torch.zeros(2, 3, 8, 8),)),
+    (nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (torch.zeros(2, 24, 16),)),
+]
+
+
+@pytest.mark.parametrize(("model", "args"), NETWORKS, ids=["linear", "convolutional", "attention"])
+def test_what_is_predicted_is_what_a_real_run_holds(
+    model: nn.Module, args: tuple[Any, ...], slow_attention: None
+) -> None:
+    predicted = forward_memory(trace(model, args)).tensor_bytes
+    assert predicted == pytest.approx(real_peak(model.eval(), args, "forward"), rel=0.03)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("model", "args"), NETWORKS, ids=["linear", "convolutional", "attention"])
+def test_what_is_predicted_of_a_training_step_is_what_a_real_one_holds(
+    model: nn.Module, args: tuple[Any, ...], optimizer: str
+) -> None:
+    predicted = training_memory(model, args, optimizer=optimizer).tensor_bytes
+    real = real_peak(model, args, TRAINING, optimizer)  # its gradients are still there, as the optimizer's tensors are
+    assert predicted == pytest.approx(real, rel=0.03)
+
+
+def test_a_profiles_account_is_the_same_as_before_it_was_shared() -> None:
+    # 64 x 64 weights and biases 16,640 B, and input, output and the one between of 256 x 64 x 4 B each
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+    found = profile(model, torch.randn(256, 64), warmup=0, repeat=1)
+    assert found.total.peak_memory_bytes == 16_640 + 3 * 65_536
+
+
+def test_keys_and_values_of_a_cache_are_told_apart() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.LlamaConfig(intermediate_size=64, vocab_size=100, **sizes)
+    with torch.device("meta"):
+        model = transformers.LlamaModel._from_config(config)
+    found = forward_memory(trace(model, (torch.zeros(3, 10, dtype=torch.int64),)))
+    # 2 layers x keys and values x 3 samples x 2 heads x 10 tokens x 8 wide x 4 B
+    assert found.cache_bytes == 2 * 2 * 3 * 2 * 10 * 8 * 4
+
+
+def test_tensors_are_found_in_containers_and_objects_but_not_in_modules() -> None:
+    class Box:
+        def __init__(self) -> None:
+            self.inner = {"a": [torch.zeros(1), 2], "b": self, "c": nn.Linear(2, 2)}
+
+    assert [t.numel() for t in tensors_within(Box())] == [1]
+    assert list(tensors_within(None)) == []
+
+
+def test_a_module_is_left_as_it_was() -> None:
+    model = Convolutional()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    training_memory(model, (torch.zeros(2, 3, 8, 8),))
+    assert model.training
+    assert all(parameter.grad is None and not parameter.is_meta for parameter in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_what_cannot_be_trained_is_refused() -> None:
+    with pytest.raises(InputError, match="no parameter that requires a gradient: there is nothing to train"):
+        training_memory(nn.ReLU(), (torch.zeros(2),))
+    with pytest.raises(InputError, match="unknown optimizer 'adm': did you mean adam"):
+        training_memory(chain(), (torch.zeros(2, 4),), optimizer="adm")
+    with pytest.raises(ModelError, match="a training step on tensors without values raises RuntimeError"):
+        training_memory(chain(), (torch.zeros(2, 5),))
+    with pytest.raises(InputError, match="nothing to train on; give loss="):
+        default_loss([torch.zeros(2)])
+
+
+def test_a_loss_of_ones_own_is_used() -> None:
+    small = training_memory(chain(), (torch.zeros(64, 4),), loss=lambda output: output[:1].sum())
+    usual = training_memory(chain(), (torch.zeros(64, 4),))
+    assert small.activations_bytes < usual.activations_bytes
+
+
+def test_memory_without_tensors_is_the_frameworks() -> None:
+    assert memory_of((), accelerator=True) == Memory("forward", 0, 0, 0, 0, 0, 0, GPU.forward_bytes, 0)

@@ -1,0 +1,149 @@
+"""Candidates in bulk: what each would be alone, broken lines told, all others ranked."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuralpower import cli, codec
+from neuralpower.errors import InputError
+from neuralpower.evaluate import Case, predict_case
+from neuralpower.explore.score import score
+from neuralpower.predictor import Predictor
+
+MODEL = "transformers:llama"
+ROW = {"kind": "linear", "rows": 8, "in_features": 16, "out_features": 32, "bias": True}
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return codec.load("amd-epyc-2c")
+
+
+def candidates(count: int) -> list[dict[str, Any]]:
+    """Llamas of changed widths, depths and heads."""
+    draw, found = random.Random(0), []
+    for _ in range(count):
+        heads, size = draw.choice((2, 4, 6, 8)), draw.choice((8, 16, 32))
+        changes = {
+            "hidden_size": heads * size,
+            "num_attention_heads": heads,
+            "num_key_value_heads": draw.choice([k for k in (1, 2) if heads % k == 0]),
+            "intermediate_size": draw.choice((48, 64, 100, 333)),
+            "num_hidden_layers": draw.randint(1, 12),
+            "vocab_size": draw.choice((50, 100)),
+        }
+        found.append({"model": MODEL, "changes": changes, "seq_len": draw.choice((8, 16, 24)), "batch_size": 2})
+    return found
+
+
+@pytest.mark.slow
+def test_changed_configurations_are_what_each_is_alone(predictor: Predictor) -> None:
+    many = candidates(150)
+    found = score(many, predictor)
+    assert not any(s.error for s in found)
+    assert sum(s.basis == "formula" for s in found) > 100
+    for i in (0, 17, 60, 149):
+        query = "&".join(f"{name}={value}" for name, value in many[i]["changes"].items())
+        alone, traced = predict_case(Case(f"{MODEL}?{query}", 2, many[i]["seq_len"]), predictor)
+        assert found[i].runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
+        assert (found[i].low_s, found[i].high_s) == pytest.approx((alone.runtime_s.low, alone.runtime_s.high), rel=1e-9)
+        assert found[i].parameters == traced.parameters
+        assert alone.memory is not None
+        one_block = many[i]["changes"]["num_hidden_layers"] == 1  # its peak may lie elsewhere than two blocks say
+        assert found[i].memory_bytes == (None if one_block else alone.memory.value_bytes)
+    ranked = sorted(found, key=lambda s: s.rank or 0)
+    assert [s.runtime_s for s in ranked] == sorted(s.runtime_s or 0 for s in found)
+
+
+def test_a_list_of_layers_is_the_sum_of_its_layers(predictor: Predictor) -> None:
+    one, three = score([{"layers": [ROW]}, {"name": "thrice", "layers": [{**ROW, "count": 2}, ROW]}], predictor)
+    assert one.runtime_s is not None
+    assert three.runtime_s == pytest.approx(3 * one.runtime_s)
+    assert (one.rank, three.rank, three.name) == (1, 2, "thrice")
+    assert one.parameters == 16 * 32 + 32
+    # one regressor, one layer: its error is in all three alike
+    assert three.high_s == pytest.approx(3 * (one.high_s or 0))
+
+
+BROKEN = [
+    ("{", "is no JSON"),
+    ("[1]", "is a list, must be an object"),
+    ("{}", "has neither a model nor layers"),
+    ('{"model": "transformers:llama", "changes": [1]}', "changes is a list, must be an object"),
+    ('{"model": "transformers:llama", "changes": {"hidden": 8}, "seq_len": 8}', "unknown field of LlamaConfig"),
+    ('{"model": "zoo:alexnot"}', "unknown zoo network 'alexnot'"),
+    ('{"model": "zoo:alexnet", "batch_size": 0}', "batch_size is 0, must be a whole number, 1 or more"),
+    ('{"model": "zoo:alexnet", "dtype": "float8"}', "dtype 'float8' is not learnt"),
+    ('{"layers": []}', "layers must be a list of one object or more"),
+    ('{"layers": [{"kind": "linar"}]}', "unknown layer kind 'linar': did you mean linear"),
+    ('{"layers": [{"kind": "linear", "rows": 8}]}', "no value for 'in_features'"),
+    (json.dumps({"layers": [{**ROW, "row": 1}]}), "unknown field of linear 'row'"),
+    (json.dumps({"layers": [{**ROW, "count": 0}]}), "count is 0, must be a whole number, 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), BROKEN)
+def test_a_broken_line_is_told_and_the_rest_is_scored(line: str, message: str, predictor: Predictor) -> None:
+    bad, good = score([line, json.dumps({"layers": [ROW]})], predictor)
+    assert message in bad.error
+    assert (bad.rank, bad.runtime_s, good.rank, good.error) == (None, None, 1, "")
+
+
+@pytest.mark.slow
+def test_a_candidate_whose_numbers_do_not_divide_is_its_own_error(predictor: Predictor) -> None:
+    many = candidates(40)
+    many[7]["changes"] |= {"num_attention_heads": 3, "hidden_size": 64, "num_key_value_heads": 2}
+    found = score(many, predictor)
+    alone = found[7].error or found[7].basis
+    assert alone == "traced" or "heads" in alone or "size" in alone or "shape" in alone
+    assert sum(bool(s.error) for s in found) <= 1
+
+
+def test_by_memory_and_unknown_orders(predictor: Predictor) -> None:
+    small, large = ({"model": "zoo:deep_mnist", "batch_size": b} for b in (1, 64))
+    assert [s.rank for s in score([large, small], predictor, by="memory")] == [2, 1]
+    assert [s.rank for s in score([{"layers": [ROW]}], predictor, by="energy")] == [None]
+    with pytest.raises(InputError, match="unknown score 'size'"):
+        score([small], predictor, by="size")
+    with pytest.raises(InputError, match="no candidate: give one JSON object a line"):
+        score(["", "  "], predictor)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["neuralpower", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def test_the_command_warns_of_broken_lines_and_scores_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.jsonl"
+    file.write_text('{"layers": 3}\n\n' + json.dumps({"name": "good", "layers": [ROW]}) + "\n")
+    assert run(monkeypatch, "score", file, "--predictor", "amd-epyc-2c") == 0
+    shown = capsys.readouterr()
+    assert f"warning: {file} line 1: layers must be a list" in shown.err
+    assert "good" in shown.out
+    assert run(monkeypatch, "score", file, "--predictor", "amd-epyc-2c", "--json") == 0
+    assert [json.loads(line)["line"] for line in capsys.readouterr().out.splitlines()] == [1, 3]
+
+
+def test_where_nothing_can_be_scored_the_command_ends_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.jsonl"
+    file.write_text("{}\n")
+    assert run(monkeypatch, "score", file, "--predictor", "amd-epyc-2c") == 2
+    assert "none of 1 candidates could be scored" in capsys.readouterr().err
+    assert run(monkeypatch, "score", tmp_path / "none.jsonl") == 2
+    assert "cannot be read" in capsys.readouterr().err
+    file.write_text(json.dumps({"layers": [ROW]}))
+    assert run(monkeypatch, "score", file, "--predictor", "amd-epyc-2c", "--by", "energy") == 2
+    assert "energy is not known of any candidate" in capsys.readouterr().err
