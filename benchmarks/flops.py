@@ -32,12 +32,12 @@ TRANSFORMERS = {
     "resnet": "embedding_size=16&hidden_sizes=[16,32]&depths=[1,1]",
     "convnext": "hidden_sizes=[16,32]&depths=[1,1]&num_stages=2",
 }
-RECURRENT = "lstm_language_model"  # PyTorch's counter has no formula for recurrent layers
+RECURRENT = ("lstm_language_model", "paradnn_rnn")  # PyTorch's counter has no formula for recurrent layers
 
 
 def networks() -> Iterator[str]:
     """MODEL of every network compared."""
-    yield from (f"zoo:{name}" for name in ZOO if name != RECURRENT)
+    yield from (f"zoo:{name}" for name in ZOO if name not in RECURRENT)
     yield from (f"transformers:{kind}?{overrides}" for kind, overrides in TRANSFORMERS.items())
 
 

@@ -321,10 +321,11 @@ def test_the_csv_of_a_prediction_adds_up_to_the_same(prediction: dict[str, Any],
 def test_the_table_of_a_prediction_has_the_rows_that_were_asked_for(by: str, words: str, predictor: Path) -> None:
     ran = run("predict", BERT, "--predictor", predictor, "--seq-len", 16, "--by", by, "--top", "0")
     assert (ran.code, ran.err) == (0, "")
-    title, totals, empty, header, rule, *rows = ran.out.splitlines()
+    title, totals, memory, empty, header, rule, *rows = ran.out.splitlines()
     assert "batch 1, float32, forward, on Synthetic (synthetic)" in title
     assert totals.startswith("latency ")
     assert "coverage " in totals
+    assert memory.startswith("memory ")
     assert empty == ""
     assert header.split()[0] == by
     assert set(rule) == {"-", " "}
@@ -336,9 +337,9 @@ def test_the_table_of_a_prediction_has_the_rows_that_were_asked_for(by: str, wor
 def test_a_long_table_is_cut_with_the_sum_of_the_rest(predictor: Path) -> None:
     arguments = ("predict", BERT, "--predictor", predictor, "--seq-len", 16, "--by", "layer")
     whole, cut = (done(*arguments, "--top", top).splitlines() for top in (0, 2))
-    assert len(cut) == 5 + 3
-    assert f"({len(whole) - 5 - 2} more)" in cut[-1]
-    shares = [float(word.rstrip("%")) for row in cut[5:] for word in row.split() if word.endswith("%")]
+    assert len(cut) == 6 + 3  # title, totals, memory, empty, header, rule; two rows and the rest
+    assert f"({len(whole) - 6 - 2} more)" in cut[-1]
+    shares = [float(word.rstrip("%")) for row in cut[6:] for word in row.split() if word.endswith("%")]
     assert sum(shares) == pytest.approx(100, abs=0.3)
 
 

@@ -96,7 +96,11 @@ def make_plan(
         for layer in dict.fromkeys(layers):
             if type(layer) not in kinds or not affordable(layer, preset):
                 continue
-            variants = [v for v in dict.fromkeys(_variants(layer, dtypes, phases)) if affordable(v, preset)]
+            variants = [
+                variant
+                for variant in dict.fromkeys(_variants(layer, dtypes, phases))
+                if variant.phase != BACKWARD or affordable(variant, preset)
+            ]
             turns[layer.kind] += 1
             if preset.accelerator and variants:
                 variants = [variants[turns[layer.kind] % len(variants)]]

@@ -110,7 +110,8 @@ class Movement(Pointwise):
         if function in ("copy", "cast"):
             x = strided(self, n, self.run, device)
             if function == "cast":
-                return Call(x.to, (torch.float32 if self.dtype != "float32" else torch.bfloat16,), warm=(x,))
+                other = torch.float32 if self.dtype != "float32" else torch.bfloat16
+                return Call(Tensor.to, (x, other), warm=(x,))
             return Call(torch.clone, (x,), {"memory_format": torch.contiguous_format}, warm=(x,))
         if function == "append":
             width = next(d for d in (128, 64, 32, 16, 8, 4, 2, 1) if n % d == 0 and (n // d > APPENDED or d == 1))
@@ -143,7 +144,7 @@ class Movement(Pointwise):
             "roll": (torch.roll, x, 1, 0),
             "triangle": (torch.tril, x),
             "scan": (torch.cumsum, x, -1),
-            "sort": (torch.argsort, x, -1),
+            "sort": (torch.sort, x, -1),
         }
         if function == "repeat":
             times = 2 if rows % 2 == 0 else 1
