@@ -21,8 +21,9 @@ WITHOUT_A_DEVICE = ("predict", "devices")
 
 
 def test_the_readme_has_commands_and_code() -> None:
-    shown = {"predict", "profile", "devices", "collect-data", "train-predictor", "evaluate"}
-    assert {command[0] for command in COMMANDS} == shown
+    shown = {command[0] for command in COMMANDS}
+    assert shown >= {"predict", "devices", "collect-data", "train-predictor", "evaluate"}
+    assert shown >= {"sweep", "compare", "fit", "score", "profile", "bench", "paradnn", "report", "lab"}
     assert "make demo" in README
     assert "make test" in README
 

@@ -123,12 +123,20 @@ def make_plan(
 
 
 def _variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Iterator[Layer]:
-    """The layer in every element type and phase; integers stay what they are, and have no gradient."""
+    """The layer in every element type and phase; integers stay what they are, and have no gradient.
+
+    Beside a backward pass stands the forward pass before it, where that is another one than in evaluation.
+    """
     floating = layer.dtype in FLOATING
     for phase in phases_of(type(layer), phases):
-        if floating or phase != BACKWARD:
-            staged = dataclasses.replace(layer, phase=phase)
-            yield from (typed(staged, dtype) for dtype in dtypes) if layer.dtype == "float32" else (staged,)
+        if phase == BACKWARD and not floating:
+            continue
+        trained = layer.in_training() if phase == BACKWARD else layer
+        staged = [dataclasses.replace(trained, phase=phase)]
+        if trained != layer:
+            staged.append(trained)
+        for one in staged:
+            yield from (typed(one, dtype) for dtype in dtypes) if layer.dtype == "float32" else (one,)
 
 
 def _thinned(

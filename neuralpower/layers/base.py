@@ -232,6 +232,10 @@ class Layer(ABC):
         """Layers whose forward passes do the work of this layer's backward pass, for where none was measured."""
         return (self,)
 
+    def in_training(self) -> Self:
+        """What it is where the network is trained: a batch norm then takes the batch's own statistics."""
+        return self
+
     def group(self) -> Any:
         """Calls of one kind that run different code are fitted apart, by this name."""
         return "all"

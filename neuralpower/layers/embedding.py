@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms, past
+from neuralpower.layers.base import BACKWARD, Bytes, Call, Draw, Hardware, Layer, memory_terms, past
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.registry import layer_kind
 
@@ -65,6 +66,7 @@ class Embedding(Layer):
         return {
             "elements": self.tokens * self.width,
             "elements_large_table": self.tokens * self.width * (past(table, hardware.llc_bytes) > 0),
+            "table_backward": self.vocabulary * self.width * (np.asarray(self.phase) == BACKWARD),  # zeros to add to
             **memory_terms(self, hardware),
         }
 

@@ -140,6 +140,10 @@ class Norm(Layer):
         """Each function is a kernel of its own."""
         return np.asarray(self.function)
 
+    def in_training(self) -> Self:
+        """A batch norm takes the statistics of the batch."""
+        return replace(self, function="batch_training") if self.function == "batch" else self
+
     def backward(self) -> tuple[Layer, ...]:
         """Grad y and x in, grad x out, then both once more for the gradients of scale and shift: five tensors.
 

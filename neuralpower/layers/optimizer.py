@@ -38,7 +38,7 @@ class Optimizer(Layer):
     implementation: str = "loop"
 
     dimensions = ("tensors", "elements")
-    sweep_share = 0.6
+    sweep_share = 2.0
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -65,7 +65,7 @@ class Optimizer(Layer):
             function=function,
             implementation=draw.choice(ways),
             tensors=tensors,
-            elements=tensors * draw.octaves(16, max(4 * 10**6 // tensors, 17)),
+            elements=tensors * draw.octaves(16, max(3 * 10**7 // tensors, 17)),
         )
 
     def build(self, device: torch.device) -> Call:
