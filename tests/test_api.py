@@ -76,8 +76,8 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         neuralpower.load("amd-epyc-2")
     with pytest.raises(InputError, match="sizes and inputs are both given"):
         predictor.predict(nn.Linear(8, 8), torch.zeros(1, 8), seq_len=3)
-    with pytest.raises(PredictorError, match="has not learnt phase 'backward'"):
-        predictor.predict("zoo:deep_mnist", phase="backward")
+    with pytest.raises(PredictorError, match="has not learnt phase 'sideways'"):
+        predictor.predict("zoo:deep_mnist", phase="sideways")
     with pytest.raises(PredictorError, match="was learnt on one device and holds for it alone"):
         predictor.on("nvidia-t4")
     with pytest.raises(InputError, match="its memory is not known; give memory"):
