@@ -187,12 +187,15 @@ def time_calls(
                     speed = sentinel()
                     due = clock_ns() + round(SENTINEL_EVERY_S * 1e9)
                 sentinels[i].append(speed)
-                step = steps[i]
-                with settings_of(calls[i]):
-                    _rewrite(warm_of(calls[i], step))
+                call, step = calls[i], steps[i]
+                with contextlib.nullcontext() if isinstance(step, Call) else settings_of(call):
+                    function, args, kwargs = (
+                        (step.function, step.args, step.kwargs) if isinstance(step, Call) else (step, (), {})
+                    )
+                    _rewrite(warm_of(call, step))
                     before = resource.getrusage(resource.RUSAGE_SELF)
                     start = clock_ns()
-                    step()  # the result is freed here, as networks free theirs
+                    function(*args, **kwargs)  # the result is freed here, as networks free theirs
                     end = clock_ns()
                     after = resource.getrusage(resource.RUSAGE_SELF)
                 samples[i].append((end - start) / 1e9)
