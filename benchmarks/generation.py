@@ -5,31 +5,17 @@ python -m benchmarks.generation [RESULT.json]      # measures (10 minutes), or s
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
-from benchmarks.heldout import name
+from benchmarks.heldout import name, result
 
 LIST = Path(__file__).with_suffix(".txt")
 
 
-def result() -> dict[str, Any]:
-    """The figures of `neuralpower evaluate --json`."""
-    if len(sys.argv) > 1:
-        text = Path(sys.argv[1]).read_text()
-    else:
-        command = [sys.executable, "-m", "neuralpower", "evaluate", f"@{LIST}", "--rounds", "21", "--json"]
-        text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return dict(json.loads(text))
-
-
 def main() -> None:
     """Print one line per model and phase, then the errors of each phase."""
-    networks = result()["networks"]
+    networks = result(LIST, "--rounds", "21")["networks"]
     print("| model | phase | batch | tokens | predicted, ms | measured p10, ms | slow-down | error raw | error |")
     print("|---|---|---|---|---|---|---|---|---|")
     for n in networks:

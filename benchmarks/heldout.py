@@ -14,12 +14,12 @@ from typing import Any
 LIST = Path(__file__).with_suffix(".txt")
 
 
-def result() -> dict[str, Any]:
-    """The figures of `neuralpower evaluate --json`."""
+def result(cases: Path, *options: str) -> dict[str, Any]:
+    """The figures of `neuralpower evaluate @CASES --json`, or those in the file that is given as the first argument."""
     if len(sys.argv) > 1:
         text = Path(sys.argv[1]).read_text()
     else:
-        command = [sys.executable, "-m", "neuralpower", "evaluate", f"@{LIST}", "--rounds", "21", "--json"]
+        command = [sys.executable, "-m", "neuralpower", "evaluate", f"@{cases}", *options, "--json"]
         text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return dict(json.loads(text))
 
@@ -31,7 +31,7 @@ def name(network: dict[str, Any]) -> str:
 
 def main() -> None:
     """Print the summary, then the networks."""
-    data = result()
+    data = result(LIST, "--rounds", "21")
     print("| predictor | networks | median | MAPE | RMSPE | worst | Spearman |\n|---|---|---|---|---|---|---|")
     for predictor, s in data["summary"].items():
         errors = " | ".join(f"{s[key]:.1%}" for key in ("median", "mape", "rmspe"))

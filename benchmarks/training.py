@@ -5,27 +5,13 @@ python -m benchmarks.training [RESULT.json]      # measures (10 minutes), or sho
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from benchmarks.heldout import name
+from benchmarks.heldout import name, result
 
 LIST = Path(__file__).with_suffix(".txt")
 STEPS = ("forward", "backward", "optimizer")
-
-
-def result() -> dict[str, Any]:
-    """The figures of `neuralpower evaluate --phase training --json`."""
-    if len(sys.argv) > 1:
-        text = Path(sys.argv[1]).read_text()
-    else:
-        command = [sys.executable, "-m", "neuralpower", "evaluate", f"@{LIST}", "--phase", "training", "--rounds", "15"]
-        text = subprocess.run([*command, "--json"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    return dict(json.loads(text))
 
 
 def ratio(parts: dict[str, float]) -> float:
@@ -35,7 +21,7 @@ def ratio(parts: dict[str, float]) -> float:
 
 def main() -> None:
     """Print the networks, then the medians of their errors."""
-    networks = result()["networks"]
+    networks = result(LIST, "--phase", "training", "--rounds", "15")["networks"]
     print(
         "| network | batch | length | step predicted, ms | measured, ms | error | backward : forward | measured | error |"
     )

@@ -14,7 +14,7 @@ from neuralpower.compose import Prediction
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import spec_of
 from neuralpower.errors import InputError
-from neuralpower.evaluate import RECIPE, Case, predict_case, predict_pass
+from neuralpower.evaluate import Case, predict_case, predict_pass
 from neuralpower.explore.compare import Comparison, Side, compare
 from neuralpower.explore.fit import Fit, Request, bytes_of, fit
 from neuralpower.explore.score import Score, score
@@ -25,7 +25,7 @@ from neuralpower.phases import Pass, Phase
 from neuralpower.predictor import Predictor
 from neuralpower.sources import resolve
 from neuralpower.trace import Trace
-from neuralpower.training import TRAINING, Recipe
+from neuralpower.training import RECIPE, TRAINING, Recipe
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from neuralpower.predictor import (
     Roofline,
 )
 from neuralpower.trace import Trace, UnmodelledCall, pattern
-from neuralpower.training import OPTIMIZER, STEPS, TRAINING, Recipe, Task, backward_tasks, training_tasks
+from neuralpower.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, Task, backward_tasks, training_tasks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
-RECIPE = Recipe()
 HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
 ENERGY_COVERAGE = 0.9  # of the time must have a learnt power before energy is given
 

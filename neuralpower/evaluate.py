@@ -29,12 +29,11 @@ from neuralpower.routing import Routing
 from neuralpower.running import converted, with_values
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import Trace, trace
-from neuralpower.training import OPTIMIZER, STEPS, TRAINING, Recipe, default_loss
+from neuralpower.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, default_loss
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
 ROUNDS = 21
-RECIPE = Recipe()
 ROUTING = Routing()
 
 

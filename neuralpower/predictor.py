@@ -146,13 +146,17 @@ class Predictor:
         return tuple(dict.fromkeys(key[2] for key in self.regressors))
 
     @cached_property
+    def _in_phases(self) -> frozenset[tuple[str, str]]:
+        return frozenset((key[0], key[2]) for key in self.regressors)
+
+    @cached_property
     def kinds(self) -> tuple[str, ...]:
         """Layer kinds that it has learnt."""
         return tuple(dict.fromkeys(key[0] for key in self.regressors))
 
     def has_learnt(self, kind: str, phase: str) -> bool:
         """Whether it has a regressor of the kind in that phase."""
-        return any((key[0], key[2]) == (kind, phase) for key in self.regressors)
+        return (kind, phase) in self._in_phases
 
     def check(self, dtype: str, phase: str) -> None:
         """Raise PredictorError unless it knows the dtype, the phase and its device."""

@@ -68,6 +68,10 @@ class Recipe:
         return made
 
 
+RECIPE = Recipe()
+"""What is usual."""
+
+
 def default_loss(output: Any) -> Tensor:
     """`output.loss` where the model computes one, else the mean square of its first output that has a gradient."""
     own = getattr(output, "loss", None)

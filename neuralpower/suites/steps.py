@@ -22,19 +22,12 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.inputs import Inputs
+from neuralpower.memory import OPTIMIZERS
 from neuralpower.profiling.steps import Spread, Step, clock_of, told
 from neuralpower.profiling.stopwatch import Clock, CudaClock
 from neuralpower.training import default_loss
 
 Synchronise = Literal["each", "end"]
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "momentum": functools.partial(torch.optim.SGD, momentum=0.9),
-    "rmsprop": torch.optim.RMSprop,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
 
 
 def make_optimizer(name: str, weights: Iterable[Tensor], **settings: float | bool) -> torch.optim.Optimizer:
