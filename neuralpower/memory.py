@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ from neuralpower.training import Loss, default_loss
 FORWARD, TRAINING = "forward", "training"
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
-    "momentum": lambda parameters, **options: torch.optim.SGD(parameters, momentum=0.9, **options),
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
     "rmsprop": torch.optim.RMSprop,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import DatasetError, DeviceError, InputError, OutOfMemory
 from neuralpower.inputs import InputRequest
 from neuralpower.meters import MeterUnavailable, Reading
@@ -28,7 +29,7 @@ from neuralpower.suites.bench.distributed import (
     torchrun,
     world_of,
 )
-from neuralpower.suites.bench.fits import TooLarge, available_bytes, check_host_memory, largest, peak_bytes
+from neuralpower.suites.bench.fits import TooLarge, check_host_memory, largest, peak_bytes
 from neuralpower.suites.bench.grid import Executed, axes_of, points_of, run_grid, values_of
 from neuralpower.suites.bench.lines import parse, result_line
 from neuralpower.suites.bench.logs import read_logs, write_csv

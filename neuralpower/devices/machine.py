@@ -59,6 +59,16 @@ def cgroup_limits(proc: Path = PROC, cgroups: Path = CGROUPS) -> dict[str, float
     return {"cgroup_cpus": min(cpus, default=None), "cgroup_memory_bytes": min(sizes, default=None)}
 
 
+def available_bytes(proc: Path = PROC, cgroup: Path = CGROUPS) -> int | None:
+    """What this process may still take of the host's memory: of the system and of its control group; None if unknown."""
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", _text(proc / "meminfo") or "", re.M)
+    free = [int(found.group(1)) * 1024] if found else []
+    limit, used = (_text(cgroup / name) or "" for name in ("memory.max", "memory.current"))
+    if limit.isdigit() and used.isdigit():
+        free.append(max(int(limit) - int(used), 0))
+    return min(free, default=None)
+
+
 def _first_version(folder: Path) -> str:
     """The quota and its period as version 2 writes them; microseconds both."""
     return " ".join(_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period"))

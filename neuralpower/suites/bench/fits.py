@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,8 +16,6 @@ from neuralpower.suites.bench.network import Network, Scores, optimizer_of
 from neuralpower.suites.precision import Precision
 
 SPARE = 0.25  # of the available memory: work space of kernels (a squeezenet took 29 % more), the loader, everybody else
-PROC = Path("/proc")
-CGROUP = Path("/sys/fs/cgroup")
 
 
 class TooLarge(OutOfMemory):
@@ -30,25 +27,6 @@ class TooLarge(OutOfMemory):
             way_out = "not even a batch of 1 fits; choose a smaller network or a device with more memory"
         super().__init__(f"{text}; {way_out}")
         self.largest_batch = largest_batch
-
-
-def available_bytes(proc: Path = PROC, cgroup: Path = CGROUP) -> int | None:
-    """What this process may still take of the host's memory: of the system and of its control group; None if unknown."""
-    found = []
-    for line in _text(proc / "meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            found.append(int(line.split()[1]) * 1024)
-    limit, used = _text(cgroup / "memory.max").strip(), _text(cgroup / "memory.current").strip()
-    if limit.isdigit() and used.isdigit():
-        found.append(max(int(limit) - int(used), 0))
-    return min(found, default=None)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def peak_bytes(network: Network, request: InputRequest, precision: Precision, training: bool) -> int | None:

@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 from neuralpower.devices.host import read_cpu
+from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory
 from neuralpower.inputs import InputRequest, Inputs, place
 from neuralpower.profiling.steps import clock_of, told
 from neuralpower.suites.bench import system
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel
-from neuralpower.suites.bench.fits import TooLarge, available_bytes, check_host_memory, largest, peak_bytes
+from neuralpower.suites.bench.fits import TooLarge, check_host_memory, largest, peak_bytes
 from neuralpower.suites.bench.images import Images, open_store
 from neuralpower.suites.bench.loading import Loaded, Share, Synthetic
 from neuralpower.suites.bench.monitor import Monitor

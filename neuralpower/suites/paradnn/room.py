@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
-import re
 from pathlib import Path
 
 import torch
 
+from neuralpower.devices.host import PROC
+from neuralpower.devices.machine import CGROUPS
+from neuralpower.devices.machine import available_bytes as host_bytes
 from neuralpower.errors import OutOfMemory
 from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.formulas import TRAIN, counted
@@ -17,8 +19,6 @@ from neuralpower.suites.paradnn.result import ITEMSIZE, Setup
 
 SHARE = 0.9  # of what is there may be asked for
 OVERHEAD = 1.1  # on what is counted: workspaces, fragments
-CGROUP = Path("/sys/fs/cgroup")
-PROC = Path("/proc")
 
 
 def needed_bytes(point: Point, setup: Setup) -> int:
@@ -32,18 +32,13 @@ def needed_bytes(point: Point, setup: Setup) -> int:
     return int(OVERHEAD * (work.parameters * stored * states + samples * (work.activation_bytes + work.widest_bytes)))
 
 
-def available_bytes(device: str, proc: Path = PROC, cgroup: Path = CGROUP) -> int | None:
+def available_bytes(device: str, proc: Path = PROC, cgroup: Path = CGROUPS) -> int | None:
     """Free memory of the device: of a host what the system and this process's control group leave. None: not known."""
     if device.startswith("cuda"):
         gc.collect()
         torch.cuda.empty_cache()  # what the allocator keeps is free, too
         return int(torch.cuda.mem_get_info(torch.device(device))[0])
-    found = re.search(r"^MemAvailable:\s*(\d+) kB", _read(proc / "meminfo"), re.M)
-    free = [int(found.group(1)) * 1024] if found else []
-    limit, used = _read(cgroup / "memory.max").strip(), _read(cgroup / "memory.current").strip()
-    if limit.isdigit() and used.isdigit():
-        free.append(max(int(limit) - int(used), 0))
-    return min(free, default=None)
+    return host_bytes(proc, cgroup)
 
 
 def check_room(point: Point, setup: Setup, available: int | None) -> None:
@@ -64,10 +59,3 @@ def check_room(point: Point, setup: Setup, available: int | None) -> None:
     raise OutOfMemory(
         f"{point.label}: needs about {quantity(needed, 'B')} in {setup.dtype}, {quantity(available, 'B')} are free; {advice}"
     )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 
 from neuralpower.devices.host import PROC, read_cpu
+from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import DeviceError, InputError, ModelError
 from neuralpower.inputs import InputRequest
 from neuralpower.layers.base import TENSORFLOAT32, Call, torch_dtype
@@ -73,11 +73,7 @@ class Bench:
         """Memory that a run may take; None where it is not known."""
         if self.place.type == "cuda":
             return int(torch.cuda.mem_get_info(self.place)[0])
-        try:
-            found = re.search(r"^MemAvailable:\s*(\d+) kB", (self.proc / "meminfo").read_text(), re.M)
-        except OSError:
-            return None
-        return int(found.group(1)) * 1024 if found else None
+        return available_bytes(self.proc)
 
     def cost(self, runtime_s: float) -> float:
         """Seconds that timing a network takes."""
