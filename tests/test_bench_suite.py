@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import DatasetError, DeviceError, InputError, OutOfMemory
@@ -36,7 +37,7 @@ from neuralpower.suites.bench.logs import read_logs, write_csv
 from neuralpower.suites.bench.monitor import Monitor, PowerReader, ProcessReader
 from neuralpower.suites.bench.network import Scores, find
 from neuralpower.suites.bench.options import Options, arguments, boolean, options_of
-from neuralpower.suites.bench.run import results
+from neuralpower.suites.bench.run import Bench, results
 from neuralpower.suites.bench.summaries import SUMMARIES, exploration
 from neuralpower.suites.precision import Precision
 from neuralpower.suites.steps import Times
@@ -531,7 +532,8 @@ def test_torchrun_starts_the_same_command() -> None:
         ("error: dtype x\nW1 torch\n  exitcode  : 2 (pid: 9)", InputError, "dtype x"),
         ("[rank1]:error: device gone\n exitcode : 4 (pid: 9)", DeviceError, "device gone"),
         ("error: Net: out of memory; x\n exitcode : 4 (pid: 9)", OutOfMemory, "Net: out of memory; x"),
-        ("W1 torch\n exitcode : -9 (pid: 9)", OutOfMemory, "a process was killed by signal 9"),
+        ("W1 torch\n exitcode : -9 (pid: 9)", OutOfMemory, "a process was killed, as for want of memory"),
+        ("terminate called\n exitcode : -6 (pid: 9)", DeviceError, "a process ended by SIGABRT"),
         ("", DeviceError, "torchrun said nothing"),
         (
             "error: Net: running it raises RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:9; check\n"
@@ -544,6 +546,15 @@ def test_torchrun_starts_the_same_command() -> None:
 def test_the_failure_of_a_process_is_handed_on(said: str, kind: type[Exception], text: str) -> None:
     error = failure_of(said, 1)
     assert type(error) is kind and str(error).startswith(text)
+
+
+def test_a_finished_benchmark_holds_no_network() -> None:
+    """What is held until the interpreter ends keeps a process group's threads, which then abort it."""
+    bench = Bench(Options("sensor_net", num_batches=2, num_warmup_batches=1), World(), lambda name, value: None)
+    bench.run()
+    assert bench.timer is not None and len(bench.timer.times.step_s) == 2
+    assert isinstance(bench.timer.work.model, nn.Identity)
+    assert bench.timer.work.optimizer is None
 
 
 # ---- the monitor ----

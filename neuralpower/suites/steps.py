@@ -83,6 +83,10 @@ class Work:
         with told(type(self.model).__name__):
             step.run(clock)
 
+    def let_go(self) -> None:
+        """Drop the network, its optimizer and the source of batches, so that nothing here holds their memory."""
+        self.model, self.optimizer, self.draw = nn.Identity(), None, lambda: Batch(Inputs())
+
     def _loss(self, target: Tensor | None, output: Any) -> Tensor:
         return self.loss(output, target)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import signal
@@ -93,6 +94,7 @@ def joined(world: World) -> Iterator[None]:
     try:
         yield
     finally:
+        gc.collect()  # whatever still holds the group keeps its threads, and those abort the interpreter as it ends
         dist.destroy_process_group()
 
 
@@ -175,8 +177,10 @@ def failure_of(said: str, code: int) -> NeuralPowerError:
     )  # the others' end, not its cause
     found = re.search(r"exitcode\s*:\s*(-?\d+)", said)
     ended = int(found.group(1)) if found else code
+    if not told and ended == -signal.SIGKILL:
+        return OutOfMemory("a process was killed, as for want of memory; choose a smaller batch")
     if not told and ended < 0:
-        return OutOfMemory(f"a process was killed by signal {-ended}, as for want of memory; choose a smaller batch")
+        return DeviceError(f"a process ended by {signal.Signals(-ended).name}; with --num_gpus 1 it may say why")
     text = told[0] if told else (said.strip().splitlines() or ["torchrun said nothing"])[-1][:300]
     if "out of memory" in text:
         return OutOfMemory(text)

@@ -19,7 +19,7 @@ from torch import nn
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory
-from neuralpower.inputs import InputRequest, Inputs, place
+from neuralpower.inputs import InputRequest, place
 from neuralpower.profiling.steps import clock_of, told
 from neuralpower.suites.bench import system
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel
@@ -187,10 +187,13 @@ class Bench:
                 raise
             error.__traceback__ = error.__cause__ = error.__context__ = None  # their frames hold the tensors
             if work is not None:
-                work.model, work.optimizer, work.draw = nn.Identity(), None, lambda: Batch(Inputs())
+                work.let_go()
             if self.data is not None:
                 self.data.close()
             raise self._too_large(network, numbers, device) from None
+        finally:
+            if work is not None:
+                work.let_go()
 
     def _peak(self, network: Network, request: InputRequest, numbers: Precision, batch_size: int) -> int | None:
         """Bytes of one process's step, times the processes that share this machine's memory."""
