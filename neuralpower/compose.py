@@ -11,7 +11,7 @@ import html
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -275,18 +275,12 @@ def compose(
         InputError: nothing to train.
     """
     predictor.check(dtype, FORWARD if phase == TRAINING else phase)
-    tasks = _tasks(trace, predictor, phase, recipe)
-    if dtype == TENSORFLOAT32:
-        tasks = [replace(task, layer=_in_tf32(task.layer)) for task in tasks]
+    tasks, estimates, unknown, unmodelled_s = work_of(trace, predictor, dtype=dtype, phase=phase, recipe=recipe)
     layers = [task.layer for task in tasks]
     shares = np.array([task.share for task in tasks])
-    estimates = predictor.estimate(layers)
-    passes = len(STEPS) - 1 if phase == TRAINING else 1  # what is not modelled takes as long backward as forward
-    unknown = [missing for missing in trace.unmodelled for _ in range(passes)]
     roof = predictor.roofline(dtype)
-    unmodelled_s = [missing.bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in unknown]
     rows = [*_rows(tasks, estimates, roof)]
-    rows += [_unmodelled_row(missing, seconds) for missing, seconds in zip(unknown, unmodelled_s, strict=True)]
+    rows += [unmodelled_row(missing, seconds) for missing, seconds in zip(unknown, unmodelled_s, strict=True)]
     total = sum(row.runtime_s for row in rows) or 1e-12
     shared = tuple(_with_share(row, total) for row in rows)
     busy = runtime = _total(estimates, layers, shares, unmodelled_s, predictor.system)
@@ -319,6 +313,29 @@ def compose(
         else None,
         assumptions=trace.assumptions,
     )
+
+
+class Work(NamedTuple):
+    """All calls of a pass or step, with what each is estimated to take."""
+
+    tasks: list[Task]  # in order
+    estimates: Estimates  # of the tasks, of a whole call each
+    unknown: list[UnmodelledCall]
+    unknown_s: list[float]
+
+
+def work_of(
+    trace: Trace, predictor: Predictor, *, dtype: str = "float32", phase: str = FORWARD, recipe: Recipe = RECIPE
+) -> Work:
+    """What `compose` adds up; raises InputError where there is nothing to train."""
+    tasks = _tasks(trace, predictor, phase, recipe)
+    if dtype == TENSORFLOAT32:
+        tasks = [replace(task, layer=_in_tf32(task.layer)) for task in tasks]
+    passes = len(STEPS) - 1 if phase == TRAINING else 1  # what is not modelled takes as long backward as forward
+    unknown = [missing for missing in trace.unmodelled for _ in range(passes)]
+    roof = predictor.roofline(dtype)
+    unknown_s = [missing.bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in unknown]
+    return Work(tasks, predictor.estimate([task.layer for task in tasks]), unknown, unknown_s)
 
 
 def joined(
@@ -354,7 +371,7 @@ def _tasks(trace: Trace, predictor: Predictor, phase: str, recipe: Recipe) -> li
         return training_tasks(trace, recipe, predictor.has_learnt)
     if phase == BACKWARD:
         return backward_tasks(trace, predictor.has_learnt)
-    return [Task(call.path, call.layer) for call in trace.calls]
+    return [Task.forward(call) for call in trace.calls]
 
 
 def _rows(tasks: Sequence[Task], estimates: Estimates, roof: Roofline) -> Iterator[Row]:
@@ -366,7 +383,7 @@ def _rows(tasks: Sequence[Task], estimates: Estimates, roof: Roofline) -> Iterat
     for index in grouped.values():
         first = index[0]
         task, n = tasks[first], len(index) * tasks[first].share
-        flops, size = _work(task.layer)
+        flops, size = flops_and_bytes(task.layer)
         yield Row(
             ranges([tasks[i].path for i in index]),
             task.layer.kind,
@@ -383,7 +400,7 @@ def _rows(tasks: Sequence[Task], estimates: Estimates, roof: Roofline) -> Iterat
         )
 
 
-def _unmodelled_row(missing: UnmodelledCall, seconds: float) -> Row:
+def unmodelled_row(missing: UnmodelledCall, seconds: float) -> Row:
     bounds = seconds / ROOFLINE_FACTOR, seconds * ROOFLINE_FACTOR
     return Row(missing.path, missing.operator, 1, seconds, *bounds, 0, missing.bytes, "memory", ROOFLINE)
 
@@ -411,14 +428,14 @@ def _training(
         shares = np.array([tasks[i].share for i in index])
         steps[step] = _total(estimates.at(index), [tasks[i].layer for i in index], shares, (), predictor.system)
     peaks = predictor.hardware.peak_flops_per_s if predictor.hardware is not None else {}
-    flops = sum(t.share * _work(t.layer)[0] for t in tasks if t.step != OPTIMIZER and not t.again)
+    flops = sum(t.share * flops_and_bytes(t.layer)[0] for t in tasks if t.step != OPTIMIZER and not t.again)
     derived = sorted(
         {c.layer.kind for c in trace.calls if c.gradient and not predictor.has_learnt(c.layer.kind, BACKWARD)}
     )
     return Training(recipe, batch_size * recipe.accumulation, steps, round(flops), peaks.get(dtype), tuple(derived))
 
 
-def _work(layer: Layer) -> tuple[int, int]:
+def flops_and_bytes(layer: Layer) -> tuple[int, int]:
     """(FLOP, bytes) of a layer in its phase."""
     parts = layer.backward() if layer.phase == BACKWARD else (layer,)
     return sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)

@@ -22,12 +22,13 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.generation import predict_generation, with_step
 from neuralpower.layers.base import BACKWARD, FORWARD, Call, torch_dtype
 from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
-from neuralpower.memory import forward_memory, training_memory
+from neuralpower.memory import forward_memory, memory_of, training_lifetimes
 from neuralpower.phases import CACHES, GENERATE, Decoder, Pass, Phase, keep, passes
 from neuralpower.predictor import Predictor
 from neuralpower.routing import Routing
 from neuralpower.running import converted, with_values
 from neuralpower.sources import InputRequest, Source, resolve
+from neuralpower.timeline import Seen, Stage
 from neuralpower.trace import Trace, trace
 from neuralpower.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, default_loss
 
@@ -164,8 +165,12 @@ def predict_case(
     phase: str = FORWARD,
     recipe: Recipe = RECIPE,
     autocast: torch.dtype | None = None,
+    seen: Seen | None = None,
 ) -> tuple[Prediction, Trace]:
-    """Trace a network on the meta device and predict it; backward passes and training steps are those of training mode."""
+    """Trace a network on the meta device and predict it; backward passes and training steps are those of training mode.
+
+    `seen` is told of every pass or step that the prediction is made of, in order.
+    """
     source = source or resolve(case.model)
     module = source.build("meta", torch_dtype(case.dtype))
     about: dict[str, Any] = {
@@ -177,9 +182,11 @@ def predict_case(
     if case.phase.name == GENERATE:
         case.phase.check()
         decoder = Decoder(module, case.phase.applied(case.request()), GENERATE)
-        return predict_generation(decoder, case.phase, predictor, partial(_traced, routing=case.routing), about)
+        return predict_generation(decoder, case.phase, predictor, partial(_traced, routing=case.routing), about, seen)
     (one,) = passes(source, case.request(), case.phase, module)
-    prediction, found = predict_pass(one, predictor, recipe=recipe, autocast=autocast, routing=case.routing, **about)
+    prediction, found = predict_pass(
+        one, predictor, recipe=recipe, autocast=autocast, routing=case.routing, seen=seen, **about
+    )
     return (prediction if one.name == FORWARD else with_step(prediction, one)), found
 
 
@@ -194,6 +201,7 @@ def predict_pass(
     recipe: Recipe = RECIPE,
     autocast: torch.dtype | None = None,
     routing: Routing = ROUTING,
+    seen: Seen | None = None,
 ) -> tuple[Prediction, Trace]:
     """Predict one call of a module on the meta device, with its memory, forward, backward or as a step of training."""
     found = _traced(one, phase, autocast, routing)
@@ -201,12 +209,16 @@ def predict_pass(
     prediction = compose(found, predictor, batch_size=batch_size, recipe=recipe, **about)
     accelerator = predictor.hardware is not None and predictor.hardware.accelerator
     if phase == FORWARD:
+        if seen is not None:
+            seen(Stage(one.name, found, prediction))
         return replace(prediction, memory=forward_memory(found, accelerator=accelerator)), found
     # gradients need what a step's backward pass needs; what an optimizer keeps depends on the optimizer
     optimizer = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer) if phase == TRAINING else "sgd"
     inputs = one.inputs
-    memory = training_memory(one.module, inputs.args, inputs.kwargs, optimizer=optimizer, accelerator=accelerator)
-    return replace(prediction, memory=memory), found
+    lifetimes = training_lifetimes(one.module, inputs.args, inputs.kwargs, optimizer=optimizer, accelerator=accelerator)
+    if seen is not None:
+        seen(Stage(phase, found, prediction, lifetimes))
+    return replace(prediction, memory=memory_of(lifetimes.storages, TRAINING, accelerator=accelerator)), found
 
 
 def _traced(one: Pass, phase: str = FORWARD, autocast: torch.dtype | None = None, routing: Routing = ROUTING) -> Trace:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,12 @@ from neuralpower.layers import Layer
 from neuralpower.layers.movement import APPENDED
 from neuralpower.phases import GENERATE, Decoder, Pass, Phase, cache_bytes
 from neuralpower.predictor import Predictor
+from neuralpower.timeline import Omitted, Seen, Stage
 from neuralpower.trace import Trace
 
 CALLS = 100_000  # layer calls of all steps that are predicted: a second
 FEWEST_STEPS = 9  # that are predicted, whatever a step costs
+SHOWN = 3  # first steps that a timeline shows, beside the last
 MOST_TRACES = 24  # past it, what lies between two traced steps is interpolated as it is
 
 Traced = Callable[[Pass], Trace]
@@ -98,7 +101,12 @@ def with_step(prediction: Prediction, one: Pass) -> Prediction:
 
 
 def predict_generation(
-    decoder: Decoder, phase: Phase, predictor: Predictor, traced: Traced, about: dict[str, Any]
+    decoder: Decoder,
+    phase: Phase,
+    predictor: Predictor,
+    traced: Traced,
+    about: dict[str, Any],
+    seen: Seen | None = None,
 ) -> tuple[Prediction, Trace]:
     """The prediction of a whole generation, and its prefill's trace.
 
@@ -108,6 +116,7 @@ def predict_generation(
         predictor: of the device.
         traced: how a pass is traced.
         about: what `compose` is told of the model.
+        seen: told of the prefill, the first SHOWN steps, those between together, and the last.
 
     Raises:
         InputError: more tokens than the model has positions for.
@@ -123,9 +132,9 @@ def predict_generation(
     nodes = [compose(growing.at(context), predictor, **about) for context in contexts]
     decode = _sum([node.runtime_s for node in nodes], weights)
     runtime, energy = first.runtime_s, first.energy_j
+    joules = _sum([node.energy_j for node in nodes], weights)
     if decode is not None:
         runtime = _added(first.runtime_s, decode)
-        joules = _sum([node.energy_j for node in nodes], weights)
         energy = None if energy is None or joules is None else _added(energy, joules)
     count = first.batch_size * new_tokens
     generation = Generation(
@@ -141,8 +150,34 @@ def predict_generation(
         tuple(sorted(growing.traces)),
         len(nodes),
     )
+    if seen is not None:
+        seen(Stage("prefill", trace, first))
+        if decode is not None:
+            _show(seen, growing, partial(compose, predictor=predictor, **about), decode, joules)
     whole = joined(first, _typical(nodes, weights), runtime, energy)
     return replace(whole, phase=GENERATE, generation=generation), trace
+
+
+def _show(
+    seen: Seen, growing: Growing, predicted: Callable[[Trace], Prediction], decode: Interval, joules: Interval | None
+) -> None:
+    """Tell of single steps, and of what all steps take beside them; an interpolated step's memory is its shorter neighbour's."""
+    stages = []
+    for context in [*range(growing.first, min(growing.first + SHOWN, growing.last)), growing.last]:
+        trace = growing.at(context)
+        number = context - growing.first + 1
+        stages.append(Stage(f"decode step {number}, context {context}", trace, predicted(trace)))
+    for stage in stages[:-1]:
+        seen(stage)
+    omitted = growing.last - growing.first + 1 - len(stages)
+    if omitted:
+        energy = None
+        energies = [stage.prediction.energy_j for stage in stages]
+        if joules is not None and all(energies):
+            energy = max(joules.value - sum(e.value for e in energies if e is not None), 0.0)
+        seconds = max(decode.value - sum(stage.prediction.runtime_s.value for stage in stages), 0.0)
+        seen(Omitted(f"{omitted} steps that are not drawn", seconds, energy))
+    seen(stages[-1])
 
 
 def _typical(nodes: Sequence[Prediction], weights: Sequence[float]) -> list[Prediction]:

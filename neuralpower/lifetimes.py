@@ -106,17 +106,25 @@ def tensors_within(value: Any) -> Iterator[Tensor]:
             waiting.extend(vars(one).values())
 
 
-def peak(storages: Sequence[Storage], extra: Sequence[int] = ()) -> tuple[int, dict[str, int]]:
-    """(the most bytes that live during one operator call, the same by part); `extra` [calls + 1]: bytes beside them."""
-    if not storages:
-        return max(extra, default=0), dict.fromkeys(PARTS, 0)
-    last = max(max(s.birth, s.death or 0) for s in storages)
-    change = np.zeros(max(last + 2, len(extra) + 1), dtype=np.int64)
+def alive(storages: Sequence[Storage], calls: int = 0) -> np.ndarray:
+    """Bytes that live during each operator call, 0 for before the first, and after the last that brings or frees any.
+
+    At least `calls` numbers.
+    """
+    last = max((max(s.birth, s.death or 0) for s in storages), default=0)
+    change = np.zeros(max(last + 2, calls), dtype=np.int64)
     for storage in storages:
         change[storage.birth] += storage.bytes
         if storage.death is not None:
             change[storage.death + 1] -= storage.bytes
-    total = np.cumsum(change)
+    return np.cumsum(change)
+
+
+def peak(storages: Sequence[Storage], extra: Sequence[int] = ()) -> tuple[int, dict[str, int]]:
+    """(the most bytes that live during one operator call, the same by part); `extra` [calls + 1]: bytes beside them."""
+    if not storages:
+        return max(extra, default=0), dict.fromkeys(PARTS, 0)
+    total = alive(storages, len(extra) + 1)
     total[: len(extra)] += np.asarray(extra, dtype=np.int64)
     when = int(np.argmax(total))
     parts = dict.fromkeys(PARTS, 0)

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -157,6 +157,15 @@ def training_memory(
     return memory_of(step, TRAINING, accelerator=accelerator)
 
 
+class StepLifetimes(NamedTuple):
+    """When memory is born and dies in a training step, in operator calls, and the last call of each part of the step."""
+
+    storages: tuple[Storage, ...]
+    forward_end: int
+    backward_end: int
+    optimizer_end: int
+
+
 def training_storages(
     model: nn.Module,
     args: Sequence[Any] = (),
@@ -167,6 +176,20 @@ def training_storages(
     accelerator: bool = False,
 ) -> tuple[Storage, ...]:
     """Lifetimes in a training step that is not the first; raises as `training_memory`."""
+    step = training_lifetimes(model, args, kwargs, optimizer=optimizer, loss=loss, accelerator=accelerator)
+    return step.storages
+
+
+def training_lifetimes(
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    optimizer: str = "adamw",
+    loss: Loss | None = None,
+    accelerator: bool = False,
+) -> StepLifetimes:
+    """The same with the parts of the step; raises as `training_memory`."""
     if optimizer not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
     model = unwrapped(model)
@@ -190,9 +213,12 @@ def training_storages(
             output = torch.func.functional_call(model, state, *given, tie_weights=True)
             value = (loss or default_loss)(output)
             del output
+            ends = [lifetimes.calls]
             value.backward()  # type: ignore[no-untyped-call]
             del value
+            ends.append(lifetimes.calls)
             made.step()
+            ends.append(lifetimes.calls)
             lifetimes.assign((v for values in made.state.values() for v in values.values()), OPTIMIZER)
     except InputError:
         raise
@@ -202,7 +228,8 @@ def training_storages(
             f"{type(model).__name__}: a training step on tensors without values raises {type(error).__name__}: "
             f"{first[:200]}; choose phase forward, or measure with `neuralpower profile --phase training`"
         ) from error
-    return tuple(s._replace(birth=0) if s.part == OPTIMIZER else s for s in lifetimes.storages())
+    storages = tuple(s._replace(birth=0) if s.part == OPTIMIZER else s for s in lifetimes.storages())
+    return StepLifetimes(storages, *ends)
 
 
 def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:

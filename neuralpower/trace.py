@@ -60,6 +60,7 @@ class LayerCall:
     inputs: Shapes = ()  # of the tensors among the operator's arguments, in order
     outputs: Shapes = ()
     gradient: float = 0.0  # share of its backward pass that training asks for
+    at: int = field(default=0, compare=False)  # which operator call it is, as `Trace.storages` counts them; from 1
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class UnmodelledCall:
     dtype: str
     inputs: Shapes = ()
     outputs: Shapes = ()
+    at: int = field(default=0, compare=False)  # as of a LayerCall
 
 
 @dataclass(frozen=True)
@@ -432,7 +434,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             if not _is_empty(output):
                 shapes = shapes_of((args, kwargs)), shapes_of(output)
                 share = self.gradients.share(layer.kind, args, kwargs)
-                self.calls.append(LayerCall(self.path, layer, operator, *shapes, share))
+                self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self.lifetimes.calls + 1))
                 self._follow(operator.split(".", 1)[-1], args, kwargs, output)
             return output
         self._follow(operator.split(".", 1)[-1], args, kwargs, output)
@@ -447,6 +449,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 _dtype_of(args, kwargs, output),
                 shapes_of((args, kwargs)),
                 shapes_of(output),
+                self.lifetimes.calls + 1,
             )
         )
         return output

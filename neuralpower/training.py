@@ -10,7 +10,7 @@ optimizer     one step over all trained tensors
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -97,6 +97,13 @@ class Task:
     step: str = FORWARD
     share: float = 1.0
     again: bool = False  # has been done before in this step: no part of the model's own FLOP
+    operator: str = field(default="", compare=False)  # of the call that it is, or whose gradient it works on
+    at: int = field(default=0, compare=False)  # of a forward call: as LayerCall.at
+
+    @classmethod
+    def forward(cls, call: LayerCall) -> Task:
+        """A call of a forward pass."""
+        return cls(call.path, call.layer, operator=call.operator, at=call.at)
 
 
 def training_tasks(trace: Trace, recipe: Recipe, learnt: Learnt) -> list[Task]:
@@ -107,7 +114,7 @@ def training_tasks(trace: Trace, recipe: Recipe, learnt: Learnt) -> list[Task]:
     """
     if not trace.trained:
         raise InputError("no parameter of the model requires a gradient: nothing to train; choose phase forward")
-    forward = [Task(call.path, call.layer) for call in trace.calls]
+    forward = [Task.forward(call) for call in trace.calls]
     tasks = []
     for number in range(recipe.accumulation):
         tasks += forward
@@ -130,7 +137,7 @@ def backward_tasks(trace: Trace, learnt: Learnt, checkpointing: bool = False) ->
     """
     tasks: list[Task] = []
     if checkpointing:
-        tasks += [Task(c.path, c.layer, BACKWARD, again=True) for c in trace.calls if pattern(c.path) != c.path]
+        tasks += [Task(c.path, c.layer, BACKWARD, again=True, operator=c.operator) for c in trace.calls if pattern(c.path) != c.path]
     for call in reversed(trace.calls):
         if call.gradient and call.layer.dtype in FLOATING:
             tasks += _reversed(call, learnt)
@@ -141,7 +148,13 @@ def _reversed(call: LayerCall, learnt: Learnt) -> Iterator[Task]:
     layer = replace(call.layer, phase=BACKWARD)
     parts = (layer,) if learnt(layer.kind, BACKWARD) else call.layer.backward()
     return (
-        Task(call.path, replace(part, phase=layer.phase if part is layer else FORWARD), BACKWARD, call.gradient)
+        Task(
+            call.path,
+            replace(part, phase=layer.phase if part is layer else FORWARD),
+            BACKWARD,
+            call.gradient,
+            operator=call.operator,
+        )
         for part in parts
     )
 

@@ -52,6 +52,7 @@ ORDER = (
     "learn",
     "calibrate",
     "compose",
+    "timeline",
     "generation",
     "evaluate",
     "explore",

@@ -546,7 +546,7 @@ def test_files_hold_numbers_and_say_their_schema(tmp_path: Path) -> None:
     assert set(frame["kind"]) == {"conv2d", "activation", "remainder", "overhead"}
     assert frame["share"].sum() == pytest.approx(1)
     assert len(found.to_csv(tmp_path / "p.csv").splitlines()) == len(found.by_layer()) + 1
-    events = found.to_chrome_trace(tmp_path / "p.trace")["traceEvents"]
+    events = [e for e in found.to_chrome_trace(tmp_path / "p.trace")["traceEvents"] if e["ph"] == "X"]
     assert [e["name"] for e in events if e["cat"] == "forward"] == ["aten.conv2d", "aten.relu"]
     assert all(e["dur"] > 0 and e["ts"] >= 0 for e in events)
     assert found.to_markdown(by="module").count("\n| ") >= 3

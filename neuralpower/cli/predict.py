@@ -48,6 +48,9 @@ def predict(
     strict: float | None = typer.Option(None, help="End with code 3 where the coverage is below this share."),
     as_json: bool = typer.Option(False, "--json", help="Print the whole prediction as JSON."),
     csv: Path | None = typer.Option(None, help="Write one line per layer to this file."),
+    trace_file: Path | None = typer.Option(
+        None, help="Write the timeline for ui.perfetto.dev or chrome://tracing to this file."
+    ),
 ) -> None:
     """Predict a network's latency, in total and layer by layer, without running it."""
     from neuralpower.devices.host import read_cpu
@@ -69,10 +72,15 @@ def predict(
     from neuralpower.devices.spec import spec_of
     from neuralpower.evaluate import Case, predict_case
     from neuralpower.layers.base import torch_dtype
+    from neuralpower.report.chrome import check_place, document, write
+    from neuralpower.report.perfetto import about, predicted
     from neuralpower.report.tables import prediction_csv, prediction_table
     from neuralpower.routing import Routing
+    from neuralpower.timeline import Omitted, Stage
     from neuralpower.training import TRAINING
 
+    if trace_file is not None:
+        check_place(trace_file)
     learnt = load(predictor) if predictor else default_predictor(read_cpu().slug)
     if device_spec is not None:
         spec = spec_of(device_spec)
@@ -85,7 +93,11 @@ def predict(
         learnt.check(options.dtype(autocast), "forward")
     case = Case(model, batch_size, seq_len, shape, options.dtype(dtype), case_phase, Routing.parsed(routing))
     way = TRAINING if phase == TRAINING else learnt_phase
-    prediction, _ = predict_case(case, learnt, phase=way, recipe=recipe, autocast=cast)
+    stages: list[Stage | Omitted] = []
+    seen = None if trace_file is None else stages.append
+    prediction, _ = predict_case(case, learnt, phase=way, recipe=recipe, autocast=cast, seen=seen)
+    if trace_file is not None:
+        write(trace_file, document([predicted(prediction, stages, learnt, recipe)], {"predicted": [about(prediction)]}))
     if csv is not None:
         prediction_csv(prediction, csv)
     print(json.dumps(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))

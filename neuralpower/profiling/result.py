@@ -27,6 +27,8 @@ from neuralpower.profiling.rows import (
     total,
 )
 from neuralpower.profiling.steps import Runs, Spread
+from neuralpower.profiling.timeline import process
+from neuralpower.report.chrome import Process, document, write
 from neuralpower.report.tables import grid, quantity
 
 if TYPE_CHECKING:
@@ -409,43 +411,23 @@ class NetworkProfile:
         return data
 
     def to_chrome_trace(self, path: str | Path | None = None) -> dict[str, Any]:
-        """The last timed run for chrome://tracing or Perfetto: modules and operators on the host; raises InputError.
+        """The timed run of median time for chrome://tracing or Perfetto: modules and operators on the host, and memory.
 
         Times there are microseconds (the format's unit) and hold the instrumentation's cost.
+
+        Raises:
+            InputError: nothing was timed, or the file cannot be written.
         """
+        data = document([self.timeline()])
+        if path is not None:
+            write(path, data)
+        return data
+
+    def timeline(self) -> Process:
+        """The same as rows and counters, to stand beside others; raises InputError."""
         if self.runs is None or not self.runs.repeats:
             raise InputError("there is no timed run to draw; profile with runtime=True")
-        last = self.runs.repeats[-1]
-        start = min([e.host_start_ns for e in last.events] + [s.start_ns for s in last.spans], default=0)
-        events = [
-            {
-                "name": s.path or self.model,
-                "cat": "module",
-                "ph": "X",
-                "pid": 0,
-                "tid": 0,
-                "ts": (s.start_ns - start) / 1e3,
-                "dur": (s.end_ns - s.start_ns) / 1e3,
-            }
-            for s in last.spans
-        ]
-        events += [
-            {
-                "name": e.operator,
-                "cat": e.phase,
-                "ph": "X",
-                "pid": 0,
-                "tid": 0,
-                "ts": (e.host_start_ns - start) / 1e3,
-                "dur": (e.host_end_ns - e.host_start_ns) / 1e3,
-                "args": {"path": e.path, "runtime_s": seconds},
-            }
-            for e, seconds in zip(last.events, last.seconds, strict=True)
-        ]
-        data = {"traceEvents": sorted(events, key=lambda e: e["ts"]), "displayTimeUnit": "ms"}  # type: ignore[arg-type,return-value]
-        if path is not None:
-            _written(json.dumps(data), path)
-        return data
+        return process(self.model, self.device, self.runs)
 
 
 def _idle(row: Row | ModuleRow) -> bool:

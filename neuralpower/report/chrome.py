@@ -1,0 +1,122 @@
+"""Chrome's trace event format, which ui.perfetto.dev and chrome://tracing read: rows of nested slices, and counters.
+
+    {"ph": "X"}   a complete slice: name, ts and dur in microseconds, process, thread, args
+    {"ph": "C"}   a counter's value from a time on
+    {"ph": "M"}   names and order of processes and threads
+
+After "Trace Event Format" (Google, 2016). Slices of a row nest or follow each other; Perfetto drops one that crosses another's
+end. It cuts times off to whole nanoseconds, so times are whole nanoseconds here, and written so that none loses one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from neuralpower.dataset import replace_file
+from neuralpower.errors import InputError
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What runs from one time to another."""
+
+    name: str
+    category: str
+    start_ns: int
+    end_ns: int
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A thread: slices that nest or follow each other; of two with the same times the outer one comes first."""
+
+    name: str
+    slices: Sequence[Slice]
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A number that holds from each of its times to the next."""
+
+    name: str
+    unit: str
+    points: Sequence[tuple[int, float]]  # (nanoseconds, value)
+
+
+@dataclass(frozen=True)
+class Process:
+    """Rows and counters that belong together."""
+
+    name: str
+    rows: Sequence[Row]
+    counters: Sequence[Counter] = ()
+
+
+def document(processes: Sequence[Process], about: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The whole file as plain values, events in the order of their times; `about` is kept beside them."""
+    names = [event for pid, process in enumerate(processes, 1) for event in _names(pid, process)]
+    events = [event for pid, process in enumerate(processes, 1) for event in _events(pid, process)]
+    events.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))
+    return {"traceEvents": [*names, *events], "displayTimeUnit": "ms", "otherData": dict(about or {})}
+
+
+def write(path: str | Path, data: Mapping[str, Any]) -> None:
+    """Write a document aside, then rename it; raises DatasetError where it cannot be, DeviceError where the disk is full."""
+    replace_file(Path(path), json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n")
+
+
+def check_place(path: str | Path) -> None:
+    """Raise InputError where `write` will not be able to write: to be asked before a long work."""
+    place = Path(path)
+    if not place.name or (place.exists() and not place.is_file()):
+        raise InputError(f"{place}: is no file; choose a file's name, such as trace.json")
+    aside = place.with_name(place.name + ".new")
+    try:
+        aside.touch()
+        aside.unlink()
+    except OSError as error:
+        raise InputError(f"{place}: cannot be written ({error.strerror}); choose another place") from None
+
+
+def microseconds(time_ns: int) -> float:
+    """The number that gives these nanoseconds when it is multiplied by 1000 and cut off."""
+    number = time_ns / 1000
+    return number if int(number * 1000) == time_ns else math.nextafter(number, math.inf)
+
+
+def _names(pid: int, process: Process) -> Iterator[Event]:
+    yield _named("process_name", pid, 0, {"name": process.name})
+    yield _named("process_sort_index", pid, 0, {"sort_index": pid})
+    for tid, row in enumerate(process.rows, 1):
+        yield _named("thread_name", pid, tid, {"name": row.name})
+        yield _named("thread_sort_index", pid, tid, {"sort_index": tid})
+
+
+def _named(what: str, pid: int, tid: int, args: Mapping[str, Any]) -> Event:
+    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
+
+
+def _events(pid: int, process: Process) -> Iterator[Event]:
+    for tid, row in enumerate(process.rows, 1):
+        for one in row.slices:
+            start, length = microseconds(one.start_ns), microseconds(one.end_ns - one.start_ns)
+            event = {"name": one.name, "cat": one.category, "ph": "X", "pid": pid, "tid": tid, "ts": start, "dur": length}
+            yield {**event, "args": dict(one.args)} if one.args else event
+    for counter in process.counters:
+        for time, value in counter.points:
+            yield {
+                "name": f"{counter.name} ({counter.unit})",
+                "ph": "C",
+                "pid": pid,
+                "tid": 0,
+                "ts": microseconds(time),
+                "args": {counter.unit: value},
+            }

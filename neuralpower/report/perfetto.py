@@ -1,0 +1,252 @@
+"""A prediction as a timeline: rows of nested modules and calls, power and memory beside them.
+
+    one row      the calls, within the modules that make them: a CPU, or a device of which only the sum is known
+    host, device the calls as the host issues them, and as the device runs them, waits between (`neuralpower.timeline`)
+
+A slice's `dur` is its part of the predicted time, so that what is side by side adds up to what it is inside of. A module
+called again right after itself is drawn as one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from neuralpower import __version__
+from neuralpower.compose import Prediction
+from neuralpower.predictor import BASES, Predictor
+from neuralpower.report.chrome import Counter, Process, Row, Slice
+from neuralpower.timeline import Omitted, Stage, Timed, memory_bytes, timed
+from neuralpower.training import RECIPE, Recipe
+
+WAIT = "(waits for the host)"
+DIGITS = 6  # significant ones of figures in args
+
+Level = tuple[str, str]  # (category, path or name) of a slice that holds others
+Point = tuple[int, float]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An innermost slice and what it is inside of, the outermost first."""
+
+    levels: tuple[Level, ...]
+    slice: Slice
+    call: Timed | None = None  # None for what is no call
+
+
+@dataclass
+class Drawn:
+    """What has been drawn so far; times from the begin of all."""
+
+    device: list[Slice] = field(default_factory=list)
+    host: list[Slice] = field(default_factory=list)
+    power: list[Point] = field(default_factory=list)
+    memory: list[Point] = field(default_factory=list)
+
+
+def predicted(
+    prediction: Prediction, stages: Sequence[Stage | Omitted], predictor: Predictor, recipe: Recipe = RECIPE
+) -> Process:
+    """The timeline of a prediction from its stages, and the predictor and recipe that it was made with."""
+    drawn, begun_s = Drawn(), 0.0
+    for stage in stages:
+        if isinstance(stage, Omitted):
+            _draw_omitted(drawn, stage, begun_s)
+            begun_s += stage.runtime_s
+        else:
+            _draw(drawn, stage, timed(stage, predictor, recipe), begun_s, predictor)
+            begun_s += stage.prediction.runtime_s.value
+    accelerator = predictor.hardware is not None and predictor.hardware.accelerator
+    rows = [Row("device: modules and kernels" if accelerator else "modules and operators", drawn.device)]
+    if predictor.dispatch is not None:
+        rows.insert(0, Row("host: modules and launches", drawn.host))
+    counters = [Counter("memory", "bytes", _changes(drawn.memory))]
+    if drawn.power:
+        counters.insert(0, Counter("power", "W", _changes(drawn.power)))
+    return Process(f"predicted: {prediction.model} on {prediction.device}", rows, counters)
+
+
+def about(prediction: Prediction) -> dict[str, Any]:
+    """What a timeline of a prediction is of, as plain values."""
+    p = prediction
+    return {
+        "neuralpower": __version__,
+        "model": p.model,
+        "predictor": p.predictor,
+        "device": p.device,
+        "batch_size": p.batch_size,
+        "dtype": p.dtype,
+        "phase": p.phase,
+        "runtime_s": p.runtime_s.to_json(),
+        "energy_j": p.energy_j.to_json() if p.energy_j else None,
+        "power_reason": p.power_reason or None,
+        "host_bound": p.host_bound,
+        "memory_bytes": p.memory.bounds_json() if p.memory else None,
+        "coverage": p.coverage,
+        "notes": [*p.notes, *p.assumptions],
+    }
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _draw_omitted(drawn: Drawn, stage: Omitted, begun_s: float) -> None:
+    start, end = _ns(begun_s), _ns(begun_s + stage.runtime_s)
+    args = {"runtime_s": _short(stage.runtime_s), "energy_j": _short(stage.energy_j)}
+    for row in (drawn.device, drawn.host):
+        row.append(Slice(stage.name, "steps", start, end, args))
+    if stage.energy_j is not None and stage.runtime_s:
+        drawn.power.append((start, stage.energy_j / stage.runtime_s))
+
+
+def _draw(drawn: Drawn, stage: Stage, calls: Sequence[Timed], begun_s: float, predictor: Predictor) -> None:
+    p = stage.prediction
+    called = {module.path for module in stage.trace.modules}
+    top = {("stage", stage.name): _whole(p)}
+    levels = _levels(stage.name, calls, called)
+    device = [
+        Leaf(level, _leaf(call, number, begun_s), call)
+        for number, (level, call) in enumerate(zip(levels, calls, strict=True))
+    ]
+    idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
+    if predictor.dispatch is not None:
+        drawn.host += nested([_launch(leaf, number, begun_s) for number, leaf in enumerate(device)], top)
+        device = _with_waits(device, _ns(begun_s), idle_w)
+    drawn.device += nested(device, top)
+    if p.power_w is not None:
+        for leaf in device:
+            power = leaf.call.power_w if leaf.call is not None else idle_w
+            if power is not None:
+                drawn.power.append((leaf.slice.start_ns, power))
+    starts = [call.start_s if call.host_start_s is None else call.host_start_s for call in calls]
+    times = [_ns(begun_s + start) for start in (*starts, p.runtime_s.value)]
+    drawn.memory += zip(times, memory_bytes(stage, calls), strict=True)
+
+
+def _levels(stage: str, calls: Sequence[Timed], called: set[str]) -> list[tuple[Level, ...]]:
+    """What each call is inside of: the stage, the part of the step where there are several, modules that are called."""
+    several = len({call.step for call in calls}) > 1
+    found: list[tuple[Level, ...]] = []
+    for number, (step, block) in enumerate(itertools.groupby(calls, key=lambda call: call.step)):
+        part = ((f"part {number}", step),) if several else ()
+        for call in block:
+            names = call.path.split(".") if call.path else []
+            paths = [".".join(names[:n]) for n in range(1, len(names) + 1)]
+            modules = (("module", path) for path in paths if path in called or path == call.path)
+            found.append((("stage", stage), *part, *modules))
+    return found
+
+
+def _leaf(call: Timed, number: int, begun_s: float) -> Slice:
+    args = {
+        "call": number,
+        "kind": call.kind,
+        "path": call.path,
+        **_figures(call.runtime_s, call.low_s, call.high_s, call.energy_j, call.flops, call.bytes, call.basis),
+        "power_w": _short(call.power_w),
+    }
+    return Slice(call.name, "layer", _ns(begun_s + call.start_s), _ns(begun_s + call.end_s), args)
+
+
+def _launch(leaf: Leaf, number: int, begun_s: float) -> Leaf:
+    """The call as the host issues it."""
+    call = leaf.call
+    assert call is not None and call.host_start_s is not None and call.host_end_s is not None  # of two clocks
+    start, end = _ns(begun_s + call.host_start_s), _ns(begun_s + call.host_end_s)
+    args = {"call": number, "kind": call.kind, "host_s": _short(call.host_end_s - call.host_start_s)}
+    return Leaf(leaf.levels, Slice(call.name, "launch", start, end, args))
+
+
+def _with_waits(leaves: Sequence[Leaf], begun_ns: int, idle_w: float | None) -> list[Leaf]:
+    """The same with a slice for each time that the device waits, inside of what both its neighbours are inside of."""
+    found: list[Leaf] = []
+    end = begun_ns
+    for leaf in leaves:
+        if leaf.slice.start_ns > end:
+            seconds = (leaf.slice.start_ns - end) / 1e9
+            args = {"idle_s": _short(seconds), "energy_j": _short(None if idle_w is None else idle_w * seconds)}
+            before = found[-1].levels if found else leaf.levels[:1]
+            shared = [a for a, b in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, leaf.levels))]  # noqa: B905  # the shorter ends it
+            found.append(Leaf(tuple(shared), Slice(WAIT, "idle", end, leaf.slice.start_ns, args)))
+        found.append(leaf)
+        end = leaf.slice.end_ns
+    return found
+
+
+def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | None = None) -> list[Slice]:
+    """Leaves in order, within a slice for each run of neighbours with a level in common; outer ones come first.
+
+    `args` of levels that are known; those of others are sums over their calls.
+    """
+    found: list[Slice] = []
+
+    def walk(some: Sequence[Leaf], depth: int, outer: str) -> None:
+        for level, group in itertools.groupby(some, key=lambda leaf: leaf.levels[depth : depth + 1]):
+            inside = list(group)
+            if not level:
+                found.extend(leaf.slice for leaf in inside)
+                continue
+            ((category, path),) = level
+            known = (args or {}).get((category, path))
+            name = path.removeprefix(outer + ".") if category == "module" and outer else path
+            told = dict(known or _sums(inside))
+            if category == "module":
+                told["path"] = path
+            span = inside[0].slice.start_ns, inside[-1].slice.end_ns
+            found.append(Slice(name, category.split()[0], *span, told))
+            walk(inside, depth + 1, path if category == "module" else "")
+
+    walk(leaves, 0, "")
+    return found
+
+
+def _sums(leaves: Sequence[Leaf]) -> dict[str, Any]:
+    """Args of a module or a part: its calls together, which all err together."""
+    calls = [leaf.call for leaf in leaves if leaf.call is not None]
+    if not calls:
+        return {}
+    energies = [call.energy_j for call in calls]
+    return {
+        "calls": len(calls),
+        **_figures(
+            *(sum(getattr(call, name) for call in calls) for name in ("runtime_s", "low_s", "high_s")),
+            None if None in energies else sum(e for e in energies if e is not None),
+            sum(call.flops for call in calls),
+            sum(call.bytes for call in calls),
+            max((call.basis for call in calls), key=BASES.index),
+        ),
+    }
+
+
+def _whole(p: Prediction) -> dict[str, Any]:
+    size = sum(row.bytes for row in p.rows)
+    energy = p.energy_j.value if p.energy_j else None
+    figures = _figures(p.runtime_s.value, p.runtime_s.low, p.runtime_s.high, energy, p.flops, size, p.basis)
+    return {**figures, "power_w": _short(p.power_w.value if p.power_w else None)}
+
+
+def _figures(
+    runtime_s: float, low_s: float, high_s: float, energy_j: float | None, flops: int, size: int, basis: str
+) -> dict[str, Any]:
+    times = {"runtime_s": _short(runtime_s), "low_s": _short(low_s), "high_s": _short(high_s)}
+    return {**times, "energy_j": _short(energy_j), "flops": flops, "bytes": size, "basis": basis}
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")
+
+
+def _changes(points: Sequence[Point]) -> list[Point]:
+    """Points in the order of time, those that repeat the value before them left out."""
+    found: list[Point] = []
+    for time, value in sorted(points, key=lambda point: point[0]):
+        short = value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
+        if not found or found[-1][1] != short:
+            found.append((time, short))
+    return found
+
+
