@@ -401,6 +401,7 @@ def _rows(tasks: Sequence[Task], estimates: Estimates, roof: Roofline) -> Iterat
 
 
 def unmodelled_row(missing: UnmodelledCall, seconds: float) -> Row:
+    """The row of a call that no kind describes, with a roofline's bounds."""
     bounds = seconds / ROOFLINE_FACTOR, seconds * ROOFLINE_FACTOR
     return Row(missing.path, missing.operator, 1, seconds, *bounds, 0, missing.bytes, "memory", ROOFLINE)
 
@@ -436,7 +437,7 @@ def _training(
 
 
 def flops_and_bytes(layer: Layer) -> tuple[int, int]:
-    """(FLOP, bytes) of a layer in its phase."""
+    """Work and traffic of a layer in its phase."""
     parts = layer.backward() if layer.phase == BACKWARD else (layer,)
     return sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)
 

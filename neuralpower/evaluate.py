@@ -261,7 +261,7 @@ def evaluate(
     held = 1 if phase == FORWARD else 4  # weights, gradients, two moments
     for group in _groups(cases, [held * t.parameter_bytes for _, t in predicted]):
         show("measuring " + ", ".join(cases[i].label for i in group))
-        calls = [_built(cases[i]) for i in group]
+        calls = [built(cases[i]) for i in group]
         steps = [TrainingStep(call, recipe) for call in calls] if phase == TRAINING else []
         timings = time_calls(
             [Call(step, (), warm=step.call.warm) for step in steps] or calls, sentinel, generator, rounds=rounds
@@ -291,7 +291,7 @@ def _groups(cases: Sequence[Case], sizes: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _built(case: Case) -> Call:
+def built(case: Case) -> Call:
     """The network on the CPU with random weights and inputs; a step's cache has random content."""
     source = resolve(case.model)
     if case.phase.name == FORWARD:
@@ -301,20 +301,25 @@ def _built(case: Case) -> Call:
         torch.manual_seed(0)
         (one,) = passes(source, case.request(), case.phase, module)
         kwargs = {name: converted(value, with_values) for name, value in one.inputs.kwargs.items()}
-    return Call(_Again(module, kwargs), (), kwargs)
+    return Call(Again(module, kwargs), (), kwargs)
 
 
-class _Again:
-    """A pass that finds its cache as it was before the one before it: restoring it takes microseconds."""
+class Again:
+    """A pass of `module` that finds its cache as it was before the one before it: restoring it takes microseconds."""
 
     def __init__(self, module: nn.Module, kwargs: Mapping[str, Any]) -> None:
         self.module = module
         self.restore = [keep(value) for name, value in kwargs.items() if name in CACHES]
 
     def __call__(self, **kwargs: Any) -> Any:
+        """Run it; what the module returns."""
+        self.rewind()
+        return self.module(**kwargs)
+
+    def rewind(self) -> None:
+        """Put the cache back."""
         for restore in self.restore:
             restore()
-        return self.module(**kwargs)
 
 
 def summary(

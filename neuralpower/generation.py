@@ -171,10 +171,9 @@ def _show(
         seen(stage)
     omitted = growing.last - growing.first + 1 - len(stages)
     if omitted:
-        energy = None
-        energies = [stage.prediction.energy_j for stage in stages]
-        if joules is not None and all(energies):
-            energy = max(joules.value - sum(e.value for e in energies if e is not None), 0.0)
+        energies = [e.value for stage in stages if (e := stage.prediction.energy_j) is not None]
+        known = joules is not None and len(energies) == len(stages)
+        energy = max(joules.value - sum(energies), 0.0) if known and joules is not None else None
         seconds = max(decode.value - sum(stage.prediction.runtime_s.value for stage in stages), 0.0)
         seen(Omitted(f"{omitted} steps that are not drawn", seconds, energy))
     seen(stages[-1])

@@ -25,7 +25,6 @@ from neuralpower.predictor import Predictor
 from neuralpower.trace import Trace
 from neuralpower.training import OPTIMIZER, RECIPE, TRAINING, Recipe
 
-
 UNPLACED = "not modelled"  # the part of a pass with the calls that stand nowhere
 
 

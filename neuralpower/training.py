@@ -137,7 +137,11 @@ def backward_tasks(trace: Trace, learnt: Learnt, checkpointing: bool = False) ->
     """
     tasks: list[Task] = []
     if checkpointing:
-        tasks += [Task(c.path, c.layer, BACKWARD, again=True, operator=c.operator) for c in trace.calls if pattern(c.path) != c.path]
+        tasks += [
+            Task(c.path, c.layer, BACKWARD, again=True, operator=c.operator)
+            for c in trace.calls
+            if pattern(c.path) != c.path
+        ]
     for call in reversed(trace.calls):
         if call.gradient and call.layer.dtype in FLOATING:
             tasks += _reversed(call, learnt)

@@ -13,7 +13,7 @@ import torch
 from neuralpower.codec import default_predictor
 from neuralpower.compose import Interval, compose
 from neuralpower.errors import InputError
-from neuralpower.evaluate import Case, _Again, predict_case
+from neuralpower.evaluate import Again, Case, predict_case
 from neuralpower.generation import Generation, Growing, Step, _sum, between, lined, with_step
 from neuralpower.lifetimes import tensors_within
 from neuralpower.phases import Decoder, Pass, Phase, cache_bytes, keep, passes
@@ -168,7 +168,7 @@ def test_a_measured_step_finds_the_same_context_each_time(model: str) -> None:
     source = resolve(model)
     (one,) = passes(source, InputRequest(1), Phase.decode(context=9), source.build("cpu"))
     kwargs = converted(dict(one.inputs.kwargs), with_values)
-    again, cache = _Again(one.module, kwargs), kwargs["past_key_values"]
+    again, cache = Again(one.module, kwargs), kwargs["past_key_values"]
     with torch.inference_mode():
         lengths = []
         for _ in range(3):

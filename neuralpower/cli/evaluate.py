@@ -36,6 +36,9 @@ def evaluate(
     accumulation: int = typer.Option(1, help="Micro-batches of --batch-size in a training step."),
     checkpointing: bool = typer.Option(False, help="Train with the model's own activation checkpointing."),
     rounds: int = typer.Option(21, help="Runs of each network, spread over the time."),
+    trace_file: Path | None = typer.Option(
+        None, help="Write predicted and measured timelines for ui.perfetto.dev to this file; takes some runs more."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Predict networks, run them on this CPU, and print both side by side."""
@@ -53,8 +56,11 @@ def evaluate(
     from neuralpower.codec import default_predictor, load
     from neuralpower.evaluate import Case
     from neuralpower.evaluate import evaluate as run
+    from neuralpower.report.chrome import check_place, write
     from neuralpower.report.tables import evaluation_json, evaluation_table
 
+    if trace_file is not None:
+        check_place(trace_file)
     cases: list[Case] = []
     for model in models:
         if model.startswith("@"):
@@ -69,7 +75,15 @@ def evaluate(
         print(f"warning: the predictor is of {learnt.device!r}, this is {cpu.name!r}", file=sys.stderr)
     how = {"rounds": rounds, "threads": cpu.cores}
     way = "training" if phase == "training" else "forward"
-    results = run(cases, learnt, **how, phase=way, recipe=recipe, show=lambda text: print(text, file=sys.stderr))
+
+    def show(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    results = run(cases, learnt, **how, phase=way, recipe=recipe, show=show)
+    if trace_file is not None:
+        from neuralpower.profiling.cases import side_by_side
+
+        write(trace_file, side_by_side(results, learnt, phase=way, recipe=recipe, repeats=rounds, show=show))
     print(json.dumps(evaluation_json(results)) if as_json else evaluation_table(results))
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:

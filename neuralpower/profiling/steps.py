@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_iter
 from neuralpower.bench import failure
 from neuralpower.energy import PowerWindow, measure_power
 from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, OutOfMemory, unknown
+from neuralpower.lifetimes import tensors_within
 from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
@@ -302,7 +303,7 @@ def accounted(
     `held` are tensors beside weights, buffers, inputs and the optimizer's state that were there before.
     """
     before = [*step.model.parameters(), *step.model.buffers(), *held]
-    before += [t for t in tree_iter((step.args, dict(step.kwargs))) if isinstance(t, Tensor)]
+    before += tensors_within((step.args, dict(step.kwargs)))
     if step.optimizer is not None:
         before += [v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)]
     account = Account(before)

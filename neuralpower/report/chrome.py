@@ -108,12 +108,20 @@ def _events(pid: int, process: Process) -> Iterator[Event]:
     for tid, row in enumerate(process.rows, 1):
         for one in row.slices:
             start, length = microseconds(one.start_ns), microseconds(one.end_ns - one.start_ns)
-            event = {"name": one.name, "cat": one.category, "ph": "X", "pid": pid, "tid": tid, "ts": start, "dur": length}
+            event = {
+                "name": one.name,
+                "cat": one.category,
+                "ph": "X",
+                "pid": pid,
+                "tid": tid,
+                "ts": start,
+                "dur": length,
+            }
             yield {**event, "args": dict(one.args)} if one.args else event
     for counter in process.counters:
         for time, value in counter.points:
             yield {
-                "name": f"{counter.name} ({counter.unit})",
+                "name": counter.name,
                 "ph": "C",
                 "pid": pid,
                 "tid": 0,

@@ -59,8 +59,7 @@ def predicted(
         else:
             _draw(drawn, stage, timed(stage, predictor, recipe), begun_s, predictor)
             begun_s += stage.prediction.runtime_s.value
-    accelerator = predictor.hardware is not None and predictor.hardware.accelerator
-    rows = [Row("device: modules and kernels" if accelerator else "modules and operators", drawn.device)]
+    rows = [Row(_device_row(predictor), drawn.device)]
     if predictor.dispatch is not None:
         rows.insert(0, Row("host: modules and launches", drawn.host))
     counters = [Counter("memory", "bytes", _changes(drawn.memory))]
@@ -69,8 +68,8 @@ def predicted(
     return Process(f"predicted: {prediction.model} on {prediction.device}", rows, counters)
 
 
-def about(prediction: Prediction) -> dict[str, Any]:
-    """What a timeline of a prediction is of, as plain values."""
+def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str, Any]:
+    """What a timeline of a prediction is of, as plain values; `stages` by name, steps that are not drawn among them."""
     p = prediction
     return {
         "neuralpower": __version__,
@@ -80,6 +79,7 @@ def about(prediction: Prediction) -> dict[str, Any]:
         "batch_size": p.batch_size,
         "dtype": p.dtype,
         "phase": p.phase,
+        "stages": [stage.name for stage in stages],
         "runtime_s": p.runtime_s.to_json(),
         "energy_j": p.energy_j.to_json() if p.energy_j else None,
         "power_reason": p.power_reason or None,
@@ -88,6 +88,15 @@ def about(prediction: Prediction) -> dict[str, Any]:
         "coverage": p.coverage,
         "notes": [*p.notes, *p.assumptions],
     }
+
+
+def _device_row(predictor: Predictor) -> str:
+    """What the row of the calls is called."""
+    if predictor.hardware is None or not predictor.hardware.accelerator:
+        return "modules and operators"
+    if predictor.dispatch is None and any(regressor.launch_s for regressor in predictor.regressors.values()):
+        return "modules and calls, at the pace of host or device"
+    return "device: modules and kernels"
 
 
 def _ns(seconds: float) -> int:
@@ -209,17 +218,17 @@ def _sums(leaves: Sequence[Leaf]) -> dict[str, Any]:
     calls = [leaf.call for leaf in leaves if leaf.call is not None]
     if not calls:
         return {}
-    energies = [call.energy_j for call in calls]
-    return {
-        "calls": len(calls),
-        **_figures(
-            *(sum(getattr(call, name) for call in calls) for name in ("runtime_s", "low_s", "high_s")),
-            None if None in energies else sum(e for e in energies if e is not None),
-            sum(call.flops for call in calls),
-            sum(call.bytes for call in calls),
-            max((call.basis for call in calls), key=BASES.index),
-        ),
-    }
+    energies = [call.energy_j for call in calls if call.energy_j is not None]
+    figures = _figures(
+        sum(call.runtime_s for call in calls),
+        sum(call.low_s for call in calls),
+        sum(call.high_s for call in calls),
+        sum(energies) if len(energies) == len(calls) else None,
+        sum(call.flops for call in calls),
+        sum(call.bytes for call in calls),
+        max((call.basis for call in calls), key=BASES.index),
+    )
+    return {"calls": len(calls), **figures}
 
 
 def _whole(p: Prediction) -> dict[str, Any]:
@@ -248,5 +257,3 @@ def _changes(points: Sequence[Point]) -> list[Point]:
         if not found or found[-1][1] != short:
             found.append((time, short))
     return found
-
-
