@@ -32,10 +32,17 @@ Run = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], "Answers"], Any]
 def on_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
     """Shapes alone; fails where the forward pass asks for a value."""
     state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
-    args, kwargs = converted((args, kwargs), lambda t: t.to(META))
+    args, kwargs = converted((args, kwargs), _shape_alone)
     inside.begins({**dict(_state(model)), **state}, (args, kwargs))
     with torch.inference_mode(), inside:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+
+
+def _shape_alone(tensor: Tensor) -> Tensor:
+    """A meta tensor of its own: what a cache drops must die, though the caller keeps the cache that it gave."""
+    if not tensor.is_meta:
+        return tensor.to(META)
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
 
 
 def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
