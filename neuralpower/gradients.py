@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.layers import Layer
@@ -25,6 +24,7 @@ from neuralpower.layers.base import FLOATING
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.reduction import Reduction
+from neuralpower.repeats import tensors_in
 
 PARTS = frozenset("slice select narrow unfold diagonal".split())  # views whose gradient is a padded one
 NO_GRADIENT = frozenset("detach detach_ argmax argmin sign floor ceil round".split())
@@ -44,7 +44,7 @@ class Gradients:
 
     def share(self, kind: str, args: Any, kwargs: Any) -> float:
         """The part of a call's backward pass that is asked for: 0 where none of its inputs asks."""
-        tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()]
+        tensors = [t for t in tensors_in((args, kwargs)) if t.is_floating_point()]
         asked = [self.asks(t) for t in tensors]
         if not any(asked):
             return 0.0
@@ -58,11 +58,11 @@ class Gradients:
 
     def note(self, name: str, args: Any, kwargs: Any, output: Any, view: bool) -> Iterator[Layer]:
         """Follow one call; yields what its backward pass takes beside its own: additions, and what a view turns into."""
-        inputs = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)]
+        inputs = tensors_in((args, kwargs))
         asking = [t for t in inputs if self.asks(t)]
         if not asking or name in NO_GRADIENT:
             return
-        outputs = [t for t in tree_iter(output) if isinstance(t, Tensor) and t.is_floating_point()]
+        outputs = [t for t in tensors_in(output) if t.is_floating_point()]
         if not outputs:
             return
         for tensor in asking:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
-from torch.utils._pytree import tree_iter
+
+from neuralpower.repeats import tensors_in
 
 WEIGHTS, INPUTS, ACTIVATIONS = "weights", "inputs", "activations"
 GRADIENTS, OPTIMIZER, CACHE = "gradients", "optimizer", "cache"
@@ -50,7 +51,7 @@ class Lifetimes:
     def called(self, output: Any) -> int:
         """One operator call has returned `output`: bytes of what is new in it."""
         self.calls += 1
-        return sum(self._count(t, ACTIVATIONS) for t in tree_iter(output) if isinstance(t, Tensor))
+        return sum(self._count(t, ACTIVATIONS) for t in tensors_in(output))
 
     def assign(self, tensors: Iterable[Any], part: str) -> None:
         """Say what living tensors are; those that were not seen before are held from now on."""

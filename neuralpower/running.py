@@ -7,6 +7,7 @@ inside a cache of keys and values, copies are made, since a forward pass writes 
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map
+from torch.utils._pytree import tree_map
 
 from neuralpower.lifetimes import tensors_within
+from neuralpower.repeats import Repeats, tensors_in
 
 META = torch.device("meta")
 ASKING = ("item", "_local_scalar_dense", "is_nonzero")  # operators that want a number
@@ -30,10 +32,17 @@ Run = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], "Answers"], Any]
 def on_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
     """Shapes alone; fails where the forward pass asks for a value."""
     state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
-    args, kwargs = converted((args, kwargs), lambda t: t.to(META))
+    args, kwargs = converted((args, kwargs), _shape_alone)
     inside.begins({**dict(_state(model)), **state}, (args, kwargs))
     with torch.inference_mode(), inside:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+
+
+def _shape_alone(tensor: Tensor) -> Tensor:
+    """A meta tensor of its own: what a cache drops must die, though the caller keeps the cache that it gave."""
+    if not tensor.is_meta:
+        return tensor.to(META)
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
 
 
 def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
@@ -69,6 +78,7 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.made = Repeats()
         self._assumed: dict[int, tuple[Tensor, int]] = {}  # the tensor is kept, lest its id be used again
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
@@ -80,7 +90,7 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         args, kwargs = on_one_device((args, kwargs or {}))
         output = self.answered(operator, args)
         if output is NotImplemented:
-            output = func(*args, **kwargs)
+            output = self.made(func, args, kwargs)
             self.assume(operator.split(".", 1)[-1], output, args)
         return output
 
@@ -104,6 +114,7 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
             self._assumed[id(output)] = (output, self._assumed[id(args[0])][1] == args[1])
 
 
+@functools.cache
 def name_of(func: Any) -> str:
     """`aten.add` of an operator's overload."""
     packet = getattr(func, "overloadpacket", None)
@@ -112,7 +123,7 @@ def name_of(func: Any) -> str:
 
 def on_one_device(values: Any) -> Any:
     """All on meta where meta tensors meet real ones with axes, as a module's plain attributes are."""
-    devices = {t.device.type for t in tree_iter(values) if isinstance(t, Tensor) and (t.is_meta or t.dim())}
+    devices = {t.device.type for t in tensors_in(values) if t.is_meta or t.dim()}
     if "meta" not in devices or len(devices) == 1:
         return values
     return tree_map(lambda v: v.to(META) if isinstance(v, Tensor) and v.dim() else v, values)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ from neuralpower.layers.base import FLOATING, ITEMSIZE
 from neuralpower.layers.matmul import Matmul
 from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
 from neuralpower.phases import CACHES
+from neuralpower.repeats import key_of, tensors_in
 from neuralpower.routing import Routing
 from neuralpower.running import ASKING, WAYS, Answers, Run, name_of, on_one_device
 from neuralpower.running import META as META
@@ -308,6 +310,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.model = model
         self.routing = routing
         self.assumptions: dict[str, None] = {}
+        self._descriptions: dict[Hashable, Layer | str] = {}
         self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = _Modules(model)
         self.calls: list[LayerCall] = []
@@ -411,7 +414,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             output = self._decomposed(func, args, kwargs)
             if output is not NotImplemented:
                 return output
-        output = func(*args, **kwargs)
+        output = self.made(func, args, kwargs)
         if not _writes(func) and _is_view(output, args, kwargs):  # or numbers from numbers
             self.free_calls += 1
             self._follow(name, args, kwargs, output, view=True)
@@ -432,13 +435,13 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             layer = self._routed(layer, args[0].shape[0], args[1].shape[0])
         if isinstance(layer, Layer):
             if not _is_empty(output):
-                shapes = shapes_of((args, kwargs)), shapes_of(output)
+                shapes = _shapes((args, kwargs)), _shapes(output)
                 share = self.gradients.share(layer.kind, args, kwargs)
                 self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self.lifetimes.calls + 1))
                 self._follow(operator.split(".", 1)[-1], args, kwargs, output)
             return output
         self._follow(operator.split(".", 1)[-1], args, kwargs, output)
-        tensors = [t for t in tree_iter((args, kwargs, output)) if isinstance(t, Tensor)]
+        tensors = tensors_in((args, kwargs, output))
         size = sum(t.numel() * t.element_size() for t in tensors)
         self.unmodelled.append(
             UnmodelledCall(
@@ -447,8 +450,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 layer,
                 size,
                 _dtype_of(args, kwargs, output),
-                shapes_of((args, kwargs)),
-                shapes_of(output),
+                _shapes((args, kwargs)),
+                _shapes(output),
                 self.lifetimes.calls + 1,
             )
         )
@@ -474,9 +477,18 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         with self:
             return func.decompose(*args, **kwargs)
 
+    def _described(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Layer | str:
+        """The layer that the call is, or the reason why no kind describes it; of equal calls the same."""
+        key = key_of((operator, output, args, kwargs))
+        if key is None:
+            return self._description(operator, output, args, kwargs, tags)
+        at = (key, *tags)
+        if at not in self._descriptions:
+            self._descriptions[at] = self._description(operator, output, args, kwargs, tags)
+        return self._descriptions[at]
+
     @staticmethod
-    def _described(operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Layer | str:
-        """The layer that the call is, or the reason why no kind describes it."""
+    def _description(operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any]) -> Layer | str:
         kind = BY_OPERATOR.get(operator)
         if kind is None and torch.Tag.pointwise in tags:
             kind = KINDS["elementwise"]
@@ -501,6 +513,12 @@ def shapes_of(values: Any) -> Shapes:
     return tuple(tuple(t.shape) for t in tree_iter(values) if isinstance(t, Tensor))
 
 
+def _shapes(values: Any) -> Shapes:
+    """The same of an operator's arguments or results, which are quicker looked through."""
+    return tuple(tuple(t.shape) for t in tensors_in(values))
+
+
+@functools.cache
 def _writes(func: Any) -> bool:
     """Whether the operator changes an argument's numbers."""
     schema = getattr(func, "_schema", None)
@@ -511,19 +529,18 @@ def _writes(func: Any) -> bool:
 
 def _is_view(output: Any, args: Any, kwargs: Any) -> bool:
     """Whether every output shares memory with an input."""
-    outputs = [t for t in tree_iter(output) if isinstance(t, Tensor)]
-    inputs = {t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
-    return all(t.untyped_storage()._cdata in inputs for t in outputs)
+    inputs = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
+    return all(t.untyped_storage()._cdata in inputs for t in tensors_in(output))
 
 
 def _is_empty(output: Any) -> bool:
-    tensors = [t for t in tree_iter(output) if isinstance(t, Tensor)]
+    tensors = tensors_in(output)
     return bool(tensors) and all(math.prod(t.shape) == 0 for t in tensors)
 
 
 def _dtype_of(args: Any, kwargs: Any, output: Any) -> str:
     """The first floating type among arguments, then output; else the first type."""
-    names = [str(t.dtype).removeprefix("torch.") for t in tree_iter((args, kwargs, output)) if isinstance(t, Tensor)]
+    names = [str(t.dtype).removeprefix("torch.") for t in tensors_in((args, kwargs, output))]
     floating = [name for name in names if name in FLOATING]
     known = floating or [name for name in names if name in ITEMSIZE]
     return known[0] if known else "float32"

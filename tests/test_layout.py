@@ -24,6 +24,7 @@ ORDER = (
     "selftest",
     "inputs",
     "sources",
+    "repeats",
     "lifetimes",
     "routing",
     "running",

@@ -119,9 +119,10 @@ def fit(
     model: str = MODEL,
     device: str | None = typer.Option(None, help="A spec sheet's name or file (`devices --specs`); this machine's."),
     memory: str | None = typer.Option(None, help="Instead of the device's, such as 24GB or 80GiB."),
-    phase: str = typer.Option("forward", help="forward or training."),
+    phase: str = typer.Option("forward", help="forward, training, prefill or decode."),
     batch_size: int = typer.Option(1, help="Samples in a batch."),
-    seq_len: int | None = typer.Option(None, help="Tokens per sample."),
+    seq_len: int | None = typer.Option(None, help="Tokens per sample; of a prefill the prompt's."),
+    context: int | None = typer.Option(None, help="For decode: tokens in the cache before the step."),
     input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
     dtype: str = typer.Option("float32", help="Of weights and inputs."),
     optimizer: str = typer.Option("adamw", help="For training: sgd, momentum, rmsprop, adam or adamw."),
@@ -142,6 +143,7 @@ def fit(
         phase,
         optimizer,
         accelerator,
+        context,
     )
     found = fitted(request, room)
     print(json.dumps(found.to_json()) if as_json else fit_table(found, request, name))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class Example:
     parameters: tuple[tuple[Slot, int, int], ...]  # (slot, numbers, bytes), each tensor once, buffers among them
     storages: tuple[Storage, ...]  # but for weights
 
-    @property
+    @cached_property
     def structure(self) -> tuple[object, ...]:
         """What must be equal for numbers to be compared one by one."""
         return (
@@ -53,7 +54,7 @@ class Example:
             tuple(v == 0 for _, layer in self.layers for v in _fields(layer).values() if _is_number(v)),
         )
 
-    @property
+    @cached_property
     def numbers(self) -> list[float]:
         """All of them, in the order of the structure."""
         values = [float(v) for _, layer in self.layers for v in _fields(layer).values() if _is_number(v)]

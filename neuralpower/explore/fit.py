@@ -2,26 +2,29 @@
 
 The upper bound of the memory is held against the device's, so that what is said to fit does. Memory grows nearly in line
 with the batch and no faster than squarely with the length: two probes give a guess, each further one narrows the bracket.
+Of a prefill the length is the prompt's, of a decoder's step the context's; their memory holds the cache of keys and values.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from neuralpower.errors import InputError, ModelError, unknown
-from neuralpower.inputs import Inputs, map_tensors, tensors_of
+from neuralpower.inputs import Inputs
 from neuralpower.layers.base import torch_dtype
 from neuralpower.memory import FORWARD, OPTIMIZERS, TRAINING, Memory, forward_memory, training_memory
+from neuralpower.phases import DECODE, PREFILL, Phase, passes
+from neuralpower.running import converted
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import trace
 
-PHASES = (FORWARD, TRAINING)
+PHASES = (FORWARD, TRAINING, PREFILL, DECODE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
 DRAWN = 8  # the largest batch whose inputs are made with values
 CLOSE = 0.01  # of the answer: how far the bracket is closed for sizes above a hundred
@@ -51,6 +54,12 @@ class Request:
     phase: str = FORWARD
     optimizer: str = "adamw"
     accelerator: bool = False
+    context: int | None = None  # decode: tokens in the cache before the step
+
+    @property
+    def length(self) -> int | None:
+        """What a longest context is sought of."""
+        return self.context if self.phase == DECODE else self.seq_len
 
 
 @dataclass(frozen=True)
@@ -92,18 +101,25 @@ def fit(request: Request, room_bytes: float) -> Fit:
     """Whether the request fits into so many bytes, and what would.
 
     Raises:
-        InputError: a phase or an optimizer that is not known.
+        InputError: a phase or an optimizer that is not known, more positions than the model has, a step of a model that
+            keeps no cache.
         ModelError: the model cannot be built or traced as it was asked for.
     """
     if request.phase not in PHASES:
         raise unknown("phase", request.phase, PHASES)
     if request.optimizer not in OPTIMIZERS:
         raise unknown("optimizer", request.optimizer, OPTIMIZERS)
+    if request.context is not None and request.phase != DECODE:
+        raise InputError(f"context {request.context} belongs to phase decode, not to {request.phase}; leave it out")
     probe = _Probe(request)
-    own = probe(request.batch_size, request.seq_len)
-    batch = largest(lambda size: probe(size, request.seq_len).high_bytes, room_bytes, request.batch_size)
+    own = probe(request.batch_size, request.length)
+    start = request.length or probe.own_length
+    if own.weights_bytes > room_bytes:  # nothing to be sought
+        return Fit(
+            False, own, room_bytes, 0, None if start is None else 0, "" if start is None else "memory", probe.traces
+        )
+    batch = largest(lambda size: probe(size, request.length).high_bytes, room_bytes, request.batch_size)
     longest, reason = None, ""
-    start = request.seq_len or probe.own_length
     if start is not None:
         longest, reason = _longest(probe, request.batch_size, start, room_bytes)
     return Fit(own.high_bytes <= room_bytes, own, room_bytes, batch, longest, reason, probe.traces)
@@ -195,9 +211,6 @@ class _Probe:
 
     def _memory(self, batch: int, length: int | None) -> Memory:
         inputs = self._inputs(batch, length)
-        ids = inputs.kwargs.get("input_ids")
-        if length is None and ids is not None:
-            self.own_length = int(ids.shape[-1])
         if self.request.phase == TRAINING:
             return training_memory(
                 self.module,
@@ -212,22 +225,46 @@ class _Probe:
             if length is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
             raise
-        return forward_memory(traced, accelerator=self.request.accelerator)
+        memory = forward_memory(traced, accelerator=self.request.accelerator)
+        return replace(memory, phase=self.request.phase)
 
     def _inputs(self, batch: int, length: int | None) -> Inputs:
         """Of any batch: a large one has the shapes of a small one, drawn out along the axes that follow the batch."""
-
-        def drawn(size: int) -> Inputs:
-            return self.source.inputs(self.module, InputRequest(size, length, self.request.input_shape, self.dtype))
-
         if batch <= DRAWN:
-            return drawn(batch)
-        some, more = drawn(2), drawn(3)
-        others = iter(tensors_of((more.args, more.kwargs)))
+            return self._drawn(batch, length)
+        shapes: list[torch.Size] = []
+
+        def note(tensor: Tensor) -> Tensor:
+            shapes.append(tensor.shape)
+            return tensor
+
+        some, more = self._drawn(2, length), self._drawn(3, length)
+        converted((more.args, more.kwargs), note)
+        others = iter(shapes)
 
         def grown(tensor: Tensor) -> Tensor:
-            pairs = zip(tensor.shape, next(others).shape, strict=True)
-            shape = [a if a == b else (b - a) * batch + 3 * a - 2 * b for a, b in pairs]
+            shape = [
+                a if a == b else (b - a) * batch + 3 * a - 2 * b
+                for a, b in zip(tensor.shape, next(others), strict=True)
+            ]
             return torch.empty(shape, dtype=tensor.dtype, device="meta")
 
-        return Inputs(map_tensors(some.args, grown), map_tensors(some.kwargs, grown))
+        return Inputs(*converted((some.args, some.kwargs), grown))
+
+    def _drawn(self, batch: int, length: int | None) -> Inputs:
+        """Of a small batch; notes the length that a model takes by itself."""
+        phase = self.request.phase
+        about = InputRequest(batch, length, self.request.input_shape, self.dtype)
+        if phase == DECODE:
+            (one,) = passes(
+                self.source, replace(about, seq_len=self.request.seq_len), Phase.decode(context=length), self.module
+            )
+            own: int | None = one.context
+        else:
+            name = PREFILL if phase == PREFILL else FORWARD
+            (one,) = passes(self.source, about, Phase(name), self.module)
+            ids = one.inputs.kwargs.get("input_ids")
+            own = None if ids is None else int(ids.shape[-1])
+        if length is None:
+            self.own_length = own
+        return one.inputs

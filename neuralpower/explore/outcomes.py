@@ -170,13 +170,8 @@ class Pool:
         return inverse.reshape(-1), predictor.estimate_columns(as_columns(KINDS[kind], table)), host_s
 
 
-def outcomes_of(networks: Sequence[Mapping[Layer, int]], predictor: Predictor) -> Outcomes:
-    """Of networks given as counts of their layers."""
-    at: dict[Layer, int] = {}
-    columns = [at.setdefault(layer, len(at)) for network in networks for layer in network]
-    rows = np.repeat(np.arange(len(networks)), [len(network) for network in networks])
-    counts = np.array([count for network in networks for count in network.values()], dtype=float)
-    matrix = coo_array((counts, (rows, np.array(columns, dtype=int))), shape=(len(networks), len(at))).tocsr()
-    host_s = None if predictor.dispatch is None else matrix @ predictor.dispatch.seconds(list(at))
-    nothing = np.zeros(len(networks))
-    return Work(predictor.estimate(list(at)), len(at), matrix, nothing, host_s).outcomes(predictor)
+def outcomes_of(layers: Sequence[Layer], counts: csr_array, predictor: Predictor) -> Outcomes:
+    """Of networks given as counts [networks, layers] of distinct layers."""
+    host_s = None if predictor.dispatch is None else counts @ predictor.dispatch.seconds(layers)
+    nothing = np.zeros(counts.shape[0])
+    return Work(predictor.estimate(layers), len(layers), counts, nothing, host_s).outcomes(predictor)

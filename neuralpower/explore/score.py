@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from neuralpower.errors import InputError, NeuralPowerError, unknown
-from neuralpower.explore.outcomes import Outcomes, outcomes_of
+from neuralpower.explore.lists import Lists
+from neuralpower.explore.outcomes import Outcomes
 from neuralpower.explore.space import TRACED, Point, explore
-from neuralpower.layers import KINDS, Layer
 from neuralpower.predictor import Predictor
 
 BY = ("latency", "energy", "memory")
@@ -54,12 +54,12 @@ def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, b
     """
     if by not in BY:
         raise unknown("score", by, BY)
-    read: list[tuple[int, str, Point | dict[Layer, int] | str]] = []
-    cache: dict[tuple[Any, ...], Layer] = {}
+    read: list[tuple[int, str, Point | str | None]] = []
+    lists = Lists()
     for number, candidate in enumerate(candidates, 1):
         if isinstance(candidate, str) and not candidate.strip():
             continue
-        read.append(_read(number, candidate, cache))
+        read.append(_read(number, candidate, lists))
     if not read:
         raise InputError("no candidate: give one JSON object a line, with a model and its changes, or with layers")
     found: dict[int, Score] = {n: Score(n, name, error=what) for n, name, what in read if isinstance(what, str)}
@@ -80,12 +80,11 @@ def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, b
                 parameters=int(explored.parameters[i]),
                 basis=explored.basis[i],
             )
-    listed = [(n, name, what) for n, name, what in read if isinstance(what, dict)]
+    listed = [(n, name) for n, name, what in read if what is None]
     if listed:
-        outcomes = outcomes_of([layers for _, _, layers in listed], predictor)
-        for i, (n, name, layers) in enumerate(listed):
-            learnt = sum(layer.parameters() * count for layer, count in layers.items())
-            found[n] = replace(_scored(n, name, outcomes, i), parameters=int(learnt))
+        outcomes, learnt = lists.outcomes(predictor)
+        for i, (n, name) in enumerate(listed):
+            found[n] = replace(_scored(n, name, outcomes, i), parameters=learnt[i])
     return _ranked([found[n] for n, _, _ in read], by)
 
 
@@ -112,20 +111,19 @@ def _ranked(scores: Sequence[Score], by: str) -> list[Score]:
     return [replace(s, rank=rank.get(i)) for i, s in enumerate(scores)]
 
 
-def _read(
-    number: int, candidate: str | Mapping[str, Any], cache: dict[tuple[Any, ...], Layer]
-) -> tuple[int, str, Point | dict[Layer, int] | str]:
-    """(line, name, what is to be scored or what is wrong with it)."""
+def _read(number: int, candidate: str | Mapping[str, Any], lists: Lists) -> tuple[int, str, Point | str | None]:
+    """(line, name, a point, what is wrong with it, or None where it is the next of the lists)."""
     try:
         data = json.loads(candidate) if isinstance(candidate, str) else candidate
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return number, f"line {number}", f"is no JSON ({error})"
     if not isinstance(data, Mapping):
         return number, f"line {number}", f"is a {type(data).__name__}, must be an object"
     name = str(data.get("name", f"line {number}"))
     try:
         if "layers" in data:
-            return number, name, _layers(data["layers"], cache)
+            lists.add(data["layers"])
+            return number, name, None
         return number, name, _point(data)
     except (NeuralPowerError, KeyError, TypeError, ValueError) as error:
         return number, name, " ".join(str(error).split()) or type(error).__name__
@@ -142,26 +140,3 @@ def _point(data: Mapping[str, Any]) -> Point:
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise InputError(f"{name} is {value!r}, must be a whole number, 1 or more")
     return Point(model, sizes["batch_size"] or 1, sizes["seq_len"], str(data.get("dtype", "float32")), dict(changes))
-
-
-def _layers(rows: Any, cache: dict[tuple[Any, ...], Layer]) -> dict[Layer, int]:
-    """Counts of layers from their rows; equal rows are read once."""
-    if not isinstance(rows, Sequence) or isinstance(rows, str) or not rows:
-        raise InputError("layers must be a list of one object or more, each with a kind and its fields")
-    found: dict[Layer, int] = {}
-    for row in rows:
-        key = tuple(row.items())
-        layer = cache.get(key)
-        if layer is None:
-            kind = row.get("kind")
-            if kind not in KINDS:
-                raise unknown("layer kind", kind, KINDS)
-            extra = set(row) - {"kind", "count", *KINDS[kind].field_names()}
-            if extra:
-                raise unknown(f"field of {kind}", sorted(extra)[0], KINDS[kind].field_names())
-            layer = cache[key] = KINDS[kind].from_row(row)
-        count = row.get("count", 1)
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise InputError(f"count is {count!r}, must be a whole number, 1 or more")
-        found[layer] = found.get(layer, 0) + count
-    return found

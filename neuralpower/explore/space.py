@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,6 +135,31 @@ class Family:
 
 
 @dataclass(frozen=True)
+class Subject:
+    """What all members of a family have in common."""
+
+    model: str | nn.Module
+    dtype: str
+    words: Mapping[str, Any]  # changes that are no numbers
+    depth_name: str | None  # field that sets the number of blocks
+
+    def traced(self, numbers: Mapping[str, float], blocks: int | None) -> Example:
+        """The member with these numbers, and so many blocks where the family has a field for them."""
+        changes = dict(self.words) | {
+            name: int(value) if float(value).is_integer() else value
+            for name, value in numbers.items()
+            if name not in (BATCH, LENGTH)
+        }
+        if blocks is not None and self.depth_name:
+            changes[self.depth_name] = blocks
+        source = resolve(Point(self.model, changes=changes).text)
+        module = source.build("meta", torch_dtype(self.dtype))
+        length = int(numbers[LENGTH]) if LENGTH in numbers else None
+        inputs = source.inputs(module, InputRequest(int(numbers[BATCH]), length, None, torch_dtype(self.dtype)))
+        return example_of(trace(module, inputs.args, inputs.kwargs), module, self.dtype)
+
+
+@dataclass(frozen=True)
 class Served:
     """Members of a family with the table that serves them, or the error that stands in its way."""
 
@@ -215,11 +239,8 @@ def _family(points: Sequence[Point], index: Sequence[int]) -> Family:
     if depth_name and own_depth:
         full = np.array([float(points[i].changes.get(changed or "", own_depth)) for i in index])
         depth = full if full.max() > 3 else None  # else nothing is gained
-    about = (first.model, first.dtype, words, depth_name)
-    return Family(
-        tuple(index),
-        Members(names, values, depth, full, trace_of=partial(_traced, *about)),
-    )
+    subject = Subject(first.model, first.dtype, words, depth_name)
+    return Family(tuple(index), Members(names, values, depth, full, trace_of=subject.traced))
 
 
 def _depth_of(point: Point) -> tuple[str | None, int | None, set[str]]:
@@ -241,37 +262,3 @@ def _depth_of(point: Point) -> tuple[str | None, int | None, set[str]]:
     if not isinstance(depth, int):
         return None, None, set()
     return DEPTH, depth, {DEPTH, config.attribute_map.get(DEPTH, DEPTH)}
-
-
-def _built(
-    model: str | nn.Module,
-    dtype: str,
-    words: Mapping[str, Any],
-    depth_name: str | None,
-    numbers: Mapping[str, float],
-    blocks: int | None,
-) -> tuple[Any, nn.Module]:
-    """(source, module) of a member."""
-    changes = dict(words) | {
-        name: int(value) if float(value).is_integer() else value
-        for name, value in numbers.items()
-        if name not in (BATCH, LENGTH)
-    }
-    if blocks is not None and depth_name:
-        changes[depth_name] = blocks
-    source = resolve(Point(model, changes=changes).text)
-    return source, source.build("meta", torch_dtype(dtype))
-
-
-def _traced(
-    model: str | nn.Module,
-    dtype: str,
-    words: Mapping[str, Any],
-    depth_name: str | None,
-    numbers: Mapping[str, float],
-    blocks: int | None,
-) -> Example:
-    source, module = _built(model, dtype, words, depth_name, numbers, blocks)
-    length = int(numbers[LENGTH]) if LENGTH in numbers else None
-    inputs = source.inputs(module, InputRequest(int(numbers[BATCH]), length, None, torch_dtype(dtype)))
-    return example_of(trace(module, inputs.args, inputs.kwargs), module, dtype)

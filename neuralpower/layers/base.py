@@ -7,6 +7,7 @@ integers) and a whole table (`columns_of`: fields are arrays) alike.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 import zlib
@@ -41,6 +42,8 @@ ITEMSIZE = {
 FLOATING = ("float32", "tensorfloat32", "bfloat16", "float16", "float64", "float8_e4m3fn")
 TENSORFLOAT32 = "tensorfloat32"
 FORWARD, BACKWARD = "forward", "backward"
+
+LARGEST = 2**53  # whole number that a table's column holds exactly
 
 T = TypeVar("T")
 
@@ -268,12 +271,12 @@ class Layer(ABC):
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
         """Column names of the kind, `dtype` and `phase` first."""
-        return tuple(f.name for f in dataclasses.fields(cls))
+        return tuple(_declared(cls))
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
         """Columns that a table may leave out, with the value they then have."""
-        return {f.name: f.default for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
+        return {name: f.default for name, f in _declared(cls).items() if f.default is not dataclasses.MISSING}
 
     def to_row(self) -> dict[str, Any]:
         """The fields as a table's row."""
@@ -283,24 +286,29 @@ class Layer(ABC):
     def from_row(cls, row: Mapping[str, Any]) -> Self:
         """The layer of a row; raises DatasetError where a field is missing or is no such value."""
         values: dict[str, Any] = {}
-        defaults = cls.defaults()
-        for f in dataclasses.fields(cls):
-            value = row.get(f.name)
+        for name, f in _declared(cls).items():
+            value = row.get(name)
             if value is None or value != value:
-                if f.name not in defaults:
-                    raise DatasetError(
-                        f"{cls.kind}: no value for {f.name!r}; needed are {', '.join(cls.field_names())}"
-                    )
-                value = defaults[f.name]
-            values[f.name] = _as_field(cls.kind, f.name, str(f.type), value)
+                if f.default is dataclasses.MISSING:
+                    raise DatasetError(f"{cls.kind}: no value for {name!r}; needed are {', '.join(cls.field_names())}")
+                value = f.default
+            values[name] = _as_field(cls.kind, name, f.type, value)
         return cls(**values)
 
 
 L = TypeVar("L", bound=Layer)
 
 
-def _as_field(kind: str, name: str, declared: str, value: Any) -> Any:
-    """`value` as the field's declared type (str, bool or int); raises DatasetError."""
+@functools.cache
+def _declared(kind: type[Layer]) -> Mapping[str, dataclasses.Field[Any]]:
+    """A kind's fields by name, `dtype` and `phase` first."""
+    return {f.name: f for f in dataclasses.fields(kind)}
+
+
+def _as_field(kind: str, name: str, declared: Any, value: Any) -> Any:
+    """`value` as the field's declared type ("str", "bool" or "int"); raises DatasetError."""
+    if type(value).__name__ == declared and (declared != "int" or 0 <= value <= LARGEST):
+        return value
     if declared == "str":
         return str(value)
     try:
@@ -309,7 +317,7 @@ def _as_field(kind: str, name: str, declared: str, value: Any) -> Any:
             if not isinstance(value, str)
             else float(value.strip().lower().replace("true", "1").replace("false", "0"))
         )
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise DatasetError(f"{kind}: {name} is {value!r}, must be a number") from None
     if declared == "bool":
         return bool(number)

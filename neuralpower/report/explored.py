@@ -11,6 +11,7 @@ from neuralpower.explore.compare import Comparison
 from neuralpower.explore.fit import Fit, Request
 from neuralpower.explore.score import Score
 from neuralpower.explore.sweep import Sweep, SweepPoint
+from neuralpower.phases import DECODE
 from neuralpower.report.tables import grid, memory_line, quantity
 
 PLOTS = (".html", ".png", ".svg")
@@ -90,7 +91,7 @@ def score_table(scores: Sequence[Score], top: int) -> str:
 def fit_table(found: Fit, request: Request, device: str) -> str:
     """Fits or not, what takes the room, and what would fit."""
     verdict = "fits" if found.fits else "does not fit"
-    length = f", length {request.seq_len}" if request.seq_len else ""
+    length = f", {'context' if request.phase == DECODE else 'length'} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
     lines = [
         f"{request.model}, batch {request.batch_size}{length}, {request.dtype}, {request.phase}{optimizer}: {verdict} into "

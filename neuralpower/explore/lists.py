@@ -1,0 +1,70 @@
+"""Candidates that come as lists of layers: the distinct ones of all lists, and how often each list calls each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from neuralpower.errors import InputError, unknown
+from neuralpower.explore.outcomes import Outcomes, outcomes_of
+from neuralpower.layers import KINDS, Layer
+from neuralpower.predictor import Predictor
+
+NAMES = {kind: frozenset(("kind", "count", *layer.field_names())) for kind, layer in KINDS.items()}
+
+
+class Lists:
+    """Lists of layers in the order in which they were added; equal rows are read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[Any, ...], tuple[int, int]] = {}  # a row's items -> place of its layer, count
+        self._places: dict[Layer, int] = {}
+        self._columns: list[int] = []
+        self._counts: list[int] = []
+        self._ends = [0]
+
+    def add(self, rows: Any) -> None:
+        """One more list: objects with a kind, its fields and a count; raises InputError or DatasetError."""
+        if not isinstance(rows, Sequence) or isinstance(rows, str) or not rows:
+            raise InputError("layers must be a list of one object or more, each with a kind and its fields")
+        read = [self._row(row) for row in rows]
+        self._columns += [place for place, _ in read]
+        self._counts += [count for _, count in read]
+        self._ends.append(len(self._columns))
+
+    def _row(self, row: Any) -> tuple[int, int]:
+        if not isinstance(row, Mapping):
+            raise InputError(f"a layer is a {type(row).__name__}, must be an object with a kind and its fields")
+        items = tuple(row.items())
+        if items not in self._read:
+            layer = _layer(row)
+            self._read[items] = self._places.setdefault(layer, len(self._places)), _count(row)
+        return self._read[items]
+
+    def outcomes(self, predictor: Predictor) -> tuple[Outcomes, list[int]]:
+        """(outcomes, learnt numbers) of all lists."""
+        parts = np.array(self._counts, dtype=float), np.array(self._columns, dtype=int), np.array(self._ends)
+        counts = csr_array(parts, shape=(len(self._ends) - 1, len(self._places)))
+        layers = list(self._places)
+        learnt = counts @ np.array([layer.parameters() for layer in layers], dtype=float)
+        counts.sum_duplicates()
+        return outcomes_of(layers, counts, predictor), learnt.astype(int).tolist()
+
+
+def _layer(row: Mapping[str, Any]) -> Layer:
+    kind = row.get("kind")
+    if kind not in KINDS:
+        raise unknown("layer kind", kind, KINDS)
+    if not row.keys() <= NAMES[kind]:
+        raise unknown(f"field of {kind}", min(row.keys() - NAMES[kind]), KINDS[kind].field_names())
+    return KINDS[kind].from_row(row)
+
+
+def _count(row: Mapping[str, Any]) -> int:
+    count = row.get("count", 1)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InputError(f"count is {count!r}, must be a whole number, 1 or more")
+    return count
