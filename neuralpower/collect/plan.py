@@ -153,8 +153,7 @@ def _thinned(
 def _item(layer: Layer, source: str) -> dict[str, Any]:
     row = layer.to_row()
     size = int(sum(layer.bytes()) + layer.parameters() * layer.itemsize)
-    named = {field: value for field, value in row.items() if value or field not in layer.later}
-    name = config_id({"kind": layer.kind, **named})
+    name = config_id(layer.identity())
     flops = int(layer.flops())
     return {"kind": layer.kind, "config_id": name, "source": source, "flops": flops, "bytes": size, "row": row}
 

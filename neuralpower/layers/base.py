@@ -294,6 +294,10 @@ class Layer(ABC):
         """The fields as a table's row."""
         return {name: getattr(self, name) for name in self.field_names()}
 
+    def identity(self) -> dict[str, Any]:
+        """What its configuration is named by: kind and fields, without later ones that are 0."""
+        return {"kind": self.kind, **{n: v for n, v in self.to_row().items() if v or n not in self.later}}
+
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
         """The layer of a row; raises DatasetError where a field is missing or is no such value."""
