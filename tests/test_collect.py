@@ -101,7 +101,7 @@ def test_the_items_of_a_plan_are_layers_inside_the_presets_bounds(plan: list[dic
     for item in plan:
         layer = KINDS[item["kind"]].from_row(item["row"])
         assert layer.to_row() == item["row"]
-        assert config_id({"kind": item["kind"], **item["row"]}) == item["config_id"]
+        assert config_id(layer.identity()) == item["config_id"]
         assert affordable(layer, QUICK)
         assert 0 < item["bytes"] <= QUICK.most_bytes
     json.dumps(plan, allow_nan=False)

@@ -70,6 +70,11 @@ def test_a_forward_pass_says_nothing_of_tokens() -> None:
         ([LLAMA, "--phase", "decode", "--context", "-3"], "at least 1 is needed"),
         ([LLAMA, "--context", "4"], "--context 4 belongs to --phase decode"),
         ([LLAMA, "--phase", "prefill", "--new-tokens", "4"], "--new-tokens 4 belongs to --phase generate"),
+        ([LLAMA, "--phase", "backward", "--context", "4"], "--context 4 belongs to --phase decode, not to backward"),
+        (
+            [LLAMA, "--phase", "training", "--prompt", "4"],
+            "--prompt 4 belongs to --phase prefill or generate, not to t",
+        ),
         ([LLAMA, "--phase", "decode", "--routing", "best"], "write uniform, worst"),
         ([LLAMA, "--phase", "decode", "--dtype", "float64"], "has not learnt dtype 'float64'"),
         ([LLAMA, "--phase", "sideways"], "has not learnt phase 'sideways'"),

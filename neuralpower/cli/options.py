@@ -48,11 +48,11 @@ def shape(text: str | None) -> tuple[int, ...] | None:
 
 def phase(name: str, context: int | None, prompt: int | None = None, new_tokens: int | None = None) -> Phase:
     """The phase of a generation, or a forward pass for any other name; raises InputError. Imports torch."""
-    from neuralpower.phases import FORWARD, PHASES, Phase
+    from neuralpower.phases import PHASES, Phase
 
-    asked = Phase(name if name in PHASES else FORWARD, None, context, prompt, new_tokens)
-    asked.check()
-    return asked
+    asked = Phase(name, None, context, prompt, new_tokens)
+    asked.check()  # under the name that was given, backward and training among them
+    return asked if name in PHASES else Phase()
 
 
 SHORT_DTYPES = {

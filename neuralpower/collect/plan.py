@@ -125,7 +125,7 @@ def make_plan(
 def _variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Iterator[Layer]:
     """The layer in every element type and phase; integers stay what they are, and have no gradient.
 
-    Beside a backward pass stands the forward pass before it, where that is another one than in evaluation.
+    Beside a backward pass stands the forward pass before it, where evaluation has none like it.
     """
     floating = layer.dtype in FLOATING
     for phase in phases_of(type(layer), phases):
@@ -133,8 +133,8 @@ def _variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Ite
             continue
         trained = layer.in_training() if phase == BACKWARD else layer
         staged = [dataclasses.replace(trained, phase=phase)]
-        if trained != layer:
-            staged.append(trained)
+        if phase == BACKWARD and trained.only_in_training():
+            staged.append(dataclasses.replace(trained, phase=FORWARD))
         for one in staged:
             yield from (typed(one, dtype) for dtype in dtypes) if layer.dtype == "float32" else (one,)
 
@@ -153,7 +153,7 @@ def _thinned(
 def _item(layer: Layer, source: str) -> dict[str, Any]:
     row = layer.to_row()
     size = int(sum(layer.bytes()) + layer.parameters() * layer.itemsize)
-    name = config_id({"kind": layer.kind, **row})
+    name = config_id(layer.identity())
     flops = int(layer.flops())
     return {"kind": layer.kind, "config_id": name, "source": source, "flops": flops, "bytes": size, "row": row}
 
@@ -206,14 +206,20 @@ def affordable(layer: Layer, preset: Preset) -> bool:
     )
 
 
-def draw(kind: type[Layer], count: int, seed: int, preset: Preset = PRESETS["standard"]) -> Iterator[Layer]:
-    """`count` distinct layers of a kind's sweep, inside the preset's bounds; fewer where the sweep has no more."""
-    source = Draw(f"{kind.kind} {seed}")
+def draw(
+    kind: type[Layer], count: int, seed: int, preset: Preset = PRESETS["standard"], training: bool = False
+) -> Iterator[Layer]:
+    """`count` distinct layers of a kind's sweep, inside the preset's bounds; fewer where the sweep has no more.
+
+    `training`: of those that only training has.
+    """
+    source = Draw(f"{kind.kind} {seed}{' training' * training}")
+    sample = kind.sample_training if training else kind.sample
     seen: set[Layer] = set()
     for _ in range(50 * count):
         if len(seen) == count:
             return
-        layer = kind.sample(source)
+        layer = sample(source)
         if preset.accelerator and source.chance(0.5):
             layer = scaled(layer, source.choice(SCALES))
         if layer not in seen and affordable(layer, preset):
@@ -236,6 +242,8 @@ def _sweep(
         variants = len(dtypes) * len(phases_of(kind, phases)) if preset.accelerator else 1
         count = max(round(preset.sweep * kind.sweep_share / shares), FEWEST, FEWEST_EACH * variants)
         yield from draw(kind, count, seed, preset)
+        if BACKWARD in phases and kind.training_share:
+            yield from draw(kind, max(round(count * kind.training_share), FEWEST), seed, preset, training=True)
 
 
 def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterator[Traced]:

@@ -18,6 +18,7 @@ ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 # queries x keys of a tile, and whether the query heads that share keys lie in one tile
 WALKS = ((64, 64, True), (128, 128, True), (64, 64, False), (128, 128, False))
 LARGE_HEAD = 256  # what the fused kernels are made for; above, others step in
+DROPPED = 0.1  # of the weights, in what is measured: it costs nothing more to drop other shares
 SPLITS = (64, 128)  # keys that one step of a decoder's query reads
 
 
@@ -36,10 +37,15 @@ class Attention(Layer):
     masked: bool
     window: int = 0  # keys that a query sees at most, itself and those before it; 0: all
     key_itemsize: int = 0  # bytes per element of keys and values where a cache keeps them in a shorter type; 0: dtype's
+    dropout: bool = (
+        False  # of the weights, in training: a CPU then leaves its fused kernel, and draws a number per score
+    )
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
     multiplies = True
     sweep_share = 2.0
+    training_share = 0.2
+    later = frozenset({"dropout"})
     accelerator_degrees = (0, 1, 2, 3)
     savings = 2.2  # a causal kernel passes by the half that its mask hides
 
@@ -61,6 +67,7 @@ class Attention(Layer):
             head_size=query.shape[3],
             causal=bool(given.get("is_causal", False)),
             masked=given.get("attn_mask") is not None,
+            dropout=given.get("dropout_p", 0.0) > 0,
         )
 
     @classmethod
@@ -90,6 +97,12 @@ class Attention(Layer):
             shape |= {"key_heads": key_heads, "causal": not masked and draw.chance(0.6)}
         return cls(**shape)
 
+    @classmethod
+    def sample_training(cls, draw: Draw) -> Self:
+        """Scores are dropped of texts and of windows, not of one token."""
+        layer = cls.sample(draw)
+        return replace(layer, query_length=max(layer.query_length, 4), dropout=True)
+
     def build(self, device: torch.device) -> Call:
         """Operands as the projections leave them: [batch, length, heads, head_size], seen transposed; a window is a mask.
 
@@ -118,6 +131,7 @@ class Attention(Layer):
             "attn_mask": mask,
             "is_causal": self.causal and not self.window,
             "enable_gqa": self.key_heads != self.query_heads,
+            "dropout_p": DROPPED * self.dropout,
         }
         return Call(F.scaled_dot_product_attention, (query, key, value), options, warm=(value, key, query))
 
@@ -275,10 +289,15 @@ class Attention(Layer):
         return features
 
     def backward(self) -> tuple[Layer, ...]:
-        """Four products, for the gradients of values, weights, queries and keys: as two passes."""
-        again = replace(self, phase="forward")
+        """Four products, for the gradients of values, weights, queries and keys: as two passes, which draw nothing again."""
+        again = replace(self, phase="forward", dropout=False)
         return again, again
 
     def group(self) -> Any:
-        """One query, as a decoder has it, reads keys and hardly computes: other code than the rest."""
-        return np.where(np.asarray(self.query_length) == 1, "decode", "prefill")
+        """One query, as a decoder has it, reads keys and hardly computes: other code than the rest, as dropout is."""
+        usual = np.where(np.asarray(self.query_length) == 1, "decode", "prefill")
+        return np.where(np.asarray(self.dropout, dtype=bool), "dropout", usual)
+
+    def only_in_training(self) -> bool:
+        """Weights that are dropped."""
+        return self.dropout

@@ -176,6 +176,12 @@ class Layer(ABC):
     )
     multiplies: ClassVar[bool] = False  # made of products, which tensor cores take in TF32 where that is allowed
     sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
+    training_share: ClassVar[float] = (
+        0.0  # how many more, of these, where backward passes are measured: only training has them
+    )
+    later: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # fields that datasets of before lack: at 0 no part of what tells layers apart
 
     @classmethod
     @abstractmethod
@@ -186,6 +192,11 @@ class Layer(ABC):
     @abstractmethod
     def sample(cls, draw: Draw) -> Self:
         """One layer of a sweep."""
+
+    @classmethod
+    def sample_training(cls, draw: Draw) -> Self:
+        """One layer of a sweep that only training has, where `training_share` is above 0."""
+        return cls.sample(draw).in_training()
 
     @abstractmethod
     def build(self, device: torch.device) -> Call:
@@ -239,6 +250,10 @@ class Layer(ABC):
         """What it is where the network is trained: a batch norm then takes the batch's own statistics."""
         return self
 
+    def only_in_training(self) -> bool:
+        """Whether evaluation has no such call: its forward pass is then measured beside its backward pass."""
+        return False
+
     def group(self) -> Any:
         """Calls of one kind that run different code are fitted apart, by this name."""
         return "all"
@@ -281,6 +296,10 @@ class Layer(ABC):
     def to_row(self) -> dict[str, Any]:
         """The fields as a table's row."""
         return {name: getattr(self, name) for name in self.field_names()}
+
+    def identity(self) -> dict[str, Any]:
+        """What its configuration is named by: kind and fields, without later ones that are 0."""
+        return {"kind": self.kind, **{n: v for n, v in self.to_row().items() if v or n not in self.later}}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
@@ -383,7 +402,8 @@ def fingerprint(columns: Layer) -> np.ndarray:
         if values.dtype.kind not in "biuf":
             words, inverse = distinct(values)
             values = np.array([zlib.crc32(str(word).encode()) for word in words])[inverse]
-        mixed = scramble(mixed + values.astype(np.int64).astype(np.uint64))
+        more = scramble(mixed + values.astype(np.int64).astype(np.uint64))
+        mixed = np.where(values == 0, mixed, more) if name in columns.later else more
     return mixed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import FLOATING, Bytes, Call, Draw, Hardware, Layer, contiguous_run, strided
-from neuralpower.layers.pointwise import Pointwise, effort
+from neuralpower.layers.pointwise import RANDOM, Pointwise, effort
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
 
@@ -52,6 +52,8 @@ OPERATORS = """
     where masked_fill masked_fill_ rsub square dropout clip true_divide multiply isin nan_to_num special_expit lerp addcmul
     addcdiv logical_not bernoulli bernoulli_ floor_divide _weight_norm_interface
 """
+DROPOUT, TRAINING = "dropout", "dropout_training"  # in evaluation nothing, in training a random number per element
+KEPT = 0.9  # share of the elements, in what is measured: it costs nothing more to keep other shares
 SCALAR = {"add", "mul", "sub", "div", "ge", "gt", "le", "lt", "eq", "ne", "remainder", "floor_divide"}
 
 
@@ -64,6 +66,7 @@ class Elementwise(Pointwise):
     broadcast: bool  # an operand has fewer elements than the output
 
     sweep_share = 2.5
+    training_share = 0.2
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -80,6 +83,8 @@ class Elementwise(Pointwise):
         function = ALIASES.get(name, name.rstrip("_") if inplace else name)
         if function == "pow" and len(args) > 1 and isinstance(args[1], (int, float)):
             function = POWERS.get(args[1], "pow")
+        if function == DROPOUT and (args[2] if len(args) > 2 else kwargs.get("train", False)):
+            function = TRAINING
         return cls(
             function=function,
             elements=y.numel(),
@@ -114,6 +119,13 @@ class Elementwise(Pointwise):
             elements = max(elements // (4 * run), 2) * 4 * run
         return cls(function=function, elements=elements, operands=2, broadcast=broadcast, inplace=inplace, run=run)
 
+    @classmethod
+    def sample_training(cls, draw: Draw) -> Self:
+        """Dropout of hidden states and of scores; one in place is made of its parts, of which random numbers are one."""
+        elements, inplace = draw.size(64, 2**24), draw.chance(0.1)
+        function = "bernoulli" if inplace else TRAINING
+        return cls(function=function, elements=elements, operands=1, broadcast=False, inplace=inplace)
+
     def build(self, device: torch.device) -> Call:
         """The torch function of that name, or one of the same effort where it cannot be called so."""
         first = strided(self, self.elements, self.run, device, dense=self.operands > 1)
@@ -128,6 +140,10 @@ class Elementwise(Pointwise):
             return Call(torch.masked_fill, (first, mask, 0.5), warm=(first,))
         if name == "where" and others:
             return Call(torch.where, (others[0] > 0, first, others[1] if len(others) > 1 else 0.0), warm=(first,))
+        if name == TRAINING:
+            return Call(torch.dropout, (first, 1 - KEPT, True), warm=warm)
+        if name == "bernoulli" and self.inplace:
+            return Call(Tensor.bernoulli_, (first, KEPT), warm=warm)
         if name == "clamp":
             return Call(torch.clamp, (first, -0.5, 0.5), warm=warm)
         if name in ("cube", "pow") and not others:
@@ -191,6 +207,14 @@ class Elementwise(Pointwise):
             passes += (Reduction(dtype=self.dtype, function="sum", elements=self.elements, outputs=1),)
         return passes
 
+    def in_training(self) -> Self:
+        """Dropout drops."""
+        return replace(self, function=TRAINING) if self.function == DROPOUT else self
+
+    def only_in_training(self) -> bool:
+        """Dropout, and what it is made of."""
+        return self.function in RANDOM
+
     def group(self) -> Any:
-        """Arithmetic runs at memory speed, roots and exponentials do not."""
+        """Arithmetic runs at memory speed, roots and exponentials do not; random numbers are slower still on a CPU."""
         return effort(self.function)

@@ -144,6 +144,10 @@ class Norm(Layer):
         """A batch norm takes the statistics of the batch."""
         return replace(self, function="batch_training") if self.function == "batch" else self
 
+    def only_in_training(self) -> bool:
+        """The statistics of the batch."""
+        return self.function == "batch_training"
+
     def backward(self) -> tuple[Layer, ...]:
         """Grad y and x in, grad x out, then both once more for the gradients of scale and shift: five tensors.
 

@@ -23,6 +23,7 @@ TRANSCENDENTAL = frozenset(
     floor_divide exp2 glu logaddexp xlogy gelu_tanh
     """.split()
 )
+RANDOM = frozenset({"dropout_training", "bernoulli"})  # a random number each, which a CPU draws one after the other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ def code(function: Any) -> Any:
 
 
 def effort(function: Any) -> Any:
-    """Gelu (vectorised, and in most transformers), heavy, transcendental or cheap, per function name."""
+    """Gelu (vectorised, and in most transformers), random, heavy, transcendental or cheap, per function name."""
     names, inverse = np.unique(np.asarray(function), return_inverse=True)
     return np.array([_effort(str(name)) for name in names])[inverse].reshape(np.shape(function))
 
@@ -77,6 +78,8 @@ def effort(function: Any) -> Any:
 def _effort(name: str) -> str:
     if name == "gelu":
         return "gelu"
+    if name in RANDOM:
+        return "random"
     return "heavy" if name in HEAVY else "transcendental" if name in TRANSCENDENTAL else "cheap"
 
 
