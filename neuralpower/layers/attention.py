@@ -37,9 +37,7 @@ class Attention(Layer):
     masked: bool
     window: int = 0  # keys that a query sees at most, itself and those before it; 0: all
     key_itemsize: int = 0  # bytes per element of keys and values where a cache keeps them in a shorter type; 0: dtype's
-    dropout: bool = (
-        False  # of the weights, in training: a CPU then leaves its fused kernel, and draws a number per score
-    )
+    dropout: bool = False  # of the weights, in training: a CPU leaves its fused kernel, and draws a number per score
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
     multiplies = True

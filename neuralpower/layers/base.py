@@ -176,12 +176,8 @@ class Layer(ABC):
     )
     multiplies: ClassVar[bool] = False  # made of products, which tensor cores take in TF32 where that is allowed
     sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
-    training_share: ClassVar[float] = (
-        0.0  # how many more, of these, where backward passes are measured: only training has them
-    )
-    later: ClassVar[frozenset[str]] = (
-        frozenset()
-    )  # fields that datasets of before lack: at 0 no part of what tells layers apart
+    training_share: ClassVar[float] = 0.0  # of these, how many more that only training has, beside backward passes
+    later: ClassVar[frozenset[str]] = frozenset()  # fields that older datasets lack: at 0 they tell no layers apart
 
     @classmethod
     @abstractmethod
