@@ -80,15 +80,15 @@ def evaluate(
         print(text, file=sys.stderr)
 
     results = run(cases, learnt, **how, phase=way, recipe=recipe, show=show)
-    if trace_file is not None:
-        from neuralpower.profiling.cases import side_by_side
-
-        write(trace_file, side_by_side(results, learnt, phase=way, recipe=recipe, repeats=rounds, show=show))
     print(json.dumps(evaluation_json(results)) if as_json else evaluation_table(results))
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
             text = f"{e.case.label}: two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"
             print(f"warning: {text}", file=sys.stderr)
+    if trace_file is not None:
+        from neuralpower.profiling.cases import side_by_side
+
+        write(trace_file, side_by_side(results, learnt, phase=way, recipe=recipe, repeats=rounds, show=show))
 
 
 def listed(file: Path) -> list[tuple[str, int, int | None, Phase | None]]:
