@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from neuralpower import cli, codec
+from neuralpower.collect.plan import draw
+from neuralpower.compose import compose
 from neuralpower.errors import InputError
 from neuralpower.evaluate import Case, predict_case
 from neuralpower.explore.score import score
+from neuralpower.layers import KINDS
 from neuralpower.predictor import Predictor
+from neuralpower.trace import LayerCall, Trace
 
 MODEL = "transformers:llama"
 ROW = {"kind": "linear", "rows": 8, "in_features": 16, "out_features": 32, "bias": True}
@@ -27,18 +31,18 @@ def predictor() -> Predictor:
 
 def candidates(count: int) -> list[dict[str, Any]]:
     """Llamas of changed widths, depths and heads."""
-    draw, found = random.Random(0), []
+    choose, found = random.Random(0), []
     for _ in range(count):
-        heads, size = draw.choice((2, 4, 6, 8)), draw.choice((8, 16, 32))
+        heads, size = choose.choice((2, 4, 6, 8)), choose.choice((8, 16, 32))
         changes = {
             "hidden_size": heads * size,
             "num_attention_heads": heads,
-            "num_key_value_heads": draw.choice([k for k in (1, 2) if heads % k == 0]),
-            "intermediate_size": draw.choice((48, 64, 100, 333)),
-            "num_hidden_layers": draw.randint(1, 12),
-            "vocab_size": draw.choice((50, 100)),
+            "num_key_value_heads": choose.choice([k for k in (1, 2) if heads % k == 0]),
+            "intermediate_size": choose.choice((48, 64, 100, 333)),
+            "num_hidden_layers": choose.randint(1, 12),
+            "vocab_size": choose.choice((50, 100)),
         }
-        found.append({"model": MODEL, "changes": changes, "seq_len": draw.choice((8, 16, 24)), "batch_size": 2})
+        found.append({"model": MODEL, "changes": changes, "seq_len": choose.choice((8, 16, 24)), "batch_size": 2})
     return found
 
 
@@ -69,6 +73,33 @@ def test_a_list_of_layers_is_the_sum_of_its_layers(predictor: Predictor) -> None
     assert one.parameters == 16 * 32 + 32
     # one regressor, one layer: its error is in all three alike
     assert three.high_s == pytest.approx(3 * (one.high_s or 0))
+
+
+@pytest.mark.slow
+def test_energy_and_shares_are_those_of_single_predictions() -> None:
+    gpu = codec.load("nvidia-t4")
+    many = [candidate for candidate in candidates(60) if candidate["changes"]["num_hidden_layers"] > 1]
+    found = score(many, gpu, by="energy")
+    for i in (0, 11, len(many) - 1):
+        query = "&".join(f"{name}={value}" for name, value in many[i]["changes"].items())
+        alone, _ = predict_case(Case(f"{MODEL}?{query}", 2, many[i]["seq_len"]), gpu)
+        assert found[i].runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
+        assert found[i].energy_j == (None if alone.energy_j is None else pytest.approx(alone.energy_j.value, rel=1e-9))
+
+
+def test_lists_are_what_each_of_them_is_alone(predictor: Predictor) -> None:
+    draws = [list(draw(KINDS[kind], 6, 3)) for kind in ("conv2d", "linear", "activation", "norm", "softmax")]
+    pool, choose = [layer for some in draws for layer in some], random.Random(1)
+    networks = [choose.choices(pool, k=choose.randint(1, 40)) for _ in range(30)]
+    found = score(
+        [{"layers": [{"kind": layer.kind, **layer.to_row()} for layer in network]} for network in networks], predictor
+    )
+    for network, said in zip(networks, found, strict=True):
+        calls = tuple(LayerCall("", layer) for layer in network)
+        alone = compose(Trace(calls), predictor, model="", batch_size=1)
+        assert said.runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
+        assert (said.low_s, said.high_s) == pytest.approx((alone.runtime_s.low, alone.runtime_s.high), rel=1e-9)
+        assert said.parameters == sum(layer.parameters() for layer in network)
 
 
 BROKEN = [
