@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from neuralpower import cli, codec
@@ -17,7 +19,8 @@ from neuralpower.errors import InputError
 from neuralpower.evaluate import Case, predict_case
 from neuralpower.explore.score import score
 from neuralpower.layers import KINDS
-from neuralpower.predictor import Predictor
+from neuralpower.predictor import Predictor, whole_kind
+from neuralpower.regress import Regressor, Spread, Term, scores_of
 from neuralpower.trace import LayerCall, Trace
 
 MODEL = "transformers:llama"
@@ -75,16 +78,24 @@ def test_a_list_of_layers_is_the_sum_of_its_layers(predictor: Predictor) -> None
     assert three.high_s == pytest.approx(3 * (one.high_s or 0))
 
 
+def drawing(watts: float) -> Regressor:
+    """A power that is always the same, give or take a tenth."""
+    spread = Spread(np.zeros(0), np.array([-0.1]), np.array([0.1]), 0.5, 0.05, 0.05)
+    scores = scores_of(np.array([watts]), np.array([watts]))
+    return Regressor((Term(),), np.array([watts]), 0, 0.0, {}, None, 0.0, spread, scores)
+
+
 @pytest.mark.slow
-def test_energy_and_shares_are_those_of_single_predictions() -> None:
-    gpu = codec.load("nvidia-t4")
-    many = [candidate for candidate in candidates(60) if candidate["changes"]["num_hidden_layers"] > 1]
-    found = score(many, gpu, by="energy")
+def test_energies_are_those_of_single_predictions(predictor: Predictor) -> None:
+    power = {whole_kind(kind): drawing(20.0 + 5 * place) for place, kind in enumerate(KINDS)}
+    metered, many = replace(predictor, power=power), candidates(60)
+    found = score(many, metered, by="energy")
     for i in (0, 11, len(many) - 1):
         query = "&".join(f"{name}={value}" for name, value in many[i]["changes"].items())
-        alone, _ = predict_case(Case(f"{MODEL}?{query}", 2, many[i]["seq_len"]), gpu)
+        alone, _ = predict_case(Case(f"{MODEL}?{query}", 2, many[i]["seq_len"]), metered)
+        assert alone.energy_j is not None
         assert found[i].runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
-        assert found[i].energy_j == (None if alone.energy_j is None else pytest.approx(alone.energy_j.value, rel=1e-9))
+        assert found[i].energy_j == pytest.approx(alone.energy_j.value, rel=1e-9)
 
 
 def test_lists_are_what_each_of_them_is_alone(predictor: Predictor) -> None:
