@@ -1,4 +1,4 @@
-"""How long neuralpower itself takes: start, tracing, prediction, fitting. Prints one table.
+"""How long neuralpower itself takes: start, tracing, prediction, fitting, candidates. Prints one table, in some minutes.
 
 python -m benchmarks.speed [DATASET]
 """
@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from neuralpower.explore.score import score
 from neuralpower.explore.space import Point, explore
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.base import take
+from neuralpower.predictor import Predictor
 
 PYTHON = sys.executable
 LLAMA_70B = {
@@ -39,21 +42,24 @@ LLAMA_70B = {
 }
 IN_PROCESS = """
 import json, resource, sys, time
-from neuralpower.devices.host import read_cpu
-from neuralpower.explore.score import score
-from neuralpower.explore.space import Point, explore
-from neuralpower.evaluate import Case, predict_case
+start = time.perf_counter()
 from neuralpower.codec import default_predictor
+from neuralpower.devices.host import read_cpu
+from neuralpower.evaluate import Case, predict_case
 from neuralpower.phases import Phase
-phase = Phase.decode(context=int(sys.argv[4])) if len(sys.argv) > 4 else Phase()
+case = Case(sys.argv[1], 1, int(sys.argv[2]))
+if len(sys.argv) > 4:
+    case = Case(sys.argv[1], 1, phase=Phase.decode(context=int(sys.argv[4])))
+from transformers import AutoModelForCausalLM, BertModel, LlamaForCausalLM
 predictor = default_predictor(read_cpu().slug)
-times = []
+times = [time.perf_counter() - start]
 for _ in range(int(sys.argv[3])):
     start = time.perf_counter()
-    predict_case(Case(sys.argv[1], 1, int(sys.argv[2]), phase=phase), predictor)
+    predict_case(case, predictor)
     times.append(time.perf_counter() - start)
 print(json.dumps([times, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
 """
+Rows = list[tuple[str, str, str]]  # what, what it took, the bound
 
 
 def command_s(*arguments: str, runs: int = 3) -> float:
@@ -67,14 +73,41 @@ def command_s(*arguments: str, runs: int = 3) -> float:
 
 
 def predictions(model: str, seq_len: int, runs: int, context: int | None = None) -> tuple[list[float], float]:
-    """(seconds of each prediction in one fresh process, the process's largest memory in B); of a step with a context."""
+    """(seconds of imports, then of each prediction in one fresh process; its largest memory in B); of a step with a context."""
     arguments = [model, str(seq_len), str(runs), *([] if context is None else [str(context)])]
     output = subprocess.run([PYTHON, "-c", IN_PROCESS, *arguments], check=True, capture_output=True, text=True).stdout
     times, memory = json.loads(output.splitlines()[-1])
     return times, memory
 
 
-def throughput() -> list[tuple[str, str, str]]:
+def commands() -> Rows:
+    """Start, and a small and a large network in fresh processes."""
+    rows = [("neuralpower --help", f"{command_s('--help', runs=5):.2f} s", "0.5 s")]
+    rows.append(("predict transformers:bert, cold shell", f"{command_s('predict', 'transformers:bert'):.1f} s", "8 s"))
+    times, _ = predictions("transformers:bert", 128, 6)
+    rows.append(("predict transformers:bert, warm process", f"{statistics.median(times[2:]):.2f} s", "0.5 s"))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(LLAMA_70B))
+        whole = command_s("predict", folder, "--phase", "decode", "--context", "4096")
+        steps, _ = predictions(folder, 512, 3, context=4096)
+        times, memory = predictions(folder, 512, 3)
+    rows.append(("predict Llama-70B, a step with 4,096 in the cache", f"{statistics.median(steps[2:]):.1f} s", "3 s"))
+    rows.append(("... the first in its process", f"{steps[1]:.1f} s", "3 s"))
+    rows.append(("... the command, with imports", f"{whole:.1f} s", ""))
+    rows.append(("... imports of torch and transformers alone", f"{steps[0]:.1f} s", ""))
+    rows.append(("predict Llama-70B, 512 tokens, warm process", f"{statistics.median(times[2:]):.1f} s", "3 s"))
+    rows.append(("... memory of the process", f"{memory / 1e9:.2f} GB", "1.5 GB"))
+    return rows
+
+
+def training(dataset: Path) -> Rows:
+    """A predictor from a dataset."""
+    with tempfile.TemporaryDirectory() as folder:
+        took = command_s("train-predictor", str(dataset), "--out", str(Path(folder) / "p.json"), runs=1)
+    return [(f"train-predictor {dataset}", f"{took:.0f} s", "60 s")]
+
+
+def throughput() -> Rows:
     """Layers and networks a second, in this process, by this machine's predictor."""
     predictor = default_predictor(read_cpu().slug)
     alone = {key: dataclasses.replace(r, trees=None) for key, r in predictor.regressors.items()}
@@ -99,75 +132,64 @@ def throughput() -> list[tuple[str, str, str]]:
     return rows
 
 
-def exploration() -> list[tuple[str, str, str]]:
-    """Many configurations from few traces, and candidates a second, in this process, by this machine's predictor."""
+def exploration() -> Rows:
+    """Many configurations from few traces, in this process, by this machine's predictor."""
     predictor = default_predictor(read_cpu().slug)
     points = [Point("transformers:llama", b, s) for b in range(1, 21) for s in range(128, 1408, 128)]
     explore(points[:1], predictor)  # imports
     start = time.perf_counter()
     found = explore(points, predictor)
     took = time.perf_counter() - start
-    rows = [(f"{len(points)} points of 32-layer Llama, {found.traces} traces", f"{took:.1f} s", "20 s")]
-    generator = random.Random(0)
-    changed = [
-        {
-            "model": "transformers:llama",
-            "seq_len": 128,
-            "changes": {
-                "hidden_size": 64 * heads,
-                "num_attention_heads": heads,
-                "num_key_value_heads": heads // 2,
-                "intermediate_size": generator.choice((1024, 2048, 2816)),
-                "num_hidden_layers": generator.randint(1, 24),
-            },
-        }
-        for heads in generator.choices((4, 8, 12, 16), k=4000)
-    ]
-    start = time.perf_counter()
-    score(changed, predictor)
-    rows.append(
-        ("changed configurations scored a second", f"{len(changed) / (time.perf_counter() - start):,.0f}", "500")
-    )
-    cells = [
-        {"kind": layer.kind, **layer.to_row()}
-        for kind in ("conv2d", "activation", "elementwise")
-        for layer in draw(KINDS[kind], 200, 7)
-    ]
-    networks = [{"layers": generator.choices(cells, k=20)} for _ in range(6000)]
-    start = time.perf_counter()
-    score(networks, predictor)
-    rows.append(
-        ("lists of 20 layers scored a second", f"{len(networks) / (time.perf_counter() - start):,.0f}", "2,000")
-    )
+    return [(f"{len(points)} points of 32-layer Llama, {found.traces} traces", f"{took:.1f} s", "20 s")]
+
+
+def candidates() -> Rows:
+    """Candidates a second, in this process, by this machine's predictor; each batch of them is traced anew."""
+    predictor, generator = default_predictor(read_cpu().slug), random.Random(0)
+    score([{"model": "transformers:llama?num_hidden_layers=1", "seq_len": 8}], predictor)  # imports
+    rows = []
+    for count in (500, 4000):
+        changed = [_configuration(generator) for _ in range(count)]
+        rows.append((f"changed configurations a second, {count} at once", _a_second(changed, predictor), "500"))
+    kinds = [KINDS[kind] for kind in ("conv2d", "activation", "elementwise")]
+    cells = [layer for kind in kinds for layer in draw(kind, 200, 7)]
+    alike = [generator.choices(cells, k=20) for _ in range(6000)]
+    pools = [iter(draw(kind, 14_000, 8)) for kind in kinds]
+    unlike = [[next(pool) for pool in pools for _ in range(7)] for _ in range(2000)]
+    for name, networks in (("of few layers", alike), ("of layers of their own", unlike)):
+        listed = [{"layers": [{"kind": layer.kind, **layer.to_row()} for layer in network]} for network in networks]
+        rows.append((f"lists of 20 layers a second, {name}", _a_second(listed, predictor), "2,000"))
     return rows
+
+
+def _a_second(found: Sequence[Mapping[str, Any]], predictor: Predictor) -> str:
+    lines = [json.dumps(candidate) for candidate in found]
+    start = time.perf_counter()
+    score(lines, predictor)
+    return f"{len(lines) / (time.perf_counter() - start):,.0f}"
+
+
+def _configuration(generator: random.Random) -> Mapping[str, Any]:
+    """A Llama of changed widths, depth and heads."""
+    heads = generator.choice((4, 8, 12, 16))
+    changes = {
+        "hidden_size": heads * generator.choice((32, 64, 128)),
+        "num_attention_heads": heads,
+        "num_key_value_heads": generator.choice((heads // 4, heads // 2)),
+        "intermediate_size": generator.choice((1024, 2048, 2816)),
+        "num_hidden_layers": generator.randint(1, 24),
+    }
+    return {"model": "transformers:llama", "seq_len": 128, "changes": changes}
 
 
 def main() -> None:
     """Print the table."""
-    dataset = (
-        Path(sys.argv[1]) if len(sys.argv) > 1 else next(iter(sorted(Path("datasets").glob("*/dataset.json")))).parent
-    )
-    rows: list[tuple[str, str, str]] = [("neuralpower --help", f"{command_s('--help', runs=5):.2f} s", "0.5 s")]
-    rows.append(("predict transformers:bert, cold shell", f"{command_s('predict', 'transformers:bert'):.1f} s", "8 s"))
-    times, _ = predictions("transformers:bert", 128, 6)
-    rows.append(("predict transformers:bert, warm process", f"{statistics.median(times[1:]):.2f} s", "0.5 s"))
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(LLAMA_70B))
-        times, memory = predictions(folder, 512, 3)
-        steps, _ = predictions(folder, 512, 3, context=4096)
-    rows.append(("predict Llama-70B, 80 layers, warm process", f"{statistics.median(times[1:]):.1f} s", "3 s"))
-    rows.append(("... the first in its process", f"{times[0]:.1f} s", ""))
-    rows.append(("... a step with 4,096 tokens in the cache", f"{statistics.median(steps[1:]):.1f} s", "3 s"))
-    rows.append(("... memory of the process", f"{memory / 1e9:.2f} GB", "1.5 GB"))
-    with tempfile.TemporaryDirectory() as folder:
-        took = command_s("train-predictor", str(dataset), "--out", str(Path(folder) / "p.json"), runs=1)
-    rows.append((f"train-predictor {dataset}", f"{took:.0f} s", "60 s"))
-    rows += throughput()
-    rows += exploration()
+    given = sys.argv[1] if len(sys.argv) > 1 else sorted(Path("datasets").glob("*/dataset.json"))[0].parent
+    rows = [*commands(), *training(Path(given)), *throughput(), *exploration(), *candidates()]
     width = max(len(row[0]) for row in rows)
-    print(f"{'what':{width}}  {'took':>8}  {'bound':>8}")
+    print(f"{'what':{width}}  {'took':>9}  {'asked':>9}")
     for row in rows:
-        print(f"{row[0]:{width}}  {row[1]:>8}  {row[2]:>8}")
+        print(f"{row[0]:{width}}  {row[1]:>9}  {row[2]:>9}")
 
 
 if __name__ == "__main__":

@@ -82,12 +82,26 @@ class Dispatch:
                 found[layer] = self.factor * self._call_s(layer)
         return np.array([found[layer] for layer in layers])
 
+    def seconds_of_columns(self, columns: Layer) -> Array:
+        """[rows], of a table's columns (layers.as_columns)."""
+        rows = len(columns.dtype)
+        launches = np.broadcast_to(np.asarray(columns.launches(), dtype=float), (rows,))
+        phases, phase = distinct(np.asarray(columns.phase))
+        functions, function = distinct(np.broadcast_to(np.asarray(getattr(columns, "function", "")), (rows,)))
+        found = np.empty(rows)
+        for i, named in enumerate(phases):
+            for j, called in enumerate(functions):
+                cost, where = self._cost((columns.kind, str(named), str(called))), (phase == i) & (function == j)
+                found[where] = cost.call_s + cost.launch_s * launches[where]
+        return self.factor * found
+
     def _call_s(self, layer: Layer) -> float:
-        function = str(getattr(layer, "function", ""))
-        for key in ((layer.kind, layer.phase, function), (layer.kind, layer.phase, "")):
-            if key in self.costs:
-                return self.costs[key].call_s + self.costs[key].launch_s * float(layer.launches())
-        return self.other_s
+        cost = self._cost((layer.kind, layer.phase, str(getattr(layer, "function", ""))))
+        return cost.call_s + cost.launch_s * float(layer.launches())
+
+    def _cost(self, key: Key) -> Cost:
+        """Of a function, else of its kind, else of what was not measured."""
+        return self.costs.get(key) or self.costs.get((*key[:2], "")) or Cost(self.other_s, 0.0, 0)
 
     def ends_s(self, dispatch_s: Array, kernel_s: Array, low: float, high: float) -> tuple[float, float, float]:
         """(value, low, high) of a network's time; the device's part alone lies between `low` and `high` times its value."""

@@ -6,7 +6,7 @@ alike where the operator, all numbers among its arguments, and its tensors' type
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +37,7 @@ class Repeats:
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What `func(*args, **kwargs)` returns; where that is new memory without values, a like tensor."""
-        key = key_of((args, kwargs))
+        key = key_of(args, kwargs)
         if key is None:
             return func(*args, **kwargs)
         key = (func, torch.get_default_dtype(), key)
@@ -50,31 +50,34 @@ class Repeats:
         return output
 
 
-def key_of(values: Any) -> Hashable | None:
+def key_of(*values: Any) -> Hashable | None:
     """What two calls' arguments have in common where the calls are alike; None where a value could matter."""
     parts: list[Hashable] = []
     return tuple(parts) if _noted(values, parts, {}) else None
 
 
-def _noted(value: Any, parts: list[Hashable], memory: dict[int, int]) -> bool:
-    """Add what tells a value from others; False where that cannot be said. `memory`: storages in the order they came."""
-    kind = type(value)
-    if kind is Tensor or kind is nn.Parameter:
-        if not value.is_meta or value.layout is not torch.strided:
+def _noted(values: Iterable[Any], parts: list[Hashable], memory: dict[int, int]) -> bool:
+    """Add what tells values from others; False where that cannot be said. `memory`: storages in the order they came."""
+    for value in values:
+        kind = type(value)
+        if kind is Tensor or kind is nn.Parameter:
+            if not value.is_meta or value.layout is not torch.strided:
+                return False
+            place = memory.setdefault(value.untyped_storage()._cdata, len(memory))
+            parts.append((value.dtype, value.shape, value.stride(), value.storage_offset(), place))
+        elif kind in PLAIN:
+            parts.append((kind, value))
+        elif kind is dict:
+            parts.append((dict, *value))
+            if not _noted(value.values(), parts, memory):
+                return False
+        elif isinstance(value, (list, tuple)):
+            parts.append((tuple, len(value)))
+            if not _noted(value, parts, memory):
+                return False
+        else:
             return False
-        place = memory.setdefault(value.untyped_storage()._cdata, len(memory))
-        parts.append((value.dtype, value.shape, value.stride(), value.storage_offset(), place))
-        return True
-    if kind in PLAIN:
-        parts.append((kind, value))
-        return True
-    if kind is dict:
-        parts.append((dict, tuple(value)))
-        return all(_noted(one, parts, memory) for one in value.values())
-    if kind is list or isinstance(value, tuple):
-        parts.append((tuple, len(value)))
-        return all(_noted(one, parts, memory) for one in value)
-    return False
+    return True
 
 
 def _shapes(output: Any, inputs: list[Tensor]) -> tuple[_Shape, ...] | _Shape | None:
@@ -97,16 +100,15 @@ def _shapes(output: Any, inputs: list[Tensor]) -> tuple[_Shape, ...] | _Shape | 
 def tensors_in(values: Any) -> list[Tensor]:
     """Tensors among an operator's arguments or results, in order."""
     found: list[Tensor] = []
-    _gather(values, found)
+    _gather((values,), found)
     return found
 
 
-def _gather(value: Any, found: list[Tensor]) -> None:
-    if isinstance(value, Tensor):
-        found.append(value)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            _gather(one, found)
-    elif isinstance(value, dict):
-        for one in value.values():
-            _gather(one, found)
+def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            _gather(value, found)
+        elif isinstance(value, dict):
+            _gather(value.values(), found)

@@ -479,7 +479,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
     def _described(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Layer | str:
         """The layer that the call is, or the reason why no kind describes it; of equal calls the same."""
-        key = key_of((operator, output, args, kwargs))
+        key = key_of(operator, output, args, kwargs)
         if key is None:
             return self._description(operator, output, args, kwargs, tags)
         at = (key, *tags)

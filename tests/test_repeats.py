@@ -87,6 +87,6 @@ def test_a_trace_is_what_it_is_without_a_memory(model: str, training: bool, monk
     module = source.build("meta")
     inputs = source.inputs(module, InputRequest(2))
     remembered = trace.trace(module, inputs.args, inputs.kwargs, training=training)
-    monkeypatch.setattr(trace, "key_of", lambda values: None)
+    monkeypatch.setattr(trace, "key_of", lambda *values: None)
     monkeypatch.setattr(running, "Repeats", lambda: lambda func, args, kwargs: func(*args, **kwargs))
     assert trace.trace(module, inputs.args, inputs.kwargs, training=training) == remembered

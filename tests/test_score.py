@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from neuralpower import cli, codec
+from neuralpower.collect.plan import draw
+from neuralpower.compose import compose
 from neuralpower.errors import InputError
 from neuralpower.evaluate import Case, predict_case
 from neuralpower.explore.score import score
-from neuralpower.predictor import Predictor
+from neuralpower.layers import KINDS
+from neuralpower.predictor import Predictor, whole_kind
+from neuralpower.regress import Regressor, Spread, Term, scores_of
+from neuralpower.trace import LayerCall, Trace
 
 MODEL = "transformers:llama"
 ROW = {"kind": "linear", "rows": 8, "in_features": 16, "out_features": 32, "bias": True}
@@ -27,18 +34,18 @@ def predictor() -> Predictor:
 
 def candidates(count: int) -> list[dict[str, Any]]:
     """Llamas of changed widths, depths and heads."""
-    draw, found = random.Random(0), []
+    choose, found = random.Random(0), []
     for _ in range(count):
-        heads, size = draw.choice((2, 4, 6, 8)), draw.choice((8, 16, 32))
+        heads, size = choose.choice((2, 4, 6, 8)), choose.choice((8, 16, 32))
         changes = {
             "hidden_size": heads * size,
             "num_attention_heads": heads,
-            "num_key_value_heads": draw.choice([k for k in (1, 2) if heads % k == 0]),
-            "intermediate_size": draw.choice((48, 64, 100, 333)),
-            "num_hidden_layers": draw.randint(1, 12),
-            "vocab_size": draw.choice((50, 100)),
+            "num_key_value_heads": choose.choice([k for k in (1, 2) if heads % k == 0]),
+            "intermediate_size": choose.choice((48, 64, 100, 333)),
+            "num_hidden_layers": choose.randint(1, 12),
+            "vocab_size": choose.choice((50, 100)),
         }
-        found.append({"model": MODEL, "changes": changes, "seq_len": draw.choice((8, 16, 24)), "batch_size": 2})
+        found.append({"model": MODEL, "changes": changes, "seq_len": choose.choice((8, 16, 24)), "batch_size": 2})
     return found
 
 
@@ -69,6 +76,41 @@ def test_a_list_of_layers_is_the_sum_of_its_layers(predictor: Predictor) -> None
     assert one.parameters == 16 * 32 + 32
     # one regressor, one layer: its error is in all three alike
     assert three.high_s == pytest.approx(3 * (one.high_s or 0))
+
+
+def drawing(watts: float) -> Regressor:
+    """A power that is always the same, give or take a tenth."""
+    spread = Spread(np.zeros(0), np.array([-0.1]), np.array([0.1]), 0.5, 0.05, 0.05)
+    scores = scores_of(np.array([watts]), np.array([watts]))
+    return Regressor((Term(),), np.array([watts]), 0, 0.0, {}, None, 0.0, spread, scores)
+
+
+@pytest.mark.slow
+def test_energies_are_those_of_single_predictions(predictor: Predictor) -> None:
+    power = {whole_kind(kind): drawing(20.0 + 5 * place) for place, kind in enumerate(KINDS)}
+    metered, many = replace(predictor, power=power), candidates(60)
+    found = score(many, metered, by="energy")
+    for i in (0, 11, len(many) - 1):
+        query = "&".join(f"{name}={value}" for name, value in many[i]["changes"].items())
+        alone, _ = predict_case(Case(f"{MODEL}?{query}", 2, many[i]["seq_len"]), metered)
+        assert alone.energy_j is not None
+        assert found[i].runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
+        assert found[i].energy_j == pytest.approx(alone.energy_j.value, rel=1e-9)
+
+
+def test_lists_are_what_each_of_them_is_alone(predictor: Predictor) -> None:
+    draws = [list(draw(KINDS[kind], 6, 3)) for kind in ("conv2d", "linear", "activation", "norm", "softmax")]
+    pool, choose = [layer for some in draws for layer in some], random.Random(1)
+    networks = [choose.choices(pool, k=choose.randint(1, 40)) for _ in range(30)]
+    found = score(
+        [{"layers": [{"kind": layer.kind, **layer.to_row()} for layer in network]} for network in networks], predictor
+    )
+    for network, said in zip(networks, found, strict=True):
+        calls = tuple(LayerCall("", layer) for layer in network)
+        alone = compose(Trace(calls), predictor, model="", batch_size=1)
+        assert said.runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
+        assert (said.low_s, said.high_s) == pytest.approx((alone.runtime_s.low, alone.runtime_s.high), rel=1e-9)
+        assert said.parameters == sum(layer.parameters() for layer in network)
 
 
 BROKEN = [

@@ -18,7 +18,7 @@ from neuralpower.compose import Prediction, compose
 from neuralpower.dataset import Dataset
 from neuralpower.dispatch import Cost, Dispatch, Observation, device_end_s, learn_dispatch
 from neuralpower.errors import PredictorError
-from neuralpower.layers import KINDS, Layer
+from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.activation import Activation
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.recurrent import Recurrent
@@ -125,6 +125,20 @@ def test_the_order_of_calls_counts() -> None:
 
 
 # ---- what the host takes ----
+
+
+def test_columns_take_the_host_as_long_as_their_layers() -> None:
+    costs = {
+        ("recurrent", "forward", "lstm"): Cost(1e-5, 2e-6, 9),
+        ("recurrent", "forward", ""): Cost(1e-5, 3e-6, 9),
+        ("linear", "forward", ""): Cost(7e-6, 0.0, 9),
+    }
+    dispatch = Dispatch(costs, 4e-6, 0.1, factor=1.5)
+    for kind in ("recurrent", "linear", "softmax"):
+        layers = list(draw(KINDS[kind], 20, 4))
+        np.testing.assert_allclose(
+            dispatch.seconds_of_columns(columns_of(KINDS[kind], layers)), dispatch.seconds(layers)
+        )
 
 
 def observation(

@@ -164,10 +164,9 @@ class Pool:
             else unique[:, i]
             for i, name in enumerate(names)
         }
-        host_s = np.zeros(len(unique))
-        if predictor.dispatch is not None:
-            host_s = predictor.dispatch.seconds(examples)[word]
-        return inverse.reshape(-1), predictor.estimate_columns(as_columns(KINDS[kind], table)), host_s
+        layers = as_columns(KINDS[kind], table)
+        host_s = np.zeros(len(unique)) if predictor.dispatch is None else predictor.dispatch.seconds_of_columns(layers)
+        return inverse.reshape(-1), predictor.estimate_columns(layers), host_s
 
 
 def outcomes_of(layers: Sequence[Layer], counts: csr_array, predictor: Predictor) -> Outcomes:
