@@ -22,14 +22,14 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.generation import predict_generation, with_step
 from neuralpower.layers.base import BACKWARD, FORWARD, Call, torch_dtype
 from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
-from neuralpower.memory import forward_memory, training_memory
+from neuralpower.memory import forward_memory, settings_of, training_memory
 from neuralpower.phases import CACHES, GENERATE, Decoder, Pass, Phase, keep, passes
 from neuralpower.predictor import Predictor
 from neuralpower.routing import Routing
 from neuralpower.running import converted, with_values
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import Trace, trace
-from neuralpower.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, default_loss
+from neuralpower.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, checkpointed, default_loss
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
@@ -111,10 +111,7 @@ class TrainingStep:
             raise ModelError(f"a {type(model).__name__} is no network: nothing to train")
         self.model = model.train()
         if recipe.checkpointing:
-            enable = getattr(model, "gradient_checkpointing_enable", None)
-            if enable is None:
-                raise ModelError(f"{type(model).__name__} has no activation checkpointing of its own to switch on")
-            enable()
+            checkpointed(model)
         self.optimizer = recipe.optimizer_of(self.model.parameters())
         self.laps: list[dict[str, float]] = []
 
@@ -203,9 +200,9 @@ def predict_pass(
     if phase == FORWARD:
         return replace(prediction, memory=forward_memory(found, accelerator=accelerator)), found
     # gradients need what a step's backward pass needs; what an optimizer keeps depends on the optimizer
-    optimizer = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer) if phase == TRAINING else "sgd"
+    settings = settings_of(recipe) if phase == TRAINING else {"optimizer": "sgd"}
     inputs = one.inputs
-    memory = training_memory(one.module, inputs.args, inputs.kwargs, optimizer=optimizer, accelerator=accelerator)
+    memory = training_memory(one.module, inputs.args, inputs.kwargs, accelerator=accelerator, **settings)
     return replace(prediction, memory=memory), found
 
 
@@ -249,7 +246,7 @@ def evaluate(
     held = 1 if phase == FORWARD else 4  # weights, gradients, two moments
     for group in _groups(cases, [held * t.parameter_bytes for _, t in predicted]):
         show("measuring " + ", ".join(cases[i].label for i in group))
-        calls = [_built(cases[i]) for i in group]
+        calls = [built(cases[i]) for i in group]
         steps = [TrainingStep(call, recipe) for call in calls] if phase == TRAINING else []
         timings = time_calls(
             [Call(step, (), warm=step.call.warm) for step in steps] or calls, sentinel, generator, rounds=rounds
@@ -279,7 +276,7 @@ def _groups(cases: Sequence[Case], sizes: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _built(case: Case) -> Call:
+def built(case: Case) -> Call:
     """The network on the CPU with random weights and inputs; a step's cache has random content."""
     source = resolve(case.model)
     if case.phase.name == FORWARD:

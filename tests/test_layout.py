@@ -25,6 +25,7 @@ ORDER = (
     "inputs",
     "sources",
     "lifetimes",
+    "workspace",
     "routing",
     "running",
     "phases",
