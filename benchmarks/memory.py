@@ -1,11 +1,11 @@
-"""Predicted against real memory peaks on this CPU: a fresh process per network, inference and a training step.
+"""Predicted against real memory peaks on this CPU: every network in fresh processes, in a forward pass and in training.
 
-    tensors    what a real run's operators returned and had not yet freed, at its peak (profiling's account)
-    process    largest resident memory of a fresh process, less what it had before the network was built, with freed
-               memory given back at once (MALLOC_MMAP_THRESHOLD_): what the step needs
-    as it is   the same with glibc's own heap, which keeps what was freed
+    tensors    weights, gradients, optimizer, cache, inputs and activations at their peak
+    predicted  with what the framework takes and what glibc's heap cannot give back
+    real       largest resident memory of a fresh process over three passes or steps, less what it had before the
+               network was built; glibc's heap is as it comes
 
-python -m benchmarks.memory [PART OF A NAME]
+python -m benchmarks.memory [PART OF A NAME] [--again]   # what is in memory.json is not run again, but for --again
 """
 
 from __future__ import annotations
@@ -15,20 +15,36 @@ import os
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from neuralpower.errors import NeuralPowerError
-from neuralpower.memory import TRAINING, Memory, forward_memory, training_memory
+from neuralpower.memory import FORWARD, TRAINING, Memory, forward_memory, settings_of, training_memory
+from neuralpower.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import trace
+from neuralpower.training import RECIPE, Recipe
 
+NEEDED, KEPT = "needed", "kept"
+HEAPS: dict[str, dict[str, str]] = {
+    NEEDED: {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"},  # what is freed is given back
+    KEPT: {},  # as it comes: holes between what lives are kept
+}
+RECORD = Path(__file__).with_suffix(".json")
+GPT2 = "transformers:GPT2LMHeadModel"
 LLAMA = "transformers:llama?num_hidden_layers=4&hidden_size=1024&intermediate_size=2816&num_attention_heads=16"
+MIXTRAL = (
+    "transformers:mixtral?num_hidden_layers=4&hidden_size=512&intermediate_size=1024&num_attention_heads=8"
+    "&num_key_value_heads=4&num_local_experts=8&vocab_size=16000"
+)
 NETWORKS = (
     ("transformers:bert", 4, 128),
-    ("transformers:gpt2", 2, 256),
-    ("transformers:GPT2LMHeadModel", 1, 128),
+    ("transformers:gpt2", 2, 128),
+    (GPT2, 1, 128),
     ("transformers:distilbert", 8, 128),
     (LLAMA, 1, 512),
+    (MIXTRAL, 2, 128),
     ("transformers:t5", 2, 128),
     ("transformers:vit", 4, None),
     ("transformers:swin", 2, None),
@@ -42,128 +58,120 @@ NETWORKS = (
     ("zoo:densenet121", 2, None),
     ("zoo:efficientnet_b0", 2, None),
     ("zoo:resnet50", 4, None),
+    ("zoo:resnext50", 2, None),
+    ("zoo:inception3", 2, None),
     ("zoo:lstm_language_model", 4, None),
     ("zoo:alexnet", 16, None),
     ("zoo:vgg11", 2, None),
     ("zoo:unet", 1, None),
+    ("zoo:video_cnn", 2, None),
 )
-RETURNED = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
-REAL = """
-import json, sys
-from pathlib import Path
-import torch
-from torch import nn
-from torch.utils._pytree import tree_iter
-from neuralpower.memory import default_loss
-from neuralpower.profiling.steps import Step, _accounted
-from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.sources import InputRequest, resolve
-
-def resident(field):
-    line = next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(field))
-    return int(line.split()[1]) * 1024
-
-name, batch, length, account = json.loads(sys.argv[1])
-torch.set_num_threads(2)
-source = resolve(name)
-source.inputs(source.build("meta"), InputRequest(1, length))  # imports what the network needs
-warm = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 16))
-warm(torch.randn(2, 3, 8, 8)).sum().backward()
-torch.optim.AdamW(warm.parameters()).step()
-del warm
-before = resident("VmRSS")
-model = source.build("cpu")
-inputs = source.inputs(model, InputRequest(batch, length), device="cpu")
-for training in (False, True):
-    model.train(training)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6) if training else None
-    step = Step(model, inputs.args, inputs.kwargs, "training" if training else "forward", default_loss, optimizer)
-    Path("/proc/self/clear_refs").write_text("5")  # the largest resident memory counts from here
-    for _ in range(2):
-        step.run(HostClock())
-    process = resident("VmHWM") - before
-    print(json.dumps([process, _accounted(step, HostClock(), None)[1] if account else None]), flush=True)
-"""
+SERVED = ((LLAMA, 4, 2000, DECODE), (LLAMA, 1, 1024, PREFILL), (GPT2, 1, 1000, DECODE), (GPT2, 2, 512, PREFILL))
+RECIPES = (
+    (LLAMA, 1, 256, Recipe(accumulation=4)),
+    ("zoo:resnet18", 4, None, Recipe(accumulation=4)),
+    ("transformers:bert?num_hidden_layers=6&vocab_size=2000", 4, 256, Recipe(checkpointing=True)),
+    ("zoo:mobilenet_v2", 4, None, Recipe(optimizer="sgd")),
+)
 
 
 @dataclass(frozen=True)
-class Row:
-    """One network in one phase; bytes."""
+class Run:
+    """One network in one phase."""
 
-    name: str
-    predicted: Memory
-    account: int
-    process: int
-    as_it_is: int
-
-    @property
-    def error(self) -> float:
-        """Of the process's peak."""
-        return self.predicted.value_bytes / self.process - 1
+    model: str
+    batch: int
+    length: int | None
+    phase: str
+    recipe: Recipe = RECIPE
 
     @property
-    def tensors_error(self) -> float:
-        """Of the tensors' peak: activations and weights alone."""
-        return self.predicted.tensor_bytes / self.account - 1
+    def label(self) -> str:
+        """Short and unlike any other's."""
+        recipe = f" {self.recipe}" if self.recipe != RECIPE else ""
+        name = self.model.partition("?")[0].partition(":")[2]
+        return f"{name} b{self.batch}{f' s{self.length}' if self.length else ''} {self.phase}{recipe}"
+
+    def predicted(self) -> Memory:
+        """What is said of it without running it."""
+        source = resolve(self.model)
+        asked = {DECODE: Phase.decode(context=self.length), PREFILL: Phase.prefill(self.length)}.get(
+            self.phase, Phase()
+        )
+        request = InputRequest(self.batch, self.length if asked == Phase() else None)
+        (one,) = passes(source, request, asked)
+        args, kwargs = one.inputs.args, one.inputs.kwargs
+        if self.phase == TRAINING:
+            return training_memory(one.module, args, kwargs, **settings_of(self.recipe))
+        return forward_memory(trace(one.module, args, kwargs))
 
 
-def real(name: str, batch: int, length: int | None, account: bool, **environment: str) -> list[tuple[int, int]]:
-    """(bytes of the process, bytes of tensors if `account`) in a forward pass and in a training step, in one fresh process."""
-    done = subprocess.run(
-        [sys.executable, "-c", REAL, json.dumps([name, batch, length, account])],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
-    )
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()[-2:]]
+RUNS = (
+    *(Run(*network, phase) for network in NETWORKS for phase in (FORWARD, TRAINING)),
+    *(Run(*served) for served in SERVED),
+    *(Run(model, batch, length, TRAINING, recipe) for model, batch, length, recipe in RECIPES),
+)
 
 
-def compared(name: str, batch: int, length: int | None) -> list[Row]:
-    """Predict a forward pass and a training step, then run both."""
-    source = resolve(name)
-    module = source.build("meta")
-    inputs = source.inputs(module, InputRequest(batch, length))
-    both = [
-        forward_memory(trace(module, inputs.args, inputs.kwargs)),
-        training_memory(module, inputs.args, inputs.kwargs),
-    ]
-    label = f"{name.partition('?')[0].partition(':')[2]} b{batch}{f' s{length}' if length else ''}"
-    runs = zip(both, real(name, batch, length, True, **RETURNED), real(name, batch, length, False), strict=True)
-    return [Row(f"{label} {m.phase}", m, account, process, usual) for m, (process, account), (usual, _) in runs]
+def real(networks: Sequence[Sequence[Run]], heap: str) -> Iterator[list[int] | None]:
+    """Peaks of each network's phases (bytes), None where it failed; every network in a fresh process."""
+    given = []
+    for runs in networks:
+        first = runs[0]
+        length = None if first.phase == DECODE else first.length
+        phases = [run.phase for run in runs]
+        given.append([first.model, first.batch, length, phases, first.length, asdict(first.recipe)])
+    command = [sys.executable, "-m", "benchmarks.memory_run", json.dumps(given)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE", **HEAPS[heap]}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        yield from (json.loads(line) for line in process.stdout or () if line[0] in "[n")
+
+
+def recorded(runs: Sequence[Run], again: bool) -> dict[str, dict[str, int]]:
+    """Label -> heap -> real bytes; what is missing is run, and kept at once."""
+    known: dict[str, dict[str, int]] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    networks: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        apart = run.phase if run.phase in (DECODE, PREFILL) else ""
+        networks.setdefault((run.model, run.batch, run.length, apart, run.recipe), []).append(run)
+    for heap in HEAPS:
+        missing = [some for some in networks.values() if again or any(heap not in known.get(r.label, {}) for r in some)]
+        for some, peaks in zip(missing, real(missing, heap) if missing else (), strict=False):
+            for run, size in zip(some, peaks or (), strict=False):
+                known.setdefault(run.label, {})[heap] = size
+                print(f"{run.label}, {heap}: {size / 1e6:.1f} MB", file=sys.stderr, flush=True)
+            RECORD.write_text(json.dumps(known, indent=1) + "\n")
+    return known
 
 
 def main() -> None:
-    """Print the table, a line as soon as it is known, and the summary."""
-    rows = []
-    print(
-        f"{'network':34} {'tensors':>8} {'real':>8} {'error':>7} {'whole':>8} {'real':>8} {'error':>7} {'as it is':>8} high"
-    )
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    for name, batch, length in (network for network in NETWORKS if wanted in network[0]):
-        try:
-            found = compared(name, batch, length)
-        except (NeuralPowerError, subprocess.CalledProcessError) as error:
-            reason = getattr(error, "stderr", None) or str(error)
-            print(f"{name}: {reason.strip().splitlines()[-1][:150]}", flush=True)
+    """Print the table, then the errors by phase."""
+    wanted = [argument for argument in sys.argv[1:] if argument != "--again"]
+    runs = [run for run in RUNS if all(part in run.label for part in wanted)]
+    real = recorded(runs, "--again" in sys.argv)
+    print("| MB | tensors | predicted | real | error | high |\n|---|---|---|---|---|---|")
+    errors: dict[str, list[float]] = {}
+    above = []
+    for run in runs:
+        if run.label not in real:
             continue
-        rows += found
-        for row in found:
-            sizes = (row.predicted.tensor_bytes, row.account, row.predicted.value_bytes, row.process, row.as_it_is)
-            a, b, c, d, e = (f"{size / 1e6:8.1f}" for size in sizes)
-            high = row.predicted.high_bytes / 1e6
-            print(
-                f"{row.name:34} {a} {b} {row.tensors_error:+7.1%} {c} {d} {row.error:+7.1%} {e} {high:8.1f}", flush=True
-            )
-    for phase in ("forward", TRAINING):
-        some = [row for row in rows if row.predicted.phase == phase]
-        if some:
-            errors = [row.error for row in some]
-            print(
-                f"{phase}: {len(some)} networks, median error {statistics.median(map(abs, errors)):.1%} "
-                f"(tensors {statistics.median(abs(row.tensors_error) for row in some):.1%}), farthest below "
-                f"{min(errors):+.1%}, as it is within high {sum(r.as_it_is <= r.predicted.high_bytes for r in some)}"
-            )
+        memory, size = run.predicted(), real[run.label]
+        errors.setdefault(run.phase, []).append(memory.value_bytes / size - 1)
+        if size > memory.high_bytes:
+            above.append(run.label)
+        print(
+            f"| {run.label} | {memory.tensor_bytes / 1e6:.1f} | {memory.value_bytes / 1e6:.1f} | {size / 1e6:.1f} "
+            f"| {errors[run.phase][-1]:+.1%} | {memory.high_bytes / 1e6:.1f} |",
+            flush=True,
+        )
+    every = [error for some in errors.values() for error in some]
+    for phase, some in {**errors, "all": every}.items():
+        sizes = [abs(error) for error in some]
+        print(
+            f"\n{phase}: {len(some)} runs, median error {statistics.median(sizes):.1%}, from {min(some):+.1%} to "
+            f"{max(some):+.1%}, within 5 %: {sum(size <= 0.05 for size in sizes)}"
+        )
+    print(f"\nreal beyond high: {', '.join(above) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.generation import predict_generation, with_step
 from neuralpower.layers.base import BACKWARD, FORWARD, Call, torch_dtype
 from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
-from neuralpower.memory import forward_memory, memory_of, training_lifetimes
+from neuralpower.memory import forward_memory, memory_of, settings_of, training_lifetimes
 from neuralpower.phases import CACHES, GENERATE, Decoder, Pass, Phase, keep, passes
 from neuralpower.predictor import Predictor
 from neuralpower.routing import Routing
@@ -30,7 +30,7 @@ from neuralpower.running import converted, with_values
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.timeline import Seen, Stage
 from neuralpower.trace import Trace, trace
-from neuralpower.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, default_loss
+from neuralpower.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, checkpointed, default_loss
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
@@ -112,10 +112,7 @@ class TrainingStep:
             raise ModelError(f"a {type(model).__name__} is no network: nothing to train")
         self.model = model.train()
         if recipe.checkpointing:
-            enable = getattr(model, "gradient_checkpointing_enable", None)
-            if enable is None:
-                raise ModelError(f"{type(model).__name__} has no activation checkpointing of its own to switch on")
-            enable()
+            checkpointed(model)
         self.optimizer = recipe.optimizer_of(self.model.parameters())
         self.laps: list[dict[str, float]] = []
 
@@ -213,9 +210,9 @@ def predict_pass(
             seen(Stage(one.name, found, prediction))
         return replace(prediction, memory=forward_memory(found, accelerator=accelerator)), found
     # gradients need what a step's backward pass needs; what an optimizer keeps depends on the optimizer
-    optimizer = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer) if phase == TRAINING else "sgd"
+    settings = settings_of(recipe) if phase == TRAINING else {"optimizer": "sgd"}
     inputs = one.inputs
-    lifetimes = training_lifetimes(one.module, inputs.args, inputs.kwargs, optimizer=optimizer, accelerator=accelerator)
+    lifetimes = training_lifetimes(one.module, inputs.args, inputs.kwargs, accelerator=accelerator, **settings)
     if seen is not None:
         seen(Stage(phase, found, prediction, lifetimes))
     return replace(prediction, memory=memory_of(lifetimes.storages, TRAINING, accelerator=accelerator)), found

@@ -1,7 +1,7 @@
 """When tensors' memory is born and dies, counted in operator calls: who keeps account of a run asks here.
 
 A storage counts from the operator that returned its first tensor until it is freed, whatever views of it there are. What
-a kernel needs for itself while it runs is not seen.
+a kernel needs for itself while it runs is not seen: who knows it says so.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from neuralpower.repeats import tensors_in
 
 WEIGHTS, INPUTS, ACTIVATIONS = "weights", "inputs", "activations"
-GRADIENTS, OPTIMIZER, CACHE = "gradients", "optimizer", "cache"
-PARTS = (WEIGHTS, GRADIENTS, OPTIMIZER, CACHE, INPUTS, ACTIVATIONS)
+GRADIENTS, OPTIMIZER, CACHE, WORKSPACE = "gradients", "optimizer", "cache", "workspace"
+PARTS = (WEIGHTS, GRADIENTS, OPTIMIZER, CACHE, INPUTS, ACTIVATIONS, WORKSPACE)
 
 
 class Storage(NamedTuple):
@@ -48,9 +48,11 @@ class Lifetimes:
             if isinstance(tensor, Tensor):
                 self._count(tensor, part)
 
-    def called(self, output: Any) -> int:
-        """One operator call has returned `output`: bytes of what is new in it."""
+    def called(self, output: Any, workspace_bytes: int = 0) -> int:
+        """One operator call has returned `output`, and its kernel needed work space: bytes of what is new in `output`."""
         self.calls += 1
+        if workspace_bytes:
+            self._note(workspace_bytes, WORKSPACE, self.calls)
         return sum(self._count(t, ACTIVATIONS) for t in tensors_in(output))
 
     def assign(self, tensors: Iterable[Any], part: str) -> None:
@@ -71,16 +73,19 @@ class Lifetimes:
         identity = storage._cdata
         if identity in self._known:
             return 0
-        size, place = storage.nbytes(), len(self._births)
-        self._known[identity] = place
-        self._births.append(self.calls)
-        self._deaths.append(None)
-        self._sizes.append(size)
-        self._parts.append(part)
+        size = storage.nbytes()
+        place = self._known[identity] = self._note(size, part)
         self.live += size
         self.peak = max(self.peak, self.live)
         weakref.finalize(storage, self._free, identity, place).atexit = False
         return size
+
+    def _note(self, size: int, part: str, death: int | None = None) -> int:
+        self._births.append(self.calls)
+        self._deaths.append(death)
+        self._sizes.append(size)
+        self._parts.append(part)
+        return len(self._births) - 1
 
     def _free(self, identity: int, place: int) -> None:
         self._known.pop(identity, None)

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
-from neuralpower.errors import InputError, ModelError, unknown
+from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
 from neuralpower.lifetimes import (
     ACTIVATIONS,
     CACHE,
@@ -32,12 +32,15 @@ from neuralpower.lifetimes import (
     OPTIMIZER,
     PARTS,
     WEIGHTS,
+    WORKSPACE,
     Lifetimes,
     Storage,
     peak,
 )
+from neuralpower.running import grouped_product, name_of
 from neuralpower.trace import Trace, undisturbed, unwrapped
-from neuralpower.training import Loss, default_loss
+from neuralpower.training import Loss, Recipe, checkpointed, default_loss
+from neuralpower.workspace import workspace_bytes
 
 FORWARD, TRAINING = "forward", "training"
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
@@ -55,13 +58,13 @@ class Framework:
 
     forward_bytes: int
     training_bytes: int
-    kept: float  # of gradients and activations: what an allocator keeps of memory that was freed, at most
+    kept: float  # of gradients, activations and work space: what an allocator keeps of memory that was freed, at most
 
 
 # cpu: code that is paged in, threads' work space and oneDNN's, the median over benchmarks/memory.py; glibc's heap keeps up
 # to a quarter more than came and went (the same table). gpu: a CUDA context with cuBLAS's work space, and the caching allocator's
 # rounding to blocks of 2 MiB: assumed, not measured.
-CPU = Framework(9_000_000, 18_000_000, 1.25)
+CPU = Framework(7_000_000, 14_000_000, 1.25)
 GPU = Framework(600_000_000, 600_000_000, 0.1)
 
 
@@ -76,18 +79,15 @@ class Memory:
     cache_bytes: int  # keys and values
     inputs_bytes: int
     activations_bytes: int
+    workspace_bytes: int  # that kernels need for themselves while they run
     framework_bytes: int
     kept_bytes: int  # of freed memory, by the allocator, at most: in `high_bytes` alone
-
-    @property
-    def tensor_bytes(self) -> int:
-        """All tensors."""
-        return sum(getattr(self, f"{part}_bytes") for part in PARTS)
+    tensor_bytes: int  # the most that tensors take alone, which may be at another time
 
     @property
     def value_bytes(self) -> int:
         """What is expected."""
-        return self.tensor_bytes + self.framework_bytes
+        return sum(self.parts.values())
 
     @property
     def low_bytes(self) -> int:
@@ -96,8 +96,8 @@ class Memory:
 
     @property
     def high_bytes(self) -> int:
-        """Twice the framework's share, and all that the allocator may keep."""
-        return self.tensor_bytes + 2 * self.framework_bytes + self.kept_bytes
+        """Twice the framework's share, and all that the allocator may keep: what has to fit."""
+        return self.value_bytes + self.framework_bytes + self.kept_bytes
 
     @property
     def parts(self) -> dict[str, int]:
@@ -113,10 +113,20 @@ class Memory:
         return {"value": self.value_bytes, "low": self.low_bytes, "high": self.high_bytes}
 
 
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """The keywords of `training_memory` for a recipe; its plain gradient descent has momentum."""
+    optimizer = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
+    return {"optimizer": optimizer, "accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
+
+
 def memory_of(storages: Sequence[Storage], phase: str = FORWARD, *, accelerator: bool = False) -> Memory:
     """The peak of storages' lifetimes, with what the framework takes on a CPU or an accelerator."""
-    _, parts = peak(storages)
     framework = GPU if accelerator else CPU
+    if accelerator:  # its kernels are others
+        storages = [storage for storage in storages if storage.part != WORKSPACE]
+    later = steady(storages)
+    _, parts = peak(later)
+    tensors, _ = peak([storage for storage in later if storage.part != WORKSPACE])
     return Memory(
         phase=phase,
         weights_bytes=parts[WEIGHTS],
@@ -125,8 +135,10 @@ def memory_of(storages: Sequence[Storage], phase: str = FORWARD, *, accelerator:
         cache_bytes=parts[CACHE],
         inputs_bytes=parts[INPUTS],
         activations_bytes=parts[ACTIVATIONS],
+        workspace_bytes=parts[WORKSPACE],
         framework_bytes=framework.forward_bytes if phase == FORWARD else framework.training_bytes,
-        kept_bytes=int(framework.kept * (parts[GRADIENTS] + parts[ACTIVATIONS])),
+        kept_bytes=int(framework.kept * sum(parts[part] for part in (GRADIENTS, ACTIVATIONS, WORKSPACE))),
+        tensor_bytes=tensors,
     )
 
 
@@ -143,9 +155,12 @@ def training_memory(
     optimizer: str = "adamw",
     loss: Loss | None = None,
     accelerator: bool = False,
+    accumulation: int = 1,
+    checkpointing: bool = False,
 ) -> Memory:
     """Of a training step: forward in training mode, loss (by default the mean square of the first output), backward, optimizer.
 
+    `accumulation` micro-batches come before the optimizer; with `checkpointing`, the model's own switch for it is on.
     The module is left as it was found and may be on the meta device. On an accelerator the optimizer works on all
     parameters at once, as torch does there, and has temporaries as large as they are.
 
@@ -153,31 +168,42 @@ def training_memory(
         InputError: an optimizer that is not known, or nothing to train.
         ModelError: the step raises on fake tensors; the message quotes its own error.
     """
-    step = training_storages(model, args, kwargs, optimizer=optimizer, loss=loss, accelerator=accelerator)
+    step = training_storages(
+        model,
+        args,
+        kwargs,
+        optimizer=optimizer,
+        loss=loss,
+        accelerator=accelerator,
+        accumulation=accumulation,
+        checkpointing=checkpointing,
+    )
     return memory_of(step, TRAINING, accelerator=accelerator)
 
 
 class StepLifetimes(NamedTuple):
-    """When memory is born and dies in a training step, in operator calls, and the last call of each part of the step."""
+    """When memory is born and dies in the first training step, in operator calls, and its parts' last calls."""
 
     storages: tuple[Storage, ...]
-    forward_end: int
-    backward_end: int
-    optimizer_end: int
+    passes: tuple[int, ...]  # forward, backward, forward, backward, ... of one micro-batch after the other
+    end: int
+
+    @property
+    def steady(self) -> list[Storage]:
+        """Of later steps, which find the optimizer's state."""
+        return steady(self.storages)
+
+
+def steady(storages: Sequence[Storage]) -> list[Storage]:
+    """The lifetimes with the optimizer's state there from the beginning."""
+    return [storage._replace(birth=0) if storage.part == OPTIMIZER else storage for storage in storages]
 
 
 def training_storages(
-    model: nn.Module,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    optimizer: str = "adamw",
-    loss: Loss | None = None,
-    accelerator: bool = False,
+    model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **settings: Any
 ) -> tuple[Storage, ...]:
-    """Lifetimes in a training step that is not the first; raises as `training_memory`."""
-    step = training_lifetimes(model, args, kwargs, optimizer=optimizer, loss=loss, accelerator=accelerator)
-    return step.storages
+    """Lifetimes in the first training step; keywords and errors as of `training_memory`."""
+    return training_lifetimes(model, args, kwargs, **settings).storages
 
 
 def training_lifetimes(
@@ -188,8 +214,10 @@ def training_lifetimes(
     optimizer: str = "adamw",
     loss: Loss | None = None,
     accelerator: bool = False,
+    accumulation: int = 1,
+    checkpointing: bool = False,
 ) -> StepLifetimes:
-    """The same with the parts of the step; raises as `training_memory`."""
+    """Lifetimes in the first training step, in which the optimizer makes its state; raises as `training_memory`."""
     if optimizer not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
     model = unwrapped(model)
@@ -210,17 +238,14 @@ def training_lifetimes(
         hook(lambda p: lifetimes.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     try:
         with undisturbed(model, True), torch.enable_grad(), fake, follower:
-            output = torch.func.functional_call(model, state, *given, tie_weights=True)
-            value = (loss or default_loss)(output)
-            del output
-            ends = [lifetimes.calls]
-            value.backward()  # type: ignore[no-untyped-call]
-            del value
-            ends.append(lifetimes.calls)
+            if checkpointing:
+                checkpointed(model)
+            batches = _MicroBatches(model, loss or default_loss, accumulation, lambda: lifetimes.calls)
+            named = {f"model.{name}": tensor for name, tensor in state.items()}
+            torch.func.functional_call(batches, named, given, tie_weights=True)
             made.step()
-            ends.append(lifetimes.calls)
             lifetimes.assign((v for values in made.state.values() for v in values.values()), OPTIMIZER)
-    except InputError:
+    except NeuralPowerError:
         raise
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
@@ -228,8 +253,25 @@ def training_lifetimes(
             f"{type(model).__name__}: a training step on tensors without values raises {type(error).__name__}: "
             f"{first[:200]}; choose phase forward, or measure with `neuralpower profile --phase training`"
         ) from error
-    storages = tuple(s._replace(birth=0) if s.part == OPTIMIZER else s for s in lifetimes.storages())
-    return StepLifetimes(storages, *ends)
+    return StepLifetimes(lifetimes.storages(), tuple(batches.ends), lifetimes.calls)
+
+
+class _MicroBatches(nn.Module):
+    """What comes before the optimizer, as one call, so that a block that runs again in a backward pass has its weights."""
+
+    def __init__(self, model: nn.Module, loss: Loss, count: int, calls: Callable[[], int]) -> None:
+        super().__init__()
+        self.model, self.loss, self.count, self.calls = model, loss, count, calls
+        self.ends: list[int] = []
+
+    def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Forward and backward passes, one after the other; `calls` says how many calls there were at the end of each."""
+        for _ in range(self.count):
+            value = self.loss(self.model(*args, **kwargs))
+            self.ends.append(self.calls())
+            value.backward()  # type: ignore[no-untyped-call]
+            self.ends.append(self.calls())
+            del value
 
 
 def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
@@ -248,6 +290,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
-        output = func(*args, **(kwargs or {}))
-        self.lifetimes.called(output)
+        name, kwargs = name_of(func), kwargs or {}
+        output = grouped_product(*args) if name == "aten._grouped_mm" else func(*args, **kwargs)
+        self.lifetimes.called(output, workspace_bytes(name, args, kwargs, output))
         return output

@@ -98,8 +98,8 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         """What a call gives, where torch's code for meta tensors does not say; else NotImplemented."""
         if operator.split(".", 1)[-1] in ASKING and id(args[0]) in self._assumed:
             return self._assumed[id(args[0])][1]
-        if operator == "aten._grouped_mm" and args[0].device == META:  # its own meta code takes bfloat16 only
-            return args[0].new_empty((args[0].shape[0], args[1].shape[-1]))
+        if operator == "aten._grouped_mm" and args[0].device == META:
+            return grouped_product(*args)
         return NotImplemented
 
     def assume(self, name: str, output: Any, args: Any) -> None:
@@ -112,6 +112,15 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
             self._assumed[id(output)] = (output, args[0].numel())
         elif name == "eq" and id(args[0]) in self._assumed and isinstance(args[1], int):
             self._assumed[id(output)] = (output, self._assumed[id(args[0])][1] == args[1])
+
+
+def grouped_product(a: Tensor, b: Tensor, ends: Tensor | None = None, *_: Any) -> Tensor:
+    """An empty tensor as `aten._grouped_mm` returns it, whose own code for tensors without values takes bfloat16 only.
+
+    Rows [m, k] by a matrix for each group [groups, k, n]: [m, n]; the gradient of those, [k, m] by [m, n]: [groups, k, n].
+    """
+    groups = () if ends is None or b.dim() == 3 else (ends.shape[0],)
+    return a.new_empty((*groups, a.shape[-2], b.shape[-1]))
 
 
 @functools.cache

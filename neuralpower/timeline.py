@@ -129,13 +129,13 @@ def memory_bytes(stage: Stage, calls: Sequence[Timed]) -> list[int]:
     """[calls + 1] bytes of tensors alive during each call, the most since the one before it, and at last after all.
 
     A forward pass's calls are found among its operator calls. In a step of training each part's operator calls are
-    spread evenly over its layers' calls, and every micro-batch is taken to be as the first.
+    spread evenly over its layers' calls.
     """
     if stage.memory is None:
         total = alive(stage.trace.storages)
         within = _called(calls, len(total) - 2)
     else:
-        total = alive(stage.memory.storages, stage.memory.optimizer_end + 2)
+        total = alive(stage.memory.steady, stage.memory.end + 2)
         within = _spread(stage.memory, calls)
     last = len(total) - 1
     sizes = [int(total[min(first, last) : max(end, first) + 1].max()) for first, end in within]
@@ -156,15 +156,17 @@ def _called(calls: Sequence[Timed], last: int) -> list[tuple[int, int]]:
 
 def _spread(memory: StepLifetimes, calls: Sequence[Timed]) -> list[tuple[int, int]]:
     """(first, last) operator call of each call of a step of training."""
+    ends = (-1, *memory.passes, memory.end)
     parts = {
-        FORWARD: (0, memory.forward_end),
-        BACKWARD: (memory.forward_end + 1, memory.backward_end),
-        OPTIMIZER: (memory.backward_end + 1, memory.optimizer_end),
-        UNPLACED: (memory.optimizer_end + 1, memory.optimizer_end + 1),
+        FORWARD: [(ends[i] + 1, ends[i + 1]) for i in range(0, len(memory.passes), 2)],
+        BACKWARD: [(ends[i] + 1, ends[i + 1]) for i in range(1, len(memory.passes), 2)],
+        OPTIMIZER: [(ends[-2] + 1, ends[-1])],
+        UNPLACED: [(memory.end + 1, memory.end + 1)],
     }
     within: list[tuple[int, int]] = []
     for step, block in itertools.groupby(calls, key=lambda call: call.step):
-        (first, last), count = parts[step], len(list(block))
+        ranges = parts[step]
+        (first, last), count = ranges.pop(0) if len(ranges) > 1 else ranges[0], len(list(block))
         edges = [first + (last + 1 - first) * i // count for i in range(count + 1)]
         within += [(low, high - 1) for low, high in itertools.pairwise(edges)]
     return within

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD
 from neuralpower.layers.elementwise import Elementwise
@@ -70,6 +70,14 @@ class Recipe:
 
 RECIPE = Recipe()
 """What is usual."""
+
+
+def checkpointed(model: nn.Module) -> None:
+    """Switch the model's own activation checkpointing on; raises ModelError where it has none."""
+    enable = getattr(model, "gradient_checkpointing_enable", None)
+    if enable is None:
+        raise ModelError(f"{type(model).__name__} has no activation checkpointing of its own to switch on")
+    enable()
 
 
 def default_loss(output: Any) -> Tensor:

@@ -26,6 +26,7 @@ ORDER = (
     "sources",
     "repeats",
     "lifetimes",
+    "workspace",
     "routing",
     "running",
     "phases",

@@ -20,14 +20,17 @@ from neuralpower.memory import (
     Memory,
     forward_memory,
     memory_of,
+    settings_of,
     training_memory,
     training_storages,
 )
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
+from neuralpower.running import grouped_product
 from neuralpower.trace import trace
-from neuralpower.training import default_loss
+from neuralpower.training import Recipe, default_loss
+from neuralpower.workspace import workspace_bytes
 
 
 def chain(layers: int = 3, width: int = 4) -> nn.Sequential:
@@ -119,6 +122,80 @@ def real_peak(model: nn.Module, args: tuple[Any, ...], phase: str, optimizer: st
     step = Step(model, args, {}, phase, None, made)
     step.run(HostClock())
     return accounted(step, HostClock(), None)[1]
+
+
+def test_a_convolution_works_on_copies_in_blocks_of_channels() -> None:
+    # input [8, 64, 56, 56]: 6,422,528 B; 128 output channels at half the height and width: 8 x 128 x 28 x 28 x 4 = 3,211,264 B;
+    # weights [128, 64, 1, 1]: 32,768 B. Copies of input and weights: more than one of the output.
+    x = torch.empty(8, 64, 56, 56, device="meta")
+    narrow = nn.Conv2d(64, 128, 1, 2, device="meta")
+    found = forward_memory(trace(narrow, (x,)))
+    assert found.workspace_bytes == 6_422_528 + 32_768
+    # of 3 channels none is copied, but for the weights' 64 x 3 x 7 x 7 x 4 = 37,632 B; the output is, 8 x 64 x 112 x 112 x 4 B
+    stem = nn.Conv2d(3, 64, 7, 2, 3, device="meta")
+    picture = torch.empty(8, 3, 224, 224, device="meta")
+    assert forward_memory(trace(stem, (picture,))).workspace_bytes == 25_690_112
+    # 17 channels are copied as 32, 33 as 48: 4 x 56 x 56 x 4 B x 48 = 2,408,448 B beside the output of 33
+    odd = nn.Conv2d(17, 33, 3, padding=1, device="meta")
+    assert forward_memory(trace(odd, (torch.empty(4, 17, 56, 56, device="meta"),))).workspace_bytes == 2_408_448
+
+
+def test_a_convolutions_backward_pass_copies_its_input_and_the_gradient() -> None:
+    # gradients for input and weights: beside them copies of input and gradient, 4 x 32 x 28 x 28 x 4 B = 401,408 B each,
+    # and at that time the weights' gradient as a copy, not yet itself
+    shape = {"dtype": torch.float32, "device": "meta"}
+    x, w = torch.empty(4, 32, 28, 28, **shape), torch.empty(32, 32, 3, 3, **shape)
+    rest = ([32], [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    for mask, extra in (([True, True, True], 2 * 401_408), ([False, True, True], 2 * 401_408)):
+        assert workspace_bytes("aten.convolution_backward", (x, x, w, *rest, mask), {}, None) == extra
+    # for the input alone: copies of the gradient, 401,408 B, and of the weights, 36,864 B, besides the copied result
+    only = workspace_bytes("aten.convolution_backward", (x, x, w, *rest, [True, False, False]), {}, None)
+    assert only == 401_408 + 36_864
+
+
+def test_a_convolution_has_no_copies_where_channels_come_last_or_the_sample_is_small() -> None:
+    weight = torch.empty(64, 64, 3, 3, device="meta")
+    last = torch.empty(8, 64, 56, 56, device="meta").to(memory_format=torch.channels_last)
+    small = torch.empty(1, 64, 14, 14, device="meta")  # 12,544 numbers
+    for x in (last, small):
+        assert workspace_bytes("aten.conv2d", (x, weight), {}, torch.empty_like(x)) == 0
+    assert workspace_bytes("aten.relu", (last,), {}, last) == 0
+
+
+def test_work_space_is_a_cpus_and_beside_the_tensors() -> None:
+    stored = [Storage(0, None, 100, "weights"), Storage(1, 2, 30, "activations"), Storage(1, 1, 50, "workspace")]
+    on_cpu, elsewhere = memory_of(stored), memory_of(stored, accelerator=True)
+    assert on_cpu.value_bytes == 100 + 30 + 50 + CPU.forward_bytes
+    assert on_cpu.tensor_bytes == elsewhere.tensor_bytes == 130
+    assert on_cpu.kept_bytes == 100  # five quarters of 80
+    assert elsewhere.workspace_bytes == 0
+
+
+def test_micro_batches_add_up_gradients_and_checkpoints_drop_activations() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"num_hidden_layers": 6, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 256}
+    with torch.device("meta"):
+        model = transformers.BertModel(transformers.BertConfig(vocab_size=100, **sizes))
+    ids = torch.zeros(8, 64, dtype=torch.int64)
+    usual, more = training_memory(model, (ids,)), training_memory(model, (ids,), accumulation=3)
+    # at the end of a first forward pass there is no gradient yet; at the end of the second all but the unused pooler's
+    assert (usual.gradients_bytes, more.activations_bytes) == (0, usual.activations_bytes)
+    assert more.gradients_bytes == 4 * sum(p.numel() for n, p in model.named_parameters() if "pooler" not in n)
+    with pytest.warns(FutureWarning, match="gradient_checkpointing_enable"):
+        assert training_memory(model, (ids,), checkpointing=True).activations_bytes < usual.activations_bytes / 2
+    with pytest.raises(ModelError, match="has no activation checkpointing of its own"):
+        training_memory(chain(), (torch.zeros(2, 4),), checkpointing=True)
+    assert settings_of(Recipe("sgd", accumulation=2)) == {
+        "optimizer": "momentum",
+        "accumulation": 2,
+        "checkpointing": False,
+    }
+
+
+def test_a_grouped_product_of_experts_has_the_shapes_of_its_kernel() -> None:
+    rows, experts, ends = torch.empty(10, 4), torch.empty(3, 4, 6), torch.empty(3, dtype=torch.int32)
+    assert grouped_product(rows, experts, ends).shape == (10, 6)
+    assert grouped_product(rows.T, torch.empty(10, 6), ends).shape == (3, 4, 6)  # the experts' gradient
 
 
 class Convolutional(nn.Sequential):
@@ -221,4 +298,4 @@ def test_a_loss_of_ones_own_is_used() -> None:
 
 
 def test_memory_without_tensors_is_the_frameworks() -> None:
-    assert memory_of((), accelerator=True) == Memory("forward", 0, 0, 0, 0, 0, 0, GPU.forward_bytes, 0)
+    assert memory_of((), accelerator=True) == Memory("forward", 0, 0, 0, 0, 0, 0, 0, GPU.forward_bytes, 0, 0)

@@ -22,7 +22,7 @@ from neuralpower.errors import NeuralPowerError
 from neuralpower.explore.forms import Form, Solver, constant
 from neuralpower.layers import Layer
 from neuralpower.layers.base import typed
-from neuralpower.lifetimes import CACHE, WEIGHTS, Storage, peak
+from neuralpower.lifetimes import CACHE, WEIGHTS, WORKSPACE, Storage, peak
 from neuralpower.trace import Trace, pattern
 
 Array = np.ndarray
@@ -121,8 +121,11 @@ class Table:
         """Of parameters and buffers [rows]."""
         return _added(self.weights, fields, depth)
 
-    def peaks(self, fields: Array, depth: Array) -> tuple[Array, Array]:
-        """(bytes of all tensors at the peak, of them what comes and goes) [rows]: that of two blocks, and more caches."""
+    def peaks(self, fields: Array, depth: Array, accelerator: bool = False) -> tuple[Array, Array]:
+        """(bytes at the peak, of them what comes and goes) [rows]: that of two blocks, and more caches.
+
+        Work space is that of a CPU's kernels; an accelerator has none of it.
+        """
         if not self.known_peak:
             return np.full(len(fields), np.nan), np.full(len(fields), np.nan)
         if not self.storages:
@@ -130,6 +133,8 @@ class Table:
         last = max(max(s.birth, s.death or 0) for s, _ in self.storages)
         live = np.zeros((last + 2, len(fields)))
         for storage, form in self.storages:
+            if accelerator and storage.part == WORKSPACE:
+                continue
             size = form(fields)
             live[storage.birth] += size
             if storage.death is not None:

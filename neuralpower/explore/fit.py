@@ -1,6 +1,7 @@
 """Does it fit, and how much more would: the largest batch and the longest context within a memory, with a margin.
 
-The upper bound of the memory is held against the device's, so that what is said to fit does. Memory grows nearly in line
+The upper bound of the memory is held against the device's, less what the process itself takes of a CPU's, so that what is
+said to fit does. Memory grows nearly in line
 with the batch and no faster than squarely with the length: two probes give a guess, each further one narrows the bracket.
 Of a prefill the length is the prompt's, of a decoder's step the context's; their memory holds the cache of keys and values.
 """
@@ -25,6 +26,7 @@ from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import trace
 
 PHASES = (FORWARD, TRAINING, PREFILL, DECODE)
+PROCESS_BYTES = 400_000_000  # of a CPU's: Python with torch and transformers, before there is a network (381 MB here)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
 DRAWN = 8  # the largest batch whose inputs are made with values
 CLOSE = 0.01  # of the answer: how far the bracket is closed for sizes above a hundred
@@ -73,6 +75,7 @@ class Fit:
     longest: int | None  # at the batch size that was asked for
     longest_reason: str  # what ends it: memory, or the model's own positions
     traces: int
+    process_bytes: int = 0  # of the room: what the process takes before there is a network
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -80,6 +83,7 @@ class Fit:
             "schema": 1,
             "fits": self.fits,
             "room_bytes": self.room_bytes,
+            "process_bytes": self.process_bytes,
             "memory_bytes": self.memory.bounds_json(),
             "memory": self.memory.to_json(),
             "largest_batch_size": self.largest_batch,
@@ -112,17 +116,18 @@ def fit(request: Request, room_bytes: float) -> Fit:
     if request.context is not None and request.phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {request.phase}; leave it out")
     probe = _Probe(request)
+    process_bytes = 0 if request.accelerator else PROCESS_BYTES
+    left_bytes = room_bytes - process_bytes
     own = probe(request.batch_size, request.length)
     start = request.length or probe.own_length
-    if own.weights_bytes > room_bytes:  # nothing to be sought
-        return Fit(
-            False, own, room_bytes, 0, None if start is None else 0, "" if start is None else "memory", probe.traces
-        )
-    batch = largest(lambda size: probe(size, request.length).high_bytes, room_bytes, request.batch_size)
+    if own.weights_bytes > left_bytes:  # nothing to be sought
+        longest, reason = (None, "") if start is None else (0, "memory")
+        return Fit(False, own, room_bytes, 0, longest, reason, probe.traces, process_bytes)
+    batch = largest(lambda size: probe(size, request.length).high_bytes, left_bytes, request.batch_size)
     longest, reason = None, ""
     if start is not None:
-        longest, reason = _longest(probe, request.batch_size, start, room_bytes)
-    return Fit(own.high_bytes <= room_bytes, own, room_bytes, batch, longest, reason, probe.traces)
+        longest, reason = _longest(probe, request.batch_size, start, left_bytes)
+    return Fit(own.high_bytes <= left_bytes, own, room_bytes, batch, longest, reason, probe.traces, process_bytes)
 
 
 def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[int | None, str]:

@@ -82,7 +82,8 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
     count = len(points)
     parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
     basis, errors, traces, notes = [FORMULA] * count, dict[int, str](), 0, dict[str, None]()
-    framework = GPU if predictor.hardware is not None and predictor.hardware.accelerator else CPU
+    accelerator = predictor.hardware is not None and predictor.hardware.accelerator
+    framework = GPU if accelerator else CPU
     for family in _families(points):
         learnt, used = tables_of(family)
         notes |= dict.fromkeys(learnt.notes)
@@ -96,7 +97,7 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
             assert served.table is not None
             fill(pool, served.table, served.fields, served.depth, where)
             parameters[where] = served.table.parameter_count(served.fields, served.depth)
-            tensors, moving = served.table.peaks(served.fields, served.depth)
+            tensors, moving = served.table.peaks(served.fields, served.depth, accelerator)
             memory[where] = tensors + framework.forward_bytes
             high[where] = tensors + 2 * framework.forward_bytes + framework.kept * moving
             for i in where if served.alone else ():

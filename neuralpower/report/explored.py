@@ -101,7 +101,8 @@ def fit_table(found: Fit, request: Request, device: str) -> str:
     ]
     if found.longest is not None:
         lines.append(f"longest context: {found.longest} (ended by {found.longest_reason})")
-    return "\n".join([*lines, f"{found.traces} traces; the upper bound of the memory is what has to fit"])
+    process = f" beside {quantity(found.process_bytes, 'B')} of the process" if found.process_bytes else ""
+    return "\n".join([*lines, f"{found.traces} traces; the upper bound of the memory is what has to fit{process}"])
 
 
 def check_plot(path: Path) -> None:

@@ -1,0 +1,144 @@
+"""What an operator's kernel needs for itself on a CPU while it runs, beside what it is given and returns.
+
+Convolutions are oneDNN's (torch: aten/src/ATen/native/mkldnn/Conv.cpp), which works on copies in blocks of 16 channels:
+
+    forward    input' and weight' are made, output' is computed, the two are freed, output is copied out of output'
+    backward   of the input: gradient' and weight' are made, input-gradient' is computed, then copied out; of the weight,
+               while that is kept: input' and gradient' are made, weight-gradient' is computed, then copied out
+
+A tensor in the order channels_last, or of fewer than five channels, is taken as it is. Elsewhere a kernel's needs are
+small, and part of what the framework takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BLOCK = 16  # channels in a block
+PLAIN = 4  # channels at most that are left in their order
+SMALL = 20_480  # numbers in a single sample that oneDNN is not asked for (torch: use_mkldnn in Convolution.cpp)
+
+
+def workspace_bytes(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> int:
+    """Bytes that a call needs beyond inputs and outputs, at most at one time; 0 where no rule is known."""
+    rule = _RULES.get(operator)
+    return int(rule(output, *args, **kwargs)) if rule is not None else 0
+
+
+def _convolution(
+    output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    transposed: bool = False,
+    output_padding: Any = 0,
+    groups: int = 1,
+) -> int:
+    """Of `aten.convolution`, which has its signature; input [batch, channels, ...]."""
+    if not _blocked(input, weight, groups):
+        return 0
+    return max(_copy_bytes(input) + _weight_bytes(weight, groups), _copy_bytes(output))
+
+
+def _plain(
+    output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> int:
+    """Of `aten.conv2d` and the like."""
+    return _convolution(output, input, weight, groups=groups)
+
+
+def _transposed(
+    output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> int:
+    """Of `aten.conv_transpose2d` and the like."""
+    return _convolution(output, input, weight, groups=groups, transposed=True)
+
+
+def _convolution_backward(
+    output: Any,
+    gradient: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    mask: Sequence[bool],
+) -> int:
+    """Of `aten.convolution_backward`, which has its signature; `mask`: which gradients are asked for."""
+    if not _blocked(input, weight, groups):
+        return 0
+    weights, size = _weight_bytes(weight, groups), weight.numel() * weight.element_size()
+    above, below = _copy_bytes(gradient), _copy_bytes(input)
+    kept = input.numel() * input.element_size() if mask[0] else 0
+    made = size if mask[1] else 0
+    of_input = max(above + weights + below, below + kept) if mask[0] else 0
+    of_weight = kept + max(below + above + weights, weights + size) if mask[1] else 0
+    return max(of_input, of_weight, kept + made) - kept - made
+
+
+def _blocked(source: Tensor, weight: Tensor, groups: int) -> bool:
+    """Whether oneDNN is asked, and works on copies in its own order."""
+    if source.dim() not in (4, 5) or not source.is_floating_point():
+        return False
+    last = torch.channels_last if source.dim() == 4 else torch.channels_last_3d
+    if source.is_contiguous(memory_format=last) and not source.is_contiguous():
+        return False
+    large = all(size > 3 for size in weight.shape[2:])
+    return groups > 1 or large or source.shape[0] > 1 or source.numel() > SMALL
+
+
+def _copy_bytes(tensor: Tensor) -> int:
+    """Of a tensor [batch, channels, ...] in blocks of channels."""
+    channels = tensor.shape[1]
+    if channels <= PLAIN:
+        return 0
+    return tensor.shape[0] * _in_blocks(channels) * math.prod(tensor.shape[2:]) * tensor.element_size()
+
+
+def _weight_bytes(weight: Tensor, groups: int) -> int:
+    """Of weights in blocks of output and input channels; those of a group are too few to be blocked on both sides."""
+    first, second, *kernel = weight.shape
+    if groups == 1 and second > PLAIN:
+        second = _in_blocks(second)
+    return _in_blocks(first) * second * math.prod(kernel) * weight.element_size()
+
+
+def _in_blocks(channels: int) -> int:
+    return -(-channels // BLOCK) * BLOCK
+
+
+_RULES: Mapping[str, Callable[..., int]] = {
+    "aten.convolution": _convolution,
+    "aten.convolution_backward": _convolution_backward,
+    "aten.conv2d": _plain,
+    "aten.conv3d": _plain,
+    "aten.conv_transpose2d": _transposed,
+    "aten.conv_transpose3d": _transposed,
+}
