@@ -1,11 +1,13 @@
 """Predicted against real memory peaks on this CPU: every network in fresh processes, in a forward pass and in training.
 
     tensors    weights, gradients, optimizer, cache, inputs and activations at their peak
-    predicted  with what the framework takes and what glibc's heap cannot give back
-    real       largest resident memory of a fresh process over three passes or steps, less what it had before the
-               network was built; glibc's heap is as it comes
+    predicted  with work space of kernels and what the framework takes
+    needed     largest resident memory of a fresh process over three passes or steps, less what it had before the network
+               was built, where freed memory is given back at once (MALLOC_MMAP_THRESHOLD_)
+    with glibc's heap  the same as it comes: it keeps holes
 
-python -m benchmarks.memory [PART OF A NAME] [--again]   # what is in memory.json is not run again, but for --again
+python -m benchmarks.memory [PART OF A NAME] [--again] [--recorded]
+    what is in memory.json is not run again but for --again; with --recorded nothing is run
 """
 
 from __future__ import annotations
@@ -107,8 +109,8 @@ class Run:
 
 
 RUNS = (
-    *(Run(*network, phase) for network in NETWORKS for phase in (FORWARD, TRAINING)),
-    *(Run(*served) for served in SERVED),
+    *(Run(model, batch, length, phase) for model, batch, length in NETWORKS for phase in (FORWARD, TRAINING)),
+    *(Run(model, batch, length, phase) for model, batch, length, phase in SERVED),
     *(Run(model, batch, length, TRAINING, recipe) for model, batch, length, recipe in RECIPES),
 )
 
@@ -146,32 +148,34 @@ def recorded(runs: Sequence[Run], again: bool) -> dict[str, dict[str, int]]:
 
 def main() -> None:
     """Print the table, then the errors by phase."""
-    wanted = [argument for argument in sys.argv[1:] if argument != "--again"]
+    wanted = [argument for argument in sys.argv[1:] if argument not in ("--again", "--recorded")]
     runs = [run for run in RUNS if all(part in run.label for part in wanted)]
-    real = recorded(runs, "--again" in sys.argv)
-    print("| MB | tensors | predicted | real | error | high |\n|---|---|---|---|---|---|")
+    real = json.loads(RECORD.read_text()) if "--recorded" in sys.argv else recorded(runs, "--again" in sys.argv)
+    print("| MB | tensors | predicted | needed | error | with glibc's heap | high |\n|---|---|---|---|---|---|---|")
     errors: dict[str, list[float]] = {}
-    above = []
+    held, above = 0, []
     for run in runs:
-        if run.label not in real:
+        sizes = real.get(run.label, {})
+        if not sizes:
             continue
-        memory, size = run.predicted(), real[run.label]
-        errors.setdefault(run.phase, []).append(memory.value_bytes / size - 1)
-        if size > memory.high_bytes:
+        memory, needed, kept = run.predicted(), sizes.get(NEEDED), sizes.get(KEPT)
+        if needed is not None:
+            errors.setdefault(run.phase, []).append(memory.value_bytes / needed - 1)
+        held += kept is not None
+        if max(kept or 0, needed or 0) > memory.high_bytes:
             above.append(run.label)
-        print(
-            f"| {run.label} | {memory.tensor_bytes / 1e6:.1f} | {memory.value_bytes / 1e6:.1f} | {size / 1e6:.1f} "
-            f"| {errors[run.phase][-1]:+.1%} | {memory.high_bytes / 1e6:.1f} |",
-            flush=True,
-        )
+        error = "" if needed is None else f"{errors[run.phase][-1]:+.1%}"
+        cells = [memory.tensor_bytes, memory.value_bytes, needed, error, kept, memory.high_bytes]
+        shown = (c if isinstance(c, str) else "" if c is None else f"{c / 1e6:.1f}" for c in cells)
+        print(f"| {run.label} | {' | '.join(shown)} |", flush=True)
     every = [error for some in errors.values() for error in some]
     for phase, some in {**errors, "all": every}.items():
-        sizes = [abs(error) for error in some]
+        distances = [abs(error) for error in some]
         print(
-            f"\n{phase}: {len(some)} runs, median error {statistics.median(sizes):.1%}, from {min(some):+.1%} to "
-            f"{max(some):+.1%}, within 5 %: {sum(size <= 0.05 for size in sizes)}"
+            f"\n{phase}: {len(some)} runs, median error {statistics.median(distances):.1%}, from {min(some):+.1%} to "
+            f"{max(some):+.1%}, within 5 %: {sum(distance <= 0.05 for distance in distances)}"
         )
-    print(f"\nreal beyond high: {', '.join(above) or 'none'}")
+    print(f"\nwith glibc's heap: {held} runs; real beyond high: {', '.join(above) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     training   a whole step on fake tensors, which have shapes and storages but no memory: autograd keeps and frees what
                it does in a real step, gradients pile up, the optimizer makes its state and its temporaries
 
-    peak = max over operator calls of (bytes of all storages alive during the call) + framework
+    peak = max over operator calls of (bytes of all storages alive during the call + its kernel's work space) + framework
 
 A step that is not the first finds the optimizer's state in place, so that state counts from the beginning.
 """
@@ -58,14 +58,15 @@ class Framework:
 
     forward_bytes: int
     training_bytes: int
-    kept: float  # of gradients, activations and work space: what an allocator keeps of memory that was freed, at most
+    forward_kept: float  # of gradients, activations and work space: what an allocator keeps of freed memory, at most
+    training_kept: float
 
 
-# cpu: code that is paged in, threads' work space and oneDNN's, the median over benchmarks/memory.py; glibc's heap keeps up
-# to a quarter more than came and went (the same table). gpu: a CUDA context with cuBLAS's work space, and the caching allocator's
+# cpu: code that is paged in and threads' work space, about the median over benchmarks/memory.py; what glibc's heap keeps is
+# the most that was seen there, and some more. gpu: a CUDA context with cuBLAS's work space, and the caching allocator's
 # rounding to blocks of 2 MiB: assumed, not measured.
-CPU = Framework(7_000_000, 14_000_000, 1.25)
-GPU = Framework(600_000_000, 600_000_000, 0.1)
+CPU = Framework(7_000_000, 14_000_000, 2.0, 1.25)
+GPU = Framework(600_000_000, 600_000_000, 0.1, 0.1)
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ def memory_of(storages: Sequence[Storage], phase: str = FORWARD, *, accelerator:
     framework = GPU if accelerator else CPU
     if accelerator:  # its kernels are others
         storages = [storage for storage in storages if storage.part != WORKSPACE]
+    kept = framework.forward_kept if phase == FORWARD else framework.training_kept
     later = steady(storages)
     _, parts = peak(later)
     tensors, _ = peak([storage for storage in later if storage.part != WORKSPACE])
@@ -137,7 +139,7 @@ def memory_of(storages: Sequence[Storage], phase: str = FORWARD, *, accelerator:
         activations_bytes=parts[ACTIVATIONS],
         workspace_bytes=parts[WORKSPACE],
         framework_bytes=framework.forward_bytes if phase == FORWARD else framework.training_bytes,
-        kept_bytes=int(framework.kept * sum(parts[part] for part in (GRADIENTS, ACTIVATIONS, WORKSPACE))),
+        kept_bytes=int(kept * sum(parts[part] for part in (GRADIENTS, ACTIVATIONS, WORKSPACE))),
         tensor_bytes=tensors,
     )
 

@@ -6,8 +6,8 @@ Convolutions are oneDNN's (torch: aten/src/ATen/native/mkldnn/Conv.cpp), which w
     backward   of the input: gradient' and weight' are made, input-gradient' is computed, then copied out; of the weight,
                while that is kept: input' and gradient' are made, weight-gradient' is computed, then copied out
 
-A tensor in the order channels_last, or of fewer than five channels, is taken as it is. Elsewhere a kernel's needs are
-small, and part of what the framework takes.
+A tensor in the order channels_last, or of fewer than five channels, is taken as it is. An LSTM's weights are put into an
+order of their own at every call (RNN.cpp there). Elsewhere a kernel's needs are small, and part of the framework's.
 """
 
 from __future__ import annotations
@@ -103,6 +103,22 @@ def _convolution_backward(
     return max(of_input, of_weight, kept + made) - kept - made
 
 
+def _lstm(output: Any, *args: Any, **_: Any) -> int:
+    """Of `aten.lstm(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)`.
+
+    Layer by layer: its weights in oneDNN's order, four gates for every step, and the output of the layer below.
+    """
+    input, params, layers, both = args[0], args[2], args[4], args[7]
+    if not isinstance(args[3], bool):  # a packed sequence goes another way
+        return 0
+    size = len(params) // (layers * (2 if both else 1))
+    matrices = max(sum(p.numel() for p in params[i : i + size] if p.dim() == 2) for i in range(0, len(params), size))
+    steps = math.prod(input.shape[:-1])
+    hidden = params[1].shape[1]
+    below = steps * output[0].shape[-1] if layers > 1 else 0
+    return int((matrices + 4 * steps * hidden + below) * input.element_size())
+
+
 def _blocked(source: Tensor, weight: Tensor, groups: int) -> bool:
     """Whether oneDNN is asked, and works on copies in its own order."""
     if source.dim() not in (4, 5) or not source.is_floating_point():
@@ -137,6 +153,7 @@ def _in_blocks(channels: int) -> int:
 _RULES: Mapping[str, Callable[..., int]] = {
     "aten.convolution": _convolution,
     "aten.convolution_backward": _convolution_backward,
+    "aten.lstm": _lstm,
     "aten.conv2d": _plain,
     "aten.conv3d": _plain,
     "aten.conv_transpose2d": _transposed,

@@ -99,7 +99,7 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
             parameters[where] = served.table.parameter_count(served.fields, served.depth)
             tensors, moving = served.table.peaks(served.fields, served.depth, accelerator)
             memory[where] = tensors + framework.forward_bytes
-            high[where] = tensors + 2 * framework.forward_bytes + framework.kept * moving
+            high[where] = tensors + 2 * framework.forward_bytes + framework.forward_kept * moving
             for i in where if served.alone else ():
                 basis[i] = TRACED
     parts = [pool.work(predictor, dtype).outcomes(predictor) for dtype, pool in pools.items()]
