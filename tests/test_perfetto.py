@@ -523,7 +523,7 @@ def test_evaluate_puts_the_measured_timeline_beside(tmp_path: Path, arguments: t
         remaining = iter(forward)
         assert all(name in remaining for name in [e["name"] for e in ours if e["cat"] == "layer"])
         tops = [max(e["args"]["bytes"] for e in events(data, "C") if e["pid"] == pid) for pid in (1, 2)]
-        kept = 0.02 if "decode" in arguments else 0.01  # what is measured has the cache from before the step to repeat it
+        kept = 0.02 if "decode" in arguments else 0.01  # beside what is measured lies the cache from before the step
         assert tops[0] == pytest.approx(tops[1], rel=kept)
     else:
         assert [e["name"] for e in real if e["cat"] == "phase"] == ["forward", "backward", "optimizer"]
