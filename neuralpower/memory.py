@@ -60,13 +60,14 @@ class Framework:
     training_bytes: int
     forward_kept: float  # of gradients, activations and work space: what an allocator keeps of freed memory, at most
     training_kept: float
+    process_bytes: int  # of the device's own: what the process takes before there is a network
 
 
 # cpu: code that is paged in and threads' work space, about the median over benchmarks/memory.py; what glibc's heap keeps is
-# the most that was seen there, and some more. gpu: a CUDA context with cuBLAS's work space, and the caching allocator's
-# rounding to blocks of 2 MiB: assumed, not measured.
-CPU = Framework(7_000_000, 14_000_000, 2.0, 1.25)
-GPU = Framework(600_000_000, 600_000_000, 0.1, 0.1)
+# the most that was seen there, and some more; Python with torch and transformers was 381 MB. gpu: a CUDA context with
+# cuBLAS's work space, and the caching allocator's rounding to blocks of 2 MiB: assumed, not measured.
+CPU = Framework(7_000_000, 14_000_000, 2.0, 1.25, 400_000_000)
+GPU = Framework(600_000_000, 600_000_000, 0.1, 0.1, 0)
 
 
 @dataclass(frozen=True)

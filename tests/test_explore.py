@@ -19,11 +19,11 @@ from neuralpower.compose import Interval, compose
 from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.evaluate import Case, predict_case
 from neuralpower.explore.compare import Side, compare
-from neuralpower.explore.fit import PROCESS_BYTES, Request, bytes_of, fit, largest
+from neuralpower.explore.fit import Request, bytes_of, fit, largest
 from neuralpower.explore.forms import Solver
 from neuralpower.explore.space import Point, explore
 from neuralpower.explore.sweep import pareto, sizes, sweep, write_csv
-from neuralpower.memory import forward_memory
+from neuralpower.memory import CPU, forward_memory
 from neuralpower.predictor import Predictor
 from neuralpower.trace import trace
 
@@ -147,7 +147,7 @@ def test_the_front_is_what_nothing_else_beats_in_both() -> None:
 def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp_path: Path) -> None:
     free = sweep("zoo:deep_mnist", [predictor], batch_sizes=(1, 64))
     assert [p.fits for p in free.points] == [None, None]  # no sheet says how much memory this device has
-    room = sum(p.memory_high_bytes or 0 for p in free.points) / 2
+    room = sum(p.memory_high_bytes or 0 for p in free.points) / 2 + CPU.process_bytes
     found = sweep("zoo:deep_mnist", [predictor], batch_sizes=(1, 64), memory_bytes=room)
     assert [p.fits for p in found.points] == [True, False]
     assert not any(p.best for p in found.points if not p.fits)
@@ -229,7 +229,7 @@ def test_beyond_a_hundred_the_answer_is_near_and_on_the_safe_side() -> None:
 
 @pytest.mark.slow
 def test_what_fits_has_been_looked_at_and_the_next_does_not() -> None:
-    found = fit(Request(DEEP, 2, 16), 20e6 + PROCESS_BYTES)
+    found = fit(Request(DEEP, 2, 16), 20e6 + CPU.process_bytes)
     assert found.fits
     assert found.memory.high_bytes <= 20e6
     assert found.largest_batch is not None

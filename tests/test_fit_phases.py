@@ -10,14 +10,15 @@ import pytest
 from neuralpower import cli, codec
 from neuralpower.errors import InputError
 from neuralpower.evaluate import Case, predict_case
-from neuralpower.explore.fit import PROCESS_BYTES, Request, fit
+from neuralpower.explore.fit import Request, fit
+from neuralpower.memory import CPU
 from neuralpower.phases import Phase
 
 LLAMA = (
     "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2&vocab_size=100"
     "&num_hidden_layers=3&max_position_embeddings=300"
 )
-ROOM = 20e6 + PROCESS_BYTES
+ROOM = 20e6 + CPU.process_bytes
 # a token of one sample: keys and values of 2 heads of 8 numbers of 4 bytes in 3 layers
 TOKEN = 2 * 2 * 8 * 4 * 3
 
@@ -51,7 +52,7 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(phase: str) -> None:
     def asked(batch: int) -> Request:
         return Request(LLAMA, batch, 100, phase=phase, context=100 if phase == "decode" else None)
 
-    room = 40e6 + PROCESS_BYTES
+    room = 40e6 + CPU.process_bytes
     batch = fit(asked(1), room).largest_batch
     assert batch is not None
     assert batch > 8

@@ -19,14 +19,13 @@ from torch import Tensor
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.inputs import Inputs
 from neuralpower.layers.base import torch_dtype
-from neuralpower.memory import FORWARD, OPTIMIZERS, TRAINING, Memory, forward_memory, training_memory
+from neuralpower.memory import CPU, FORWARD, GPU, OPTIMIZERS, TRAINING, Memory, forward_memory, training_memory
 from neuralpower.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.running import converted
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import trace
 
 PHASES = (FORWARD, TRAINING, PREFILL, DECODE)
-PROCESS_BYTES = 400_000_000  # of a CPU's: Python with torch and transformers, before there is a network (381 MB here)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
 DRAWN = 8  # the largest batch whose inputs are made with values
 CLOSE = 0.01  # of the answer: how far the bracket is closed for sizes above a hundred
@@ -116,7 +115,7 @@ def fit(request: Request, room_bytes: float) -> Fit:
     if request.context is not None and request.phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {request.phase}; leave it out")
     probe = _Probe(request)
-    process_bytes = 0 if request.accelerator else PROCESS_BYTES
+    process_bytes = (GPU if request.accelerator else CPU).process_bytes
     left_bytes = room_bytes - process_bytes
     own = probe(request.batch_size, request.length)
     start = request.length or probe.own_length

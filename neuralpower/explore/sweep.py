@@ -15,6 +15,7 @@ import numpy as np
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.explore.space import Point, explore
+from neuralpower.memory import CPU, GPU
 from neuralpower.predictor import Predictor
 
 MOST_POINTS = 10_000
@@ -37,7 +38,7 @@ class SweepPoint:
     energy_j: float | None
     memory_bytes: float | None
     memory_high_bytes: float | None
-    fits: bool | None  # whether the memory's upper bound is within the device's
+    fits: bool | None  # whether the memory's upper bound, with the process's own, is within the device's
     basis: str  # formula or traced
     coverage: float | None
     best: bool = False  # on the Pareto front of its model
@@ -79,6 +80,8 @@ def sweep(
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
         room = memory_bytes if memory_bytes is not None else device_memory(predictor)
+        accelerator = predictor.hardware is not None and predictor.hardware.accelerator
+        taken_bytes = (GPU if accelerator else CPU).process_bytes
         for i, (dtype, length, batch) in enumerate(grid):
             o = explored.outcomes
             value, high = _known(o.runtime_s[i]), _known(explored.memory_high_bytes[i])
@@ -97,7 +100,7 @@ def sweep(
                     energy_j=_known(o.energy_j[i]),
                     memory_bytes=_known(explored.memory_bytes[i]),
                     memory_high_bytes=high,
-                    fits=high <= room if room is not None and high is not None else None,
+                    fits=high + taken_bytes <= room if room is not None and high is not None else None,
                     basis=explored.basis[i],
                     coverage=_known(o.coverage[i]),
                     error=explored.errors.get(i, ""),
