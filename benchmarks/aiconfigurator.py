@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.neusight import flops_only, original, work
-from benchmarks.peers import ship
+from benchmarks.peers import flops_only, original, ship, work
 from neuralpower import regress
 from neuralpower.dataset import Dataset, Rows, read_dataset, screen, write_meta
 from neuralpower.features import describe, describe_power

@@ -1,10 +1,11 @@
 """NeuSight's measurements: kernels and whole networks, predicted by neuralpower beside simpler and published predictors.
 
-python -m benchmarks.neusight PATH [--save FOLDER] [--without-portable]
+python -m benchmarks.neusight PATH [--save FOLDER] [--trained FOLDER] [--without-portable]
 
 PATH holds neusight/ (see benchmarks/peers.py). One predictor per GPU learns from that GPU's training rows, a portable one
-from all five; that takes half an hour on two cores. Nothing is chosen by an error on test rows or measured networks, but
-for the form of the portable predictor and the share of a launch that a queue hides (docs/accuracy.md).
+from all five; that takes half an hour on two cores, minutes with `--trained models`: those were written by --save. Nothing
+is chosen by an error on test rows or measured networks, but for the form of the portable predictor and the share of a
+launch that a queue hides (docs/accuracy.md).
 Prints Markdown tables.
 """
 
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,21 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import graphs
-from benchmarks.peers import MODELS, REPORTED, TRAINED, Point, device_meta, kernels, points, ship, write_dataset
+from benchmarks.peers import (
+    MODELS,
+    REPORTED,
+    TRAINED,
+    Point,
+    device_meta,
+    flops_only,
+    kernels,
+    original,
+    points,
+    ship,
+    work,
+    write_dataset,
+)
+from neuralpower.codec import load
 from neuralpower.dataset import Dataset, read_dataset
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Hardware, Layer
@@ -51,51 +65,10 @@ def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
     return as_columns(KINDS[kind], columns | given)
 
 
-def work(columns: Layer, rows: int) -> tuple[Array, Array]:
-    """(FLOP, bytes) of each row."""
-    return np.broadcast_to(columns.flops(), rows), np.broadcast_to(sum(columns.bytes()), rows)
-
-
 def roofline(columns: Layer, rows: int, hardware: Hardware) -> Array:
     """Seconds at the device's peaks."""
     flops, moved = work(columns, rows)
     return np.maximum(flops / hardware.peak_flops_per_s["float32"], moved / hardware.memory_bytes_per_s)
-
-
-def flops_only(train_flops: Array, train_s: Array, flops: Array) -> Array:
-    """Seconds per FLOP with the least mean absolute percentage error on the training rows: a weighted median."""
-    ratio = train_s / train_flops
-    order = np.argsort(ratio)
-    weight = np.cumsum(1 / ratio[order])
-    return np.asarray(flops * ratio[order][np.searchsorted(weight, weight[-1] / 2)])
-
-
-def original(known: Layer, known_s: Array, asked: Layer) -> Array:
-    """NeuralPower as it was published: a Lasso of a polynomial up to degree 3, FLOP and bytes, on seconds, ten folds."""
-    from sklearn.linear_model import LassoCV
-    from sklearn.model_selection import KFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import PolynomialFeatures, StandardScaler
-
-    def variables(columns: Layer, rows: int) -> tuple[Array, Array]:
-        return np.column_stack([getattr(columns, name) for name in columns.dimensions]), np.column_stack(
-            work(columns, rows)
-        )
-
-    best: tuple[float, Array] | None = None
-    for degree in (1, 2, 3):
-        power = PolynomialFeatures(degree, include_bias=False)
-        x, special = variables(known, len(known_s))
-        model = make_pipeline(StandardScaler(), LassoCV(cv=KFold(10, shuffle=True, random_state=0), max_iter=5000))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the polynomial's columns are nearly collinear
-            model.fit(np.hstack([power.fit_transform(x), special]), known_s)
-        error = float(model[-1].mse_path_.mean(axis=1).min())
-        x, special = variables(asked, len(np.atleast_1d(asked.dtype)))
-        if best is None or error < best[0]:
-            best = error, model.predict(np.hstack([power.transform(x), special]))
-    assert best is not None
-    return best[1]
 
 
 def baselines(known: pd.DataFrame, asked: pd.DataFrame, kind: str) -> dict[str, Array]:
@@ -186,6 +159,12 @@ def fitted(datasets: Sequence[Dataset], name: str) -> Predictor:
     return dataclasses.replace(train(datasets, jobs=2).predictor, name=name)
 
 
+def known_or_fitted(dataset: Dataset, folder: Path | None) -> Predictor:
+    """The device's predictor out of the folder where it is there, else one that is trained now."""
+    file = folder / f"{dataset.name}.json" if folder else None
+    return load(file) if file and file.exists() else fitted([dataset], dataset.name)
+
+
 def consistent(device: str, dataset: Dataset) -> Dataset:
     """The dataset without tables that do not describe the device: nothing about others can be learnt from those."""
     kinds = {kind: table for kind, table in dataset.tables.items() if (device, kind) != CONTRADICTORY}
@@ -197,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, nargs="?", help="the folder that holds neusight/")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="write the trained predictors there")
+    parser.add_argument("--trained", type=Path, metavar="FOLDER", help="take predictors of single GPUs that lie there")
     parser.add_argument("--without-portable", action="store_true", help="leave out what needs the portable predictor")
     given = parser.parse_args()
     if given.path is None:
@@ -205,7 +185,7 @@ def main() -> None:
     root = given.path / "neusight"
     with tempfile.TemporaryDirectory() as temporary:
         datasets = {device: read_dataset(write_dataset(root, device, Path(temporary))) for device in TRAINED}
-        predictors = {device: fitted([dataset], dataset.name) for device, dataset in datasets.items()}
+        predictors = {device: known_or_fitted(dataset, given.trained) for device, dataset in datasets.items()}
         together = [consistent(device, dataset) for device, dataset in datasets.items()]
         portable = None if given.without_portable else fitted(together, "nvidia-float32")
     if given.save:

@@ -1,7 +1,8 @@
-"""NeuSight's measurements (Lee et al., ASPLOS 2025) as datasets that neuralpower reads, and the errors that it printed.
+"""What benchmarks on other projects' measurements share: simpler predictors, and NeuSight's measurements as datasets.
 
-The folder neusight/ holds kernels_train.parquet and kernels_test.parquet (one row per kernel and GPU), device_configs/
-(one JSON per GPU), networks_e2e_measured.csv (ms) and published_nvidia_{inf,train}.csv (absolute errors in percent).
+NeuSight is Lee et al., ASPLOS 2025. Its folder, neusight/, holds kernels_train.parquet and kernels_test.parquet (one row per
+kernel and GPU), device_configs/ (one JSON per GPU), networks_e2e_measured.csv (ms) and published_nvidia_{inf,train}.csv (the
+absolute errors that it printed, in percent).
 """
 
 from __future__ import annotations
@@ -9,18 +10,23 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from neuralpower.codec import save
 from neuralpower.dataset import replace_file, write_meta
 from neuralpower.devices.spec import find_spec
+from neuralpower.layers import Layer
 from neuralpower.predictor import Predictor
 from neuralpower.report.cards import predictor_card
+
+Array = np.ndarray
 
 FLOAT = "float32"
 REPORTED = {  # device name in the tables -> file of its configuration
@@ -111,6 +117,47 @@ def write_dataset(root: Path, device: str, out: Path) -> Path:
     for kind, table in kernels(root / "kernels_train.parquet", device).items():
         table.drop(columns="op").to_parquet(folder / f"{kind}.parquet", index=False)
     return folder
+
+
+def work(columns: Layer, rows: int) -> tuple[Array, Array]:
+    """(FLOP, bytes) of each row."""
+    return np.broadcast_to(columns.flops(), rows), np.broadcast_to(sum(columns.bytes()), rows)
+
+
+def flops_only(train_flops: Array, train_s: Array, flops: Array) -> Array:
+    """Seconds per FLOP with the least mean absolute percentage error on the training rows: a weighted median."""
+    ratio = train_s / train_flops
+    order = np.argsort(ratio)
+    weight = np.cumsum(1 / ratio[order])
+    return np.asarray(flops * ratio[order][np.searchsorted(weight, weight[-1] / 2)])
+
+
+def original(known: Layer, known_s: Array, asked: Layer) -> Array:
+    """NeuralPower as it was published: a Lasso of a polynomial up to degree 3, FLOP and bytes, on seconds, ten folds."""
+    from sklearn.linear_model import LassoCV
+    from sklearn.model_selection import KFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+    def variables(columns: Layer, rows: int) -> tuple[Array, Array]:
+        return np.column_stack([getattr(columns, name) for name in columns.dimensions]), np.column_stack(
+            work(columns, rows)
+        )
+
+    best: tuple[float, Array] | None = None
+    for degree in (1, 2, 3):
+        power = PolynomialFeatures(degree, include_bias=False)
+        x, special = variables(known, len(known_s))
+        model = make_pipeline(StandardScaler(), LassoCV(cv=KFold(10, shuffle=True, random_state=0), max_iter=5000))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the polynomial's columns are nearly collinear
+            model.fit(np.hstack([power.fit_transform(x), special]), known_s)
+        error = float(model[-1].mse_path_.mean(axis=1).min())
+        x, special = variables(asked, len(np.atleast_1d(asked.dtype)))
+        if best is None or error < best[0]:
+            best = error, model.predict(np.hstack([power.transform(x), special]))
+    assert best is not None
+    return best[1]
 
 
 def ship(predictor: Predictor, file: Path) -> None:

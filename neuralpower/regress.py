@@ -610,7 +610,7 @@ def _spread(problem: Problem, tests: Sequence[HeldOut], reach: float) -> Spread:
         levels = np.array([np.median(error[problem.device == device]) for device in devices])
         common = max(common, float(np.sqrt(np.mean(levels**2))))
     spread = Spread(edges, low, high, 0.0, common, 0.0, _tail(target))
-    growths, drifts = [], []
+    beyond: list[tuple[Array, Array, Array]] = []  # by way to go beyond: errors, octaves away, errors in half-widths
     for test in tests[1:]:
         held = np.isfinite(test.base)
         if held.sum() < FEWEST_FOR_BOUND or held.all():
@@ -623,6 +623,12 @@ def _spread(problem: Problem, tests: Sequence[HeldOut], reach: float) -> Spread:
         error, away = np.log(target[held] / predicted)[far], away[far]
         low_, high_ = spread.bounds(predicted[far], np.zeros(len(away)))
         needed = error / np.where(error < 0, np.minimum(low_, -1e-9), np.maximum(high_, 1e-9))
+        beyond.append((error, away, needed))
+    if len(devices) > 1 and beyond:  # what is a device's own is in the interval: together they tell what distance adds
+        errors, aways, widths = zip(*beyond, strict=True)
+        beyond = [(np.concatenate(errors), np.concatenate(aways), np.concatenate(widths))]
+    growths, drifts = [], []
+    for error, away, needed in beyond:
         growths.append(max(float(np.quantile((needed - 1) / away, 1 - 2 * ONE_SIDE)), 0.0))
         drifts.append(max(abs(float(np.median(error))) - common, 0.0) / float(np.median(away)))
     return replace(spread, growth=max(growths, default=0.5), common_growth=max(drifts, default=common / 2))

@@ -13,7 +13,8 @@ from neuralpower.collect.presets import PRESETS
 from neuralpower.dataset import Dataset, screen
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError, PredictorError
-from neuralpower.layers import KINDS, Hardware, Layer
+from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.layers.softmax import Softmax
 from neuralpower.learn import hardware_from, train
 from neuralpower.predictor import Predictor
 
@@ -155,6 +156,25 @@ def test_terms_of_an_accelerator_are_seconds_at_its_peaks(kind: str) -> None:
 
 
 # ---- rows that no device can have produced ----
+
+
+def test_bytes_of_a_softmax_that_fill_the_cache_are_terms_of_their_own() -> None:
+    gpu = Hardware(accelerator=True, cores=10, l2_bytes=2**20, memory_bytes_per_s=2**20)
+    # 256 rows * 512 wide * 4 B in and as many out: 1 MB, which is one cache and takes 1 s
+    short = Softmax(rows=256, width=512)
+    # 1024 * 2048 * 4 B in and out: 16 MB; of that count 1, 2 and 4 caches, 1 s each
+    large = Softmax(rows=1024, width=2048)
+    expected = [
+        {
+            **{f"bytes_up_to_{n}_l2": 1.0 for n in (1, 2, 4)},
+            **{f"bytes_long_rows_up_to_{n}_l2": 0.0 for n in (1, 2, 4)},
+        },
+        {**{f"bytes_up_to_{n}_l2": n for n in (1, 2, 4)}, **{f"bytes_long_rows_up_to_{n}_l2": n for n in (1, 2, 4)}},
+    ]
+    table = columns_of(Softmax, [short, large]).own_terms(gpu)
+    for i, layer in enumerate((short, large)):
+        assert layer.own_terms(gpu) == expected[i]
+        assert {name: column[i] for name, column in table.items()} == expected[i]
 
 
 @pytest.mark.parametrize(

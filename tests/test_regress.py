@@ -145,6 +145,30 @@ def test_how_far_layers_follow_the_machines_speed_is_learnt() -> None:
     assert fit(smooth, learner="lasso").exponent == 0.0
 
 
+def test_a_device_of_another_level_says_little_of_what_distance_adds() -> None:
+    rows = {0: 200, 1: 200, 2: 200, 3: 100}
+    parts = [problem(count, seed=device, noise=0.02) for device, count in rows.items()]
+    # octaves of the devices' own axis; held out in turn, the first lies 0.5 and the last 0.15 outside of what is left
+    own = {0: 0.0, 1: 1.0, 2: 0.5, 3: 1.15}
+    several = [
+        dataclasses.replace(
+            part,
+            dimensions={},
+            special={"work": 3e-9 * part.dimensions["a"] * part.dimensions["b"] + 1e-8 * part.dimensions["b"]},
+            axes={"own": np.full(len(part), own[device])},
+            target=part.target * (2 if device == 3 else 1),
+            device=np.full(len(part), device),
+            degrees=(0,),
+        )
+        for device, part in enumerate(parts)
+    ]
+    spread = fit(regress.join(several), learner="lasso").spread
+    # levels 1, 1, 1 and 2: sqrt(log(2)^2 / 4) = 0.35 of common deviation. By the last device alone the rest of it,
+    # 0.69 - 0.35, would come in 0.15 octaves: 2.3 more for each octave. 100 rows say so, 200 of the first do not.
+    assert spread.common == pytest.approx(np.log(2) / 2, abs=0.05)
+    assert spread.common_growth < 0.1
+
+
 def test_a_fit_is_the_same_each_time() -> None:
     first, second = fit(problem(120, noise=0.1)), fit(problem(120, noise=0.1))
     assert first.terms == second.terms

@@ -13,6 +13,7 @@ from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to,
 from neuralpower.layers.registry import layer_kind
 
 LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
+CACHE_STEPS = (1, 2, 4)  # of the L2: bytes cost most until so much of it is filled
 
 
 @layer_kind(
@@ -83,6 +84,18 @@ class Softmax(Layer):
         passes = {"bytes_long_rows": terms["bytes"] * long, "bytes_long_rows_past_l2": terms["bytes_past_l2"] * long}
         padded = self.rows * 2.0 ** np.ceil(np.log2(np.maximum(self.width, 1))) * self.itemsize
         return {**terms, **passes, "bytes_padded_rows": padded * ~long / hardware.memory_bytes_per_s}
+
+    def own_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Bytes until the cache is full, which cost more than those that follow, longer rows' apart.
+
+        What grows no more leaves the largest softmaxes to the terms that do: without it the small ones bend those.
+        """
+        total, long = sum(self.bytes()), np.asarray(self.width) > LONGEST_IN_A_WARP
+        terms: dict[str, Any] = {}
+        for step in CACHE_STEPS:
+            seconds = np.minimum(total, step * hardware.l2_bytes) / hardware.memory_bytes_per_s
+            terms |= {f"bytes_up_to_{step}_l2": seconds, f"bytes_long_rows_up_to_{step}_l2": seconds * long}
+        return terms
 
     def features(self) -> dict[str, Any]:
         """How a row fits the vectors."""
