@@ -137,8 +137,10 @@ class Predictor:
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Floating types that it has learnt."""
-        return tuple(dict.fromkeys(key[1] for key in self.regressors if key[1] != INTEGER))
+        """Floating types that it has learnt; where it has learnt products, those of products: casts alone are no dtype."""
+        learnt = [key for key in self.regressors if key[1] != INTEGER]
+        products = [key for key in learnt if KINDS[key[0]].multiplies]
+        return tuple(dict.fromkeys(key[1] for key in products or learnt))
 
     @cached_property
     def phases(self) -> tuple[str, ...]:

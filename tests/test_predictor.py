@@ -1,6 +1,7 @@
 """A synthetic device closes the loop: what it costs is known, training has to find it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,12 @@ def test_a_dtype_or_phase_that_was_not_learnt_is_refused_with_those_that_were(pr
         predictor.check("bfloat16", "forward")
     with pytest.raises(PredictorError, match="phase 'training': it has forward"):
         predictor.check("float32", "training")
+
+
+def test_a_dtype_that_is_only_cast_to_is_not_learnt(predictor: Predictor) -> None:
+    cast = {("norm", "bfloat16", "forward", "layer"): next(iter(predictor.regressors.values()))}
+    assert replace(predictor, regressors={**predictor.regressors, **cast}).dtypes == ("float32",)
+    assert replace(predictor, regressors=cast).dtypes == ("bfloat16",)  # all it has
 
 
 def test_dirty_rows_never_reach_a_fit() -> None:
