@@ -177,13 +177,13 @@ def _placed(calls: list[Timed], missing: Sequence[Timed]) -> list[Timed]:
     blocks = [list(block) for _, block in itertools.groupby(calls, key=lambda call: call.step)]
     for step in dict.fromkeys(call.step for call in missing):
         own = [call for call in missing if call.step == step]
-        block = next((block for block in blocks if block[0].step == step), None)
-        if block is None:
+        places = [block for block in blocks if block[0].step == step]  # of every micro-batch
+        if not places:
             blocks.append(own)
-        elif step == FORWARD:
-            block[:] = sorted([*block, *own], key=lambda call: call.at)
-        else:
-            block += own
+        for number, block in enumerate(places):
+            block += own[number :: len(places)]
+            if step == FORWARD:
+                block.sort(key=lambda call: call.at)
     return [call for block in blocks for call in block]
 
 

@@ -74,10 +74,11 @@ RECIPE = Recipe()
 
 def checkpointed(model: nn.Module) -> None:
     """Switch the model's own activation checkpointing on; raises ModelError where it has none."""
-    enable = getattr(model, "gradient_checkpointing_enable", None)
-    if enable is None:
-        raise ModelError(f"{type(model).__name__} has no activation checkpointing of its own to switch on")
-    enable()
+    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):  # of newer and older transformers
+        if hasattr(model, name):
+            getattr(model, name)()
+            return
+    raise ModelError(f"{type(model).__name__} has no activation checkpointing of its own to switch on")
 
 
 def default_loss(output: Any) -> Tensor:

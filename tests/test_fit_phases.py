@@ -70,12 +70,24 @@ def test_a_context_ends_with_the_memory_or_with_the_models_positions() -> None:
     assert 10 < (many.longest or 0) < 299
 
 
+def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
+    plain, more, again = (
+        fit(Request(LLAMA, 8, 64, phase="training", accumulation=count, checkpointing=on), 80e6 + CPU.process_bytes)
+        for count, on in ((1, False), (2, False), (1, True))
+    )
+    assert more.memory.value_bytes >= plain.memory.value_bytes
+    assert again.memory.activations_bytes < plain.memory.activations_bytes
+    assert (again.largest_batch or 0) > (plain.largest_batch or 0) > 0
+
+
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
         (Request(LLAMA, phase="decode", context=300), "context 300 and the new token take 301 positions"),
         (Request(LLAMA, seq_len=301, phase="prefill"), "prompt 301 takes 301 positions"),
         (Request(LLAMA, phase="decode", context=0), "context is 0, but at least 1 is needed"),
+        (Request(LLAMA, checkpointing=True), "belong to phase training, not to forward"),
+        (Request(LLAMA, phase="training", accumulation=0), "accumulation 0: a step takes 1 micro-batch or more"),
         (Request(LLAMA, phase="prefill", context=3), "context 3 belongs to phase decode, not to prefill"),
         (Request("zoo:deep_mnist", phase="decode"), "keeps none"),
     ],

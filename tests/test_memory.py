@@ -189,8 +189,7 @@ def test_micro_batches_add_up_gradients_and_checkpoints_drop_activations() -> No
     # at the end of a first forward pass there is no gradient yet; at the end of the second all but the unused pooler's
     assert (usual.gradients_bytes, more.activations_bytes) == (0, usual.activations_bytes)
     assert more.gradients_bytes == 4 * sum(p.numel() for n, p in model.named_parameters() if "pooler" not in n)
-    with pytest.warns(FutureWarning, match="gradient_checkpointing_enable"):
-        assert training_memory(model, (ids,), checkpointing=True).activations_bytes < usual.activations_bytes / 2
+    assert training_memory(model, (ids,), checkpointing=True).activations_bytes < usual.activations_bytes / 2
     with pytest.raises(ModelError, match="has no activation checkpointing of its own"):
         training_memory(chain(), (torch.zeros(2, 4),), checkpointing=True)
     assert settings_of(Recipe("sgd", accumulation=2)) == {

@@ -126,6 +126,8 @@ def fit(
     input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
     dtype: str = typer.Option("float32", help="Of weights and inputs."),
     optimizer: str = typer.Option("adamw", help="For training: sgd, momentum, rmsprop, adam or adamw."),
+    accumulation: int = typer.Option(1, help="For training: micro-batches per step."),
+    checkpointing: bool = typer.Option(False, "--checkpointing", help="For training: blocks run forward again."),
     as_json: bool = JSON,
 ) -> None:
     """Say whether a model fits into a device's memory (exit code 0, or 1 where not), and the largest that would."""
@@ -144,6 +146,8 @@ def fit(
         optimizer,
         accelerator,
         context,
+        accumulation,
+        checkpointing,
     )
     found = fitted(request, room)
     print(json.dumps(found.to_json()) if as_json else fit_table(found, request, name))

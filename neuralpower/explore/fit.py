@@ -56,6 +56,8 @@ class Request:
     optimizer: str = "adamw"
     accelerator: bool = False
     context: int | None = None  # decode: tokens in the cache before the step
+    accumulation: int = 1  # training: micro-batches of `batch_size` per step
+    checkpointing: bool = False  # training: repeated blocks keep their inputs alone
 
     @property
     def length(self) -> int | None:
@@ -104,9 +106,9 @@ def fit(request: Request, room_bytes: float) -> Fit:
     """Whether the request fits into so many bytes, and what would.
 
     Raises:
-        InputError: a phase or an optimizer that is not known, more positions than the model has, a step of a model that
-            keeps no cache.
-        ModelError: the model cannot be built or traced as it was asked for.
+        InputError: a phase or an optimizer that is not known, what belongs to another phase, more positions than the model
+            has, a step of a model that keeps no cache.
+        ModelError: the model cannot be built or traced as it was asked for, or has no checkpointing of its own.
     """
     if request.phase not in PHASES:
         raise unknown("phase", request.phase, PHASES)
@@ -114,6 +116,12 @@ def fit(request: Request, room_bytes: float) -> Fit:
         raise unknown("optimizer", request.optimizer, OPTIMIZERS)
     if request.context is not None and request.phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {request.phase}; leave it out")
+    if request.phase != TRAINING and (request.accumulation != 1 or request.checkpointing):
+        raise InputError(
+            f"accumulation and checkpointing belong to phase training, not to {request.phase}; leave them out"
+        )
+    if request.accumulation < 1:
+        raise InputError(f"accumulation {request.accumulation}: a step takes 1 micro-batch or more; choose 1")
     probe = _Probe(request)
     process_bytes = (GPU if request.accelerator else CPU).process_bytes
     left_bytes = room_bytes - process_bytes
@@ -222,6 +230,8 @@ class _Probe:
                 inputs.kwargs,
                 optimizer=self.request.optimizer,
                 accelerator=self.request.accelerator,
+                accumulation=self.request.accumulation,
+                checkpointing=self.request.checkpointing,
             )
         try:
             traced = trace(self.module, inputs.args, inputs.kwargs)
