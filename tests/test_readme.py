@@ -39,9 +39,9 @@ def test_a_python_block_runs(code: str, monkeypatch: pytest.MonkeyPatch, capsys:
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c[0] in WITHOUT_A_DEVICE], ids=" ".join)
 def test_a_command_that_needs_no_device_runs(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(Path(__file__).parent.parent)
+    monkeypatch.chdir(tmp_path)  # for what it writes
     monkeypatch.setattr(sys, "argv", ["neuralpower", *command])
     with pytest.raises(SystemExit) as ended:
         cli.main()
