@@ -146,8 +146,7 @@ class LoadedPredictor:
         room = bytes_of(memory) if memory else device_memory(self.predictor)
         if room is None:
             raise InputError(f"{self.device}: its memory is not known; give memory, such as '24GB'")
-        accelerator = self.predictor.hardware is not None and self.predictor.hardware.accelerator
-        return fit(Request(model, accelerator=accelerator, **request), room)
+        return fit(Request(model, accelerator=self.predictor.accelerator, **request), room)
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:

@@ -204,7 +204,7 @@ def predict_pass(
     found = _traced(one, phase, autocast, routing)
     about = {"model": model, "dtype": dtype, "phase": phase}
     prediction = compose(found, predictor, batch_size=batch_size, recipe=recipe, **about)
-    accelerator = predictor.hardware is not None and predictor.hardware.accelerator
+    accelerator = predictor.accelerator
     if phase == FORWARD:
         if seen is not None:
             seen(Stage(one.name, found, prediction))

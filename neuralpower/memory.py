@@ -70,6 +70,11 @@ CPU = Framework(7_000_000, 14_000_000, 2.0, 1.25, 400_000_000)
 GPU = Framework(600_000_000, 600_000_000, 0.1, 0.1, 0)
 
 
+def framework_of(accelerator: bool) -> Framework:
+    """The class that a device is of."""
+    return GPU if accelerator else CPU
+
+
 @dataclass(frozen=True)
 class Memory:
     """Bytes at the peak of a pass or a step, by what they are for."""
@@ -123,7 +128,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 def memory_of(storages: Sequence[Storage], phase: str = FORWARD, *, accelerator: bool = False) -> Memory:
     """The peak of storages' lifetimes, with what the framework takes on a CPU or an accelerator."""
-    framework = GPU if accelerator else CPU
+    framework = framework_of(accelerator)
     if accelerator:  # its kernels are others
         storages = [storage for storage in storages if storage.part != WORKSPACE]
     kept = framework.forward_kept if phase == FORWARD else framework.training_kept
@@ -171,7 +176,7 @@ def training_memory(
         InputError: an optimizer that is not known, or nothing to train.
         ModelError: the step raises on fake tensors; the message quotes its own error.
     """
-    step = training_storages(
+    step = training_lifetimes(
         model,
         args,
         kwargs,
@@ -181,7 +186,7 @@ def training_memory(
         accumulation=accumulation,
         checkpointing=checkpointing,
     )
-    return memory_of(step, TRAINING, accelerator=accelerator)
+    return memory_of(step.storages, TRAINING, accelerator=accelerator)
 
 
 class StepLifetimes(NamedTuple):
@@ -200,13 +205,6 @@ class StepLifetimes(NamedTuple):
 def steady(storages: Sequence[Storage]) -> list[Storage]:
     """The lifetimes with the optimizer's state there from the beginning."""
     return [storage._replace(birth=0) if storage.part == OPTIMIZER else storage for storage in storages]
-
-
-def training_storages(
-    model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **settings: Any
-) -> tuple[Storage, ...]:
-    """Lifetimes in the first training step; keywords and errors as of `training_memory`."""
-    return training_lifetimes(model, args, kwargs, **settings).storages
 
 
 def training_lifetimes(

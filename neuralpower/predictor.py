@@ -142,6 +142,11 @@ class Predictor:
         products = [key for key in learnt if KINDS[key[0]].multiplies]
         return tuple(dict.fromkeys(key[1] for key in products or learnt))
 
+    @property
+    def accelerator(self) -> bool:
+        """Whether its device is known to be one."""
+        return self.hardware is not None and self.hardware.accelerator
+
     @cached_property
     def phases(self) -> tuple[str, ...]:
         """Phases that it has learnt."""

@@ -30,51 +30,16 @@ def workspace_bytes(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any
     return int(rule(output, *args, **kwargs)) if rule is not None else 0
 
 
-def _convolution(
-    output: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    transposed: bool = False,
-    output_padding: Any = 0,
-    groups: int = 1,
-) -> int:
-    """Of `aten.convolution`, which has its signature; input [batch, channels, ...]."""
-    if not _blocked(input, weight, groups):
-        return 0
-    return max(_copy_bytes(input) + _weight_bytes(weight, groups), _copy_bytes(output))
+def _convolution(at: int) -> Callable[..., int]:
+    """The rule of an operator of input [batch, channels, ...], weight and more, `groups` the `at`-th of these from 0."""
 
+    def rule(output: Tensor, input: Tensor, weight: Tensor, *more: Any, **named: Any) -> int:
+        groups = more[at] if len(more) > at else named.get("groups", 1)
+        if not _blocked(input, weight, groups):
+            return 0
+        return max(_copy_bytes(input) + _weight_bytes(weight, groups), _copy_bytes(output))
 
-def _plain(
-    output: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> int:
-    """Of `aten.conv2d` and the like."""
-    return _convolution(output, input, weight, groups=groups)
-
-
-def _transposed(
-    output: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> int:
-    """Of `aten.conv_transpose2d` and the like."""
-    return _convolution(output, input, weight, groups=groups, transposed=True)
+    return rule
 
 
 def _convolution_backward(
@@ -151,11 +116,11 @@ def _in_blocks(channels: int) -> int:
 
 
 _RULES: Mapping[str, Callable[..., int]] = {
-    "aten.convolution": _convolution,
+    "aten.convolution": _convolution(6),
     "aten.convolution_backward": _convolution_backward,
     "aten.lstm": _lstm,
-    "aten.conv2d": _plain,
-    "aten.conv3d": _plain,
-    "aten.conv_transpose2d": _transposed,
-    "aten.conv_transpose3d": _transposed,
+    "aten.conv2d": _convolution(4),
+    "aten.conv3d": _convolution(4),
+    "aten.conv_transpose2d": _convolution(4),
+    "aten.conv_transpose3d": _convolution(4),
 }

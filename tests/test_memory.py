@@ -21,8 +21,8 @@ from neuralpower.memory import (
     forward_memory,
     memory_of,
     settings_of,
+    training_lifetimes,
     training_memory,
-    training_storages,
 )
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
@@ -91,7 +91,7 @@ def test_a_residual_connection_keeps_its_input_alive() -> None:
 def test_an_optimizers_state_is_its_numbers_per_parameter_and_a_step_count(optimizer: str, states: int) -> None:
     # 3 tensors of 16 parameters, 64 B each; a step count of 4 B per tensor for all that count steps
     counts = 12 if optimizer in ("rmsprop", "adam", "adamw") else 0
-    stored = training_storages(chain(), (torch.zeros(2, 4),), optimizer=optimizer)
+    stored = training_lifetimes(chain(), (torch.zeros(2, 4),), optimizer=optimizer).storages
     assert sum(s.bytes for s in stored if s.part == "optimizer") == states * 192 + counts
     assert sum(s.bytes for s in stored if s.part == "gradients") == 192
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.inputs import Inputs
 from neuralpower.layers.base import torch_dtype
-from neuralpower.memory import CPU, FORWARD, GPU, OPTIMIZERS, TRAINING, Memory, forward_memory, training_memory
+from neuralpower.memory import FORWARD, OPTIMIZERS, TRAINING, Memory, forward_memory, framework_of, training_memory
 from neuralpower.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.running import converted
 from neuralpower.sources import InputRequest, Source, resolve
@@ -123,7 +123,7 @@ def fit(request: Request, room_bytes: float) -> Fit:
     if request.accumulation < 1:
         raise InputError(f"accumulation {request.accumulation}: a step takes 1 micro-batch or more; choose 1")
     probe = _Probe(request)
-    process_bytes = (GPU if request.accelerator else CPU).process_bytes
+    process_bytes = framework_of(request.accelerator).process_bytes
     left_bytes = room_bytes - process_bytes
     own = probe(request.batch_size, request.length)
     start = request.length or probe.own_length

@@ -18,7 +18,7 @@ from neuralpower.errors import NeuralPowerError
 from neuralpower.explore.family import Example, Learnt, Members, Table, alone, example_of, learn
 from neuralpower.explore.outcomes import Outcomes, Pool
 from neuralpower.layers.base import torch_dtype
-from neuralpower.memory import CPU, GPU
+from neuralpower.memory import framework_of
 from neuralpower.predictor import Predictor
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import trace
@@ -82,8 +82,7 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
     count = len(points)
     parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
     basis, errors, traces, notes = [FORMULA] * count, dict[int, str](), 0, dict[str, None]()
-    accelerator = predictor.hardware is not None and predictor.hardware.accelerator
-    framework = GPU if accelerator else CPU
+    framework = framework_of(predictor.accelerator)
     for family in _families(points):
         learnt, used = tables_of(family)
         notes |= dict.fromkeys(learnt.notes)
@@ -97,7 +96,7 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
             assert served.table is not None
             fill(pool, served.table, served.fields, served.depth, where)
             parameters[where] = served.table.parameter_count(served.fields, served.depth)
-            tensors, moving = served.table.peaks(served.fields, served.depth, accelerator)
+            tensors, moving = served.table.peaks(served.fields, served.depth, predictor.accelerator)
             memory[where] = tensors + framework.forward_bytes
             high[where] = tensors + 2 * framework.forward_bytes + framework.forward_kept * moving
             for i in where if served.alone else ():

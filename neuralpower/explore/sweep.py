@@ -15,7 +15,7 @@ import numpy as np
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.explore.space import Point, explore
-from neuralpower.memory import CPU, GPU
+from neuralpower.memory import framework_of
 from neuralpower.predictor import Predictor
 
 MOST_POINTS = 10_000
@@ -80,8 +80,7 @@ def sweep(
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
         room = memory_bytes if memory_bytes is not None else device_memory(predictor)
-        accelerator = predictor.hardware is not None and predictor.hardware.accelerator
-        taken_bytes = (GPU if accelerator else CPU).process_bytes
+        taken_bytes = framework_of(predictor.accelerator).process_bytes
         for i, (dtype, length, batch) in enumerate(grid):
             o = explored.outcomes
             value, high = _known(o.runtime_s[i]), _known(explored.memory_high_bytes[i])
