@@ -18,7 +18,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, same_rank
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, floor_div, memory_terms, same_rank
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 
@@ -79,7 +79,7 @@ class Convolution(Layer):
         """Output size per axis."""
         names = ("in", "padding", "dilation", "kernel", "stride")
         return tuple(
-            (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+            floor_div(size + 2 * padding - dilation * (kernel - 1) - 1, stride) + 1
             for size, padding, dilation, kernel, stride in zip(*(self.sizes(n) for n in names), strict=True)
         )
 
@@ -100,7 +100,8 @@ class Convolution(Layer):
 
     def macs(self) -> Any:
         """Multiply-adds; symmetric in the channels, so that it holds for transposed convolutions, too."""
-        return self.batch * self.mac_positions * self.window * self.in_channels * self.out_channels // self.groups
+        every = self.batch * self.mac_positions * self.window * self.in_channels * self.out_channels
+        return floor_div(every, self.groups)
 
     def flops(self) -> int:
         """2 FLOP per multiply-add; padding counts as computed, the bias does not count, as is the convention."""
@@ -108,7 +109,8 @@ class Convolution(Layer):
 
     def parameters(self) -> int:
         """Weights and bias."""
-        return self.window * self.in_channels * self.out_channels // self.groups + self.out_channels * self.bias
+        weights = floor_div(self.window * self.in_channels * self.out_channels, self.groups)
+        return weights + self.out_channels * self.bias
 
     def bytes(self) -> Bytes:
         """Input, weights and output, once each."""
