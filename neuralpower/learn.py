@@ -15,7 +15,7 @@ from neuralpower.dispatch import Dispatch, Observation, learn_dispatch
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
-from neuralpower.layers.base import FLOATING
+from neuralpower.layers.base import BACKWARD, FLOATING
 from neuralpower.predictor import INTEGER, Key, Predictor, Roofline, whole_kind
 from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, fit, join
 from neuralpower.totals import FEWEST_NETWORKS, Correction, Total, correct, learn_totals, read_totals
@@ -29,6 +29,7 @@ SHORTEST_SHARE = 0.01  # of the rows are launches and little more
 COMPOSITION = 0.07
 BLOCKED = (0.8, 1.25)  # a host that takes as long as the device has most likely waited for a place in its queue
 SHORTEST_WITH_POWER_S = 1e-4  # below, windows whose uncertainty nobody states say little of a call
+SHORTEST_REST = 0.1  # of a backward pass that is hardly longer than autograd's start
 LARGEST_UNCERTAINTY = 0.1  # of a power that is learnt from
 
 
@@ -161,7 +162,7 @@ class _Read:
                 self.totals += found
                 self.rejected += bad
                 continue
-            rows = screen(kind, table, dataset.sentinel_s, hardware)
+            rows = _without_start(screen(kind, table, dataset.sentinel_s, hardware), dataset.meta)
             self.rejected += rows.rejected
             self.usable += len(rows)
             if len(rows):
@@ -190,6 +191,13 @@ def _all_with_power(names: Collection[tuple[str, Key]]) -> list[Key]:
     timed = [key for target, key in names if target == RUNTIME]
     without = {key[0] for key in timed if (POWER, key) not in names}
     return list({key[0]: key for key in timed if key[0] not in without}.values())
+
+
+def _without_start(rows: Rows, meta: Mapping[str, Any]) -> Rows:
+    """The rows without what autograd's start added to each backward pass, where the dataset says that it is in them."""
+    start_s = np.where(rows.layer.phase == BACKWARD, float(meta.get("autograd_start_s") or 0.0), 0.0)
+    left = np.maximum(rows.runtime_s - start_s, SHORTEST_REST * rows.runtime_s)
+    return dataclasses.replace(rows, runtime_s=left)
 
 
 def _metered(rows: Rows) -> np.ndarray:

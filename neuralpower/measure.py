@@ -9,6 +9,9 @@
 Within a round each call first writes its inputs afresh (a network has just computed them), then runs once; its weights
 were last touched a round ago, and are as cold as they are in a network.
 
+A backward pass is called through autograd, which takes 13 us and more to start, cold three times that. A network pays it once
+a step, not once a layer: a pass through nothing but a view goes before, and what such a pass takes is taken off.
+
 Power takes a pass of its own: half a second and more of one call alone, over so many copies of its tensors that no cache
 holds them (`power_columns`).
 """
@@ -24,13 +27,14 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from neuralpower.calls import Step, call_bytes, copy_call, settings_of, step_of, warm_of
+from neuralpower.calls import Backward, Gradient, Step, call_bytes, copy_call, settings_of, step_of, warm_of
 from neuralpower.devices.host import steal_ticks
 from neuralpower.energy import SETTLE_S, WINDOW_S, Clock, measure_power
 from neuralpower.layers.base import FLOATING, Call
@@ -47,6 +51,7 @@ COLD = 4  # times the last-level cache, that the copies of a call's tensors fill
 MOST_COPIES = 512
 BATCH_S = 0.001  # calls between two looks at the clock: a look takes microseconds, as do short calls
 MEMORY_SHARE = 0.25  # of the machine's memory, for the copies
+SHORTEST_NODE_S = 1e-7  # of a backward pass, without autograd's start
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class Timing:
     switches_per_call: float
     faults_per_call: float
     steal: float  # share of the machine's time that others took
+    start_s: float = 0.0  # of autograd, which is not in the samples of a backward pass
 
     @property
     def runtime_s(self) -> float:
@@ -89,6 +95,7 @@ class Timing:
             "nivcsw_per_call": self.switches_per_call,
             "minflt_per_call": self.faults_per_call,
             "steal": self.steal,
+            **({"start_s": self.start_s} if self.start_s else {}),
         }
 
 
@@ -122,6 +129,47 @@ class Sentinel:
         for _ in range(calls):
             self()
         return self
+
+
+class Autograd:
+    """Starts autograd, so that it is as warm as inside a network, and knows what that takes beside the nodes that it runs."""
+
+    NODES = 11  # of the longer of two passes, whose difference is the nodes'
+
+    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.clock_ns = clock_ns
+        self.one, self.many = (Backward(partial(_views, count)).step(torch.ones(2)) for count in (1, self.NODES))
+        self.times: tuple[list[float], list[float]] = [], []
+
+    def __call__(self) -> None:
+        """A pass through one view, to be warm, and another, to be timed."""
+        self.one()
+        self._time(self.one, self.times[0])
+
+    def settle(self, calls: int = 50) -> Autograd:
+        """Warm up; the nodes' time."""
+        for _ in range(calls):
+            self()
+            self._time(self.many, self.times[1])
+        return self
+
+    @property
+    def start_s(self) -> float:
+        """Without the node, from 10th percentiles as a call's own time."""
+        one, many = (float(np.percentile(times, 10)) for times in self.times)
+        return max(one - (many - one) / (self.NODES - 1), 0.0)
+
+    def _time(self, step: Gradient, times: list[float]) -> None:
+        start = self.clock_ns()
+        step()
+        times.append((self.clock_ns() - start) / 1e9)
+
+
+def _views(count: int, x: torch.Tensor) -> torch.Tensor:
+    """A chain of nodes that do nothing."""
+    for _ in range(count):
+        x = x.view(-1)
+    return x
 
 
 def prepare_process(threads: int) -> None:
@@ -177,6 +225,9 @@ def time_calls(
         switches = dict.fromkeys(alive, 0)
         faults = dict.fromkeys(alive, 0)
         sentinels: dict[int, list[float]] = {i: [] for i in alive}
+        passes = any(isinstance(steps[i], Gradient) for i in alive)
+        with torch.inference_mode(False):
+            autograd = Autograd(clock_ns).settle() if passes else None
         stolen, ticks = steal_ticks()
         for number in range(rounds):
             order = [i for i in alive if number % 3 == 0 or float(first[i]) < SLOW_CALL_S]  # type: ignore[arg-type]  # alive
@@ -193,6 +244,8 @@ def time_calls(
                         (step.function, step.args, step.kwargs) if isinstance(step, Call) else (step, (), {})
                     )
                     _rewrite(warm_of(call, step))
+                    if autograd is not None and isinstance(step, Gradient):
+                        autograd()
                     before = resource.getrusage(resource.RUSAGE_SELF)
                     start = clock_ns()
                     function(*args, **kwargs)  # the result is freed here, as networks free theirs
@@ -204,15 +257,17 @@ def time_calls(
         stolen_after, ticks_after = steal_ticks()
     steal = (stolen_after - stolen) / max(ticks_after - ticks, 1)
     usual = float(np.percentile(sentinel.times, 10)) if alive else 1.0
+    started = [autograd.start_s if autograd and isinstance(step, Gradient) else 0.0 for step in steps]
     return [
         Timing(
-            tuple(samples[i]),
+            tuple(max(s - started[i], SHORTEST_NODE_S) for s in samples[i]) if started[i] else tuple(samples[i]),
             f,
             float(np.percentile(sentinels[i], 10)),
             float(np.median(sentinels[i])) / usual,
             switches[i] / len(samples[i]),
             faults[i] / len(samples[i]),
             steal,
+            started[i],
         )
         if isinstance(f, float)
         else f

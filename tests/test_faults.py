@@ -471,8 +471,8 @@ def test_another_protocol_is_refused(
     out = tmp_path / "data"
     run(fake(count=3), out)
     before = files(out)
-    monkeypatch.setattr("neuralpower.collect.resume.PROTOCOL_VERSION", 2)
-    with pytest.raises(DatasetError, match="was measured by protocol 1, this is 2; choose another --out"):
+    monkeypatch.setattr("neuralpower.collect.resume.PROTOCOL_VERSION", 3)
+    with pytest.raises(DatasetError, match="was measured by protocol 2, this is 3; choose another --out"):
         run(fake(count=5), out)
     assert files(out) == before
 

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuralpower.calls import call_of
+from neuralpower.calls import Backward, call_of
 from neuralpower.collect.plan import draw, kinds_named, make_plan
 from neuralpower.collect.presets import PRESETS
 from neuralpower.compose import compose
@@ -304,6 +305,52 @@ def test_backward_passes_and_optimizers_are_timed_as_layers_are() -> None:
     assert len(backward.samples_s) == len(step.samples_s) == 3
     assert min(*backward.samples_s, *step.samples_s) > 0
     assert "no gradient passes through this call" in str(none)
+
+
+def test_what_autograd_takes_to_start_is_no_part_of_a_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a start is 20 us and a node 2 us: a layer of one node is 2 us long, and one of 30 nodes 60 us
+    now, real = [0], torch.autograd.grad
+
+    def grad(targets: Any, leaves: Any, *args: Any, **kwargs: Any) -> Any:
+        now[0] += 20_000
+        node = targets[0].grad_fn
+        while node is not None and node.next_functions:
+            now[0] += 2_000
+            node = node.next_functions[0][0]
+        return real(targets, leaves, *args, **kwargs)
+
+    def clock() -> int:
+        now[0] += 1
+        return now[0]
+
+    def chain(count: int, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(count):
+            x = x.abs()
+        return x
+
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    calls = [Call(Backward(partial(chain, count)), (torch.ones(3),)) for count in (1, 30)]
+    forward = Call(torch.add, (torch.ones(3), torch.ones(3)))
+    one, many, other = time_calls([*calls, forward], Sentinel(clock), random.Random(0), rounds=3, clock_ns=clock)
+    assert isinstance(one, Timing)
+    assert isinstance(many, Timing)
+    assert isinstance(other, Timing)
+    assert one.samples_s == pytest.approx([2e-6] * 3, rel=1e-2)
+    assert many.samples_s == pytest.approx([60e-6] * 3, rel=1e-2)
+    assert one.to_row()["start_s"] == pytest.approx(20e-6, rel=1e-2)
+    assert "start_s" not in other.to_row()
+
+
+def test_a_start_that_a_dataset_says_is_in_its_backward_rows_is_taken_off_them(tmp_path: Path) -> None:
+    meta = {"schema": 1, "device": "some CPU", "autograd_start_s": 25e-6}
+    layers = {"rows": range(1, 41), "in_features": 64, "out_features": 64, "bias": False}
+    tables = [pd.DataFrame({"phase": phase, **layers, "runtime_s": 125e-6}) for phase in ("forward", "backward")]
+    predictor = train(Dataset(tmp_path, meta, {"linear": pd.concat(tables)}), "lasso", jobs=1).predictor
+    forward, backward = (
+        Linear(rows=20, phase=phase, in_features=64, out_features=64, bias=False) for phase in ("forward", "backward")
+    )
+    estimates = predictor.estimate([forward, backward])
+    assert estimates.runtime_s == pytest.approx([125e-6, 100e-6], rel=1e-3)
 
 
 def test_a_cpu_measures_one_layer_in_three_backward() -> None:

@@ -25,7 +25,7 @@ ERRORS = (
 
 PROTOCOLS = {
     "cpu": "interleaved rounds of ~60 calls, inputs written just before, weights cold, denormals flushed; `runtime_s` is "
-    "the 10th percentile of the rounds",
+    "the 10th percentile of the rounds; of backward passes without autograd's start",
     "cuda": "one configuration at a time, inputs rotated past the last-level cache; `runtime_s` is the median device time "
     "of a call, `runtime_eager_s` what a user sees",
 }
