@@ -103,7 +103,14 @@ def test_a_board_of_little_power_does_not_sustain_its_peak() -> None:
     assert sustained.base_clock == 1
     assert dataclasses.replace(board, limit_w=250).sustained().peak_flops_per_s == peaks
     for unknown in (dataclasses.replace(board, limit_w=None), dataclasses.replace(board, year=None)):
-        assert unknown.sustained() == unknown
+        assert unknown.sustained().peak_flops_per_s == peaks
+
+
+def test_a_faster_memory_reaches_more_of_what_its_sheet_says() -> None:
+    # 2 TB/s against 1 TB/s: twice as much, times 2^0.06 = 1.0425
+    slow, fast = (Hardware(memory_bytes_per_s=speed).sustained().memory_bytes_per_s for speed in (1e12, 2e12))
+    assert slow == 1e12
+    assert fast == pytest.approx(2e12 * 1.0425, rel=1e-4)
 
 
 def test_a_third_of_the_shortest_call_is_not_hidden_by_a_queue() -> None:
