@@ -164,6 +164,15 @@ def past(value: Any, threshold: float) -> Any:
     return np.maximum(value - threshold, 0)
 
 
+def evicted(in_flight_bytes: Any, cache_bytes: float, start: float, end: float) -> Any:
+    """Share, in [0, 1], of what is read a second time that no longer is in the cache, by the shares of it in flight at once.
+
+    None up to `start`, all from `end` on, straight in the logarithm between.
+    """
+    octaves = np.log2(np.maximum(in_flight_bytes, 1) / (start * cache_bytes)) / np.log2(end / start)
+    return np.clip(octaves, 0.0, 1.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layer(ABC):
     """One call of one kind, on any device; subclasses add the fields of their kind."""
@@ -234,6 +243,10 @@ class Layer(ABC):
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
         """More such terms, which only rows of the very device can weigh; those named `..._past_...` are thresholds."""
+        return {}
+
+    def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """More such terms, which only several devices can weigh: each one's caches and cores hide what they stand for."""
         return {}
 
     def features(self) -> dict[str, Any]:
