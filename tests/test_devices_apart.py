@@ -14,10 +14,12 @@ from neuralpower.dataset import Dataset, screen
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.layers.elementwise import Elementwise
+from neuralpower.layers.movement import Movement
 from neuralpower.layers.norm import Norm
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn import hardware_from, train
-from neuralpower.predictor import Predictor
+from neuralpower.predictor import ROOFLINE, Predictor
 
 PEAKS = {"small": (4e12, 2e11, 20), "middle": (1e13, 6e11, 60), "large": (2e13, 1.2e12, 100)}
 UNSEEN = (3e13, 2e12, 120)
@@ -131,6 +133,16 @@ def test_rows_that_outgrow_the_cache_are_read_from_memory_again() -> None:
     )
     assert wide["long_rows_again"] == pytest.approx(4 * 1000 * 2048 / 1e9 / 2)
     assert Softmax(rows=1000, width=1024).portable_terms(Hardware())["long_rows_again"] == 0  # a warp holds such a row
+
+
+def test_a_kind_that_was_not_learnt_takes_an_element_wise_pass_on_an_accelerator() -> None:
+    there = train(dataset("small", kinds=("elementwise",)), jobs=1).predictor
+    copy = Movement(function="copy", elements=10**6)
+    twice = Elementwise(function="add", elements=10**6, operands=1, broadcast=False)
+    found = there.estimate([copy, twice])
+    assert found.basis[0] == ROOFLINE
+    assert found.runtime_s[0] == pytest.approx(found.runtime_s[1])
+    assert found.hidden_s[0] == found.hidden_s[1]
 
 
 def test_a_third_of_the_shortest_call_is_not_hidden_by_a_queue() -> None:
