@@ -89,13 +89,13 @@ def kernels(file: Path, device: str) -> dict[str, pd.DataFrame]:
 
 
 def device_meta(root: Path, device: str) -> dict[str, Any]:
-    """`dataset.json` of a device: peaks from NeuSight's file, clocks, power limit and year from the spec sheet."""
+    """`dataset.json` of a device: peaks from NeuSight's file, cores, clocks, power limit and year from the spec sheet."""
     config = json.loads((root / "device_configs" / f"{REPORTED[device]}.json").read_text())
     spec = find_spec(device)
     cache = int(config["L2Cache"] * 2**20)
     hardware = {
         "accelerator": True,
-        "cores": config["Num_Sm"],
+        "cores": int(spec.get("cores") or config["Num_Sm"]),  # of a P4 that file says twice as many
         "l2_bytes": cache,
         "llc_bytes": cache,
         "peak_flops_per_s": {FLOAT: config["SingleFLOPs"] * 1e9},

@@ -40,7 +40,7 @@ def describe(
     special = columns.accelerator_terms(hardware) if hardware.accelerator else columns.terms(hardware)
     special.setdefault("flops", flops)
     own = columns.own_terms(hardware) if hardware.accelerator and not portable else {}
-    special |= own
+    special |= own | (columns.portable_terms(hardware) if portable and hardware.accelerator else {})
     if portable:
         peak, memory = full(peak_flops(columns, hardware)), hardware.memory_bytes_per_s
         axes |= {

@@ -16,7 +16,7 @@ from neuralpower.dispatch import Dispatch
 from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import FLOATING, distinct, take
+from neuralpower.layers.base import FLOATING, ITEMSIZE, as_columns, distinct, take
 from neuralpower.regress import NINETY, Problem, Regressor
 
 Array = np.ndarray
@@ -256,12 +256,12 @@ class Predictor:
         rows = len(columns.dtype)
         nothing = np.full(rows, np.nan)
         if found is None:
-            t = self._roofline(columns, key[1])
+            t, hidden = self._unlearnt(columns, key[1])
             wide = np.full(rows, np.log(ROOFLINE_FACTOR) / NINETY)
             code = np.full(rows, BASES.index(ROOFLINE))
             bounds = (t / ROOFLINE_FACTOR, t * ROOFLINE_FACTOR)
             zero, none = np.zeros(rows), np.full(rows, -1)
-            return Estimates(t, *bounds, wide, zero, none, zero, code, nothing, nothing, nothing)
+            return Estimates(t, *bounds, wide, hidden, none, zero, code, nothing, nothing, nothing)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         problem = describe(columns, hardware, portable=self.portable, featured=regressor.trees is not None)
         self._check(found, regressor, problem)
@@ -319,6 +319,22 @@ class Predictor:
         siblings = [k for k in self.regressors if k[:3] == (kind, dtype, phase)]
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
+
+    def _unlearnt(self, columns: Layer, dtype: str) -> tuple[Array, Array]:
+        """(time, what of it a queue hides) of a kind that was not learnt, each [rows]: the roofline's.
+
+        On an accelerator copies, sums and look-ups take at least what an element-wise pass over as many bytes does.
+        """
+        t = self._roofline(columns, dtype)
+        like = ("elementwise", "float32", "forward", "cheap")
+        if columns.multiplies or not self.accelerator or like not in self.regressors:
+            return t, np.zeros(len(t))
+        elements = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape) / (2 * ITEMSIZE["float32"])
+        kind, given = KINDS["elementwise"], {"function": "add", "operands": 1, "broadcast": False}
+        fields: dict[str, Any] = {name: [value] * len(t) for name, value in (kind.defaults() | given).items()}
+        fields["elements"] = np.maximum(elements, 1)
+        passes = self._group(as_columns(kind, fields), like)
+        return np.maximum(t, passes.runtime_s), passes.hidden_s
 
     def _roofline(self, columns: Layer, dtype: str) -> Array:
         t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + 1e-6

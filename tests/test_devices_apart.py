@@ -14,9 +14,12 @@ from neuralpower.dataset import Dataset, screen
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.layers.elementwise import Elementwise
+from neuralpower.layers.movement import Movement
+from neuralpower.layers.norm import Norm
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn import hardware_from, train
-from neuralpower.predictor import Predictor
+from neuralpower.predictor import ROOFLINE, Predictor
 
 PEAKS = {"small": (4e12, 2e11, 20), "middle": (1e13, 6e11, 60), "large": (2e13, 1.2e12, 100)}
 UNSEEN = (3e13, 2e12, 120)
@@ -103,7 +106,43 @@ def test_a_board_of_little_power_does_not_sustain_its_peak() -> None:
     assert sustained.base_clock == 1
     assert dataclasses.replace(board, limit_w=250).sustained().peak_flops_per_s == peaks
     for unknown in (dataclasses.replace(board, limit_w=None), dataclasses.replace(board, year=None)):
-        assert unknown.sustained() == unknown
+        assert unknown.sustained().peak_flops_per_s == peaks
+
+
+def test_a_faster_memory_reaches_more_of_what_its_sheet_says() -> None:
+    # 2 TB/s against 1 TB/s: twice as much, times 2^0.06 = 1.0425
+    slow, fast = (Hardware(memory_bytes_per_s=speed).sustained().memory_bytes_per_s for speed in (1e12, 2e12))
+    assert slow == 1e12
+    assert fast == pytest.approx(2e12 * 1.0425, rel=1e-4)
+
+
+def test_rows_that_outgrow_the_cache_are_read_from_memory_again() -> None:
+    # a norm: 10 cores x 16 rows x 1,024 x 4 B = 640 KiB in flight. Of 1,280 KiB that is half: all that is read again beyond
+    # a quarter is from memory, none of what is from a half on; of 10 MiB a sixteenth: nothing is
+    norm = Norm(function="layer", rows=1000, width=1024)
+    small, large = (
+        norm.portable_terms(Hardware(cores=10, l2_bytes=size, memory_bytes_per_s=1e9))
+        for size in (1280 * 1024, 10 * 2**20)
+    )
+    seconds = 4 * 1000 * 1024 / 1e9
+    assert list(small.values()) == pytest.approx([seconds, seconds, 0, 0])
+    assert set(large.values()) == {0}
+    # a softmax of 2,048: 8,192 elements x 4 B x 10 cores = 320 KiB, a quarter of 1,280 KiB, half way from 1/8 to 1/2
+    wide = Softmax(rows=1000, width=2048).portable_terms(
+        Hardware(cores=10, l2_bytes=1280 * 1024, memory_bytes_per_s=1e9)
+    )
+    assert wide["long_rows_again"] == pytest.approx(4 * 1000 * 2048 / 1e9 / 2)
+    assert Softmax(rows=1000, width=1024).portable_terms(Hardware())["long_rows_again"] == 0  # a warp holds such a row
+
+
+def test_a_kind_that_was_not_learnt_takes_an_element_wise_pass_on_an_accelerator() -> None:
+    there = train(dataset("small", kinds=("elementwise",)), jobs=1).predictor
+    copy = Movement(function="copy", elements=10**6)
+    twice = Elementwise(function="add", elements=10**6, operands=1, broadcast=False)
+    found = there.estimate([copy, twice])
+    assert found.basis[0] == ROOFLINE
+    assert found.runtime_s[0] == pytest.approx(found.runtime_s[1])
+    assert found.hidden_s[0] == found.hidden_s[1]
 
 
 def test_a_third_of_the_shortest_call_is_not_hidden_by_a_queue() -> None:

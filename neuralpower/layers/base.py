@@ -50,6 +50,9 @@ T = TypeVar("T")
 ENERGY_HALVES = 3.5  # years
 FLOP_J = 20e-12  # what a FLOP took in 2016, in float32 without tensor cores
 BOARD_W = 15.0  # what memory, fans and leakage take of the power limit
+# Faster memories reach more of what their sheets say: 75 % at 200 GB/s, 86 to 91 % at 900 to 1,600. The share grows with this
+# power of the bandwidth; what it is at any one bandwidth is learnt.
+REACHED_POWER, REACHED_AT_BYTES_PER_S = 0.06, 1e12
 FEW_LABELS = 8
 LAUNCHES_US = (5, 10, 20, 40, 80)
 
@@ -94,17 +97,20 @@ class Hardware:
         return flops * 2 ** ((2016 - self.year) / ENERGY_HALVES) * FLOP_J / self.limit_w
 
     def sustained(self) -> Hardware:
-        """With the float32 peak that its power limit allows for long: less than the sheet's for boards of little power.
+        """With the float32 peak that its power limit allows for long, and the bandwidth that its memory reaches, up to a factor.
 
-        As it is where the limit or the year is not known; tensor cores take far less, so other peaks stay.
+        The peak is less than the sheet's for boards of little power; it stays where the limit or the year is not known.
+        Tensor cores take far less, so other peaks stay.
         """
+        share = (self.memory_bytes_per_s / REACHED_AT_BYTES_PER_S) ** REACHED_POWER
+        reached = dataclasses.replace(self, memory_bytes_per_s=self.memory_bytes_per_s * share)
         peak = self.peak_flops_per_s.get("float32")
         if peak is None or self.limit_w is None or self.year is None:
-            return self
+            return reached
         energy_j = FLOP_J * 2 ** ((2016 - self.year) / ENERGY_HALVES)
         allowed = max(self.limit_w - BOARD_W, self.limit_w / 2) / energy_j
         peaks = {**self.peak_flops_per_s, "float32": min(peak, allowed)}
-        return dataclasses.replace(self, peak_flops_per_s=peaks, base_clock=1.0)
+        return dataclasses.replace(reached, peak_flops_per_s=peaks, base_clock=1.0)
 
 
 @dataclass(frozen=True)
@@ -161,6 +167,15 @@ def ceil_to(value: Any, step: int) -> Any:
 def past(value: Any, threshold: float) -> Any:
     """The part of `value` above `threshold`, else 0: the slope of a cost that grows once a cache is full."""
     return np.maximum(value - threshold, 0)
+
+
+def evicted(in_flight_bytes: Any, cache_bytes: float, start: float, end: float) -> Any:
+    """Share, in [0, 1], of what is read a second time that no longer is in the cache, by the shares of it in flight at once.
+
+    None up to `start`, all from `end` on, straight in the logarithm between.
+    """
+    octaves = np.log2(np.maximum(in_flight_bytes, 1) / (start * cache_bytes)) / np.log2(end / start)
+    return np.clip(octaves, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +248,10 @@ class Layer(ABC):
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
         """More such terms, which only rows of the very device can weigh; those named `..._past_...` are thresholds."""
+        return {}
+
+    def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """More such terms, which only several devices can weigh: each one's caches and cores hide what they stand for."""
         return {}
 
     def features(self) -> dict[str, Any]:

@@ -40,6 +40,7 @@ PASSES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("maximum", "minimum"), (1, 2, 2, 2)),  # ties share it
     "add": (),
     **dict.fromkeys(("neg", "sub"), (1,)),
+    "dropout_training": (2, 1),  # the gradient times the mask, times a number: aten/src/ATen/native/Dropout.cpp
 }
 FLAT = frozenset(
     """

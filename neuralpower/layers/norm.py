@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, contiguous_run, memory_terms
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, contiguous_run, evicted, memory_terms
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.registry import layer_kind
 
@@ -23,6 +23,8 @@ OPERATORS = {
     "aten.group_norm": "group",
     "aten.instance_norm": "instance",
 }
+ROWS_IN_FLIGHT = 16  # per core: blocks of 128 threads to a row, aten/src/ATen/native/cuda/layer_norm_kernel.cu
+CACHE_SHARES = (0.125, 0.25, 0.5, 1.0)  # of the L2, that rows in flight take
 GROUPS = 32  # of the group norm that is built for timing, where the channels allow it
 
 
@@ -125,6 +127,16 @@ class Norm(Layer):
             "elements_bare": elements * (self.spatial == 1),
             "maps": self.rows * self.width * (self.spatial > 1),
             **memory_terms(self, hardware),
+        }
+
+    def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Rows are read once for the statistics and once to be scaled: from memory, where those in flight outgrow the cache."""
+        rows = np.asarray(self.spatial) == 1
+        seconds = self.bytes().input / hardware.memory_bytes_per_s * rows
+        in_flight = hardware.cores * ROWS_IN_FLIGHT * self.width * self.itemsize
+        return {
+            f"rows_again_at_{share}_l2": seconds * evicted(in_flight, hardware.l2_bytes, share, 2 * share)
+            for share in CACHE_SHARES
         }
 
     def features(self) -> dict[str, Any]:

@@ -9,10 +9,13 @@ import numpy as np
 import torch
 from typing_extensions import Self
 
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, evicted, memory_terms
 from neuralpower.layers.registry import layer_kind
 
 LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
+# Threads that a core holds; a block of up to 1,024 takes a row, four elements a thread and turn
+THREADS, THREADS_OF_A_ROW, ELEMENTS_OF_A_THREAD = 2048, 1024, 4
+EVICTED = (0.125, 0.5)  # shares of the L2 in flight from which some, and all, of a row is read from memory again
 CACHE_STEPS = (1, 2, 4)  # of the L2: bytes cost most until so much of it is filled
 
 
@@ -96,6 +99,13 @@ class Softmax(Layer):
             seconds = np.minimum(total, step * hardware.l2_bytes) / hardware.memory_bytes_per_s
             terms |= {f"bytes_up_to_{step}_l2": seconds, f"bytes_long_rows_up_to_{step}_l2": seconds * long}
         return terms
+
+    def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Long rows are read for the maximum, the sum and the result: from memory, where those in flight outgrow the cache."""
+        long = np.asarray(self.width) > LONGEST_IN_A_WARP
+        elements = np.maximum(THREADS * ELEMENTS_OF_A_THREAD, THREADS // THREADS_OF_A_ROW * np.asarray(self.width))
+        share = evicted(hardware.cores * elements * self.itemsize, hardware.l2_bytes, *EVICTED)
+        return {"long_rows_again": self.bytes().input / hardware.memory_bytes_per_s * long * share}
 
     def features(self) -> dict[str, Any]:
         """How a row fits the vectors."""
