@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from neuralpower.repeats import tensors_in
+from neuralpower.workspace import workspace_bytes
 
 WEIGHTS, INPUTS, ACTIVATIONS = "weights", "inputs", "activations"
 GRADIENTS, OPTIMIZER, CACHE, WORKSPACE = "gradients", "optimizer", "cache", "workspace"
@@ -27,6 +28,7 @@ class Storage(NamedTuple):
     death: int | None
     bytes: int
     part: str
+    blocks: tuple[int, ...] = ()  # of work space: what it is made of (`workspace_blocks`)
 
 
 class Lifetimes:
@@ -40,6 +42,7 @@ class Lifetimes:
         self._deaths: list[int | None] = []
         self._sizes: list[int] = []
         self._parts: list[str] = []
+        self._blocks: list[tuple[int, ...]] = []
         self._known: dict[int, int] = {}  # identity of a living storage -> its place in the lists
 
     def hold(self, tensors: Iterable[Any], part: str) -> None:
@@ -48,11 +51,11 @@ class Lifetimes:
             if isinstance(tensor, Tensor):
                 self._count(tensor, part)
 
-    def called(self, output: Any, workspace_bytes: int = 0) -> int:
-        """One operator call has returned `output`, and its kernel needed work space: bytes of what is new in `output`."""
+    def called(self, output: Any, workspace: tuple[int, ...] = ()) -> int:
+        """One operator call has returned `output`, and its kernel made these blocks: bytes of what is new in `output`."""
         self.calls += 1
-        if workspace_bytes:
-            self._note(workspace_bytes, WORKSPACE, self.calls)
+        if workspace:
+            self._note(workspace_bytes(workspace), WORKSPACE, self.calls, workspace)
         return sum(self._count(t, ACTIVATIONS) for t in tensors_in(output))
 
     def assign(self, tensors: Iterable[Any], part: str) -> None:
@@ -64,7 +67,7 @@ class Lifetimes:
 
     def storages(self) -> tuple[Storage, ...]:
         """All that were seen, the earliest first."""
-        columns = zip(self._births, self._deaths, self._sizes, self._parts, strict=True)
+        columns = zip(self._births, self._deaths, self._sizes, self._parts, self._blocks, strict=True)
         return tuple(Storage(*column) for column in columns if column[2])
 
     def _count(self, tensor: Tensor, part: str) -> int:
@@ -80,11 +83,12 @@ class Lifetimes:
         weakref.finalize(storage, self._free, identity, place).atexit = False
         return size
 
-    def _note(self, size: int, part: str, death: int | None = None) -> int:
+    def _note(self, size: int, part: str, death: int | None = None, blocks: tuple[int, ...] = ()) -> int:
         self._births.append(self.calls)
         self._deaths.append(death)
         self._sizes.append(size)
         self._parts.append(part)
+        self._blocks.append(blocks)
         return len(self._births) - 1
 
     def _free(self, identity: int, place: int) -> None:

@@ -4,7 +4,8 @@
     training   a whole step on fake tensors, which have shapes and storages but no memory: autograd keeps and frees what
                it does in a real step, gradients pile up, the optimizer makes its state and its temporaries
 
-    peak = max over operator calls of (bytes of all storages alive during the call + its kernel's work space) + framework
+    needed = max over operator calls of (bytes of all storages alive during the call + its kernel's work space) + framework
+    peak   = needed + what the allocator keeps of freed memory: on a CPU from a replay of glibc's heap (`replay.py`)
 
 A step that is not the first finds the optimizer's state in place, so that state counts from the beginning.
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -37,12 +39,16 @@ from neuralpower.lifetimes import (
     Storage,
     peak,
 )
+from neuralpower.replay import FORWARD as PASS
+from neuralpower.replay import TRAINING as STEP
+from neuralpower.replay import heap_peak
 from neuralpower.running import grouped_product, name_of
 from neuralpower.trace import Trace, undisturbed, unwrapped
 from neuralpower.training import Loss, Recipe, checkpointed, default_loss
-from neuralpower.workspace import workspace_bytes
+from neuralpower.workspace import workspace_blocks
 
 FORWARD, TRAINING = "forward", "training"
+Numbers = Any  # a number, or an array of them
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "momentum": partial(torch.optim.SGD, momentum=0.9),
@@ -61,12 +67,18 @@ class Framework:
     forward_kept: float  # of gradients, activations and work space: what an allocator keeps of freed memory, at most
     training_kept: float
     process_bytes: int  # of the device's own: what the process takes before there is a network
+    untrimmed_bytes: int = 0  # that an allocator may leave at its end, at most
+
+    def kept_bytes(self, moving: Numbers, tensors: Numbers, share: float) -> Numbers:
+        """What the allocator keeps at most where `moving` of `tensors` bytes come and go; a small heap has a small end."""
+        return np.maximum(share * moving, np.minimum(self.untrimmed_bytes, 4 * moving + tensors / 32))
 
 
-# cpu: code that is paged in and threads' work space, about the median over benchmarks/memory.py; what glibc's heap keeps is
-# the most that was seen there, and some more; Python with torch and transformers was 381 MB. gpu: a CUDA context with
-# cuBLAS's work space, and the caching allocator's rounding to blocks of 2 MiB: assumed, not measured.
-CPU = Framework(7_000_000, 14_000_000, 2.0, 1.25, 400_000_000)
+# cpu: code that is paged in and threads' work space, as chosen over benchmarks/memory.py; what glibc's heap keeps at most is
+# more than was seen there, and no less than the 64 MiB that it leaves at its end. Python with torch and transformers was
+# 381 MB. gpu: a CUDA context with cuBLAS's work space, and the caching allocator's rounding to blocks of 2 MiB: assumed,
+# not measured.
+CPU = Framework(5_000_000, 14_000_000, 3.0, 1.25, 400_000_000, 64 << 20)
 GPU = Framework(600_000_000, 600_000_000, 0.1, 0.1, 0)
 
 
@@ -88,7 +100,8 @@ class Memory:
     activations_bytes: int
     workspace_bytes: int  # that kernels need for themselves while they run
     framework_bytes: int
-    kept_bytes: int  # of freed memory, by the allocator, at most: in `high_bytes` alone
+    heap_bytes: int  # that the allocator is expected to keep of freed memory
+    kept_bytes: int  # that it keeps at most: in `high_bytes` alone, in place of `heap_bytes`
     tensor_bytes: int  # the most that tensors take alone, which may be at another time
 
     @property
@@ -103,13 +116,18 @@ class Memory:
 
     @property
     def high_bytes(self) -> int:
-        """Twice the framework's share, and all that the allocator may keep: what has to fit."""
-        return self.value_bytes + self.framework_bytes + self.kept_bytes
+        """Twice the framework's share, and the most that the allocator may keep: what has to fit."""
+        return self.needed_bytes + self.framework_bytes + self.kept_bytes
+
+    @property
+    def needed_bytes(self) -> int:
+        """What a process takes where freed memory is given back at once."""
+        return self.value_bytes - self.heap_bytes
 
     @property
     def parts(self) -> dict[str, int]:
         """Name -> bytes of what adds up to `value_bytes`."""
-        return {name: getattr(self, f"{name}_bytes") for name in (*PARTS, "framework")}
+        return {name: getattr(self, f"{name}_bytes") for name in (*PARTS, "framework", "heap")}
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; all in bytes."""
@@ -133,8 +151,10 @@ def memory_of(storages: Sequence[Storage], phase: str = FORWARD, *, accelerator:
         storages = [storage for storage in storages if storage.part != WORKSPACE]
     kept = framework.forward_kept if phase == FORWARD else framework.training_kept
     later = steady(storages)
-    _, parts = peak(later)
+    most, parts = peak(later)
     tensors, _ = peak([storage for storage in later if storage.part != WORKSPACE])
+    moving = sum(parts[part] for part in (GRADIENTS, ACTIVATIONS, WORKSPACE))
+    heap = 0 if accelerator else max(0, heap_peak(storages, STEP if phase == TRAINING else PASS) - most)
     return Memory(
         phase=phase,
         weights_bytes=parts[WEIGHTS],
@@ -145,7 +165,8 @@ def memory_of(storages: Sequence[Storage], phase: str = FORWARD, *, accelerator:
         activations_bytes=parts[ACTIVATIONS],
         workspace_bytes=parts[WORKSPACE],
         framework_bytes=framework.forward_bytes if phase == FORWARD else framework.training_bytes,
-        kept_bytes=int(kept * sum(parts[part] for part in (GRADIENTS, ACTIVATIONS, WORKSPACE))),
+        heap_bytes=heap,
+        kept_bytes=max(int(framework.kept_bytes(moving, most, kept)), heap),
         tensor_bytes=tensors,
     )
 
@@ -293,5 +314,5 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         """Run one operator."""
         name, kwargs = name_of(func), kwargs or {}
         output = grouped_product(*args) if name == "aten._grouped_mm" else func(*args, **kwargs)
-        self.lifetimes.called(output, workspace_bytes(name, args, kwargs, output))
+        self.lifetimes.called(output, workspace_blocks(name, args, kwargs, output))
         return output

@@ -35,7 +35,7 @@ from neuralpower.repeats import key_of, tensors_in
 from neuralpower.routing import Routing
 from neuralpower.running import ASKING, WAYS, Answers, Run, name_of, on_one_device
 from neuralpower.running import META as META
-from neuralpower.workspace import workspace_bytes
+from neuralpower.workspace import workspace_blocks
 
 LOSS = "(loss)"  # path of the loss function
 
@@ -392,7 +392,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and record it."""
         output = self._run(func, args, kwargs or {})
-        self.lifetimes.called(output, workspace_bytes(name_of(func), args, kwargs or {}, output))
+        self.lifetimes.called(output, workspace_blocks(name_of(func), args, kwargs or {}, output))
         return output
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -7,7 +7,8 @@ Convolutions are oneDNN's (torch: aten/src/ATen/native/mkldnn/Conv.cpp), which w
                while that is kept: input' and gradient' are made, weight-gradient' is computed, then copied out
 
 A tensor in the order channels_last, or of fewer than five channels, is taken as it is. An LSTM's weights are put into an
-order of their own at every call (RNN.cpp there). Elsewhere a kernel's needs are small, and part of the framework's.
+order of their own at every call (RNN.cpp there). A max pooling makes the places of the largest, asked for or not. Elsewhere
+a kernel's needs are small, and part of the framework's.
 """
 
 from __future__ import annotations
@@ -24,20 +25,29 @@ PLAIN = 4  # channels at most that are left in their order
 SMALL = 20_480  # numbers in a single sample that oneDNN is not asked for (torch: use_mkldnn in Convolution.cpp)
 
 
-def workspace_bytes(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> int:
-    """Bytes that a call needs beyond inputs and outputs, at most at one time; 0 where no rule is known."""
+def workspace_blocks(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> tuple[int, ...]:
+    """Bytes of what a call makes for itself, one after the other; none where no rule is known.
+
+    All but the last are given back before the outputs are made.
+    """
     rule = _RULES.get(operator)
-    return int(rule(output, *args, **kwargs)) if rule is not None else 0
+    blocks = rule(output, *args, **kwargs) if rule is not None else ()
+    return tuple(int(block) for block in blocks) if any(blocks) else ()
 
 
-def _convolution(at: int) -> Callable[..., int]:
+def workspace_bytes(blocks: Sequence[int]) -> int:
+    """Bytes that such blocks take beyond inputs and outputs, at most at one time."""
+    return max(sum(blocks[:-1]), blocks[-1]) if blocks else 0
+
+
+def _convolution(at: int) -> Callable[..., tuple[int, ...]]:
     """The rule of an operator of input [batch, channels, ...], weight and more, `groups` the `at`-th of these from 0."""
 
-    def rule(output: Tensor, input: Tensor, weight: Tensor, *more: Any, **named: Any) -> int:
+    def rule(output: Tensor, input: Tensor, weight: Tensor, *more: Any, **named: Any) -> tuple[int, ...]:
         groups = more[at] if len(more) > at else named.get("groups", 1)
         if not _blocked(input, weight, groups):
-            return 0
-        return max(_copy_bytes(input) + _weight_bytes(weight, groups), _copy_bytes(output))
+            return ()
+        return _copy_bytes(input), _weight_bytes(weight, groups), _copy_bytes(output)
 
     return rule
 
@@ -55,33 +65,38 @@ def _convolution_backward(
     output_padding: Any,
     groups: int,
     mask: Sequence[bool],
-) -> int:
+) -> tuple[int, ...]:
     """Of `aten.convolution_backward`, which has its signature; `mask`: which gradients are asked for."""
     if not _blocked(input, weight, groups):
-        return 0
+        return ()
     weights, size = _weight_bytes(weight, groups), weight.numel() * weight.element_size()
     above, below = _copy_bytes(gradient), _copy_bytes(input)
     kept = input.numel() * input.element_size() if mask[0] else 0
     made = size if mask[1] else 0
     of_input = max(above + weights + below, below + kept) if mask[0] else 0
     of_weight = kept + max(below + above + weights, weights + size) if mask[1] else 0
-    return max(of_input, of_weight, kept + made) - kept - made
+    return (max(of_input, of_weight, kept + made) - kept - made,)
 
 
-def _lstm(output: Any, *args: Any, **_: Any) -> int:
+def _lstm(output: Any, *args: Any, **_: Any) -> tuple[int, ...]:
     """Of `aten.lstm(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)`.
 
     Layer by layer: its weights in oneDNN's order, four gates for every step, and the output of the layer below.
     """
     input, params, layers, both = args[0], args[2], args[4], args[7]
     if not isinstance(args[3], bool):  # a packed sequence goes another way
-        return 0
+        return ()
     size = len(params) // (layers * (2 if both else 1))
     matrices = max(sum(p.numel() for p in params[i : i + size] if p.dim() == 2) for i in range(0, len(params), size))
     steps = math.prod(input.shape[:-1])
     hidden = params[1].shape[1]
     below = steps * output[0].shape[-1] if layers > 1 else 0
-    return int((matrices + 4 * steps * hidden + below) * input.element_size())
+    return (int((matrices + 4 * steps * hidden + below) * input.element_size()),)
+
+
+def _max_pool(output: Any, *_: Any, **__: Any) -> tuple[int, ...]:
+    """Of a pooling that hands out the largest alone: where each was, as 64-bit numbers."""
+    return (int(output.numel() * 8),)
 
 
 def _blocked(source: Tensor, weight: Tensor, groups: int) -> bool:
@@ -115,10 +130,11 @@ def _in_blocks(channels: int) -> int:
     return -(-channels // BLOCK) * BLOCK
 
 
-_RULES: Mapping[str, Callable[..., int]] = {
+_RULES: Mapping[str, Callable[..., tuple[int, ...]]] = {
     "aten.convolution": _convolution(6),
     "aten.convolution_backward": _convolution_backward,
     "aten.lstm": _lstm,
+    "aten.max_pool2d": _max_pool,
     "aten.conv2d": _convolution(4),
     "aten.conv3d": _convolution(4),
     "aten.conv_transpose2d": _convolution(4),

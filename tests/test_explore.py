@@ -74,7 +74,7 @@ def test_a_family_is_what_each_of_its_members_is_alone(predictor: Predictor) -> 
         assert said == pytest.approx((alone.runtime_s.value, alone.runtime_s.low, alone.runtime_s.high), rel=1e-9)
         assert found.parameters[i] == traced.parameters
         assert alone.memory is not None
-        assert found.memory_bytes[i] == alone.memory.value_bytes
+        assert found.memory_bytes[i] == alone.memory.needed_bytes
         assert found.outcomes.coverage[i] == pytest.approx(alone.coverage)
     assert not found.errors
 

@@ -65,7 +65,7 @@ def test_a_context_ends_with_the_memory_or_with_the_models_positions() -> None:
     # 300 positions: 299 in the cache and the new token
     assert (fit(steps, ROOM).longest, fit(steps, ROOM).longest_reason) == (299, "the model's positions")
     assert fit(Request(LLAMA, phase="prefill"), ROOM).longest == 300
-    many = fit(Request(LLAMA, 50, phase="decode", context=10), ROOM)
+    many = fit(Request(LLAMA, 100, phase="decode", context=10), ROOM)
     assert many.longest_reason == "memory"
     assert 10 < (many.longest or 0) < 299
 

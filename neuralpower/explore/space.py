@@ -62,7 +62,7 @@ class Explored:
     points: tuple[Point, ...]
     outcomes: Outcomes
     parameters: Array  # [points], NaN where not known
-    memory_bytes: Array
+    memory_bytes: Array  # without what the heap keeps, which is replayed for one point at a time
     memory_high_bytes: Array
     basis: tuple[str, ...]  # how its layers are known: by formula, or traced
     errors: Mapping[int, str]
@@ -98,7 +98,8 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
             parameters[where] = served.table.parameter_count(served.fields, served.depth)
             tensors, moving = served.table.peaks(served.fields, served.depth, predictor.accelerator)
             memory[where] = tensors + framework.forward_bytes
-            high[where] = tensors + 2 * framework.forward_bytes + framework.forward_kept * moving
+            kept = framework.kept_bytes(moving, tensors, framework.forward_kept)
+            high[where] = tensors + 2 * framework.forward_bytes + kept
             for i in where if served.alone else ():
                 basis[i] = TRACED
     parts = [pool.work(predictor, dtype).outcomes(predictor) for dtype, pool in pools.items()]
