@@ -31,6 +31,10 @@ FEWEST_ROWS = 10  # for a base
 FEWEST_FOR_RESIDUAL = 60
 LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
 FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least one axis
+FAR_KNOWN, FAR_ASKED = (
+    0.7,
+    0.9,
+)  # the smallest and the largest rows, up to and from these quantiles: a step over those between
 BEYOND, NEW_DEVICE = 0.5, 2.0  # what an error beyond the sampled rows, or on a new device, counts beside one among them
 REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))  # octaves outside the box at which the residual has half its say; 0: none
 FEWEST_FOR_BOUND = 20
@@ -43,6 +47,7 @@ STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, howev
 FEWEST_FOR_TERM = 10  # rows in which a term is above 0
 CONTRADICTS = (12.0, 2.5)  # a row is left out when it is so many spreads, and this factor, from what the others say
 BINS = 6  # of predicted time, each with its own interval
+LEAST_WIDTH = 0.01  # of an interval to one side, as a share, when what distance adds is measured in widths
 ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many above
 NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
 LEVELLING_ALPHA, LEVELLING_ROUNDS = (1e-4,), 4  # of the fits that find each device's level
@@ -274,7 +279,7 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
     choices = [_choose(some, learner) for some in ([problem, problem.certain()] if problem.optional else [problem])]
     best = min(choices, key=lambda choice: choice.cost)
     base = _base(best.problem, best.terms, best.alpha)
-    spread = _spread(best.problem, best.tests, best.reach)
+    spread = _spread(best.problem, best.tests, best.reach, _far(best))
     regressor = replace(
         base,
         degree=best.degree,
@@ -315,6 +320,17 @@ def _choose(problem: Problem, learner: str) -> _Choice:
     costs = {reach: _cost(problem, tests, reach) for reach in (REACHES if with_trees else (0.0,))}
     reach = min(costs, key=lambda reach: costs[reach])
     return _Choice(problem, terms, alpha, degree, exponent, tests, reach, costs[reach])
+
+
+def _far(choice: _Choice) -> list[tuple[Array, HeldOut]]:
+    """(targets, predictions) of small rows and of the largest, by a fit to the small ones: only intervals need to know."""
+    problem = choice.problem
+    low, high = np.quantile(problem.size, (FAR_KNOWN, FAR_ASKED))
+    small, large = problem.size <= low, problem.size > max(low, high)
+    if len(np.unique(problem.device)) > 1 or small.sum() < FEWEST_FOR_RESIDUAL or not large.any():
+        return []
+    part, folds = problem.at(small | large), np.where(large, 0, -1)[small | large]
+    return [(part.target, _held_out(part, choice.terms, choice.alpha, folds, with_trees=choice.reach > 0))]
 
 
 def refit(problem: Problem, like: Regressor) -> Regressor:
@@ -449,16 +465,17 @@ def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) ->
 
 
 def _levelled(relative: Array, weight: Array) -> Array:
-    """Factors [alphas] that take the bias out of predictions relative to their targets, [rows, alphas].
+    """Factors [alphas] that take the bias out of predictions relative to their targets, [rows, alphas]: weighted medians.
 
     Squares of relative errors are least where predictions are too low: by exp(-1.5 s^2) under log-normal noise s. Layers'
-    noise cancels in a network, such a bias does not.
+    noise cancels in a network, such a bias does not. A mean would follow the rows that the terms do not describe, most of
+    them slower than the terms say.
     """
-    error = -np.log(np.maximum(relative, 1e-3))
-    middle = np.median(error, axis=0)
-    spread = np.maximum(1.4826 * np.median(np.abs(error - middle), axis=0), 0.02)
-    usual = np.clip(error, middle - OUTLIER * spread, middle + OUTLIER * spread)
-    return np.asarray(np.exp(np.average(usual, axis=0, weights=weight)))
+    order = np.argsort(relative, axis=0)
+    heavier = np.cumsum(weight[order], axis=0)
+    middle = np.argmax(heavier >= heavier[-1] / 2, axis=0)
+    columns = np.arange(relative.shape[1])
+    return np.asarray(1 / np.maximum(relative[order[middle, columns], columns], 1e-3))
 
 
 def _importance(target: Array) -> Array:
@@ -588,8 +605,10 @@ def _contradicting(problem: Problem) -> Array:
     return np.asarray(np.abs(error) > max(spreads * robust_deviation(error), np.log(factor)))
 
 
-def _spread(problem: Problem, tests: Sequence[HeldOut], reach: float) -> Spread:
-    """Intervals from rows held out among the others, and their growth from rows held out beyond them.
+def _spread(
+    problem: Problem, tests: Sequence[HeldOut], reach: float, far: Sequence[tuple[Array, HeldOut]] = ()
+) -> Spread:
+    """Intervals from rows held out among the others, and their growth from rows held out beyond them, and far beyond.
 
     Where rows are of several devices, from each device as the others predict it.
     """
@@ -601,7 +620,7 @@ def _spread(problem: Problem, tests: Sequence[HeldOut], reach: float) -> Spread:
     bins = int(np.clip(len(error) // 50, 1, BINS))
     edges = np.quantile(size, np.arange(1, bins) / bins)
     bin_ = np.searchsorted(edges, size)
-    parts = [error[bin_ == b] for b in range(bins)]
+    parts = [error[bin_ == b] if (bin_ == b).any() else error for b in range(bins)]  # launches take all the same time
     low = np.array([min(_quantile(part, ONE_SIDE), 0.0) for part in parts])
     high = np.array([max(_quantile(part, 1 - ONE_SIDE), 0.0) for part in parts])
     means = np.array([np.mean(part) for part in parts])
@@ -611,18 +630,18 @@ def _spread(problem: Problem, tests: Sequence[HeldOut], reach: float) -> Spread:
         common = max(common, float(np.sqrt(np.mean(levels**2))))
     spread = Spread(edges, low, high, 0.0, common, 0.0, _tail(target))
     beyond: list[tuple[Array, Array, Array]] = []  # by way to go beyond: errors, octaves away, errors in half-widths
-    for test in tests[1:]:
+    for times, test in (*((target, test) for test in tests[1:]), *far):
         held = np.isfinite(test.base)
         if held.sum() < FEWEST_FOR_BOUND or held.all():
             continue
         predicted = test.predicted(reach)[held]
-        away = replace(spread, tail=_tail(target[~held])).away(predicted, test.outside[held])
-        far = away > FAR
-        if far.sum() < FEWEST_FOR_BOUND:
+        away = replace(spread, tail=_tail(times[~held])).away(predicted, test.outside[held])
+        distant = away > FAR
+        if distant.sum() < FEWEST_FOR_BOUND:
             continue
-        error, away = np.log(target[held] / predicted)[far], away[far]
-        low_, high_ = spread.bounds(predicted[far], np.zeros(len(away)))
-        needed = error / np.where(error < 0, np.minimum(low_, -1e-9), np.maximum(high_, 1e-9))
+        error, away = np.log(times[held] / predicted)[distant], away[distant]
+        low_, high_ = spread.bounds(predicted[distant], np.zeros(len(away)))
+        needed = error / np.where(error < 0, np.minimum(low_, -LEAST_WIDTH), np.maximum(high_, LEAST_WIDTH))
         beyond.append((error, away, needed))
     if len(devices) > 1 and beyond:  # what is a device's own is in the interval: together they tell what distance adds
         errors, aways, widths = zip(*beyond, strict=True)

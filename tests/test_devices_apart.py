@@ -201,19 +201,26 @@ def test_bytes_of_a_softmax_that_fill_the_cache_are_terms_of_their_own() -> None
     gpu = Hardware(accelerator=True, cores=10, l2_bytes=2**20, memory_bytes_per_s=2**20)
     # 256 rows * 512 wide * 4 B in and as many out: 1 MB, which is one cache and takes 1 s
     short = Softmax(rows=256, width=512)
-    # 1024 * 2048 * 4 B in and out: 16 MB; of that count 1, 2 and 4 caches, 1 s each
+    # 1024 * 2048 * 4 B in and out: 16 MB; of that count 1, 2 and 4 caches, 1 s each, and all where there is no end
     large = Softmax(rows=1024, width=2048)
-    expected = [
-        {
-            **{f"bytes_up_to_{n}_l2": 1.0 for n in (1, 2, 4)},
-            **{f"bytes_long_rows_up_to_{n}_l2": 0.0 for n in (1, 2, 4)},
-        },
-        {**{f"bytes_up_to_{n}_l2": n for n in (1, 2, 4)}, **{f"bytes_long_rows_up_to_{n}_l2": n for n in (1, 2, 4)}},
-    ]
+    expected = []
+    for long, seconds, filled in ((0, 1.0, (1, 1, 1)), (1, 16.0, (1, 2, 4))):
+        terms = {f"bytes_long_rows_beyond_{us}_us": (seconds - us * 1e-6) * long for us in (5, 10)}
+        for step, held in zip((1, 2, 4), filled, strict=True):
+            for us in (5, 10):
+                terms[f"bytes_up_to_{step}_l2_beyond_{us}_us"] = held - us * 1e-6
+                terms[f"bytes_long_rows_up_to_{step}_l2_beyond_{us}_us"] = (held - us * 1e-6) * long
+        expected.append(terms)
     table = columns_of(Softmax, [short, large]).own_terms(gpu)
     for i, layer in enumerate((short, large)):
-        assert layer.own_terms(gpu) == expected[i]
-        assert {name: column[i] for name, column in table.items()} == expected[i]
+        assert layer.own_terms(gpu) == pytest.approx(expected[i])
+        assert {name: column[i] for name, column in table.items()} == pytest.approx(expected[i])
+
+
+def test_what_a_launch_hides_of_a_softmax_costs_nothing_more() -> None:
+    # 8 rows * 16 wide * 4 B in and out: 1 kB, at 1 GB/s about 1 us, less than any launch
+    gpu = Hardware(accelerator=True, cores=10, l2_bytes=2**20, memory_bytes_per_s=1e9)
+    assert set(Softmax(rows=8, width=16).own_terms(gpu).values()) == {0}
 
 
 @pytest.mark.parametrize(

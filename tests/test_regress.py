@@ -109,6 +109,15 @@ def test_predictions_are_positive_and_grow_far_outside() -> None:
     assert values == sorted(values)
 
 
+def test_rows_that_the_terms_do_not_describe_leave_the_level_alone() -> None:
+    # one row in five takes three times as long for a reason that no term says: the others are predicted as they are
+    asked = problem(300, noise=0.02)
+    slow = np.arange(300) % 5 == 0
+    regressor = fit(dataclasses.replace(asked, target=np.where(slow, 3, 1) * asked.target), learner="lasso")
+    ratio = predicted(regressor, asked)[~slow] / asked.target[~slow]
+    assert np.median(ratio) == pytest.approx(1, abs=0.02)
+
+
 def test_one_corrupt_row_moves_no_prediction_by_more_than_a_hundredth() -> None:
     clean, asked = problem(400, noise=0.02), problem(200, seed=3)
     reference = predicted(fit(clean, learner="lasso"), asked)
@@ -167,6 +176,29 @@ def test_a_device_of_another_level_says_little_of_what_distance_adds() -> None:
     # 0.69 - 0.35, would come in 0.15 octaves: 2.3 more for each octave. 100 rows say so, 200 of the first do not.
     assert spread.common == pytest.approx(np.log(2) / 2, abs=0.05)
     assert spread.common_growth < 0.1
+
+
+def test_what_only_large_rows_show_widens_the_intervals_far_out() -> None:
+    # of a b what is past a bound costs eight times as much: three rows in ten tell, the seven smallest do not
+    asked = problem(400, noise=0.02)
+    more = np.maximum(asked.size - float(np.quantile(asked.size, 0.7)), 0)
+    asked = dataclasses.replace(asked, target=asked.target + 8 * 3e-9 * more, special={"more": more}, degrees=(2,))
+    choice = regress._choose(asked, "lasso")
+    (far,) = regress._far(choice)
+    times, held = far
+    # 280 small rows and the 40 largest, the 80 between are in neither
+    assert len(times) == 320 and np.isfinite(held.base).sum() == 40
+    near = regress._spread(choice.problem, choice.tests, choice.reach)
+    both = regress._spread(choice.problem, choice.tests, choice.reach, [far])
+    assert both.growth > near.growth
+    assert regress.fit(asked, "lasso").regressor.spread.growth == both.growth
+
+
+def test_rows_that_all_take_a_launch_are_learnt() -> None:
+    # 10 us each: one prediction for all, and an interval about it
+    asked = problem(200)
+    regressor = fit(dataclasses.replace(asked, target=np.full(200, 1e-5), special={}, degrees=(1,)), learner="lasso")
+    assert predicted(regressor, asked) == pytest.approx(1e-5)
 
 
 def test_a_fit_is_the_same_each_time() -> None:

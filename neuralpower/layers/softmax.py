@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from typing_extensions import Self
 
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, evicted, memory_terms
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, evicted, memory_terms, past
 from neuralpower.layers.registry import layer_kind
 
 LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
@@ -17,6 +17,7 @@ LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMa
 THREADS, THREADS_OF_A_ROW, ELEMENTS_OF_A_THREAD = 2048, 1024, 4
 EVICTED = (0.125, 0.5)  # shares of the L2 in flight from which some, and all, of a row is read from memory again
 CACHE_STEPS = (1, 2, 4)  # of the L2: bytes cost most until so much of it is filled
+STARTS_S = (5e-6, 10e-6)  # the part of the bytes' time, at the peak, that a launch hides
 
 
 @layer_kind(
@@ -89,15 +90,21 @@ class Softmax(Layer):
         return {**terms, **passes, "bytes_padded_rows": padded * ~long / hardware.memory_bytes_per_s}
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Bytes until the cache is full, which cost more than those that follow, longer rows' apart.
+        """Bytes that outlast a launch, until the cache is full: they cost more than those that follow, longer rows' apart.
 
-        What grows no more leaves the largest softmaxes to the terms that do: without it the small ones bend those.
+        What grows no more leaves the largest softmaxes to the terms that do: without it the small ones bend those. Longer
+        rows' bytes without an end stand first: where no row fills the cache, both are equal and the first is taken.
         """
-        total, long = sum(self.bytes()), np.asarray(self.width) > LONGEST_IN_A_WARP
+        memory, long = hardware.memory_bytes_per_s, np.asarray(self.width) > LONGEST_IN_A_WARP
+        total = sum(self.bytes())
         terms: dict[str, Any] = {}
+        for start in STARTS_S:
+            terms[f"bytes_long_rows_beyond_{start * 1e6:.0f}_us"] = past(total / memory, start) * long
         for step in CACHE_STEPS:
-            seconds = np.minimum(total, step * hardware.l2_bytes) / hardware.memory_bytes_per_s
-            terms |= {f"bytes_up_to_{step}_l2": seconds, f"bytes_long_rows_up_to_{step}_l2": seconds * long}
+            held = np.minimum(total, step * hardware.l2_bytes) / memory
+            for start in STARTS_S:
+                name = f"up_to_{step}_l2_beyond_{start * 1e6:.0f}_us"
+                terms |= {f"bytes_{name}": past(held, start), f"bytes_long_rows_{name}": past(held, start) * long}
         return terms
 
     def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
