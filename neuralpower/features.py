@@ -63,6 +63,7 @@ def describe(
         device=np.full(rows, device),
         optional=tuple(name for name in own if "_past_" in name),
         degrees=(0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES,
+        highest_power=columns.accelerator_power if hardware.accelerator else max(DEGREES),
     )
 
 

@@ -63,12 +63,14 @@ class Term:
         return " ".join(name if power == 1 else f"{name}^{power}" for name, power in self.powers) or "1"
 
 
-def polynomial(dimensions: Sequence[str], degree: int) -> list[Term]:
-    """All products of the dimensions' powers up to `degree`, the constant first."""
+def polynomial(dimensions: Sequence[str], degree: int, highest: int = max(DEGREES)) -> list[Term]:
+    """All products of the dimensions' powers up to `degree`, none above `highest`, the constant first."""
     terms = [Term()]
     for total in range(1, degree + 1):
         for combination in itertools.combinations_with_replacement(dimensions, total):
-            terms.append(Term(tuple((name, combination.count(name)) for name in dict.fromkeys(combination))))
+            powers = tuple((name, combination.count(name)) for name in dict.fromkeys(combination))
+            if max(power for _, power in powers) <= highest:
+                terms.append(Term(powers))
     return terms
 
 
@@ -207,6 +209,7 @@ class Problem:
     size: Array  # what "largest" means
     device: Array  # a number per device
     degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
+    highest_power: int = max(DEGREES)  # of one dimension in it
     optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
 
     def __len__(self) -> int:
@@ -490,7 +493,7 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[li
     held = [(folds == fold, 1.0 / len(problem)) for fold in np.unique(folds)]
     held += [(b == 0, _weight(problem) / len(beyond) / np.sum(b == 0)) for b in beyond if (b == 0).any()]
     for degree in degrees:
-        terms = [*polynomial(tuple(problem.dimensions), degree), *special]
+        terms = [*polynomial(tuple(problem.dimensions), degree, problem.highest_power), *special]
         matrix = problem.matrix(terms)
         errors = np.zeros(len(ALPHAS))
         for test, weight in held:

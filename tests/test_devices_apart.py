@@ -13,7 +13,9 @@ from neuralpower.collect.presets import PRESETS
 from neuralpower.dataset import Dataset, screen
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError, PredictorError
+from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.layers.linear import Linear
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn import hardware_from, train
 from neuralpower.predictor import Predictor
@@ -156,6 +158,13 @@ def test_terms_of_an_accelerator_are_seconds_at_its_peaks(kind: str) -> None:
 
 
 # ---- rows that no device can have produced ----
+
+
+def test_a_product_on_an_accelerator_is_learnt_without_powers_of_its_sides() -> None:
+    rows = columns_of(Linear, [Linear(rows=2, in_features=3, out_features=4, bias=False)])
+    gpu = Hardware(accelerator=True, peak_flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e11)
+    assert describe(rows, gpu).highest_power == 1
+    assert describe(rows, Hardware()).highest_power == 3
 
 
 def test_bytes_of_a_softmax_that_fill_the_cache_are_terms_of_their_own() -> None:

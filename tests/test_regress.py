@@ -43,10 +43,21 @@ def predicted(regressor, asked: Problem) -> np.ndarray:
 def test_a_polynomial_has_every_product_once() -> None:
     # 1; a, b; a^2, ab, b^2
     assert [str(term) for term in polynomial(("a", "b"), 2)] == ["1", "a", "b", "a^2", "a b", "b^2"]
+    # without squares: 1; a, b, c; ab, ac, bc; abc
+    bounded = [str(term) for term in polynomial(("a", "b", "c"), 3, highest=1)]
+    assert bounded == ["1", "a", "b", "c", "a b", "a c", "b c", "a b c"]
     matrix = evaluate_terms(
         [Term(), Term((("a", 2),)), Term(special="s")], {"a": np.array([3.0])}, {"s": np.array([7.0])}, 1
     )
     assert matrix.tolist() == [[1, 9, 7]]
+
+
+def test_a_bounded_polynomial_grows_in_proportion_to_each_dimension_beyond_the_rows() -> None:
+    squared = problem(300)
+    squared = dataclasses.replace(squared, target=1e-6 + 1e-12 * squared.dimensions["a"] ** 2, degrees=(3,))
+    bounded = dataclasses.replace(squared, highest_power=1)
+    assert any(power > 1 for term in fit(squared, learner="lasso").terms for _, power in term.powers)
+    assert all(power == 1 for term in fit(bounded, learner="lasso").terms for _, power in term.powers)
 
 
 def test_a_known_polynomial_is_recovered_inside_and_beyond_the_box() -> None:
