@@ -92,4 +92,5 @@ def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target:
         features=np.column_stack([problem.features, np.log2(runtime_s), compute, memory]),
         feature_names=(*problem.feature_names, "runtime", "compute", "memory"),
         degrees=(0,),
+        bounded=True,
     )

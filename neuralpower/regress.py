@@ -210,6 +210,9 @@ class Problem:
     device: Array  # a number per device
     degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
     highest_power: int = max(DEGREES)  # of one dimension in it
+    bounded: bool = (
+        False  # the device bounds the target, as idle and limit do watts: no residual is too large to be true
+    )
     optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
 
     def __len__(self) -> int:
@@ -512,7 +515,8 @@ def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | 
     target = np.log(problem.target / t0)
     spread, middle = max(robust_deviation(target), 0.02), float(np.median(target))
     widest = max(OUTLIER * spread, STRUCTURE)
-    target = np.clip(target, middle - widest, middle + widest)  # no row may make a leaf of its own
+    if not problem.bounded:
+        target = np.clip(target, middle - widest, middle + widest)  # no row may make a leaf of its own
     x = np.column_stack([problem.features, np.log2(t0)])
     return boost(x, target, _importance(problem.target), (*problem.feature_names, "log2_base"), size)
 

@@ -93,6 +93,26 @@ def test_the_residual_learns_what_the_base_cannot_say() -> None:
     assert regressor.scores.median < 0.4 * regressor.scores.median_base
 
 
+def test_a_target_that_the_device_bounds_is_learnt_however_far_it_lies_from_the_base() -> None:
+    # every third row, told by its feature, takes 8 times as long: log 8 = 2.1, above the 0.7 that a residual may be
+    asked = problem(300)
+    odd = np.arange(300) % 3 == 0
+    asked = dataclasses.replace(
+        asked,
+        features=np.column_stack([asked.features, odd]),
+        feature_names=("a", "b", "odd"),
+        target=asked.target * np.where(odd, 8.0, 1.0),
+    )
+    base = regress._base(asked, [Term(), Term((("a", 1), ("b", 1)))], 1e-4)
+    t0 = base.base(asked.dimensions, asked.special, len(asked))
+    far = {}
+    for bounded in (False, True):
+        trees = regress._residual(dataclasses.replace(asked, bounded=bounded), base)
+        predicted = t0 * np.exp(trees.predict(np.column_stack([asked.features, np.log2(t0)])))
+        far[bounded] = float(np.median(np.abs(predicted / asked.target - 1)[odd]))
+    assert far[True] < 0.1 < 0.3 < far[False]
+
+
 def test_the_residual_fades_outside_the_box() -> None:
     regressor = dataclasses.replace(fit(rippled()), reach=1.0)
     far = problem(50, seed=5, low=2**20, high=2**22)
