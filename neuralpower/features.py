@@ -63,6 +63,7 @@ def describe(
         device=np.full(rows, device),
         optional=tuple(name for name in own if "_past_" in name),
         degrees=(0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES,
+        highest_power=columns.accelerator_power if hardware.accelerator else max(DEGREES),
     )
 
 
@@ -91,4 +92,5 @@ def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target:
         features=np.column_stack([problem.features, np.log2(runtime_s), compute, memory]),
         feature_names=(*problem.feature_names, "runtime", "compute", "memory"),
         degrees=(0,),
+        bounded=True,
     )

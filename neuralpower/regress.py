@@ -68,12 +68,14 @@ class Term:
         return " ".join(name if power == 1 else f"{name}^{power}" for name, power in self.powers) or "1"
 
 
-def polynomial(dimensions: Sequence[str], degree: int) -> list[Term]:
-    """All products of the dimensions' powers up to `degree`, the constant first."""
+def polynomial(dimensions: Sequence[str], degree: int, highest: int = max(DEGREES)) -> list[Term]:
+    """All products of the dimensions' powers up to `degree`, none above `highest`, the constant first."""
     terms = [Term()]
     for total in range(1, degree + 1):
         for combination in itertools.combinations_with_replacement(dimensions, total):
-            terms.append(Term(tuple((name, combination.count(name)) for name in dict.fromkeys(combination))))
+            powers = tuple((name, combination.count(name)) for name in dict.fromkeys(combination))
+            if max(power for _, power in powers) <= highest:
+                terms.append(Term(powers))
     return terms
 
 
@@ -212,6 +214,10 @@ class Problem:
     size: Array  # what "largest" means
     device: Array  # a number per device
     degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
+    highest_power: int = max(DEGREES)  # of one dimension in it
+    bounded: bool = (
+        False  # the device bounds the target, as idle and limit do watts: no residual is too large to be true
+    )
     optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
 
     def __len__(self) -> int:
@@ -507,7 +513,7 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[li
     held = [(folds == fold, 1.0 / len(problem)) for fold in np.unique(folds)]
     held += [(b == 0, _weight(problem) / len(beyond) / np.sum(b == 0)) for b in beyond if (b == 0).any()]
     for degree in degrees:
-        terms = [*polynomial(tuple(problem.dimensions), degree), *special]
+        terms = [*polynomial(tuple(problem.dimensions), degree, problem.highest_power), *special]
         matrix = problem.matrix(terms)
         errors = np.zeros(len(ALPHAS))
         for test, weight in held:
@@ -526,7 +532,8 @@ def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | 
     target = np.log(problem.target / t0)
     spread, middle = max(robust_deviation(target), 0.02), float(np.median(target))
     widest = max(OUTLIER * spread, STRUCTURE)
-    target = np.clip(target, middle - widest, middle + widest)  # no row may make a leaf of its own
+    if not problem.bounded:
+        target = np.clip(target, middle - widest, middle + widest)  # no row may make a leaf of its own
     x = np.column_stack([problem.features, np.log2(t0)])
     return boost(x, target, _importance(problem.target), (*problem.feature_names, "log2_base"), size)
 

@@ -13,8 +13,10 @@ from neuralpower.collect.presets import PRESETS
 from neuralpower.dataset import Dataset, screen
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError, PredictorError
+from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.elementwise import Elementwise
+from neuralpower.layers.linear import Linear
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.norm import Norm
 from neuralpower.layers.softmax import Softmax
@@ -195,6 +197,27 @@ def test_terms_of_an_accelerator_are_seconds_at_its_peaks(kind: str) -> None:
 
 
 # ---- rows that no device can have produced ----
+
+
+def test_tiles_of_an_8_bit_product_count_from_where_they_outlast_a_launch() -> None:
+    gpu = Hardware(
+        accelerator=True, cores=4, memory_bytes_per_s=1e9, peak_flops_per_s={"float8_e4m3fn": 1e12, "bfloat16": 1e12}
+    )
+    # 2 x 1024 x 512 in tiles of 64 x 64: 8 tiles, 2 waves; 2 * 4 cores * 64 * 64 * 2 * 1024 FLOP at 1e12/s take 67.1 us.
+    # Bytes: 2 * 1024 + 1024 * 512 + 2 * 512 at 1 B take 527.4 us, which is more; written as 8 bits first, 4 * 2 * 1024 B
+    # more: 8.2 us. Beyond a launch of 80 us: 527.4 + 8.2 - 80 = 455.6 us
+    few = Linear(dtype="float8_e4m3fn", rows=2, in_features=1024, out_features=512, bias=False)
+    assert few.own_terms(gpu)["tiles_64x64_beyond_80_us"] == pytest.approx(455.552e-6)
+    # neither one row, which has no tiles, nor products of one call
+    one, wide = dataclasses.replace(few, rows=1), dataclasses.replace(few, dtype="bfloat16")
+    assert one.own_terms(gpu)["tiles_64x64_beyond_80_us"] == 0 == wide.own_terms(gpu)["tiles_64x64_beyond_80_us"]
+
+
+def test_a_product_on_an_accelerator_is_learnt_without_powers_of_its_sides() -> None:
+    rows = columns_of(Linear, [Linear(rows=2, in_features=3, out_features=4, bias=False)])
+    gpu = Hardware(accelerator=True, peak_flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e11)
+    assert describe(rows, gpu).highest_power == 1
+    assert describe(rows, Hardware()).highest_power == 3
 
 
 def test_bytes_of_a_softmax_that_fill_the_cache_are_terms_of_their_own() -> None:

@@ -43,10 +43,21 @@ def predicted(regressor, asked: Problem) -> np.ndarray:
 def test_a_polynomial_has_every_product_once() -> None:
     # 1; a, b; a^2, ab, b^2
     assert [str(term) for term in polynomial(("a", "b"), 2)] == ["1", "a", "b", "a^2", "a b", "b^2"]
+    # without squares: 1; a, b, c; ab, ac, bc; abc
+    bounded = [str(term) for term in polynomial(("a", "b", "c"), 3, highest=1)]
+    assert bounded == ["1", "a", "b", "c", "a b", "a c", "b c", "a b c"]
     matrix = evaluate_terms(
         [Term(), Term((("a", 2),)), Term(special="s")], {"a": np.array([3.0])}, {"s": np.array([7.0])}, 1
     )
     assert matrix.tolist() == [[1, 9, 7]]
+
+
+def test_a_bounded_polynomial_grows_in_proportion_to_each_dimension_beyond_the_rows() -> None:
+    squared = problem(300)
+    squared = dataclasses.replace(squared, target=1e-6 + 1e-12 * squared.dimensions["a"] ** 2, degrees=(3,))
+    bounded = dataclasses.replace(squared, highest_power=1)
+    assert any(power > 1 for term in fit(squared, learner="lasso").terms for _, power in term.powers)
+    assert all(power == 1 for term in fit(bounded, learner="lasso").terms for _, power in term.powers)
 
 
 def test_a_known_polynomial_is_recovered_inside_and_beyond_the_box() -> None:
@@ -80,6 +91,26 @@ def test_the_residual_learns_what_the_base_cannot_say() -> None:
     regressor = fit(rippled())
     assert regressor.trees is not None
     assert regressor.scores.median < 0.4 * regressor.scores.median_base
+
+
+def test_a_target_that_the_device_bounds_is_learnt_however_far_it_lies_from_the_base() -> None:
+    # every third row, told by its feature, takes 8 times as long: log 8 = 2.1, above the 0.7 that a residual may be
+    asked = problem(300)
+    odd = np.arange(300) % 3 == 0
+    asked = dataclasses.replace(
+        asked,
+        features=np.column_stack([asked.features, odd]),
+        feature_names=("a", "b", "odd"),
+        target=asked.target * np.where(odd, 8.0, 1.0),
+    )
+    base = regress._base(asked, [Term(), Term((("a", 1), ("b", 1)))], 1e-4)
+    t0 = base.base(asked.dimensions, asked.special, len(asked))
+    far = {}
+    for bounded in (False, True):
+        trees = regress._residual(dataclasses.replace(asked, bounded=bounded), base)
+        predicted = t0 * np.exp(trees.predict(np.column_stack([asked.features, np.log2(t0)])))
+        far[bounded] = float(np.median(np.abs(predicted / asked.target - 1)[odd]))
+    assert far[True] < 0.1 < 0.3 < far[False]
 
 
 def test_the_residual_fades_outside_the_box() -> None:

@@ -16,6 +16,7 @@ from neuralpower.layers.base import Hardware, Layer, beyond_launch, past, peak_f
 # rows x columns of the product that one core computes at a time, as the common libraries' kernels have them
 TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 FEATURED = ((32, 32), (64, 64), (128, 64), (128, 128), (256, 128))
+BEYOND_LAUNCH = ((64, 64), (128, 128))  # tiles whose time is compared with a launch
 CACHE_STEPS = (1, 4, 16, 64, 256, 1024)  # an operand of so many times the cache
 INNER_STEPS = (256, 1024, 4096, 16384)
 FEW_ROWS = 16
@@ -64,6 +65,14 @@ def own_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: Any) 
         tiles, waves = _tiles(hardware, b, m, n, x, y)
         terms[f"loads_{x}x{y}"] = tiles * k * (x + y) * size / memory
         terms[f"stores_{x}x{y}"] = waves * hardware.cores * x * y * size / memory
+    # 8-bit products are several calls: what the host takes to launch them hides the device's work up to then, and with few
+    # rows that is the tiles' walk along k or the weights' way from memory, whichever is longer, not their sum
+    short = (size < 2) * (m > 1)  # one row has no tiles
+    for x, y in BEYOND_LAUNCH:
+        _, waves = _tiles(hardware, b, m, n, x, y)
+        busy = np.maximum(waves * hardware.cores * x * y * 2 * k / peak, sum(layer.bytes()) / memory)
+        for name, seconds in beyond_launch((busy + 4 * b * m * k / memory) * short).items():
+            terms[f"tiles_{x}x{y}_{name}"] = seconds
     for name, held in operands:
         for step in CACHE_STEPS:
             terms[f"flops_{name}_past_{step}_l2"] = work / peak * (held > step * hardware.l2_bytes)
