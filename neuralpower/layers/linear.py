@@ -67,8 +67,8 @@ class Linear(Layer):
         rows = 1 if few and draw.chance(0.3) else draw.octaves(1, 16) if few else draw.octaves(8, 4096)
         if few and draw.chance(0.35):
             inner, out = draw.size(1024, 16384), draw.size(1024, 32768)
-        elif draw.chance(0.12):
-            inner, out = draw.size(256, 2048), draw.size(8192, 65536)
+        elif draw.chance(0.25 if few else 0.12):
+            inner, out = draw.size(256, 4096 if few else 2048), draw.size(8192, 131072 if few else 65536)
         else:
             inner, out = draw.size(8, 8192), draw.size(1, 8192)
         return cls(
