@@ -71,7 +71,8 @@ def train(
 
     if learner not in LEARNERS:
         raise unknown("learner", learner, LEARNERS)
-    datasets = [datasets] if isinstance(datasets, Dataset) else merge(datasets)
+    given = [datasets] if isinstance(datasets, Dataset) else datasets
+    datasets = merge([_without_start(dataset) for dataset in given])
     devices = list(dict.fromkeys(dataset.device for dataset in datasets))
     portable = len(devices) > 1
     learner = "lasso" if portable else learner
@@ -162,7 +163,7 @@ class _Read:
                 self.totals += found
                 self.rejected += bad
                 continue
-            rows = _without_start(screen(kind, table, dataset.sentinel_s, hardware), dataset.meta)
+            rows = screen(kind, table, dataset.sentinel_s, hardware)
             self.rejected += rows.rejected
             self.usable += len(rows)
             if len(rows):
@@ -193,11 +194,20 @@ def _all_with_power(names: Collection[tuple[str, Key]]) -> list[Key]:
     return list({key[0]: key for key in timed if key[0] not in without}.values())
 
 
-def _without_start(rows: Rows, meta: Mapping[str, Any]) -> Rows:
-    """The rows without what autograd's start added to each backward pass, where the dataset says that it is in them."""
-    start_s = np.where(rows.layer.phase == BACKWARD, float(meta.get("autograd_start_s") or 0.0), 0.0)
-    left = np.maximum(rows.runtime_s - start_s, SHORTEST_REST * rows.runtime_s)
-    return dataclasses.replace(rows, runtime_s=left)
+def _without_start(dataset: Dataset) -> Dataset:
+    """The dataset without what autograd's start added to each backward pass, where it says that this is in its rows."""
+    import pandas as pd
+
+    start_s = dataset.meta.get("autograd_start_s")
+    if not start_s:
+        return dataset
+    tables = dict(dataset.tables)
+    for kind, table in tables.items():
+        if "phase" in table and "runtime_s" in table:
+            runtime = pd.to_numeric(table["runtime_s"], errors="coerce")
+            rest = np.maximum(runtime - start_s, SHORTEST_REST * runtime)
+            tables[kind] = table.assign(runtime_s=table["runtime_s"].where(table["phase"] != BACKWARD, rest))
+    return dataclasses.replace(dataset, tables=tables)
 
 
 def _metered(rows: Rows) -> np.ndarray:

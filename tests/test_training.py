@@ -342,15 +342,32 @@ def test_what_autograd_takes_to_start_is_no_part_of_a_backward_pass(monkeypatch:
 
 
 def test_a_start_that_a_dataset_says_is_in_its_backward_rows_is_taken_off_them(tmp_path: Path) -> None:
-    meta = {"schema": 1, "device": "some CPU", "autograd_start_s": 25e-6}
-    layers = {"rows": range(1, 41), "in_features": 64, "out_features": 64, "bias": False}
-    tables = [pd.DataFrame({"phase": phase, **layers, "runtime_s": 125e-6}) for phase in ("forward", "backward")]
-    predictor = train(Dataset(tmp_path, meta, {"linear": pd.concat(tables)}), "lasso", jobs=1).predictor
-    forward, backward = (
-        Linear(rows=20, phase=phase, in_features=64, out_features=64, bias=False) for phase in ("forward", "backward")
-    )
-    estimates = predictor.estimate([forward, backward])
-    assert estimates.runtime_s == pytest.approx([125e-6, 100e-6], rel=1e-3)
+    # 25 us of 125; another collection of the same device has no such start in its 100
+    meta = {"schema": 1, "device": "some CPU"}
+
+    def collected(name: str, first: int, backward_s: float, **more: float) -> Dataset:
+        fields = {"rows": range(first, first + 40), "in_features": 64, "out_features": 64, "bias": False}
+        tables = [
+            pd.DataFrame(
+                {
+                    "phase": phase,
+                    **fields,
+                    "runtime_s": seconds,
+                    "config_id": [f"{phase}{i}" for i in range(first, first + 40)],
+                }
+            )
+            for phase, seconds in (("forward", 125e-6), ("backward", backward_s))
+        ]
+        return Dataset(tmp_path / name, {**meta, **more}, {"linear": pd.concat(tables, ignore_index=True)})
+
+    datasets = [collected("later", 41, 100e-6), collected("earlier", 1, 125e-6, autograd_start_s=25e-6)]
+    predictor = train(datasets, "lasso", jobs=1).predictor
+    for rows in (20, 60):
+        layers = [
+            Linear(rows=rows, phase=phase, in_features=64, out_features=64, bias=False)
+            for phase in ("forward", "backward")
+        ]
+        assert predictor.estimate(layers).runtime_s == pytest.approx([125e-6, 100e-6], rel=1e-3)
 
 
 def test_a_cpu_measures_one_layer_in_three_backward() -> None:
