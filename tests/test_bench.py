@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from neuralpower.bench import CpuBench, failure, open_bench
+from neuralpower.collect.keys import PROTOCOL_VERSION
 from neuralpower.collect.process import Worker, command
 from neuralpower.collect.recover import Local
 from neuralpower.collect.request import Request
@@ -100,7 +101,7 @@ def test_a_collection_on_the_simulated_device_gives_its_runtime_and_power_back(t
         elements = row["rows"] * row["width"]
         assert row["runtime_s"] == pytest.approx(runtime_s(5 * elements, 8 * elements))
         assert row["power_w"] == pytest.approx(power_w(5 * elements, 8 * elements))
-        assert (row["power_source"], row["protocol_version"]) == ("simulated", 1)
+        assert (row["power_source"], row["protocol_version"]) == ("simulated", PROTOCOL_VERSION)
     assert table[["device_key", "software_key"]].nunique().tolist() == [1, 1]
     (session,) = data.meta["sessions"]
     assert session["self_test"] == {"update_period_s": 0.1, "idle_w": 75.0}
