@@ -63,7 +63,7 @@ def test_changed_configurations_are_what_each_is_alone(predictor: Predictor) -> 
         assert found[i].parameters == traced.parameters
         assert alone.memory is not None
         one_block = many[i]["changes"]["num_hidden_layers"] == 1  # its peak may lie elsewhere than two blocks say
-        assert found[i].memory_bytes == (None if one_block else alone.memory.value_bytes)
+        assert found[i].memory_bytes == (None if one_block else alone.memory.needed_bytes)
     ranked = sorted(found, key=lambda s: s.rank or 0)
     assert [s.runtime_s for s in ranked] == sorted(s.runtime_s or 0 for s in found)
 
