@@ -63,9 +63,8 @@ def peaks(given: Sequence[Any]) -> list[int]:
     prepare(case)
     before = resident("VmRSS")
     call, found = built(case), []
-    if phases[0] == DECODE and isinstance(
-        call.function, Again
-    ):  # it keeps the cache that it was given; a user's step does not
+    if phases[0] == DECODE and isinstance(call.function, Again):
+        # it keeps the cache that it was given; a user's step does not
         call = Call(call.function.module, (), call.kwargs)
     for phase in phases:
         Path("/proc/self/clear_refs").write_text("5")  # the largest resident memory counts from here

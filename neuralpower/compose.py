@@ -331,9 +331,8 @@ def work_of(
     tasks = _tasks(trace, predictor, phase, recipe)
     if dtype == TENSORFLOAT32:
         tasks = [replace(task, layer=_in_tf32(task.layer)) for task in tasks]
-    passes = (
-        2 * recipe.accumulation if phase == TRAINING else 1
-    )  # what is not modelled takes as long backward as forward
+    # what is not modelled takes as long backward as forward
+    passes = 2 * recipe.accumulation if phase == TRAINING else 1
     unknown = [missing for missing in trace.unmodelled for _ in range(passes)]
     roof = predictor.roofline(dtype)
     unknown_s = [missing.bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in unknown]

@@ -139,24 +139,25 @@ class Autograd:
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self.clock_ns = clock_ns
         self.one, self.many = (Backward(partial(_views, count)).step(torch.ones(2)) for count in (1, self.NODES))
-        self.times: tuple[list[float], list[float]] = [], []
+        self.one_s: list[float] = []
+        self.many_s: list[float] = []
 
     def __call__(self) -> None:
         """A pass through one view, to be warm, and another, to be timed."""
         self.one()
-        self._time(self.one, self.times[0])
+        self._time(self.one, self.one_s)
 
     def settle(self, calls: int = 50) -> Autograd:
         """Warm up; the nodes' time."""
         for _ in range(calls):
             self()
-            self._time(self.many, self.times[1])
+            self._time(self.many, self.many_s)
         return self
 
     @property
     def start_s(self) -> float:
         """Without the node, from 10th percentiles as a call's own time."""
-        one, many = (float(np.percentile(times, 10)) for times in self.times)
+        one, many = (float(np.percentile(times, 10)) for times in (self.one_s, self.many_s))
         return max(one - (many - one) / (self.NODES - 1), 0.0)
 
     def _time(self, step: Gradient, times: list[float]) -> None:
@@ -225,9 +226,8 @@ def time_calls(
         switches = dict.fromkeys(alive, 0)
         faults = dict.fromkeys(alive, 0)
         sentinels: dict[int, list[float]] = {i: [] for i in alive}
-        passes = any(isinstance(steps[i], Gradient) for i in alive)
         with torch.inference_mode(False):
-            autograd = Autograd(clock_ns).settle() if passes else None
+            autograd = Autograd(clock_ns).settle() if any(isinstance(step, Gradient) for step in steps) else None
         stolen, ticks = steal_ticks()
         for number in range(rounds):
             order = [i for i in alive if number % 3 == 0 or float(first[i]) < SLOW_CALL_S]  # type: ignore[arg-type]  # alive

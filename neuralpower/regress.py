@@ -31,10 +31,7 @@ FEWEST_ROWS = 10  # for a base
 FEWEST_FOR_RESIDUAL = 60
 LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
 FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least one axis
-FAR_KNOWN, FAR_ASKED = (
-    0.7,
-    0.9,
-)  # the smallest and the largest rows, up to and from these quantiles: a step over those between
+FAR_KNOWN, FAR_ASKED = 0.7, 0.9  # quantiles of the size: rows up to the one predict those above the other
 BEYOND, NEW_DEVICE = 0.5, 2.0  # what an error beyond the sampled rows, or on a new device, counts beside one among them
 REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))  # octaves outside the box at which the residual has half its say; 0: none
 FEWEST_FOR_BOUND = 20
@@ -215,9 +212,7 @@ class Problem:
     device: Array  # a number per device
     degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
     highest_power: int = max(DEGREES)  # of one dimension in it
-    bounded: bool = (
-        False  # the device bounds the target, as idle and limit do watts: no residual is too large to be true
-    )
+    bounded: bool = False  # by the device, as idle and limit do watts: no residual is too large to be true
     optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
 
     def __len__(self) -> int:
@@ -530,9 +525,9 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[li
 def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:
     t0 = base.base(problem.dimensions, problem.special, len(problem))
     target = np.log(problem.target / t0)
-    spread, middle = max(robust_deviation(target), 0.02), float(np.median(target))
-    widest = max(OUTLIER * spread, STRUCTURE)
     if not problem.bounded:
+        spread, middle = max(robust_deviation(target), 0.02), float(np.median(target))
+        widest = max(OUTLIER * spread, STRUCTURE)
         target = np.clip(target, middle - widest, middle + widest)  # no row may make a leaf of its own
     x = np.column_stack([problem.features, np.log2(t0)])
     return boost(x, target, _importance(problem.target), (*problem.feature_names, "log2_base"), size)

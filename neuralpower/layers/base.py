@@ -435,9 +435,9 @@ def scramble(values: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def beyond_launch(seconds: Any) -> dict[str, Any]:
+def beyond_launch(seconds: Any, steps_us: Sequence[int] = LAUNCHES_US) -> dict[str, Any]:
     """The part of the work, in seconds at the device's peaks, that outlasts a host's launch of so many microseconds."""
-    return {f"beyond_{step}_us": past(seconds, step * 1e-6) for step in LAUNCHES_US}
+    return {f"beyond_{step}_us": past(seconds, step * 1e-6) for step in steps_us}
 
 
 def memory_terms(layer: Any, hardware: Hardware) -> dict[str, Any]:

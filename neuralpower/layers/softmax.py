@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from typing_extensions import Self
 
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, evicted, memory_terms, past
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, beyond_launch, ceil_to, evicted, memory_terms
 from neuralpower.layers.registry import layer_kind
 
 LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
@@ -17,7 +17,7 @@ LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMa
 THREADS, THREADS_OF_A_ROW, ELEMENTS_OF_A_THREAD = 2048, 1024, 4
 EVICTED = (0.125, 0.5)  # shares of the L2 in flight from which some, and all, of a row is read from memory again
 CACHE_STEPS = (1, 2, 4)  # of the L2: bytes cost most until so much of it is filled
-STARTS_S = (5e-6, 10e-6)  # the part of the bytes' time, at the peak, that a launch hides
+LAUNCHES_US = (5, 10)  # the part of the bytes' time, at the peak, that a launch hides
 
 
 @layer_kind(
@@ -98,13 +98,13 @@ class Softmax(Layer):
         memory, long = hardware.memory_bytes_per_s, np.asarray(self.width) > LONGEST_IN_A_WARP
         total = sum(self.bytes())
         terms: dict[str, Any] = {}
-        for start in STARTS_S:
-            terms[f"bytes_long_rows_beyond_{start * 1e6:.0f}_us"] = past(total / memory, start) * long
+        for name, seconds in beyond_launch(total / memory, LAUNCHES_US).items():
+            terms[f"bytes_long_rows_{name}"] = seconds * long
         for step in CACHE_STEPS:
             held = np.minimum(total, step * hardware.l2_bytes) / memory
-            for start in STARTS_S:
-                name = f"up_to_{step}_l2_beyond_{start * 1e6:.0f}_us"
-                terms |= {f"bytes_{name}": past(held, start), f"bytes_long_rows_{name}": past(held, start) * long}
+            for name, seconds in beyond_launch(held, LAUNCHES_US).items():
+                terms[f"bytes_up_to_{step}_l2_{name}"] = seconds
+                terms[f"bytes_long_rows_up_to_{step}_l2_{name}"] = seconds * long
         return terms
 
     def portable_terms(self, hardware: Hardware) -> dict[str, Any]:

@@ -29,9 +29,7 @@ def product_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: A
     moved = layer.bytes()
     total = sum(moved)
     work = 2 * b * m * n * k
-    # quantised to 8 bits: the left operand is read wide, scaled and written first, by calls that outlast small products
-    short = size < 2
-    scaled = 4 * b * m * k * short / memory
+    short, scaled = size < 2, _scaling_s(layer, hardware, b, m, k)
     terms = {
         "flops": work / peak,
         "flops_at_base_clock": work / peak / hardware.base_clock,
@@ -67,11 +65,11 @@ def own_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: Any) 
         terms[f"stores_{x}x{y}"] = waves * hardware.cores * x * y * size / memory
     # 8-bit products are several calls: what the host takes to launch them hides the device's work up to then, and with few
     # rows that is the tiles' walk along k or the weights' way from memory, whichever is longer, not their sum
-    short = (size < 2) * (m > 1)  # one row has no tiles
+    short, scaled = (size < 2) * (m > 1), _scaling_s(layer, hardware, b, m, k)  # one row has no tiles
     for x, y in BEYOND_LAUNCH:
         _, waves = _tiles(hardware, b, m, n, x, y)
         busy = np.maximum(waves * hardware.cores * x * y * 2 * k / peak, sum(layer.bytes()) / memory)
-        for name, seconds in beyond_launch((busy + 4 * b * m * k / memory) * short).items():
+        for name, seconds in beyond_launch((busy + scaled) * short).items():
             terms[f"tiles_{x}x{y}_{name}"] = seconds
     for name, held in operands:
         for step in CACHE_STEPS:
@@ -98,6 +96,11 @@ def product_features(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k
     for name, side in (("rows", m), ("columns", n), ("inner", k)):
         features[f"{name}_aligned"] = sum((side % step == 0) * 1.0 for step in (2, 4, 8, 16))
     return features
+
+
+def _scaling_s(layer: Layer, hardware: Hardware, b: Any, m: Any, k: Any) -> Any:
+    """Seconds before a product of 8 bits, by calls that outlast small products: its left operand is read wide, scaled, written."""
+    return 4 * b * m * k * (layer.itemsize < 2) / hardware.memory_bytes_per_s
 
 
 def _tiles(hardware: Hardware, b: Any, m: Any, n: Any, x: int, y: int) -> tuple[Any, Any]:
