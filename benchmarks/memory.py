@@ -2,13 +2,13 @@
 
     tensors    weights, gradients, optimizer, cache, inputs and activations at their peak
     predicted  with work space of kernels, what the framework takes and what glibc's heap keeps
-    real       largest resident memory of a fresh process over three passes or steps, less what it had before the network
-               was built; a network's forward and training may share a process, one after the other
+    real       largest resident memory of a fresh process over three passes or steps, less what it had when torch and the
+               network's classes were imported; the median where it ran more than once
     without heap  predicted, less what the heap keeps
     needed     the same as real where freed memory is given back at once (MALLOC_MMAP_THRESHOLD_)
 
 python -m benchmarks.memory [PART OF A NAME] [--again] [--recorded]
-    what is in memory.json is not run again but for --again; with --recorded nothing is run
+    what is in memory.json is not run but for --again, which adds a run to each; with --recorded nothing is run
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from neuralpower.memory import FORWARD, TRAINING, Memory, forward_memory, settings_of, training_memory
 from neuralpower.phases import DECODE, PREFILL, Phase, passes
@@ -31,8 +30,8 @@ from neuralpower.training import RECIPE, Recipe
 
 NEEDED, KEPT = "needed", "kept"
 HEAPS: dict[str, dict[str, str]] = {
-    NEEDED: {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"},  # what is freed is given back
     KEPT: {},  # as it comes: holes between what lives are kept
+    NEEDED: {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"},  # what is freed is given back
 }
 RECORD = Path(__file__).with_suffix(".json")
 GPT2 = "transformers:GPT2LMHeadModel"
@@ -132,50 +131,50 @@ RUNS = (
 FURTHER = tuple(Run(model, batch, length, phase) for model, batch, length in UNSEEN for phase in (FORWARD, TRAINING))
 
 
-def real(networks: Sequence[Sequence[Run]], heap: str) -> Iterator[list[int] | None]:
-    """Peaks of each network's phases (bytes), None where it failed; every network in a fresh process."""
-    given = []
-    for runs in networks:
-        first = runs[0]
-        length = None if first.phase == DECODE else first.length
-        phases = [run.phase for run in runs]
-        given.append([first.model, first.batch, length, phases, first.length, asdict(first.recipe)])
+def real(run: Run, heap: str) -> int | None:
+    """Bytes at the peak of a fresh process; None where it failed."""
+    length = None if run.phase == DECODE else run.length
+    given = [run.model, run.batch, length, run.phase, run.length, asdict(run.recipe)]
     command = [sys.executable, "-m", "benchmarks.memory_run", json.dumps(given)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE", **HEAPS[heap]}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        yield from (json.loads(line) for line in process.stdout or () if line[0] in "[n")
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
+    return int(found.stdout) if found.returncode == 0 else None
 
 
-def recorded(runs: Sequence[Run], again: bool) -> dict[str, dict[str, int]]:
-    """Label -> heap -> real bytes; what is missing is run, and kept at once."""
-    known: dict[str, dict[str, int]] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    networks: dict[tuple[Any, ...], list[Run]] = {}
+def recorded(runs: Sequence[Run], heap: str, again: bool) -> None:
+    """Run what is missing, and keep its real bytes in the record at once."""
     for run in runs:
-        apart = run.phase if run.phase in (DECODE, PREFILL) else ""
-        networks.setdefault((run.model, run.batch, run.length, apart, run.recipe), []).append(run)
-    for heap in HEAPS:
-        missing = [some for some in networks.values() if again or any(heap not in known.get(r.label, {}) for r in some)]
-        for some, peaks in zip(missing, real(missing, heap) if missing else (), strict=False):
-            for run, size in zip(some, peaks or (), strict=False):
-                known.setdefault(run.label, {})[heap] = size
-                print(f"{run.label}, {heap}: {size / 1e6:.1f} MB", file=sys.stderr, flush=True)
-            RECORD.write_text(json.dumps(known, indent=1) + "\n")
+        known = record()
+        sizes = known.setdefault(run.label, {}).setdefault(heap, [])
+        if (sizes and not again) or (size := real(run, heap)) is None:
+            continue
+        sizes.append(size)
+        print(f"{run.label}, {heap}: {size / 1e6:.1f} MB", file=sys.stderr, flush=True)
+        RECORD.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def record() -> dict[str, dict[str, list[int]]]:
+    """Label -> heap -> real bytes of every process."""
+    known: dict[str, dict[str, list[int]]] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     return known
 
 
 def main() -> None:
     """Print the tables, then the errors by phase."""
-    wanted = [argument for argument in sys.argv[1:] if argument not in ("--again", "--recorded")]
+    options = {argument for argument in sys.argv[1:] if argument.startswith("--")}
+    wanted = [argument for argument in sys.argv[1:] if argument not in options]
     for title, runs in (("", RUNS), ("of families that nothing was chosen by", FURTHER)):
         some = [run for run in runs if all(part in run.label for part in wanted)]
         if title:
             print(f"\n{title}\n")
-        known = json.loads(RECORD.read_text()) if "--recorded" in sys.argv else recorded(some, "--again" in sys.argv)
-        table(some, known)
+        for heap in () if "--recorded" in options else (KEPT,) if title else HEAPS:
+            recorded(some, heap, "--again" in options)
+        table(some)
 
 
-def table(runs: Sequence[Run], real: Mapping[str, Mapping[str, int]]) -> None:
+def table(runs: Sequence[Run]) -> None:
     """Print a line for every run, then the errors by phase."""
+    known = record()
     print(
         "| MB | tensors | predicted | real | error | without heap | needed | high |\n|---|---|---|---|---|---|---|---|"
     )
@@ -183,7 +182,7 @@ def table(runs: Sequence[Run], real: Mapping[str, Mapping[str, int]]) -> None:
     before: dict[str, list[float]] = {}
     above = []
     for run in runs:
-        sizes = real.get(run.label, {})
+        sizes = {heap: int(statistics.median(some)) for heap, some in known.get(run.label, {}).items() if some}
         if KEPT not in sizes:
             continue
         memory, kept = run.predicted(), sizes[KEPT]

@@ -22,7 +22,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.generation import predict_generation, with_step
 from neuralpower.layers.base import BACKWARD, FORWARD, Call, torch_dtype
 from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
-from neuralpower.memory import forward_memory, memory_of, settings_of, training_lifetimes
+from neuralpower.memory import forward_memory, settings_of, training_lifetimes
 from neuralpower.phases import CACHES, GENERATE, Decoder, Pass, Phase, keep, passes
 from neuralpower.predictor import Predictor
 from neuralpower.routing import Routing
@@ -209,13 +209,12 @@ def predict_pass(
         if seen is not None:
             seen(Stage(one.name, found, prediction))
         return replace(prediction, memory=forward_memory(found, accelerator=accelerator)), found
-    # gradients need what a step's backward pass needs; what an optimizer keeps depends on the optimizer
-    settings = settings_of(recipe) if phase == TRAINING else {"optimizer": "sgd"}
+    settings = settings_of(recipe) if phase == TRAINING else {"optimizer": None}
     inputs = one.inputs
     lifetimes = training_lifetimes(one.module, inputs.args, inputs.kwargs, accelerator=accelerator, **settings)
     if seen is not None:
         seen(Stage(phase, found, prediction, lifetimes))
-    return replace(prediction, memory=memory_of(lifetimes.storages, TRAINING, accelerator=accelerator)), found
+    return replace(prediction, memory=lifetimes.memory(accelerator)), found
 
 
 def _traced(one: Pass, phase: str = FORWARD, autocast: torch.dtype | None = None, routing: Routing = ROUTING) -> Trace:

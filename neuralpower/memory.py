@@ -68,17 +68,25 @@ class Framework:
     training_kept: float
     process_bytes: int  # of the device's own: what the process takes before there is a network
     untrimmed_bytes: int = 0  # that an allocator may leave at its end, at most
+    onednn_bytes: int = 0  # a library that starts with the first convolution
+    compiler_bytes: int = 0  # torch's compiler, which making an optimizer imports, and so do transformers' classes
 
-    def kept_bytes(self, moving: Numbers, tensors: Numbers, share: float) -> Numbers:
-        """What the allocator keeps at most where `moving` of `tensors` bytes come and go; a small heap has a small end."""
-        return np.maximum(share * moving, np.minimum(self.untrimmed_bytes, 4 * moving + tensors / 32))
+    def margin_bytes(self, phase: str, moving: Numbers, tensors: Numbers) -> Numbers:
+        """Code once more, and what the allocator keeps at most where `moving` of `tensors` bytes come and go."""
+        share = self.forward_kept if phase == FORWARD else self.training_kept
+        kept = np.maximum(share * moving, np.minimum(self.untrimmed_bytes, 4 * moving + tensors / 32))
+        return self.code_bytes(phase) + kept
+
+    def code_bytes(self, phase: str) -> int:
+        """What any network's pass or step pages in."""
+        return self.forward_bytes if phase == FORWARD else self.training_bytes
 
 
-# cpu: code that is paged in and threads' work space, as chosen over benchmarks/memory.py; what glibc's heap keeps at most is
-# more than was seen there, and no less than the 64 MiB that it leaves at its end. Python with torch and transformers was
-# 381 MB. gpu: a CUDA context with cuBLAS's work space, and the caching allocator's rounding to blocks of 2 MiB: assumed,
-# not measured.
-CPU = Framework(5_000_000, 14_000_000, 3.0, 1.25, 400_000_000, 64 << 20)
+# cpu: code that is paged in, libraries' and threads' buffers, in a process that has imported torch and the network's classes;
+# what glibc's heap keeps at most is more than was seen, and no less than the 64 MiB that it leaves at its end; a small heap
+# has a small end. Chosen over the first table of benchmarks/memory.py. Python with torch and transformers was 381 MB.
+# gpu: a CUDA context with cuBLAS's work space, and the caching allocator's rounding to blocks of 2 MiB: assumed, not measured.
+CPU = Framework(16_000_000, 30_000_000, 3.0, 1.25, 400_000_000, 64 << 20, 8_000_000, 72_000_000)
 GPU = Framework(600_000_000, 600_000_000, 0.1, 0.1, 0)
 
 
@@ -101,7 +109,7 @@ class Memory:
     workspace_bytes: int  # that kernels need for themselves while they run
     framework_bytes: int
     heap_bytes: int  # that the allocator is expected to keep of freed memory
-    kept_bytes: int  # that it keeps at most: in `high_bytes` alone, in place of `heap_bytes`
+    margin_bytes: int  # what it keeps at most, and code once more: in `high_bytes` alone, in place of `heap_bytes`
     tensor_bytes: int  # the most that tensors take alone, which may be at another time
 
     @property
@@ -116,8 +124,8 @@ class Memory:
 
     @property
     def high_bytes(self) -> int:
-        """Twice the framework's share, and the most that the allocator may keep: what has to fit."""
-        return self.needed_bytes + self.framework_bytes + self.kept_bytes
+        """What has to fit."""
+        return self.needed_bytes + self.margin_bytes
 
     @property
     def needed_bytes(self) -> int:
@@ -144,12 +152,19 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     return {"optimizer": optimizer, "accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
 
 
-def memory_of(storages: Sequence[Storage], phase: str = FORWARD, *, accelerator: bool = False) -> Memory:
-    """The peak of storages' lifetimes, with what the framework takes on a CPU or an accelerator."""
+def memory_of(
+    storages: Sequence[Storage], phase: str = FORWARD, *, accelerator: bool = False, compiler: bool = False
+) -> Memory:
+    """The peak of storages' lifetimes, with what the framework takes on a CPU or an accelerator.
+
+    `compiler` says that torch's compiler comes into the process with the network, not before it.
+    """
     framework = framework_of(accelerator)
     if accelerator:  # its kernels are others
         storages = [storage for storage in storages if storage.part != WORKSPACE]
-    kept = framework.forward_kept if phase == FORWARD else framework.training_kept
+    code = framework.code_bytes(phase) + (framework.compiler_bytes if compiler else 0)
+    if any(storage.part == WORKSPACE for storage in storages):
+        code += framework.onednn_bytes
     later = steady(storages)
     most, parts = peak(later)
     tensors, _ = peak([storage for storage in later if storage.part != WORKSPACE])
@@ -164,9 +179,9 @@ def memory_of(storages: Sequence[Storage], phase: str = FORWARD, *, accelerator:
         inputs_bytes=parts[INPUTS],
         activations_bytes=parts[ACTIVATIONS],
         workspace_bytes=parts[WORKSPACE],
-        framework_bytes=framework.forward_bytes if phase == FORWARD else framework.training_bytes,
+        framework_bytes=code,
         heap_bytes=heap,
-        kept_bytes=max(int(framework.kept_bytes(moving, most, kept)), heap),
+        margin_bytes=max(int(framework.margin_bytes(phase, moving, most)), heap),
         tensor_bytes=tensors,
     )
 
@@ -181,7 +196,7 @@ def training_memory(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    optimizer: str = "adamw",
+    optimizer: str | None = "adamw",
     loss: Loss | None = None,
     accelerator: bool = False,
     accumulation: int = 1,
@@ -189,7 +204,8 @@ def training_memory(
 ) -> Memory:
     """Of a training step: forward in training mode, loss (by default the mean square of the first output), backward, optimizer.
 
-    `accumulation` micro-batches come before the optimizer; with `checkpointing`, the model's own switch for it is on.
+    `accumulation` micro-batches come before the optimizer, or are all there is without one; with `checkpointing`, the
+    model's own switch for it is on.
     The module is left as it was found and may be on the meta device. On an accelerator the optimizer works on all
     parameters at once, as torch does there, and has temporaries as large as they are.
 
@@ -207,7 +223,7 @@ def training_memory(
         accumulation=accumulation,
         checkpointing=checkpointing,
     )
-    return memory_of(step.storages, TRAINING, accelerator=accelerator)
+    return step.memory(accelerator)
 
 
 class StepLifetimes(NamedTuple):
@@ -216,6 +232,11 @@ class StepLifetimes(NamedTuple):
     storages: tuple[Storage, ...]
     passes: tuple[int, ...]  # forward, backward, forward, backward, ... of one micro-batch after the other
     end: int
+    compiler: bool  # whether torch's compiler comes with the step
+
+    def memory(self, accelerator: bool = False) -> Memory:
+        """At the step's peak."""
+        return memory_of(self.storages, TRAINING, accelerator=accelerator, compiler=self.compiler)
 
     @property
     def steady(self) -> list[Storage]:
@@ -233,14 +254,14 @@ def training_lifetimes(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    optimizer: str = "adamw",
+    optimizer: str | None = "adamw",
     loss: Loss | None = None,
     accelerator: bool = False,
     accumulation: int = 1,
     checkpointing: bool = False,
 ) -> StepLifetimes:
     """Lifetimes in the first training step, in which the optimizer makes its state; raises as `training_memory`."""
-    if optimizer not in OPTIMIZERS:
+    if optimizer is not None and optimizer not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
     model = unwrapped(model)
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
@@ -254,7 +275,7 @@ def training_lifetimes(
     lifetimes = follower.lifetimes
     lifetimes.hold(state.values(), WEIGHTS)
     lifetimes.hold(tree_iter(given), INPUTS)
-    made = OPTIMIZERS[optimizer](trained, lr=1e-4, foreach=accelerator)
+    made = OPTIMIZERS[optimizer](trained, lr=1e-4, foreach=accelerator) if optimizer else None
     for parameter in trained:
         hook = parameter.register_post_accumulate_grad_hook
         hook(lambda p: lifetimes.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -265,8 +286,9 @@ def training_lifetimes(
             batches = _MicroBatches(model, loss or default_loss, accumulation, lambda: lifetimes.calls)
             named = {f"model.{name}": tensor for name, tensor in state.items()}
             torch.func.functional_call(batches, named, given, tie_weights=True)
-            made.step()
-            lifetimes.assign((v for values in made.state.values() for v in values.values()), OPTIMIZER)
+            if made:
+                made.step()
+                lifetimes.assign((v for values in made.state.values() for v in values.values()), OPTIMIZER)
     except NeuralPowerError:
         raise
     except Exception as error:
@@ -275,7 +297,8 @@ def training_lifetimes(
             f"{type(model).__name__}: a training step on tensors without values raises {type(error).__name__}: "
             f"{first[:200]}; choose phase forward, or measure with `neuralpower profile --phase training`"
         ) from error
-    return StepLifetimes(lifetimes.storages(), tuple(batches.ends), lifetimes.calls)
+    compiler = made is not None and not any(type(m).__module__.startswith("transformers.") for m in model.modules())
+    return StepLifetimes(lifetimes.storages(), tuple(batches.ends), lifetimes.calls, compiler)
 
 
 class _MicroBatches(nn.Module):

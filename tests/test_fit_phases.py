@@ -18,7 +18,7 @@ LLAMA = (
     "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2&vocab_size=100"
     "&num_hidden_layers=3&max_position_embeddings=300"
 )
-ROOM = 20e6 + CPU.process_bytes
+ROOM = 2 * CPU.forward_bytes + 10e6 + CPU.process_bytes
 # a token of one sample: keys and values of 2 heads of 8 numbers of 4 bytes in 3 layers
 TOKEN = 2 * 2 * 8 * 4 * 3
 

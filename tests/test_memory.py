@@ -103,8 +103,19 @@ def test_the_training_peak_of_wide_layers_is_in_the_optimizer() -> None:
     assert found.weights_bytes == found.gradients_bytes == 40_000
     assert found.optimizer_bytes == 80_004
     assert found.activations_bytes == pytest.approx(2 * 40_000, abs=16)
-    assert found.needed_bytes == found.tensor_bytes + CPU.training_bytes
+    assert found.needed_bytes == found.tensor_bytes + CPU.training_bytes + CPU.compiler_bytes
     assert found.heap_bytes < 1000  # holes are found for all of it
+
+
+def test_making_an_optimizer_brings_torchs_compiler_unless_transformers_has_brought_it() -> None:
+    transformers = pytest.importorskip("transformers")
+    x, small = (torch.zeros(1, 4),), transformers.BertConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2)
+    step, gradients = training_memory(chain(), x), training_memory(chain(), x, optimizer=None)
+    assert step.framework_bytes - gradients.framework_bytes == CPU.compiler_bytes
+    assert gradients.optimizer_bytes == 0
+    assert gradients.gradients_bytes == step.gradients_bytes
+    bert = training_memory(transformers.BertModel(small), (torch.zeros(1, 4, dtype=torch.long),))
+    assert bert.framework_bytes == CPU.training_bytes
 
 
 def test_on_an_accelerator_an_optimizer_has_temporaries_for_all_parameters_at_once() -> None:
@@ -174,9 +185,9 @@ def test_an_lstm_puts_a_layers_weights_into_another_order() -> None:
 def test_work_space_is_a_cpus_and_beside_the_tensors() -> None:
     stored = [Storage(0, None, 100, "weights"), Storage(1, 2, 30, "activations"), Storage(1, 1, 50, "workspace")]
     on_cpu, elsewhere = memory_of(stored), memory_of(stored, accelerator=True)
-    assert on_cpu.value_bytes == 100 + 30 + 50 + CPU.forward_bytes
+    assert on_cpu.value_bytes == 100 + 30 + 50 + CPU.forward_bytes + CPU.onednn_bytes
     assert on_cpu.tensor_bytes == elsewhere.tensor_bytes == 130
-    assert on_cpu.kept_bytes == 325  # four times 30 + 50, and a 32nd of 180
+    assert on_cpu.margin_bytes == CPU.forward_bytes + 325  # four times 30 + 50, and a 32nd of 180
     assert elsewhere.workspace_bytes == 0
 
 
@@ -306,4 +317,5 @@ def test_a_loss_of_ones_own_is_used() -> None:
 
 
 def test_memory_without_tensors_is_the_frameworks() -> None:
-    assert memory_of((), accelerator=True) == Memory("forward", 0, 0, 0, 0, 0, 0, 0, GPU.forward_bytes, 0, 0, 0)
+    code = GPU.forward_bytes
+    assert memory_of((), accelerator=True) == Memory("forward", 0, 0, 0, 0, 0, 0, 0, code, 0, code, 0)

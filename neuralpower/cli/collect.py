@@ -151,8 +151,10 @@ def _outlook(progress: Progress) -> str:
     if not left.runtime and not left.power:
         return "nothing is left to measure"
     time = f"{left.seconds:.0f} s" if left.seconds < 120 else f"{left.seconds / 60:.0f} minutes"
-    runs = f"{left.runs} run{'s' if left.runs > 1 else ''} of {progress.budget_s / 60:.3g} minutes"
-    return f"{left.runtime} runtimes and {left.power} powers to measure: about {time}, {runs}"
+    ends = (
+        f"; this run ends after {progress.budget_s / 60:.3g} minutes, the same command goes on" if left.runs > 1 else ""
+    )
+    return f"{left.runtime} runtimes and {left.power} powers to measure: about {time}{ends}"
 
 
 def _rate(progress: Progress) -> str:

@@ -18,7 +18,7 @@ from neuralpower.errors import NeuralPowerError
 from neuralpower.explore.family import Example, Learnt, Members, Table, alone, example_of, learn
 from neuralpower.explore.outcomes import Outcomes, Pool
 from neuralpower.layers.base import torch_dtype
-from neuralpower.memory import framework_of
+from neuralpower.memory import FORWARD, framework_of
 from neuralpower.predictor import Predictor
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import trace
@@ -98,8 +98,7 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
             parameters[where] = served.table.parameter_count(served.fields, served.depth)
             tensors, moving = served.table.peaks(served.fields, served.depth, predictor.accelerator)
             memory[where] = tensors + framework.forward_bytes
-            kept = framework.kept_bytes(moving, tensors, framework.forward_kept)
-            high[where] = tensors + 2 * framework.forward_bytes + kept
+            high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
             for i in where if served.alone else ():
                 basis[i] = TRACED
     parts = [pool.work(predictor, dtype).outcomes(predictor) for dtype, pool in pools.items()]
