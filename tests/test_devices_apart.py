@@ -111,6 +111,25 @@ def test_a_board_of_little_power_does_not_sustain_its_peak() -> None:
         assert unknown.sustained().peak_flops_per_s == peaks
 
 
+def test_products_with_a_very_long_inner_side_are_not_learnt_from_together() -> None:
+    # ten times as slow there: nothing that a new device, or a shorter product, needs to know
+    def odd(name: str) -> Dataset:
+        told = dataset(name)
+        rows = [
+            Linear(rows=64 * i, in_features=16384, out_features=512, bias=True, transposed=True) for i in range(1, 60)
+        ]
+        slow = [{**row.to_row(), "runtime_s": 10 * seconds(row, PEAKS[name])} for row in rows]
+        linear = pd.concat([told.tables["linear"], pd.DataFrame(slow)], ignore_index=True)
+        return Dataset(told.path, told.meta, {"linear": linear})
+
+    plain = [Dataset(one.path, one.meta, {"linear": one.tables["linear"]}) for one in map(dataset, PEAKS)]
+    asked = layers("linear", 40, seed=9)
+    found = [
+        train(some, jobs=1).predictor.on(unseen(), "unseen").estimate(asked) for some in (plain, list(map(odd, PEAKS)))
+    ]
+    assert np.allclose(found[0].runtime_s, found[1].runtime_s, rtol=1e-12)
+
+
 def test_a_faster_memory_reaches_more_of_what_its_sheet_says() -> None:
     # 2 TB/s against 1 TB/s: twice as much, times 2^0.06 = 1.0425
     slow, fast = (Hardware(memory_bytes_per_s=speed).sustained().memory_bytes_per_s for speed in (1e12, 2e12))

@@ -255,6 +255,10 @@ class Layer(ABC):
         """More such terms, which only several devices can weigh: each one's caches and cores hide what they stand for."""
         return {}
 
+    def tells_of_others(self) -> Any:
+        """Whether its time on one device says something of the next, which may not choose such code for its size."""
+        return True
+
     def features(self) -> dict[str, Any]:
         """What the residual sees beside the logarithms of the dimensions."""
         return {}
