@@ -29,6 +29,7 @@ def describe(
     device's own numbers are axes of the box, too. Without `featured` the residual's features, [rows, 0], are left out.
     """
     rows = len(np.atleast_1d(columns.dtype))
+    apart = columns.multiplies and hardware.held_by_power  # its level tells how warm it got
     hardware = hardware.sustained() if portable else hardware
 
     def full(value: Any) -> Array:
@@ -61,6 +62,7 @@ def describe(
         config=fingerprint(columns),
         size=flops + size,
         device=np.full(rows, device),
+        apart=frozenset({device}) if apart else frozenset(),
         optional=tuple(name for name in own if "_past_" in name),
         degrees=(0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES,
         highest_power=columns.accelerator_power if hardware.accelerator else max(DEGREES),
