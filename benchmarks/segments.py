@@ -25,7 +25,7 @@ SMALL_SEGMENT, LARGE_SEGMENT, STEP = 2 * MIB, 20 * MIB, 2 * MIB  # others have o
 Block = tuple[int, bool]  # bytes, and whether of a small segment
 
 
-class _Follower(Answers):
+class _Follower(Answers):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Notes what memory a pass brings into the world and frees."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ def describe(
     device's own numbers are axes of the box, too. Without `featured` the residual's features, [rows, 0], are left out.
     """
     rows = len(np.atleast_1d(columns.dtype))
-    apart = columns.multiplies and hardware.held_by_power  # its level tells how warm it got
+    apart = portable and columns.multiplies and hardware.held_by_power  # its level tells how warm it got
     hardware = hardware.sustained() if portable else hardware
 
     def full(value: Any) -> Array:
