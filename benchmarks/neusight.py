@@ -55,8 +55,8 @@ FAMILIES = {
 }
 SHIPPED = ("nvidia-a100-pcie-40gb", "nvidia-v100-pcie-32gb", "nvidia-t4", "nvidia-p100-pcie-16gb")
 CONTRADICTORY = ("Tesla P4", "linear")  # its training and test rows do not describe the same machine
-# Memory that CUDA is asked for holds a pass up: in training the V100's forward passes took that much longer for each segment
-# than its kernels say.
+# Memory that CUDA is asked for holds a pass up. The V100's three forward passes in training took 16 to 49 us longer for each
+# segment than its own predictor says.
 SEGMENT_S = 40e-6
 METHODS = ("neuralpower", "NeuSight", "Li et al.", "Habitat", "Roofline")  # all but the first as NeuSight printed them
 
