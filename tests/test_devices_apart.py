@@ -162,6 +162,14 @@ def test_products_with_a_very_long_inner_side_are_not_learnt_from_together() -> 
     assert np.allclose(found[0].runtime_s, found[1].runtime_s, rtol=1e-12)
 
 
+def test_passes_over_memory_are_learnt_from_together_without_their_flop() -> None:
+    gpu = Hardware(accelerator=True, peak_flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e11)
+    for kind, counted in (("linear", True), ("softmax", False), ("elementwise", False)):
+        rows = columns_of(KINDS[kind], layers(kind, 3))
+        assert ("flops" in describe(rows, gpu, portable=True).special) is counted
+        assert "flops" in describe(rows, gpu).special
+
+
 def test_a_faster_memory_reaches_more_of_what_its_sheet_says() -> None:
     # 2 TB/s against 1 TB/s: twice as much, times 2^0.06 = 1.0425
     slow, fast = (Hardware(memory_bytes_per_s=speed).sustained().memory_bytes_per_s for speed in (1e12, 2e12))
