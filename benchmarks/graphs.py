@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from benchmarks.segments import segments as needed
 from neuralpower.layers import Layer
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
@@ -97,20 +98,34 @@ def build(config: Path, mode: str, batch_size: int) -> nn.Module:
 def forward(config: Path, mode: str, batch_size: int, length: int) -> tuple[Layer, ...]:
     """Layers of a forward pass, dropout included where `mode` is "train"."""
     model = build(config, mode, batch_size)
-    tokens = torch.ones(batch_size, length, dtype=torch.int64)
-    inputs: dict[str, Tensor] = {}
-    if "Bert" in type(model).__name__:
-        inputs["attention_mask"] = torch.zeros(batch_size, 1, 1, length)
-    if "Conditional" in type(model).__name__:
-        inputs |= {"attention_mask": tokens, "decoder_input_ids": tokens}
+    tokens, inputs = inputs_of(model, batch_size, length, "cpu")
     found = trace(model, (tokens,), inputs, training=mode == "train")
     assert not found.unmodelled, found.unmodelled
     return found.layers
 
 
+def inputs_of(model: nn.Module, batch_size: int, length: int, device: str) -> tuple[Tensor, dict[str, Tensor]]:
+    """Tokens, and what else a network was given."""
+    tokens = torch.ones(batch_size, length, dtype=torch.int64, device=device)
+    inputs: dict[str, Tensor] = {}
+    if "Bert" in type(model).__name__:
+        inputs["attention_mask"] = torch.zeros(batch_size, 1, 1, length, device=device)
+    if "Conditional" in type(model).__name__:
+        inputs |= {"attention_mask": tokens, "decoder_input_ids": tokens}
+    return tokens, inputs
+
+
 @functools.cache
-def training_step(config: Path, batch_size: int, length: int) -> tuple[Layer, ...]:
-    """Forward, backward of cross-entropy and layers, gradients added to those of the step before; no loss, no optimizer."""
+def segments(config: Path, mode: str, batch_size: int, length: int) -> int:
+    """How often a forward pass asks CUDA for memory: the cache was emptied before each."""
+    model = build(config, mode, batch_size)
+    tokens, inputs = inputs_of(model, batch_size, length, "meta")
+    return needed(model, (tokens,), inputs, training=mode == "train")
+
+
+@functools.cache
+def backward(config: Path, batch_size: int, length: int) -> tuple[Layer, ...]:
+    """Backward of cross-entropy and layers, gradients added to those of the step before; no optimizer."""
     layers = forward(config, "train", batch_size, length)
     tokens, vocabulary = batch_size * length, json.loads(config.read_text())["vocab_size"]
     loss = (Movement(function="fill", elements=tokens * vocabulary), *Softmax(rows=tokens, width=vocabulary).backward())
@@ -120,7 +135,7 @@ def training_step(config: Path, batch_size: int, length: int) -> tuple[Layer, ..
         for layer in layers
         if layer.parameters()
     )
-    return layers + loss + back + grown
+    return loss + back + grown
 
 
 def _backward(layer: Layer) -> tuple[Layer, ...]:

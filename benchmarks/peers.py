@@ -103,6 +103,7 @@ def device_meta(root: Path, device: str) -> dict[str, Any]:
         "base_clock": spec.hardware().base_clock,
         "limit_w": spec.get("limit_w"),
         "year": spec.year,
+        "lanes_per_scheduler": spec.hardware().lanes_per_scheduler,
     }
     source = "Lee et al., NeuSight, ASPLOS 2025 (MIT): PyTorch 2.1, CUDA 12.1, float32, mean of the 5 fastest of 25"
     return {"schema": 1, "device": spec.slug, "hardware": hardware, "source": source, "includes_launch": True}

@@ -29,6 +29,7 @@ def describe(
     device's own numbers are axes of the box, too. Without `featured` the residual's features, [rows, 0], are left out.
     """
     rows = len(np.atleast_1d(columns.dtype))
+    apart = portable and columns.multiplies and hardware.held_by_power  # its level tells how warm it got
     hardware = hardware.sustained() if portable else hardware
 
     def full(value: Any) -> Array:
@@ -39,6 +40,10 @@ def describe(
     axes = {name: np.log2(np.maximum(value, 1)) for name, value in dimensions.items()}
     special = columns.accelerator_terms(hardware) if hardware.accelerator else columns.terms(hardware)
     special.setdefault("flops", flops)
+    if portable and hardware.accelerator and not columns.multiplies:
+        del special[
+            "flops"
+        ]  # a pass over memory waits for its bytes: what FLOP would say of it, they say of other devices' peaks
     own = columns.own_terms(hardware) if hardware.accelerator and not portable else {}
     special |= own | (columns.portable_terms(hardware) if portable and hardware.accelerator else {})
     if portable:
@@ -61,6 +66,7 @@ def describe(
         config=fingerprint(columns),
         size=flops + size,
         device=np.full(rows, device),
+        apart=frozenset({device}) if apart else frozenset(),
         optional=tuple(name for name in own if "_past_" in name),
         degrees=(0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES,
         highest_power=columns.accelerator_power if hardware.accelerator else max(DEGREES),

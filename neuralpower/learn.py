@@ -178,13 +178,20 @@ class _Read:
                     slowdown=part.slowdown,
                     device=self.devices.index(dataset.device),
                 )
-                some = np.sort(np.argsort(problem.config)[:ROWS_PER_DEVICE]) if portable else np.arange(len(part))
+                some = _shared(part, problem.config) if portable else np.arange(len(part))
                 self.parts.setdefault((RUNTIME, key), []).append(_Part(problem.at(some), part.line[some]))
                 metered = part.at(_metered(part))
                 if len(metered) and not portable:
                     problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
                     for name in (key, whole_kind(kind)):
                         self.parts.setdefault((POWER, name), []).append(_Part(problem, metered.line))
+
+
+def _shared(rows: Rows, config: np.ndarray) -> np.ndarray:
+    """Which rows of one device are learnt from together with others', at most ROWS_PER_DEVICE."""
+    order = np.argsort(config)
+    telling = np.broadcast_to(np.asarray(rows.layer.tells_of_others()), (len(rows),))
+    return np.sort(order[telling[order]][:ROWS_PER_DEVICE])
 
 
 def _all_with_power(names: Collection[tuple[str, Key]]) -> list[Key]:

@@ -214,6 +214,7 @@ class Problem:
     highest_power: int = max(DEGREES)  # of one dimension in it
     bounded: bool = False  # by the device, as idle and limit do watts: no residual is too large to be true
     optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
+    apart: frozenset[int] = frozenset()  # devices whose level says nothing of a new one's
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -258,6 +259,7 @@ def join(problems: Sequence[Problem]) -> Problem:
 
     changes: dict[str, Any] = {name: columns(name) for name in ("dimensions", "special", "axes")}
     changes |= {name: stacked(name) for name in ("features", "target", "slowdown", "config", "size", "device")}
+    changes["apart"] = frozenset().union(*(p.apart for p in problems))
     return replace(first, **changes)
 
 
@@ -363,7 +365,8 @@ def _weights(problem: Problem, terms: Sequence[Term], matrix: Array, alphas: Seq
     """Weights [alphas, terms] of the non-negative Lasso, for the usual one of the rows' devices.
 
     Devices differ by a factor, and hosts in what they take to launch, for reasons that no term says. Left to the terms,
-    that ends in weights that mean something else; so each device has both for itself, and a new one has their medians.
+    that ends in weights that mean something else; so each device has both for itself, and a new one has their medians:
+    of levels those of devices that do not stand apart, if there are any.
     """
     devices, device = np.unique(problem.device, return_inverse=True)
     varies = np.array([bool(term.powers or term.special) for term in terms])
@@ -372,6 +375,8 @@ def _weights(problem: Problem, terms: Sequence[Term], matrix: Array, alphas: Seq
     matrix, split = matrix[:, varies], int(varies.sum())
     launches = np.equal.outer(device, np.arange(len(devices))).astype(float)  # a constant for each device
     level = np.ones(len(devices))
+    telling = np.array([number not in problem.apart for number in devices])
+    telling |= not telling.any()
     for step in (*[LEVELLING_ALPHA] * LEVELLING_ROUNDS, alphas):
         found = non_negative_lasso(np.hstack([matrix * level[device, None], launches]), problem.target, step)
         work, launch_s = matrix @ found[:, :split].T * level[device, None], found[:, split:].T[device]
@@ -380,7 +385,7 @@ def _weights(problem: Problem, terms: Sequence[Term], matrix: Array, alphas: Seq
         usual = (
             np.array([_medians(ratio[device == i]) for i in range(len(devices))]) * level[:, None]
         )  # [devices, step]
-        middle = np.exp(np.median(np.log(usual), axis=0))
+        middle = np.exp(np.median(np.log(usual[telling]), axis=0))
         level = usual[:, -1] / middle[-1]
     weights = np.zeros((len(alphas), len(terms)))
     weights[:, varies] = found[:, :split] * middle[:, None]

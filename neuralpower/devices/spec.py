@@ -60,6 +60,7 @@ KEYS: dict[str, Key] = {
     "memory_bytes": Key(2**20, 1e14, "B", whole=True),
     "cores": Key(1, 1e6, "cores", whole=True),  # multiprocessors, compute units, TPU or CPU cores
     "lanes": Key(1, 1e7, "FP32 lanes", whole=True),  # of the whole device
+    "schedulers": Key(1, 1e6, "warp schedulers", whole=True),  # of the whole device
     "clock_hz": Key(1e7, 2e10, "Hz"),  # boost
     "base_clock_hz": Key(1e7, 2e10, "Hz"),  # that the power limit allows in any case
     "l2_bytes": Key(2**10, 1e10, "B", whole=True),  # of the whole device; of one core of a CPU
@@ -103,6 +104,7 @@ class DeviceSpec:
         default = Hardware()
         llc, l2 = self.get("llc_bytes"), self.get("l2_bytes")
         base, boost = self.get("base_clock_hz"), self.get("clock_hz")
+        lanes, schedulers = self.get("lanes"), self.get("schedulers")
         return Hardware(
             cores=int(self.get("cores") or default.cores),
             l2_bytes=int(l2 or llc or default.l2_bytes),
@@ -114,6 +116,7 @@ class DeviceSpec:
             limit_w=self.get("limit_w"),
             idle_w=self.get("idle_w"),
             year=self.year,
+            lanes_per_scheduler=lanes / schedulers if lanes and schedulers else None,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -47,9 +47,18 @@ LARGEST = 2**53  # whole number that a table's column holds exactly
 
 T = TypeVar("T")
 
-ENERGY_HALVES = 3.5  # years
-FLOP_J = 20e-12  # what a FLOP took in 2016, in float32 without tensor cores
+# What a FLOP takes in float32 without tensor cores falls by half in 3 years (Epoch AI, "Trends in Machine Learning Hardware",
+# 2023); what it took in 2016 is chosen on T4 and P4, each left out.
+ENERGY_HALVES, FLOP_J = 3.0, 18e-12
+TERM_HALVES, TERM_J = (
+    3.5,
+    20e-12,
+)  # the same, in a term that one device's rows weigh: any factor will do, as long as it stays
 BOARD_W = 15.0  # what memory, fans and leakage take of the power limit
+WARP = 32  # threads of an instruction; a scheduler issues one per clock, Pascal's at times two
+# Instructions beside each multiply-add of a product: a thread that holds 8 x 8 results reads 16 numbers in 4 loads for 64 of
+# them, and issues about 4 more for addresses, copies and loops.
+BESIDE = 1 / 8
 # Faster memories reach more of what their sheets say: 75 % at 200 GB/s, 86 to 91 % at 900 to 1,600. The share grows with this
 # power of the bandwidth; what it is at any one bandwidth is learnt.
 REACHED_POWER, REACHED_AT_BYTES_PER_S = 0.06, 1e12
@@ -82,6 +91,9 @@ class Hardware:
     limit_w: float | None = None
     idle_w: float | None = None
     year: int | None = None  # when it came out: what an operation costs in energy falls with the years
+    lanes_per_scheduler: float | None = (
+        None  # float32 lanes of an NVIDIA GPU that wait for instructions of one scheduler
+    )
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of a dtype; of the slowest known where it has none of its own, as integers have; 1 where none is known."""
@@ -90,27 +102,42 @@ class Hardware:
     def flops_at_power_limit(self, flops: Any) -> Any:
         """Seconds that so many FLOP take where the power limit sets the pace, up to a factor; 0 where it is not known.
 
-        Energy per FLOP is taken to halve every ENERGY_HALVES years.
+        Energy per FLOP is taken to halve every TERM_HALVES years.
         """
         if self.limit_w is None or self.year is None:
             return 0.0 * flops
-        return flops * 2 ** ((2016 - self.year) / ENERGY_HALVES) * FLOP_J / self.limit_w
+        return flops * 2 ** ((2016 - self.year) / TERM_HALVES) * TERM_J / self.limit_w
+
+    def issued(self) -> float:
+        """The share of its float32 peak that its schedulers can issue in a product, which has other instructions, too."""
+        return min(1.0, WARP / self.lanes_per_scheduler / (1 + BESIDE)) if self.lanes_per_scheduler else 1.0
+
+    def allowed(self) -> float:
+        """FLOP/s in float32 that its power limit allows for long; endless where limit or year is not known."""
+        if self.limit_w is None or self.year is None:
+            return math.inf
+        return max(self.limit_w - BOARD_W, self.limit_w / 2) / (FLOP_J * 2 ** ((2016 - self.year) / ENERGY_HALVES))
+
+    @property
+    def held_by_power(self) -> bool:
+        """Whether the power limit, rather than its units, sets its pace in float32."""
+        return self.allowed() < self.issued() * self.peak_flops_per_s.get("float32", 0.0)
 
     def sustained(self) -> Hardware:
-        """With the float32 peak that its power limit allows for long, and the bandwidth that its memory reaches, up to a factor.
+        """With the float32 peak that it sustains in products, and the bandwidth that its memory reaches, up to a factor.
 
-        The peak is less than the sheet's for boards of little power; it stays where the limit or the year is not known.
-        Tensor cores take far less, so other peaks stay.
+        The peak is less than the sheet's where a scheduler has as many lanes as an instruction has threads, and for boards of
+        little power. Tensor cores take far less of either, so other peaks stay.
         """
         share = (self.memory_bytes_per_s / REACHED_AT_BYTES_PER_S) ** REACHED_POWER
         reached = dataclasses.replace(self, memory_bytes_per_s=self.memory_bytes_per_s * share)
         peak = self.peak_flops_per_s.get("float32")
-        if peak is None or self.limit_w is None or self.year is None:
+        if peak is None:
             return reached
-        energy_j = FLOP_J * 2 ** ((2016 - self.year) / ENERGY_HALVES)
-        allowed = max(self.limit_w - BOARD_W, self.limit_w / 2) / energy_j
-        peaks = {**self.peak_flops_per_s, "float32": min(peak, allowed)}
-        return dataclasses.replace(reached, peak_flops_per_s=peaks, base_clock=1.0)
+        allowed = self.allowed()
+        peaks = {**self.peak_flops_per_s, "float32": min(peak * self.issued(), allowed)}
+        clock = self.base_clock if math.isinf(allowed) else 1.0  # else the limit is told by the peak
+        return dataclasses.replace(reached, peak_flops_per_s=peaks, base_clock=clock)
 
 
 @dataclass(frozen=True)
@@ -254,6 +281,10 @@ class Layer(ABC):
     def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
         """More such terms, which only several devices can weigh: each one's caches and cores hide what they stand for."""
         return {}
+
+    def tells_of_others(self) -> Any:
+        """Whether its time on one device says something of the next, which may not choose such code for its size."""
+        return True
 
     def features(self) -> dict[str, Any]:
         """What the residual sees beside the logarithms of the dimensions."""

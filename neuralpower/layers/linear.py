@@ -14,7 +14,7 @@ from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, past
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.tiles import own_terms, product_features, product_terms
+from neuralpower.layers.tiles import COMMON_INNER, own_terms, product_features, product_terms
 
 
 @layer_kind("linear", "aten.linear", "aten.addmm")
@@ -128,6 +128,10 @@ class Linear(Layer):
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Loads, stores, power and thresholds of one product."""
         return own_terms(self, hardware, 1, self.rows, self.out_features, self.in_features)
+
+    def tells_of_others(self) -> Any:
+        """Not where the inner side is so long that GPUs go apart."""
+        return self.in_features <= COMMON_INNER
 
     def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
         """How the product fills tiles and waves."""

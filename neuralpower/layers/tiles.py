@@ -20,6 +20,9 @@ BEYOND_LAUNCH = ((64, 64), (128, 128))  # tiles whose time is compared with a la
 CACHE_STEPS = (1, 4, 16, 64, 256, 1024)  # an operand of so many times the cache
 INNER_STEPS = (256, 1024, 4096, 16384)
 FEW_ROWS = 16
+# Beyond such an inner side a P100 falls from 65 to 25 % of its peak, T4, V100 and A100 hardly or not at all; networks of our
+# days have none, but for gradients through a vocabulary.
+COMMON_INNER = 8192
 WORK_STEPS = (34, 36, 38, 40)  # log2 of FLOP: libraries take other kernels for very large products
 
 
