@@ -15,12 +15,10 @@ from neuralpower.lifetimes import INPUTS, WEIGHTS, Lifetimes, Storage
 from neuralpower.running import Answers
 
 MIB = 2**20
-ROUND, SMALL, LARGE = (
-    512,
-    1 * MIB,
-    10 * MIB,
-)  # sizes grow in steps; up to SMALL share one kind of segment, below LARGE another
-SMALL_SEGMENT, LARGE_SEGMENT, STEP = 2 * MIB, 20 * MIB, 2 * MIB  # others have one of their own, in steps
+ROUND = 512
+SMALL, SMALL_SEGMENT = 1 * MIB, 2 * MIB  # blocks up to the one share segments of the other
+LARGE, LARGE_SEGMENT = 10 * MIB, 20 * MIB  # so do those below the one
+STEP = 2 * MIB  # of segments that are for one block
 
 Block = tuple[int, bool]  # bytes, and whether of a small segment
 

@@ -41,9 +41,7 @@ def describe(
     special = columns.accelerator_terms(hardware) if hardware.accelerator else columns.terms(hardware)
     special.setdefault("flops", flops)
     if portable and hardware.accelerator and not columns.multiplies:
-        del special[
-            "flops"
-        ]  # a pass over memory waits for its bytes: what FLOP would say of it, they say of other devices' peaks
+        del special["flops"]  # a pass waits for its bytes; what FLOP would say of it, they say of other devices' peaks
     own = columns.own_terms(hardware) if hardware.accelerator and not portable else {}
     special |= own | (columns.portable_terms(hardware) if portable and hardware.accelerator else {})
     if portable:

@@ -50,10 +50,7 @@ T = TypeVar("T")
 # What a FLOP takes in float32 without tensor cores falls by half in 3 years (Epoch AI, "Trends in Machine Learning Hardware",
 # 2023); what it took in 2016 is chosen on T4 and P4, each left out.
 ENERGY_HALVES, FLOP_J = 3.0, 18e-12
-TERM_HALVES, TERM_J = (
-    3.5,
-    20e-12,
-)  # the same, in a term that one device's rows weigh: any factor will do, as long as it stays
+TERM_HALVES, TERM_J = 3.5, 20e-12  # in a term that one device's rows weigh: any factor will do, as long as it stays
 BOARD_W = 15.0  # what memory, fans and leakage take of the power limit
 WARP = 32  # threads of an instruction; a scheduler issues one per clock, Pascal's at times two
 # Instructions beside each multiply-add of a product: a thread that holds 8 x 8 results reads 16 numbers in 4 loads for 64 of
@@ -91,9 +88,7 @@ class Hardware:
     limit_w: float | None = None
     idle_w: float | None = None
     year: int | None = None  # when it came out: what an operation costs in energy falls with the years
-    lanes_per_scheduler: float | None = (
-        None  # float32 lanes of an NVIDIA GPU that wait for instructions of one scheduler
-    )
+    lanes_per_scheduler: float | None = None  # float32 lanes that one warp scheduler of an NVIDIA GPU feeds
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of a dtype; of the slowest known where it has none of its own, as integers have; 1 where none is known."""
