@@ -15,6 +15,7 @@ import numpy as np
 
 from neuralpower import __version__
 from neuralpower.dataset import replace_file
+from neuralpower.devices.spec import spec_of
 from neuralpower.dispatch import Dispatch
 from neuralpower.errors import DatasetError, InputError, PredictorError, unknown
 from neuralpower.layers import KINDS, Hardware
@@ -184,9 +185,20 @@ def known_predictors() -> dict[str, Path]:
 
 
 def load(name: str | Path) -> Predictor:
-    """The predictor of that name, or in that file; raises PredictorError (unknown, cut off, no JSON, another schema)."""
+    """The predictor of that name, or in that file; with @DEVICE behind it, one of several devices for that device.
+
+    Raises:
+        PredictorError: unknown, cut off, no JSON, of another schema, or it cannot serve the device.
+        InputError: the device is not known, or its spec sheet is wrong.
+    """
     path = Path(name)
     if not path.is_file():
+        learnt, at, device = str(name).rpartition("@")
+        if at:
+            spec = spec_of(device)
+            return dataclasses.replace(
+                load(learnt).on(spec.hardware(), spec.name), name=f"{Path(learnt).stem}@{spec.slug}"
+            )
         known = known_predictors()
         if str(name) not in known:
             raise unknown("predictor", str(name), known, PredictorError)

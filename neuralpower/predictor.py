@@ -144,8 +144,8 @@ class Predictor:
 
     @property
     def accelerator(self) -> bool:
-        """Whether its device is known to be one."""
-        return self.hardware is not None and self.hardware.accelerator
+        """Whether its device is known to be one, or its devices are."""
+        return self.hardware.accelerator if self.hardware is not None else bool(self.dataset.get("accelerator"))
 
     @cached_property
     def phases(self) -> tuple[str, ...]:
@@ -176,11 +176,21 @@ class Predictor:
         self._known_hardware()
 
     def on(self, hardware: Hardware, device: str) -> Predictor:
-        """The same for another device, from its peaks; raises PredictorError where it was learnt for one device alone."""
+        """The same for another device, from its peaks.
+
+        Raises:
+            PredictorError: it was learnt for one device alone, or from devices of another class; peaks are missing.
+        """
         if not self.portable:
             raise PredictorError(
                 f"predictor {self.name or self.device!r} was learnt on one device and holds for it alone; "
                 "train one from datasets of several devices, or calibrate this one on the new device"
+            )
+        if hardware.accelerator != self.dataset.get("accelerator", hardware.accelerator):
+            raise PredictorError(
+                f"{device}: is {'an accelerator' if hardware.accelerator else 'a CPU'}, predictor "
+                f"{self.name or self.device!r} was learnt from {'CPUs' if hardware.accelerator else 'accelerators'}; "
+                "choose a device of their class"
             )
         known = {dtype for _, dtype, _, _ in self.regressors if dtype != INTEGER}
         if hardware.memory_bytes_per_s <= 1 or not known & set(hardware.peak_flops_per_s):
@@ -198,7 +208,7 @@ class Predictor:
         if self.hardware is None:
             raise PredictorError(
                 f"predictor {self.name!r} serves several devices ({self.device}); "
-                "say which with --device-spec NAME or FILE (devices --specs lists the names)"
+                f"say which: {self.name or 'NAME'}@nvidia-l4 (devices --specs lists the names)"
             )
         return self.hardware
 

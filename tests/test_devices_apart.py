@@ -12,7 +12,7 @@ from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.dataset import Dataset, screen
 from neuralpower.devices.spec import find_spec
-from neuralpower.errors import DatasetError, PredictorError
+from neuralpower.errors import DatasetError, InputError, PredictorError
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.elementwise import Elementwise
@@ -218,13 +218,32 @@ def test_a_third_of_the_shortest_call_is_not_hidden_by_a_queue() -> None:
 
 def test_a_predictor_of_several_devices_asks_for_which(portable: Predictor) -> None:
     assert portable.portable
-    with pytest.raises(PredictorError, match="serves several devices .*--device-spec"):
+    with pytest.raises(PredictorError, match="serves several devices .*@nvidia-l4"):
         portable.check("float32", "forward")
     with pytest.raises(PredictorError, match="blind: its spec sheet has no peak for float32"):
         portable.on(Hardware(accelerator=True), "blind")
     alone = train(dataset("small"), jobs=1).predictor
     with pytest.raises(PredictorError, match="was learnt on one device"):
         alone.on(unseen(), "unseen")
+
+
+def test_a_predictor_of_several_devices_is_named_with_the_device(portable: Predictor, tmp_path: Path) -> None:
+    save(portable, tmp_path / "both.json")
+    given = load(f"{tmp_path / 'both.json'}@nvidia-l4")
+    assert (given.name, given.device, given.accelerator) == ("both@nvidia-l4", "NVIDIA L4", True)
+    assert given.hardware == find_spec("nvidia-l4").hardware()
+    with pytest.raises(InputError, match="unknown device 'nvidia-l5'"):
+        load(f"{tmp_path / 'both.json'}@nvidia-l5")
+    with pytest.raises(PredictorError, match="EPYC 7763.*: is a CPU, predictor 'both' was learnt from accelerators"):
+        load(f"{tmp_path / 'both.json'}@amd-epyc-7763")
+
+
+def test_cpus_and_accelerators_are_not_learnt_from_together() -> None:
+    small = dataset("small")
+    hardware = {**small.meta["hardware"], "accelerator": False}
+    cpu = Dataset(small.path, {**small.meta, "device": "a CPU", "hardware": hardware}, small.tables)
+    with pytest.raises(DatasetError, match="small, a CPU: some are accelerators, some not"):
+        train([small, cpu], jobs=1)
 
 
 def test_devices_whose_peaks_are_not_known_cannot_be_learnt_from_together() -> None:

@@ -14,7 +14,9 @@ def predict(
     model: str = typer.Argument(
         help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
     ),
-    predictor: str | None = typer.Option(None, help="Name or file; this machine's by default."),
+    predictor: str | None = typer.Option(
+        None, help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."
+    ),
     batch_size: int = typer.Option(1, help="Samples in a batch."),
     seq_len: int | None = typer.Option(None, help="Tokens per sample."),
     input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
