@@ -91,9 +91,7 @@ def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target:
         problem,
         dimensions={},
         special=use,
-        features=np.column_stack(
-            [problem.features, *(np.broadcast_to(value, len(problem)) for value in seen.values())]
-        ),
+        features=np.column_stack([problem.features, *seen.values()]),
         feature_names=(*problem.feature_names, *seen),
         degrees=(0,),
         bounded=True,
