@@ -1,8 +1,11 @@
 """Which tile a library takes for a product of 8 bits."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from benchmarks.aiconfigurator import compiled
+from neuralpower.dataset import screen
 from neuralpower.features import describe_power
 from neuralpower.layers.base import Hardware, columns_of
 from neuralpower.layers.choice import CHUNK, chosen_tile
@@ -54,3 +57,18 @@ def test_the_residual_of_a_products_power_sees_its_tile() -> None:
     problem = describe_power(columns_of(Linear, [layer]), H200, np.array([5e-5]))
     assert problem.features.shape == (1, len(problem.feature_names))
     assert problem.features[0, problem.feature_names.index("tile_columns")] == 32
+
+
+def test_a_kernel_is_compiled_where_its_tile_is_first_met_from_the_largest_product_down() -> None:
+    # of 512 columns, 17 and 32 rows share the tile of 32 rows, and 32 came first; bfloat16 is not compiled
+    shape = {
+        "in_features": 4096,
+        "out_features": 512,
+        "bias": False,
+        "transposed": True,
+        "runtime_s": 1e-3,
+        "power_w": 300.0,
+    }
+    sizes = [("float8_e4m3fn", m) for m in (16, 17, 32)] + [("bfloat16", 32)]
+    table = pd.DataFrame([{"dtype": dtype, "rows": m, **shape} for dtype, m in sizes])
+    assert compiled(screen("linear", table, hardware=H200), H200).tolist() == [True, False, True, False]
