@@ -26,6 +26,7 @@ from neuralpower.dataset import Dataset, Rows, read_dataset, screen, write_meta
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import fingerprint, peak_flops
+from neuralpower.layers.choice import chosen_tile
 from neuralpower.learn import SHORTEST_WITH_POWER_S, hardware_from, train
 from neuralpower.regress import FOLDS, Problem, Regressor
 
@@ -201,6 +202,23 @@ def watts(rows: Rows, hardware: Hardware, runtime_s: Array, config: Array) -> Re
     return Result(rows.power_w, {"neuralpower": value}, low, high, rows.runtime_s)
 
 
+def compiled(rows: Rows, hardware: Hardware) -> Array:
+    """Whether a product's kernel was compiled right before its power was read, [rows], bool.
+
+    DeepGEMM compiles a kernel for each (n, k) and tile, and these rows were measured from the largest m down. The meter tells
+    the mean of the last second: where the device waited for a compiler, it starts near idle.
+    """
+    columns: Any = rows.layer
+    sides = [np.broadcast_to(side, len(rows)) for side in (columns.rows, columns.out_features, columns.in_features)]
+    tile = chosen_tile(hardware, *sides)
+    kernels = np.stack([*sides[1:], tile["tile_rows"], tile["tile_columns"], tile["tile_shared"]], axis=1)
+    order = np.argsort(-sides[0], kind="stable")
+    _, first = np.unique(kernels[order], axis=0, return_index=True)
+    new = np.zeros(len(rows), dtype=bool)
+    new[order[first]] = True
+    return np.asarray(new & (np.asarray(rows.layer.itemsize) < 2))
+
+
 def beside_mean(result: Result, shortest_s: float) -> Result:
     """The rows of `shortest_s` and more, and what the mean of them all would say."""
     result = result.at(result.runtime_s >= shortest_s)
@@ -235,12 +253,16 @@ def main() -> None:
         ship(learnt, given.save)
     products: dict[str, list[Result]] = {}
     power: dict[str, list[Result]] = {}
+    apart: dict[str, list[Result]] = {}
     wide: dict[str, list[Result]] = {}
     for dtype, rows in parts(datasets["h200_gemm"], hardware):
         config = whole_shapes(rows)
         products.setdefault(dtype, []).append(ten_folds(rows, hardware, config))
         runtime_s = products[dtype][-1].predicted["neuralpower"]
         power.setdefault(dtype, []).append(watts(rows, hardware, runtime_s, config))
+        new = compiled(rows, hardware)[rows.runtime_s >= SHORTEST_WITH_POWER_S]
+        for name, some in (("kernel just compiled", new), ("kernel there", ~new)) if new.any() else ():
+            apart.setdefault(f"{dtype}, {name}", []).append(power[dtype][-1].at(some))
         wide.setdefault(dtype, []).append(widest(rows, hardware))
     lines = {f"{dtype}, whole (n, k) held out": (joined(found), "3.63 | 14.7") for dtype, found in products.items()}
     lines |= {
@@ -265,7 +287,8 @@ def main() -> None:
             f"{dtype}, {1e3 * shortest:.1f} ms and more": (beside_mean(joined(found), shortest), "")
             for dtype, found in power.items()
             for shortest in (SHORTEST_WITH_POWER_S, 2 * SHORTEST_WITH_POWER_S)
-        },
+        }
+        | {name: (joined(found), "") for name, found in apart.items()},
     )
 
 

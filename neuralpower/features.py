@@ -89,12 +89,14 @@ def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target:
     memory = np.asarray(sum(columns.bytes()) / hardware.memory_bytes_per_s / runtime_s)
     use = {"compute": compute, "memory": memory, "both": compute * memory}
     use |= {"root_compute": np.sqrt(compute), "root_memory": np.sqrt(memory)}
+    seen = {"runtime": np.log2(runtime_s), "compute": compute, "memory": memory}
+    seen |= columns.power_features(hardware) if hardware.accelerator else {}
     return replace(
         problem,
         dimensions={},
         special=use,
-        features=np.column_stack([problem.features, np.log2(runtime_s), compute, memory]),
-        feature_names=(*problem.feature_names, "runtime", "compute", "memory"),
+        features=np.column_stack([problem.features, *seen.values()]),
+        feature_names=(*problem.feature_names, *seen),
         degrees=(0,),
         bounded=True,
     )

@@ -311,6 +311,7 @@ class Predictor:
             nothing = np.full(len(runtime_s), np.nan)
             return nothing, nothing, nothing
         problem = describe_power(columns, hardware, runtime_s)
+        self._check(key, regressor, problem)
         power, outside = regressor.predict(problem.dimensions, problem.special, problem.features, problem.axes)
         low, high = regressor.spread.bounds(power, outside)
         floor, ceiling = hardware.idle_w or 0.0, hardware.limit_w or np.inf

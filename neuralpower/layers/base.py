@@ -289,6 +289,10 @@ class Layer(ABC):
         """What the residual sees on an accelerator, beside the logarithms of the dimensions."""
         return self.features()
 
+    def power_features(self, hardware: Hardware) -> dict[str, Any]:
+        """What the residual of an accelerator's power sees beside that, and beside how far the call uses its units."""
+        return {}
+
     def backward(self) -> tuple[Layer, ...]:
         """Layers whose forward passes do the work of this layer's backward pass, for where none was measured."""
         return (self,)

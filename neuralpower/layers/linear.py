@@ -12,6 +12,7 @@ from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, past
+from neuralpower.layers.choice import chosen_tile
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
 from neuralpower.layers.tiles import COMMON_INNER, own_terms, product_features, product_terms
@@ -136,6 +137,10 @@ class Linear(Layer):
     def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
         """How the product fills tiles and waves."""
         return product_features(self, hardware, 1, self.rows, self.out_features, self.in_features)
+
+    def power_features(self, hardware: Hardware) -> dict[str, Any]:
+        """The tile that a library takes."""
+        return chosen_tile(hardware, self.rows, self.out_features, self.in_features)
 
     def features(self) -> dict[str, Any]:
         """How the operands fit the tiles."""
