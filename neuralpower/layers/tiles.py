@@ -33,12 +33,13 @@ def product_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: A
     total = sum(moved)
     work = 2 * b * m * n * k
     short, scaled = size < 2, _scaling_s(layer, hardware, b, m, k)
+    at_once = _in_one_call(layer)
     terms = {
         "flops": work / peak,
         "flops_at_base_clock": work / peak / hardware.base_clock,
-        "bytes": total / memory,
+        "bytes": total / memory * at_once,
         "output_bytes": moved.output / memory,
-        "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
+        "bytes_past_l2": past(total, hardware.l2_bytes) / memory * at_once,
         "scaled_bytes": scaled,
         "scaled_calls": 1.0 * short,
         "scaled_calls_many_rows": 1.0 * short * (m > FEW_ROWS),
@@ -64,8 +65,8 @@ def own_terms(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k: Any) 
     terms = {"flops_at_power_limit": hardware.flops_at_power_limit(work)}
     for x, y in TILES:
         tiles, waves = _tiles(hardware, b, m, n, x, y)
-        terms[f"loads_{x}x{y}"] = tiles * k * (x + y) * size / memory
-        terms[f"stores_{x}x{y}"] = waves * hardware.cores * x * y * size / memory
+        terms[f"loads_{x}x{y}"] = tiles * k * (x + y) * size / memory * _in_one_call(layer)
+        terms[f"stores_{x}x{y}"] = waves * hardware.cores * x * y * size / memory * _in_one_call(layer)
     # 8-bit products are several calls: what the host takes to launch them hides the device's work up to then, and with few
     # rows that is the tiles' walk along k or the weights' way from memory, whichever is longer, not their sum
     short, scaled = (size < 2) * (m > 1), _scaling_s(layer, hardware, b, m, k)  # one row has no tiles
@@ -99,6 +100,11 @@ def product_features(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k
     for name, side in (("rows", m), ("columns", n), ("inner", k)):
         features[f"{name}_aligned"] = sum((side % step == 0) * 1.0 for step in (2, 4, 8, 16))
     return features
+
+
+def _in_one_call(layer: Layer) -> Any:
+    """1, or 0 for products of 8 bits: several calls, whose launches hide bytes, so that only those beyond a launch count."""
+    return 1.0 * (layer.itemsize >= 2)
 
 
 def _scaling_s(layer: Layer, hardware: Hardware, b: Any, m: Any, k: Any) -> Any:
