@@ -16,7 +16,7 @@ import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -279,7 +279,8 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
     """
     contradicting = _contradicting(problem)
     problem = problem.at(~contradicting)  # nothing that follows knows of them: a corrupt row more changes nothing
-    best = _choose(problem, learner)
+    choices = [_choose(some, learner) for some in ([problem, problem.certain()] if problem.optional else [problem])]
+    best = min(choices, key=lambda choice: choice.cost)
     base = _base(best.problem, best.terms, best.alpha)
     spread = _spread(best.problem, best.tests, best.reach, _far(best))
     regressor = replace(
@@ -306,17 +307,13 @@ class _Choice:
     exponent: float
     tests: Sequence[HeldOut]
     reach: float
+    cost: float
 
 
 def _choose(problem: Problem, learner: str) -> _Choice:
-    """Optional terms, degree and alpha, how the rows follow the machine's speed, and how far the residual reaches.
-
-    Optional terms are judged by the base alone: it is what goes on beyond the rows, and among them trees hide a poor one.
-    """
+    """Degree and alpha, how the rows follow the machine's speed, and how far the residual reaches."""
     folds, beyond = _folds(problem.config), _beyond(problem)
-    problems = [problem, problem.certain()] if problem.optional else [problem]
-    bases = [(some, _select(some, folds, beyond)) for some in problems]
-    problem, (terms, alpha, degree, _) = min(bases, key=lambda base: base[1].cost)
+    terms, alpha, degree = _select(problem, folds, beyond)
     with_trees = learner == "hybrid" and len(problem) >= FEWEST_FOR_RESIDUAL
     exponent = 0.0
     if np.ptp(problem.slowdown) > 0:
@@ -325,7 +322,7 @@ def _choose(problem: Problem, learner: str) -> _Choice:
     tests = [_held_out(problem, terms, alpha, held, with_trees) for held in (folds, *beyond)]
     costs = {reach: _cost(problem, tests, reach) for reach in (REACHES if with_trees else (0.0,))}
     reach = min(costs, key=lambda reach: costs[reach])
-    return _Choice(problem, terms, alpha, degree, exponent, tests, reach)
+    return _Choice(problem, terms, alpha, degree, exponent, tests, reach, costs[reach])
 
 
 def _far(choice: _Choice) -> list[tuple[Array, HeldOut]]:
@@ -508,16 +505,9 @@ def _plausible(relative: Array) -> Array:
     return emphasis
 
 
-class _Selected(NamedTuple):
-    terms: list[Term]
-    alpha: float
-    degree: int
-    cost: float  # mean absolute relative error on rows held out, among the rest and, as far as that counts, beyond
-
-
-def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> _Selected:
-    """The base of least cost."""
-    best: _Selected | None = None
+def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[list[Term], float, int]:
+    """The terms, alpha and degree with the least mean absolute relative error on rows held out, among the rest and beyond."""
+    best: tuple[float, list[Term], float, int] | None = None
     special = [Term(special=name) for name in problem.special]
     degrees = problem.degrees if len(problem) >= 3 * FEWEST_ROWS else problem.degrees[:1]
     held = [(folds == fold, 1.0 / len(problem)) for fold in np.unique(folds)]
@@ -531,10 +521,10 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> _Selecte
             predicted = matrix[test] @ weights.T / problem.target[test][:, None]
             errors += weight * np.sum(np.minimum(np.abs(predicted - 1), 2.0), axis=0)
         index = int(np.argmin(errors))
-        if best is None or errors[index] < 0.99 * best.cost:
-            best = _Selected(terms, ALPHAS[index], degree, float(errors[index]))
+        if best is None or errors[index] < 0.99 * best[0]:
+            best = (float(errors[index]), terms, ALPHAS[index], degree)
     assert best is not None  # noqa: S101  # there is at least one degree
-    return best
+    return best[1], best[2], best[3]
 
 
 def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:

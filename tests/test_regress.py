@@ -225,30 +225,6 @@ def test_what_only_large_rows_show_widens_the_intervals_far_out() -> None:
     assert regress.fit(asked, "lasso").regressor.spread.growth == both.growth
 
 
-@pytest.mark.parametrize("learner", ["hybrid", "lasso"])
-def test_doubtful_terms_are_judged_by_the_base_alone(learner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # a b costs half as much again from a = 64 on: the base needs that term, trees could do without it. The other doubtful
-    # one repeats the small rows' noise, and is three times too long for the largest tenth, so it misleads beyond
-    plain = problem(120, noise=0.1)
-    work = plain.dimensions["a"] * plain.dimensions["b"]
-    step = 0.5 * 3e-9 * work * (plain.dimensions["a"] > 64)
-    misleading = np.where(plain.size > np.quantile(plain.size, 0.9), 3, 1) * plain.target
-    held_out = regress._held_out
-    fitted = []
-
-    def counted(asked: Problem, *given) -> regress.HeldOut:
-        fitted.append(tuple(asked.special))
-        return held_out(asked, *given)
-
-    monkeypatch.setattr(regress, "_held_out", counted)
-    for name, term, more, kept in (("step", step, step, ("step",)), ("misleading", misleading, 0, ())):
-        asked = dataclasses.replace(plain, target=plain.target + more, special={name: term}, optional=(name,))
-        fitted.clear()
-        choice = regress._choose(dataclasses.replace(asked, degrees=(2,), highest_power=1), learner)
-        assert tuple(choice.problem.special) == kept
-        assert fitted == [kept] * 3  # folds, the largest, the farthest: trees are grown for the better base only
-
-
 def test_rows_that_all_take_a_launch_are_learnt() -> None:
     # 10 us each: one prediction for all, and an interval about it
     asked = problem(200)
