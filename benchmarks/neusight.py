@@ -53,7 +53,8 @@ FAMILIES = {
     "softmax": ("softmax",),
     "layer norm": ("norm",),
 }
-SHIPPED = ("nvidia-a100-pcie-40gb", "nvidia-v100-pcie-32gb", "nvidia-t4", "nvidia-p100-pcie-16gb")
+PORTABLE = "nvidia-float32"
+SHIPPED = ("nvidia-a100-pcie-40gb", "nvidia-v100-pcie-32gb", "nvidia-t4", "nvidia-p100-pcie-16gb", PORTABLE)
 CONTRADICTORY = ("Tesla P4", "linear")  # its training and test rows do not describe the same machine
 # Memory that CUDA is asked for holds a pass up. The V100's three forward passes in training took 16 to 49 us longer for each
 # segment than its own predictor says.
@@ -197,10 +198,10 @@ def main() -> None:
         datasets = {device: read_dataset(write_dataset(root, device, Path(temporary))) for device in TRAINED}
         predictors = {device: known_or_fitted(dataset, given.trained) for device, dataset in datasets.items()}
         together = [consistent(device, dataset) for device, dataset in datasets.items()]
-        portable = None if given.without_portable else fitted(together, "nvidia-float32")
+        portable = None if given.without_portable else fitted(together, PORTABLE)
     if given.save:
         given.save.mkdir(parents=True, exist_ok=True)
-        for predictor in predictors.values():
+        for predictor in (*predictors.values(), *([portable] if portable else ())):
             if predictor.name in SHIPPED:
                 ship(predictor, given.save / f"{predictor.name}.json")
     inference = list(points(root, "inf"))
