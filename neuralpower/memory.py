@@ -146,9 +146,24 @@ class Memory:
         return {"value": self.value_bytes, "low": self.low_bytes, "high": self.high_bytes}
 
 
+def optimizer_named(text: str, accelerator: bool = False) -> Callable[..., torch.optim.Optimizer]:
+    """What makes "adamw" or "adamw:fused"; alone, a loop on a CPU and foreach on an accelerator, as torch chooses.
+
+    Raises:
+        InputError: there is no such optimizer, or not in that way.
+    """
+    name, _, way = text.partition(":")
+    if name not in OPTIMIZERS:
+        raise unknown("optimizer", name, OPTIMIZERS)
+    Recipe({"momentum": "sgd"}.get(name, name), way or "loop")  # raises where torch has none
+    foreach = way == "foreach" or (accelerator and not way)
+    return partial(OPTIMIZERS[name], lr=1e-4, **({"fused": True} if way == "fused" else {"foreach": foreach}))
+
+
 def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The keywords of `training_memory` for a recipe; its plain gradient descent has momentum."""
-    optimizer = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
+    name = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
+    optimizer = name if recipe.implementation == "loop" else f"{name}:{recipe.implementation}"
     return {"optimizer": optimizer, "accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
 
 
@@ -205,9 +220,9 @@ def training_memory(
     """Of a training step: forward in training mode, loss (by default the mean square of the first output), backward, optimizer.
 
     `accumulation` micro-batches come before the optimizer, or are all there is without one; with `checkpointing`, the
-    model's own switch for it is on.
-    The module is left as it was found and may be on the meta device. On an accelerator the optimizer works on all
-    parameters at once, as torch does there, and has temporaries as large as they are.
+    model's own switch for it is on. `optimizer` may name a way, as "adamw:foreach": working on all parameters at once,
+    which is usual on an accelerator, takes temporaries as large as they are; "adamw:fused" takes none.
+    The module is left as it was found and may be on the meta device.
 
     Raises:
         InputError: an optimizer that is not known, or nothing to train.
@@ -261,8 +276,7 @@ def training_lifetimes(
     checkpointing: bool = False,
 ) -> StepLifetimes:
     """Lifetimes in the first training step, in which the optimizer makes its state; raises as `training_memory`."""
-    if optimizer is not None and optimizer not in OPTIMIZERS:
-        raise unknown("optimizer", optimizer, OPTIMIZERS)
+    make = optimizer_named(optimizer, accelerator) if optimizer else None
     model = unwrapped(model)
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -275,7 +289,7 @@ def training_lifetimes(
     lifetimes = follower.lifetimes
     lifetimes.hold(state.values(), WEIGHTS)
     lifetimes.hold(tree_iter(given), INPUTS)
-    made = OPTIMIZERS[optimizer](trained, lr=1e-4, foreach=accelerator) if optimizer else None
+    made = make(trained) if make else None
     for parameter in trained:
         hook = parameter.register_post_accumulate_grad_hook
         hook(lambda p: lifetimes.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped

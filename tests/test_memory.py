@@ -127,6 +127,17 @@ def test_on_an_accelerator_an_optimizer_has_temporaries_for_all_parameters_at_on
     assert every.framework_bytes == GPU.training_bytes
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "momentum"])
+def test_a_fused_optimizer_has_no_temporaries(optimizer: str) -> None:
+    asked = (chain(6, 100), (torch.zeros(1, 100),))
+    loop, every, fused = (training_memory(*asked, optimizer=f"{optimizer}{way}") for way in ("", ":foreach", ":fused"))
+    assert fused.optimizer_bytes == every.optimizer_bytes == loop.optimizer_bytes
+    assert fused.needed_bytes <= loop.needed_bytes <= every.needed_bytes
+    if optimizer == "adamw":
+        assert every.activations_bytes == training_memory(*asked, optimizer="adamw", accelerator=True).activations_bytes
+        assert fused.activations_bytes < 40_000 < loop.activations_bytes
+
+
 def real_peak(model: nn.Module, args: tuple[Any, ...], phase: str, optimizer: str = "adamw") -> int:
     """Bytes of tensors at the peak of the second real run, accounted operator by operator."""
     model = copy.deepcopy(model).train(phase == TRAINING)
@@ -304,6 +315,10 @@ def test_what_cannot_be_trained_is_refused() -> None:
         training_memory(nn.ReLU(), (torch.zeros(2),))
     with pytest.raises(InputError, match="unknown optimizer 'adm': did you mean adam"):
         training_memory(chain(), (torch.zeros(2, 4),), optimizer="adm")
+    with pytest.raises(InputError, match="rmsprop: torch has no fused one"):
+        training_memory(chain(), (torch.zeros(2, 4),), optimizer="rmsprop:fused")
+    with pytest.raises(InputError, match="unknown implementation of an optimizer 'vast'"):
+        training_memory(chain(), (torch.zeros(2, 4),), optimizer="momentum:vast")
     with pytest.raises(ModelError, match="a training step on tensors without values raises RuntimeError"):
         training_memory(chain(), (torch.zeros(2, 5),))
     with pytest.raises(InputError, match="nothing to train on; give loss="):

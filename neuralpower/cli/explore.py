@@ -125,7 +125,9 @@ def fit(
     context: int | None = typer.Option(None, help="For decode: tokens in the cache before the step."),
     input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
     dtype: str = typer.Option("float32", help="Of weights and inputs."),
-    optimizer: str = typer.Option("adamw", help="For training: sgd, momentum, rmsprop, adam or adamw."),
+    optimizer: str = typer.Option(
+        "adamw", help="For training: sgd, momentum, rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
+    ),
     accumulation: int = typer.Option(1, help="For training: micro-batches per step."),
     checkpointing: bool = typer.Option(False, "--checkpointing", help="For training: blocks run forward again."),
     as_json: bool = JSON,

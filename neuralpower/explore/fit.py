@@ -19,7 +19,7 @@ from torch import Tensor
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.inputs import Inputs
 from neuralpower.layers.base import torch_dtype
-from neuralpower.memory import FORWARD, OPTIMIZERS, TRAINING, Memory, forward_memory, framework_of, training_memory
+from neuralpower.memory import FORWARD, TRAINING, Memory, forward_memory, framework_of, optimizer_named, training_memory
 from neuralpower.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.running import converted
 from neuralpower.sources import InputRequest, Source, resolve
@@ -112,8 +112,7 @@ def fit(request: Request, room_bytes: float) -> Fit:
     """
     if request.phase not in PHASES:
         raise unknown("phase", request.phase, PHASES)
-    if request.optimizer not in OPTIMIZERS:
-        raise unknown("optimizer", request.optimizer, OPTIMIZERS)
+    optimizer_named(request.optimizer)
     if request.context is not None and request.phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {request.phase}; leave it out")
     if request.phase != TRAINING and (request.accumulation != 1 or request.checkpointing):
