@@ -264,6 +264,8 @@ def main() -> None:
         for name, some in (("kernel just compiled", new), ("kernel there", ~new)) if new.any() else ():
             apart.setdefault(f"{dtype}, {name}", []).append(power[dtype][-1].at(some))
         wide.setdefault(dtype, []).append(widest(rows, hardware))
+    for table in (power, wide):
+        table["both"] = [result for some in table.values() for result in some]
     lines = {f"{dtype}, whole (n, k) held out": (joined(found), "3.63 | 14.7") for dtype, found in products.items()}
     lines |= {
         f"{dtype}, n = {WIDEST:,} from n <= {NARROW:,}": (joined(found), "10.1 | 83" if dtype == "bfloat16" else "")
