@@ -76,7 +76,7 @@ def dataset(stated: float = 0.02) -> Dataset:
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return train(dataset(), jobs=1).predictor
+    return train(dataset(), jobs=2).predictor
 
 
 @pytest.mark.parametrize("kind", KINDS_MEASURED)
