@@ -53,9 +53,8 @@ def main() -> None:
     if isinstance(call.function, Again) and phase == DECODE:
         # it keeps the cache that it was given; a user's step does not
         call = Call(call.function.module, (), call.kwargs)
-    Path("/proc/self/clear_refs").write_text(
-        "5"
-    )  # the largest resident memory counts from here: tied weights were made twice
+    # the largest resident memory counts from here: tied weights were made twice
+    Path("/proc/self/clear_refs").write_text("5")
     run(call, phase, Recipe(**settings))
     print(resident("VmHWM") - before)
 

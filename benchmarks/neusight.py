@@ -121,20 +121,16 @@ def print_kernels(root: Path, title: str, devices: Iterable[str], predictor_of: 
             print(f"| {device} | {method} | {' | '.join(cells)} |", flush=True)
 
 
-def passes_of(root: Path, point: Point, mode: str) -> list[tuple[Layer, ...]]:
-    """What the point's network did while it was measured: its forward pass, and apart its backward pass in training."""
-    stem, length = MODELS[point.model]
-    asked = root / "DLmodel_configs" / f"{stem}.json", point.batch_size, length
-    forward = graphs.forward(asked[0], mode, *asked[1:])
-    return [forward, graphs.backward(*asked)] if mode == "train" else [forward]
-
-
 def predicted(root: Path, point: Point, mode: str, predictor: Predictor) -> Array:
     """(seconds, low, high) of the point's network: the sum of its passes, which were measured one after the other."""
     stem, length = MODELS[point.model]
-    totals = predictor.predict_many(passes_of(root, point, mode))
-    asked = graphs.segments(root / "DLmodel_configs" / f"{stem}.json", mode, point.batch_size, length)
-    return np.array([np.sum(part) + asked * SEGMENT_S for part in (totals.value, totals.low, totals.high)])
+    config, batch_size = root / "DLmodel_configs" / f"{stem}.json", point.batch_size
+    passes = [graphs.forward(config, mode, batch_size, length)]
+    if mode == "train":
+        passes.append(graphs.backward(config, batch_size, length))
+    totals = predictor.predict_many(passes)
+    asking_s = graphs.segments(config, mode, batch_size, length) * SEGMENT_S
+    return np.array([np.sum(part) + asking_s for part in (totals.value, totals.low, totals.high)])
 
 
 def print_networks(

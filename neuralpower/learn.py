@@ -85,6 +85,7 @@ def train(
             f"{', '.join(devices)}: some are accelerators, some not, and these take their time for other reasons; "
             "train a predictor of each class"
         )
+    (accelerator,) = classes
     problems = {name: join([part.problem for part in parts]) for name, parts in rows.parts.items()}
     few = {name for name, problem in problems.items() if len(np.unique(problem.config)) < FEWEST_ROWS}
     few |= {(POWER, whole_kind(key[0])) for key in _all_with_power(problems.keys() - few)}
@@ -125,7 +126,7 @@ def train(
             "name": " + ".join(dataset.name for dataset in datasets),
             "rows": rows.usable,
             "networks": len(rows.totals),
-            "accelerator": classes.pop(),
+            "accelerator": accelerator,
             "rejected": len(rejected),
             "hardware": first.meta.get("hardware", {}),
             "sessions": first.meta.get("sessions", []),

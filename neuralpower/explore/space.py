@@ -97,7 +97,7 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
             fill(pool, served.table, served.fields, served.depth, where)
             parameters[where] = served.table.parameter_count(served.fields, served.depth)
             tensors, moving = served.table.peaks(served.fields, served.depth, predictor.accelerator)
-            memory[where] = tensors + framework.forward_bytes
+            memory[where] = tensors + framework.code_bytes(FORWARD)
             high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
             for i in where if served.alone else ():
                 basis[i] = TRACED
