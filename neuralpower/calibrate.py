@@ -101,6 +101,11 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
         for (key, r), factor in zip(predictor.regressors.items(), factors.tolist(), strict=True)
     }
     about = {**predictor.dataset, "calibrated_from": predictor.name, "calibrated_with": int(known.sum())}
-    adapted = replace(predictor, device=device, regressors=regressors, sentinel_s=sentinel_s, dataset=about)
+    speed = predictor.speed
+    if speed and predictor.sentinel_s:
+        speed = replace(speed, sentinel_s=speed.sentinel_s * sentinel_s / predictor.sentinel_s)
+    adapted = replace(
+        predictor, device=device, regressors=regressors, sentinel_s=sentinel_s, speed=speed, dataset=about
+    )
     before = float(np.mean(np.abs(shares.sum(axis=1) - 1)))
     return Calibration(adapted, int(known.sum()), before, float(np.mean(np.abs(held_out - 1))))

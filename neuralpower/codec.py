@@ -19,7 +19,7 @@ from neuralpower.devices.spec import spec_of
 from neuralpower.dispatch import Dispatch
 from neuralpower.errors import DatasetError, InputError, PredictorError, unknown
 from neuralpower.layers import KINDS, Hardware
-from neuralpower.predictor import Key, Predictor, Roofline
+from neuralpower.predictor import Key, NetworkSpeed, Predictor, Roofline
 from neuralpower.regress import Regressor, Scores, Spread, Term
 from neuralpower.trees import Trees, right_children
 
@@ -37,6 +37,7 @@ def to_json(predictor: Predictor) -> dict[str, Any]:
         "learner": p.learner,
         "portable": p.portable,
         "sentinel_s": p.sentinel_s,
+        "network_speed": None if p.speed is None else dataclasses.asdict(p.speed),
         "system": p.system,
         "hardware": None if p.hardware is None else dataclasses.asdict(p.hardware),
         "dataset": dict(p.dataset),
@@ -75,6 +76,7 @@ def from_json(data: Mapping[str, Any], name: str = "") -> Predictor:
             data["portable"],
             data["system"],
             Dispatch.from_json(data["dispatch"]) if data.get("dispatch") else None,  # older files have none
+            NetworkSpeed(**data["network_speed"]) if data.get("network_speed") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PredictorError(

@@ -88,11 +88,11 @@ class Dataset:
 
     @property
     def sentinel_s(self) -> float | None:
-        """The sentinel's time when the machine was at its usual speed: a 10th percentile over the rows."""
+        """The sentinel's time when the machine was at its usual speed: the median over the rows."""
         columns = [_numbers(table["sentinel_s"]) for table in self.tables.values() if "sentinel_s" in table]
         times = np.concatenate([np.empty(0), *columns])
         times = times[np.isfinite(times) & (times > 0)]
-        return float(np.percentile(times, 10)) if len(times) else None
+        return float(np.median(times)) if len(times) else None
 
     def __len__(self) -> int:
         """Number of rows."""

@@ -21,12 +21,12 @@ from neuralpower.compose import Prediction, compose
 from neuralpower.errors import InputError, ModelError
 from neuralpower.generation import predict_generation, with_step
 from neuralpower.layers.base import BACKWARD, FORWARD, Call, torch_dtype
+from neuralpower.measure import NETWORK_ROUNDS as ROUNDS
 from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
 from neuralpower.memory import forward_memory, settings_of, training_lifetimes
-from neuralpower.phases import CACHES, GENERATE, Decoder, Pass, Phase, keep, passes
+from neuralpower.phases import GENERATE, Decoder, Pass, Phase, cached_call, passes
 from neuralpower.predictor import Predictor
 from neuralpower.routing import Routing
-from neuralpower.running import converted, with_values
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.timeline import Seen, Stage
 from neuralpower.trace import Trace, trace
@@ -34,7 +34,6 @@ from neuralpower.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, che
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
-ROUNDS = 21
 ROUTING = Routing()
 
 
@@ -272,7 +271,7 @@ def evaluate(
             roof = predictor.roofline(cases[i].dtype)
             roofline_s = sum(float(roof.seconds(row.flops, row.bytes)) for row in prediction.rows)
             estimates = predictor.estimate(traced.layers)
-            slowdown = estimates.slowdown(timing.sentinel_s / predictor.sentinel_s) if predictor.sentinel_s else 1.0
+            slowdown = predictor.slowdown(estimates, timing.sentinel_s)
             flops_only_s = prediction.flops / roof.flops_only_per_s
             results.append(Evaluation(cases[i], prediction, timing, roofline_s, flops_only_s, slowdown, parts))
     return results
@@ -292,30 +291,7 @@ def built(case: Case) -> Call:
     source = resolve(case.model)
     if case.phase.name == FORWARD:
         return source.call(case.request())
-    module = source.build("cpu", case.request().dtype)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        (one,) = passes(source, case.request(), case.phase, module)
-        kwargs = {name: converted(value, with_values) for name, value in one.inputs.kwargs.items()}
-    return Call(Again(module, kwargs), (), kwargs)
-
-
-class Again:
-    """A pass of `module` that finds its cache as it was before the one before it: restoring it takes microseconds."""
-
-    def __init__(self, module: nn.Module, kwargs: Mapping[str, Any]) -> None:
-        self.module = module
-        self.restore = [keep(value) for name, value in kwargs.items() if name in CACHES]
-
-    def __call__(self, **kwargs: Any) -> Any:
-        """Run it; what the module returns."""
-        self.rewind()
-        return self.module(**kwargs)
-
-    def rewind(self) -> None:
-        """Put the cache back."""
-        for restore in self.restore:
-            restore()
+    return cached_call(source, case.request(), case.phase)
 
 
 def summary(

@@ -41,6 +41,7 @@ from neuralpower.layers.base import FLOATING, Call
 from neuralpower.meters import NullMeter, PowerMeter
 
 ROUNDS = 9
+NETWORK_ROUNDS = 21  # of whole networks, which are few: a 10th percentile that another run finds again
 SENTINEL_EVERY = 12  # calls
 SENTINEL_EVERY_S = 0.02
 SLOW_CALL_S = 0.3  # a call of this length and more is timed in fewer rounds
@@ -60,7 +61,9 @@ class Timing:
 
     samples_s: tuple[float, ...]
     first_call_s: float
-    sentinel_s: float  # 10th percentile of the sentinel's times just before this call's: the machine's speed by itself
+    sentinel_s: (
+        float  # 10th percentile of the sentinel's times in the rounds of this call: the machine's speed by itself
+    )
     sentinel_slowdown: float  # their median over the 10th percentile of all of the sentinel's times since the start
     switches_per_call: float
     faults_per_call: float
@@ -208,7 +211,8 @@ def time_calls(
     """Each call's times over interleaved rounds, or the exception that it raised.
 
     `rounds` holds for calls below SLOW_CALL_S; slower ones take a third of them. Of a backward pass the forward pass runs
-    once, before the first round.
+    once, before the first round. Calls that are timed in turn share the sentinel's times: the few just before one call
+    tell more of that moment than of the machine.
     """
     first: list[float | Exception] = []
     steps: list[Step] = []
@@ -225,19 +229,20 @@ def time_calls(
         samples: dict[int, list[float]] = {i: [] for i in alive}
         switches = dict.fromkeys(alive, 0)
         faults = dict.fromkeys(alive, 0)
-        sentinels: dict[int, list[float]] = {i: [] for i in alive}
+        sentinels: dict[int, list[float]] = {}  # by round
+        rounds_of: dict[int, list[int]] = {i: [] for i in alive}
         with torch.inference_mode(False):
             autograd = Autograd(clock_ns).settle() if any(isinstance(step, Gradient) for step in steps) else None
         stolen, ticks = steal_ticks()
         for number in range(rounds):
             order = [i for i in alive if number % 3 == 0 or float(first[i]) < SLOW_CALL_S]  # type: ignore[arg-type]  # alive
             generator.shuffle(order)
-            due = 0
+            sentinels[number], due = [], 0
             for position, i in enumerate(order):
                 if position % SENTINEL_EVERY == 0 or clock_ns() > due:
-                    speed = sentinel()
+                    sentinels[number].append(sentinel())
                     due = clock_ns() + round(SENTINEL_EVERY_S * 1e9)
-                sentinels[i].append(speed)
+                rounds_of[i].append(number)
                 call, step = calls[i], steps[i]
                 with contextlib.nullcontext() if isinstance(step, Call) else settings_of(call):
                     function, args, kwargs = (
@@ -257,13 +262,14 @@ def time_calls(
         stolen_after, ticks_after = steal_ticks()
     steal = (stolen_after - stolen) / max(ticks_after - ticks, 1)
     usual = float(np.percentile(sentinel.times, 10)) if alive else 1.0
+    speeds = {i: [s for number in rounds_of[i] for s in sentinels[number]] for i in alive}
     started = [autograd.start_s if autograd and isinstance(step, Gradient) else 0.0 for step in steps]
     return [
         Timing(
             tuple(max(s - started[i], SHORTEST_NODE_S) for s in samples[i]) if started[i] else tuple(samples[i]),
             f,
-            float(np.percentile(sentinels[i], 10)),
-            float(np.median(sentinels[i])) / usual,
+            float(np.percentile(speeds[i], 10)),
+            float(np.median(speeds[i])) / usual,
             switches[i] / len(samples[i]),
             faults[i] / len(samples[i]),
             steal,

@@ -86,7 +86,7 @@ class Estimates:
         return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
     def slowdown(self, machine: float) -> float:
-        """How much longer all of them together take when the machine is that much slower than usual."""
+        """How much longer all of them, each timed alone, take when the machine is that much slower than usual."""
         if not len(self.runtime_s):
             return 1.0
         return float(np.sum(self.runtime_s * machine**self.exponent) / np.sum(self.runtime_s))
@@ -119,6 +119,22 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class NetworkSpeed:
+    """How whole networks follow the machine's speed.
+
+    More than their layers do: a layer's 10th percentile is of moments that are shorter than a network's pass. And the
+    sentinel itself takes longer after a network than between layers.
+    """
+
+    sentinel_s: float  # the sentinel's usual time beside networks
+    exponent: float
+
+    def slowdown(self, sentinel_s: float) -> float:
+        """How much longer networks take than usual when the sentinel takes so long (s)."""
+        return float((sentinel_s / self.sentinel_s) ** self.exponent)
+
+
+@dataclass(frozen=True)
 class Predictor:
     """What was learnt of one device, or of several relative to their peaks."""
 
@@ -134,6 +150,7 @@ class Predictor:
     portable: bool = False  # its terms are relative to a device's peaks
     system: float = 0.0  # standard deviation of what all layers of a network share in log(measured / predicted)
     dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
+    speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -160,6 +177,12 @@ class Predictor:
     def kinds(self) -> tuple[str, ...]:
         """Layer kinds that it has learnt."""
         return tuple(dict.fromkeys(key[0] for key in self.regressors))
+
+    def slowdown(self, found: Estimates, sentinel_s: float) -> float:
+        """How much longer a network of these layers takes than usual when the sentinel takes so long (s); 1 if not known."""
+        if self.speed is not None and np.isfinite(sentinel_s):
+            return self.speed.slowdown(sentinel_s)
+        return found.slowdown(sentinel_s / self.sentinel_s) if self.sentinel_s and np.isfinite(sentinel_s) else 1.0
 
     def has_learnt(self, kind: str, phase: str) -> bool:
         """Whether it has a regressor of the kind in that phase."""

@@ -317,7 +317,8 @@ def _choose(problem: Problem, learner: str) -> _Choice:
     with_trees = learner == "hybrid" and len(problem) >= FEWEST_FOR_RESIDUAL
     exponent = 0.0
     if np.ptp(problem.slowdown) > 0:
-        exponent = _speed_exponent(problem, _held_out(problem, terms, alpha, folds, with_trees=False).base)
+        base = _held_out(problem, terms, alpha, folds, with_trees=False).base
+        exponent = min(speed_exponent(problem.slowdown, problem.target / base, PRIOR), 1.0)
         problem = replace(problem, target=problem.target / problem.slowdown**exponent)
     tests = [_held_out(problem, terms, alpha, held, with_trees) for held in (folds, *beyond)]
     costs = {reach: _cost(problem, tests, reach) for reach in (REACHES if with_trees else (0.0,))}
@@ -398,17 +399,20 @@ def _medians(ratio: Array) -> Array:
     return np.array([np.nanmedian(c) if np.isfinite(c).sum() >= FEWEST_ROWS else 1.0 for c in ratio.T])
 
 
-def _speed_exponent(problem: Problem, predicted: Array) -> float:
-    """Slope of log(measured / predicted) on log(slow-down), in [0, 1]; near PRIOR where the rows do not tell."""
-    x = np.log(problem.slowdown) - np.median(np.log(problem.slowdown))
-    r = np.log(problem.target / predicted)
+def speed_exponent(slowdown: Array, ratio: Array, prior: tuple[float, float]) -> float:
+    """Slope of log(ratio) on log(slow-down), not below 0; near the prior's mean, with its deviation, where rows do not tell.
+
+    `slowdown`: in any unit; `ratio`: measured / predicted at one speed of the machine [rows].
+    """
+    x = np.log(slowdown) - np.median(np.log(slowdown))
+    r = np.log(ratio)
     r -= np.median(r)
     usual = np.abs(r) <= OUTLIER * robust_deviation(r)
     x, r = x[usual], r[usual]
     information = float(np.sum(x**2)) / max(float(np.var(r)), 1e-6)
     own = float(np.sum(x * r)) / max(float(np.sum(x**2)), 1e-12)
-    mean, deviation = PRIOR
-    return float(np.clip((own * information + mean / deviation**2) / (information + 1 / deviation**2), 0.0, 1.0))
+    mean, deviation = prior
+    return max((own * information + mean / deviation**2) / (information + 1 / deviation**2), 0.0)
 
 
 def robust_deviation(values: Array) -> float:

@@ -22,8 +22,8 @@ from neuralpower.errors import DatasetError, NeuralPowerError
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FLOATING
-from neuralpower.predictor import INTEGER, Estimates, Key, Predictor
-from neuralpower.regress import NINETY, Regressor, Spread, Term, non_negative_lasso, scores_of
+from neuralpower.predictor import INTEGER, Estimates, Key, NetworkSpeed, Predictor
+from neuralpower.regress import NINETY, Regressor, Spread, Term, non_negative_lasso, scores_of, speed_exponent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common one
+EXPONENT = (1.0, 0.5)  # of networks: mean and deviation of what is expected before any is seen
 DAYS = 0.045  # of log time: the same 68 networks took 6 % longer on another day's virtual machine, slow-down taken out
 FACTORS = (0.25, 4.0)  # no correction goes farther
 FEWEST_NETWORKS = 10
@@ -116,15 +117,14 @@ class Correction:
 
 
 def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
-    """Factors for the regressors, and how far whole networks still lie from the sum of their layers."""
+    """Factors for the regressors, how networks follow the machine's speed, how far they still lie from their layers' sum."""
     keys = list(predictor.regressors)
-    shares, estimates = np.zeros((len(totals), len(keys))), []
     model = np.unique([total.model for total in totals], return_inverse=True)[1]
-    for i, total in enumerate(totals):
-        found = predictor.estimate(total.layers)
-        estimates.append(found)
-        known = predictor.sentinel_s is not None and np.isfinite(total.sentinel_s)
-        slow = found.slowdown(total.sentinel_s / predictor.sentinel_s) if known and predictor.sentinel_s else 1.0
+    estimates = [predictor.estimate(total.layers) for total in totals]
+    predictor = replace(predictor, speed=_speed(totals, estimates))
+    shares = np.zeros((len(totals), len(keys)))
+    for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
+        slow = predictor.slowdown(found, total.sentinel_s)
         time = np.asarray(total.counts) * found.runtime_s * slow / total.runtime_s
         np.add.at(shares[i], found.regressor[found.regressor >= 0], time[found.regressor >= 0])
     factors, held_out = fit_factors(shares, model)
@@ -135,6 +135,19 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
     }
     corrected = replace(predictor, regressors=regressors, system=_system(totals, estimates, held_out))
     return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
+
+
+def _speed(totals: Sequence[Total], estimates: Sequence[Estimates]) -> NetworkSpeed | None:
+    """How networks follow the machine's speed, by those that say what it was; None where too few do."""
+    known = [
+        (total.sentinel_s, total.runtime_s / float(np.asarray(total.counts) @ found.runtime_s))
+        for total, found in zip(totals, estimates, strict=True)
+        if np.isfinite(total.sentinel_s)
+    ]
+    if len(known) < FEWEST_NETWORKS:
+        return None
+    sentinel_s, ratio = np.array(known).T
+    return NetworkSpeed(float(np.median(sentinel_s)), speed_exponent(sentinel_s, ratio, EXPONENT))
 
 
 def fit_factors(shares: Array, group: Array | None = None, common: bool = False) -> tuple[Array, Array]:

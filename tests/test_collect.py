@@ -22,12 +22,14 @@ from neuralpower.collect import collection
 from neuralpower.collect.checkout import checkout
 from neuralpower.collect.collection import ATTEMPTS
 from neuralpower.collect.keys import plan_hash
+from neuralpower.collect.networks import QUICK
 from neuralpower.collect.plan import affordable, check_dtypes, draw, kinds_named, make_plan
 from neuralpower.collect.presets import PRESETS, preset_named
 from neuralpower.collect.process import Worker
 from neuralpower.collect.process import command as worker_command
 from neuralpower.collect.recover import Local
 from neuralpower.collect.request import Progress, Request
+from neuralpower.collect.schedule import make_schedule
 from neuralpower.collect.supervisor import collect
 from neuralpower.collect.worker import measure_items
 from neuralpower.dataset import config_id, read_dataset
@@ -274,6 +276,25 @@ def test_phases_are_planned_where_a_layer_has_them() -> None:
 
 def plan_of(kinds: list[type[Layer]], phases: tuple[str, ...] = ("forward",)) -> list[dict[str, Any]]:
     return make_plan(PRESETS["quick"], kinds, ["none"], ["float32"], 0, phases=phases)
+
+
+def test_a_decoders_step_is_timed_as_a_whole_with_its_cache_put_back() -> None:
+    (model,) = (name for name in QUICK if name.startswith("transformers:Qwen2Model?"))
+    preset = replace(PRESETS["standard"], jitters=0)
+    plan = make_plan(preset, [], [model], ["float32"], 0, whole=True)
+    steps = [item for item in plan if "context" in item["row"]["input"]]
+    assert len(plan) == 2  # a pass and a step
+    (step,) = steps
+    heads = [layer for kind, layer, _ in json.loads(step["row"]["layers"]) if kind == "attention"]
+    context = json.loads(step["row"]["input"])["context"]
+    assert {(layer["query_length"], layer["key_length"]) for layer in heads} == {(1, context + 1)}
+    schedule = make_schedule(plan, power=10)
+    assert [task.item["config_id"] for task in schedule.power] == [one["config_id"] for one in plan if one != step]
+    (result,) = measure_items(steps, CpuBench(1, NullMeter("no_rapl")), rounds=2)
+    assert result["status"] in ("ok", "noisy")
+    # an accelerator captures its calls in graphs, and what puts the cache back is no part of one
+    graphs = replace(PRESETS["standard"], jitters=0, accelerator=True)
+    assert len(make_plan(graphs, [], [model], ["float32"], 0, whole=True)) == 1
 
 
 def test_what_a_configuration_does_to_torch_is_its_result() -> None:

@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -65,6 +66,32 @@ def test_a_slow_call_takes_fewer_rounds() -> None:
     (slow,) = timings([Call(lambda: clock.work(400), ())], clock)
     assert isinstance(slow, Timing)
     assert len(slow.samples_s) == 3
+
+
+class Given(Sentinel):
+    """A sentinel that takes what the test says, one after the other."""
+
+    def __init__(self, times_s: list[float]) -> None:
+        self.given, self.times = iter(times_s), []
+
+    def __call__(self) -> float:
+        self.times.append(next(self.given))
+        return self.times[-1]
+
+
+def test_calls_timed_in_turn_share_the_sentinels_times_of_their_rounds() -> None:
+    # two short calls and a slow one in 6 rounds; the slow one takes part in the first and the fourth, and makes the
+    # sentinel due before each call that comes after it
+    clock = Clock()
+    calls = [Call(lambda ms=ms: clock.work(ms), ()) for ms in (1, 1, 400)]
+    sentinel = Given([1 + 0.01 * i for i in range(30)])
+    one, other, slow = time_calls(calls, sentinel, random.Random(1), rounds=6, clock_ns=clock)
+    assert isinstance(one, Timing) and isinstance(other, Timing) and isinstance(slow, Timing)
+    assert one.sentinel_s == other.sentinel_s == pytest.approx(float(np.percentile(sentinel.times, 10)))
+    assert one.sentinel_slowdown == pytest.approx(float(np.median(sentinel.times) / np.percentile(sentinel.times, 10)))
+    assert len(sentinel.times) < 12
+    assert slow.sentinel_s < np.median(sentinel.times)
+    assert slow.sentinel_s != one.sentinel_s
 
 
 def test_a_call_that_raises_leaves_the_others_alone() -> None:

@@ -13,10 +13,10 @@ import torch
 from neuralpower.codec import default_predictor
 from neuralpower.compose import Interval, compose
 from neuralpower.errors import InputError
-from neuralpower.evaluate import Again, Case, predict_case
+from neuralpower.evaluate import Case, predict_case
 from neuralpower.generation import Generation, Growing, Step, _sum, between, lined, with_step
 from neuralpower.lifetimes import tensors_within
-from neuralpower.phases import Decoder, Pass, Phase, cache_bytes, keep, passes
+from neuralpower.phases import Again, Decoder, Pass, Phase, cache_bytes, keep, passes
 from neuralpower.predictor import Predictor
 from neuralpower.routing import Routing
 from neuralpower.running import Answers, converted, on_cpu, on_meta, with_values

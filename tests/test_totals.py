@@ -7,11 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from neuralpower.codec import from_json, to_json
 from neuralpower.dataset import Dataset
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import typed
 from neuralpower.learn import _work_of_totals, train
+from neuralpower.predictor import Predictor
 from neuralpower.totals import Total, fit_factors, read_totals
 from tests.test_predictor import dataset, fresh, seconds
 
@@ -57,6 +59,35 @@ def test_whole_networks_correct_the_sum_of_their_layers() -> None:
     layers = fresh("softmax")
     ratio = trained.predictor.estimate(layers).runtime_s / [seconds(layer) for layer in layers]
     assert np.median(ratio) == pytest.approx(1.5, rel=0.1)
+
+
+def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
+    # layers were timed on a machine of one speed; networks while it was up to 1.4 times slower, and by the power 1.3 of that
+    slow = 1.4 ** np.random.default_rng(0).uniform(0, 1, 60)
+    data = dataset(["linear", "softmax"])
+    tables = {kind: table.assign(sentinel_s=1e-3) for kind, table in data.tables.items()}
+    networks = network_rows(60, {"linear": 1.0, "softmax": 1.0}).assign(sentinel_s=1e-3 * slow)
+    networks["runtime_s"] *= slow**1.3
+
+    def learnt(table: pd.DataFrame) -> Predictor:
+        return train(Dataset(data.path, data.meta, {**tables, "network": table}), jobs=1).predictor
+
+    predictor = learnt(networks)
+    assert predictor.speed is not None
+    assert predictor.speed.exponent == pytest.approx(1.3, abs=0.1)
+    assert predictor.speed.sentinel_s == pytest.approx(1e-3 * np.median(slow))
+    estimates = predictor.estimate(fresh("linear"))
+    assert predictor.slowdown(estimates, 1.2 * predictor.speed.sentinel_s) == pytest.approx(1.2**1.3, rel=0.02)
+    usual = [seconds(layer) * np.median(slow) ** 1.3 for layer in fresh("linear")]
+    assert np.median(estimates.runtime_s / usual) == pytest.approx(1.0, abs=0.03)
+    assert from_json(to_json(predictor), predictor.name).speed == predictor.speed
+    # of too few of them: as its layers do
+    few = networks.assign(sentinel_s=networks["sentinel_s"].where(networks.index < 5))
+    unknown = learnt(few)
+    assert unknown.speed is None
+    found = unknown.estimate(fresh("linear"))
+    assert unknown.slowdown(found, 1.2e-3) == found.slowdown(1.2)
+    assert unknown.slowdown(found, float("nan")) == 1
 
 
 def test_totals_alone_make_a_predictor() -> None:

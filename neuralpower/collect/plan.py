@@ -58,7 +58,7 @@ class Traced:
     batch_size: int
     seq_len: int | None
     trace: Trace
-    is_step: bool = False  # of a decoder: its layers are measured, it is no network of its own
+    context: int | None = None  # of a decoder's step: tokens in its cache
 
     @property
     def size(self) -> tuple[str, int, int | None]:
@@ -161,13 +161,17 @@ def _item(layer: Layer, source: str) -> dict[str, Any]:
 def _totals(
     networks: Sequence[Traced], preset: Preset, generator: random.Random, dtypes: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of kind `network`, with their layers: one size of each model that is known in full and can be afforded."""
-    seen: set[str] = set()
+    """Rows of kind `network`, with their layers: one size of each model that is known in full and can be afforded.
+
+    On a CPU a step of each decoder, too: there its cache can be put back between two calls.
+    """
+    seen: set[tuple[str, bool]] = set()
     for network in generator.sample(networks, len(networks)):
-        layers, named = network.trace.layers, variant_of(network.model)
+        layers, is_step = network.trace.layers, network.context is not None
+        named = variant_of(network.model), is_step
         weights = network.trace.parameter_bytes
         flops = sum(int(layer.flops()) for layer in layers)
-        if named in seen or network.is_step or network.trace.unmodelled or not layers:
+        if named in seen or network.trace.unmodelled or not layers or (is_step and preset.accelerator):
             continue
         if flops > NETWORK_LAYERS * preset.most_flops or weights > NETWORK_LAYERS * preset.most_bytes:
             continue
@@ -181,15 +185,17 @@ def _totals(
 def _total(network: Traced, traced: Trace, dtype: str) -> dict[str, Any]:
     layers = traced.layers
     counts = [[layer.kind, layer.to_row(), n] for layer, n in Counter(layers).items()]
+    given = {"seq_len": network.seq_len, "context": network.context}
     row = {
         "model": network.model,
         "batch": network.batch_size,
-        "input": json.dumps({"seq_len": network.seq_len} if network.seq_len else {}),
+        "input": json.dumps({name: value for name, value in given.items() if value}),
         "dtype": dtype,
         "phase": "forward",
     }
     return {
         "kind": NETWORK,
+        **({"power": False} if network.context else {}),  # a copy's cache would not be put back
         "config_id": config_id({"kind": NETWORK, **row}),
         "source": network.model,
         "flops": sum(int(layer.flops()) for layer in layers),
@@ -269,7 +275,7 @@ def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterat
             for batch, context in variant.steps:
                 step = _step(variant.model, batch, context)
                 if step is not None:
-                    yield Traced(variant.model, batch, None, step, is_step=True)
+                    yield Traced(variant.model, batch, None, *step)
 
 
 def _traced(model: str, batch_size: int, seq_len: int | None, named: bool, dtype: str = "float32") -> Trace | None:
@@ -287,14 +293,14 @@ def _traced(model: str, batch_size: int, seq_len: int | None, named: bool, dtype
         return None
 
 
-def _step(model: str, batch_size: int, context: int) -> Trace | None:
-    """One step of a decoder; the longest context that its positions allow where this one is too long."""
+def _step(model: str, batch_size: int, context: int) -> tuple[Trace, int] | None:
+    """One step of a decoder, and its context: the longest that its positions allow where the one asked for is too long."""
     try:
         module = resolve(model).build("meta")
         decoder = Decoder(module, InputRequest(batch_size))
         limit = context + 1 if decoder.limit is None else decoder.limit
         one = decoder.decode(min(context, limit - 1))
-        return trace(module, one.inputs.args, one.inputs.kwargs)
+        return trace(module, one.inputs.args, one.inputs.kwargs), one.context
     except NeuralPowerError:  # a network that this version of a library no longer builds, or no decoder, is passed over
         return None
 

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 from neuralpower.collect.lock import DeviceLock
 from neuralpower.collect.process import Ended, Worker
-from neuralpower.collect.schedule import POWER, Batch, Task
+from neuralpower.collect.schedule import NETWORK, POWER, Batch, Task
 from neuralpower.errors import DeviceError, LostDeviceError
 from neuralpower.meters.base import no_power
 
 Results = list[dict[str, Any]]  # in the order of the batch's tasks
-ROUNDS = 9
+ROUNDS, NETWORK_ROUNDS = 9, 21  # of layers, and of whole networks, as `evaluate` takes them
 SUSPECT = ("oom", "poisoned")  # after which a process is not trusted
 TRIED_TWICE = (*SUSPECT, "crashed")
 
@@ -96,7 +96,9 @@ class Local:
 
     def _once(self, batch: Batch, tasks: tuple[Task, ...]) -> Results:
         """The answer for some of a batch's tasks, or for each of them how the process ended."""
-        request = {"do": batch.tier, "items": [task.item for task in tasks], "rounds": ROUNDS}
+        items = [task.item for task in tasks]
+        rounds = NETWORK_ROUNDS if items[0]["kind"] == NETWORK else ROUNDS  # these come apart
+        request = {"do": batch.tier, "items": items, "rounds": rounds}
         try:
             answer = self.worker.ask(request, batch.patience_s)
         except Ended as end:

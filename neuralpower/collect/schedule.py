@@ -100,7 +100,8 @@ def make_schedule(
     twice = [item for item in plan if share(item["config_id"], "replicate") < replicates]
     names = {item["config_id"] for item in twice}
     kinds = {item["kind"] for item in plan}
-    chosen = stratified(plan, max(power, per_kind * len(kinds))) if power else []
+    metered = [item for item in plan if item.get("power", True)]
+    chosen = stratified(metered, max(power, per_kind * len(kinds))) if power else []
     return Schedule(
         tasks(_ordered(plan), RUNTIME, 0),
         tasks(chosen, POWER, 0),
@@ -185,13 +186,14 @@ class Prior:
     power_s: float
     network_s: float
     passes: int  # of a call while its runtime is measured
+    network_passes: int  # of a whole network
     flops_per_s: float
     cooling_s: float = 0.0  # that the worker itself may wait for a hot device, for each runtime
 
 
 PRIORS = {
-    "cpu": Prior(8, 4, 0.05, 0.8, 0.5, 10, 5e10),
-    "cuda": Prior(45, 15, 0.18, 0.8, 2.0, 10, 5e13, cooling_s=20.0),
+    "cpu": Prior(8, 4, 0.05, 0.8, 0.5, 10, 22, 5e10),
+    "cuda": Prior(45, 15, 0.18, 0.8, 2.0, 10, 10, 5e13, cooling_s=20.0),
 }
 PRIOR_TASKS = 20  # measured tasks that count as much as the planning value
 PATIENCE = 20  # times the estimate
@@ -243,10 +245,12 @@ class Costs:
         return max(LEAST_PATIENCE_S, PATIENCE * self.of(tasks)) + cooling_s
 
     def _planned(self, task: Task) -> float:
-        calls: float = self.prior.passes * task.item.get("flops", 0) / self.prior.flops_per_s
+        whole = _group(task) == NETWORK
+        passes = self.prior.network_passes if whole else self.prior.passes
+        calls: float = passes * task.item.get("flops", 0) / self.prior.flops_per_s
         if task.tier == POWER:
             return self.prior.power_s + calls
-        return (self.prior.network_s if task.item["kind"] == NETWORK else self.prior.runtime_s) + calls
+        return (self.prior.network_s if whole else self.prior.runtime_s) + calls
 
     def _correction(self, group: str) -> float:
         base = {RUNTIME: self.prior.runtime_s, POWER: self.prior.power_s, NETWORK: self.prior.network_s}

@@ -38,6 +38,7 @@ from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
 from neuralpower.measure import ROUNDS
+from neuralpower.phases import Phase, cached_call
 from neuralpower.sources import InputRequest, resolve
 
 PR_SET_PDEATHSIG = 1  # of prctl.h
@@ -84,8 +85,12 @@ def _prepared(item: dict[str, Any], device: torch.device) -> tuple[Callable[[], 
     if item["kind"] != NETWORK:
         layer = KINDS[item["kind"]].from_row(row)
         return lambda: call_of(layer, device), {"flops": int(layer.flops()), "bytes": int(sum(layer.bytes()))}
-    request = InputRequest(row["batch"], json.loads(row["input"]).get("seq_len"), None, torch_dtype(row["dtype"]))
+    given = json.loads(row["input"])
+    request = InputRequest(row["batch"], given.get("seq_len"), None, torch_dtype(row["dtype"]))
     work = {"flops": item["flops"], "bytes": item["bytes"]}
+    if "context" in given:
+        step = Phase.decode(context=given["context"])
+        return lambda: cached_call(resolve(row["model"]), request, step), work
     return lambda: resolve(row["model"]).call(request, str(device)), work
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from torch import nn
 
 from neuralpower.errors import ModelError
-from neuralpower.evaluate import Again, Case, Evaluation, TrainingStep, built, predict_case
+from neuralpower.evaluate import Case, Evaluation, TrainingStep, built, predict_case
 from neuralpower.layers.base import FORWARD
+from neuralpower.phases import Again
 from neuralpower.predictor import Predictor
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.report.chrome import Process, document
