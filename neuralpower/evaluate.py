@@ -7,7 +7,6 @@ given raw, and with the measured time divided by the machine's slow-down as the 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from neuralpower.compose import Prediction, compose
 from neuralpower.errors import InputError, ModelError
 from neuralpower.generation import predict_generation, with_step
-from neuralpower.layers.base import BACKWARD, FORWARD, Call, torch_dtype
+from neuralpower.layers.base import FORWARD, Call, torch_dtype
 from neuralpower.measure import NETWORK_ROUNDS as ROUNDS
 from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
 from neuralpower.memory import forward_memory, settings_of, training_lifetimes
@@ -30,7 +28,7 @@ from neuralpower.routing import Routing
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.timeline import Seen, Stage
 from neuralpower.trace import Trace, trace
-from neuralpower.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, checkpointed, default_loss
+from neuralpower.training import RECIPE, TRAINING, Recipe, TrainingStep, default_loss
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
@@ -99,47 +97,6 @@ class Evaluation:
     def error(self, corrected: bool = True) -> float:
         """Predicted over measured, minus 1."""
         return self.prediction.runtime_s.value / (self.corrected_s if corrected else self.measured_s) - 1
-
-
-class TrainingStep:
-    """One step of training a real network, and how long each part of it took at every call."""
-
-    def __init__(self, call: Call, recipe: Recipe, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        self.call, self.recipe, self.clock_ns = call, recipe, clock_ns
-        model = call.function  # a source's call is its network's
-        if not isinstance(model, nn.Module):
-            raise ModelError(f"a {type(model).__name__} is no network: nothing to train")
-        self.model = model.train()
-        if recipe.checkpointing:
-            checkpointed(model)
-        self.optimizer = recipe.optimizer_of(self.model.parameters())
-        self.laps: list[dict[str, float]] = []
-
-    def __call__(self) -> None:
-        """Run it."""
-        lap = dict.fromkeys(STEPS, 0.0)
-        with torch.inference_mode(False), torch.enable_grad():
-            last = self.clock_ns()
-
-            def ended(step: str) -> None:
-                nonlocal last
-                now = self.clock_ns()
-                lap[step] += (now - last) / 1e9
-                last = now
-
-            for _ in range(self.recipe.accumulation):
-                loss = default_loss(self.model(*self.call.args, **self.call.kwargs))
-                ended(FORWARD)
-                loss.backward()  # type: ignore[no-untyped-call]
-                ended(BACKWARD)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            ended(OPTIMIZER)
-        self.laps.append(lap)
-
-    def parts_s(self, last: int) -> dict[str, float]:
-        """The 10th percentile of each part over the last so many steps (s)."""
-        return {step: float(np.percentile([lap[step] for lap in self.laps[-last:]], 10)) for step in STEPS}
 
 
 @dataclass(frozen=True)

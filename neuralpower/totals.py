@@ -21,7 +21,7 @@ from neuralpower.dataset import Rejected
 from neuralpower.errors import DatasetError, NeuralPowerError
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import FLOATING
+from neuralpower.layers.base import FLOATING, FORWARD
 from neuralpower.predictor import INTEGER, Estimates, Key, NetworkSpeed, Predictor
 from neuralpower.regress import NINETY, Regressor, Spread, Term, non_negative_lasso, scores_of, speed_exponent
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common one
+TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by two fifths a small kind stood for what others do in the same networks
 EXPONENT = (1.0, 0.5)  # of networks: mean and deviation of what is expected before any is seen
 DAYS = 0.045  # of log time: the same 68 networks took 6 % longer on another day's virtual machine, slow-down taken out
 FACTORS = (0.25, 4.0)  # no correction goes farther
@@ -45,7 +46,7 @@ class Total:
 
     model: str
     layers: tuple[Layer, ...]
-    counts: tuple[int, ...]
+    counts: tuple[float, ...]  # parts of backward passes among them
     runtime_s: float
     sentinel_s: float  # NaN where not known
     line: int
@@ -80,7 +81,7 @@ def _total(row: Mapping[str, Any], line: int) -> Total:
         raise ValueError("runtime_s is not above 0")
     given = row.get("layers")
     if isinstance(given, str):
-        parts = [(KINDS[kind].from_row(fields), int(count)) for kind, fields, count in json.loads(given)]
+        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in json.loads(given)]
     else:
         parts = list(_traced(row).items())
     layers, counts = zip(*parts, strict=True)
@@ -94,6 +95,9 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     from neuralpower.trace import trace
 
     settings = json.loads(row["input"]) if isinstance(row.get("input"), str) else {}
+    phase = row.get("phase")
+    if (isinstance(phase, str) and phase != FORWARD) or "context" in settings:
+        raise ValueError("a step needs its layers in column `layers`")
     shape = settings.get("input_shape")
     dtype = torch_dtype(str(row.get("dtype") or "float32"))
     source = resolve(str(row["model"]))
@@ -127,7 +131,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
         slow = predictor.slowdown(found, total.sentinel_s)
         time = np.asarray(total.counts) * found.runtime_s * slow / total.runtime_s
         np.add.at(shares[i], found.regressor[found.regressor >= 0], time[found.regressor >= 0])
-    factors, held_out = fit_factors(shares, model)
+    factors, held_out = fit_factors(shares, model, taus=TAUS_OF_LAYERS)
     error = np.abs(held_out - 1)
     regressors = {
         key: replace(predictor.regressors[key], factor=predictor.regressors[key].factor * factor)
@@ -150,7 +154,9 @@ def _speed(totals: Sequence[Total], estimates: Sequence[Estimates]) -> NetworkSp
     return NetworkSpeed(float(np.median(sentinel_s)), speed_exponent(sentinel_s, ratio, EXPONENT))
 
 
-def fit_factors(shares: Array, group: Array | None = None, common: bool = False) -> tuple[Array, Array]:
+def fit_factors(
+    shares: Array, group: Array | None = None, common: bool = False, taus: Sequence[float] = TAUS
+) -> tuple[Array, Array]:
     """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys].
 
     Rows of one group, counted from 0, are held out together; each row is its own where there are fewer than three groups.
@@ -158,15 +164,15 @@ def fit_factors(shares: Array, group: Array | None = None, common: bool = False)
     """
     own = group is None or len(np.unique(group)) < 3
     fold = np.asarray(np.arange(len(shares)) if own else group) % min(FOLDS, len(shares))
-    held_out = np.empty((len(TAUS), len(shares)))
-    for i, tau in enumerate(TAUS):
+    held_out = np.empty((len(taus), len(shares)))
+    for i, tau in enumerate(taus):
         for f in np.unique(fold):
             held_out[i, fold == f] = shares[fold == f] @ _ridge(shares[fold != f], tau, common)
     costs = np.minimum(np.abs(held_out - 1), 0.5)
     best = int(np.argmin(costs.mean(axis=1)))
     doubt = np.std(costs - costs[best], axis=1) / np.sqrt(len(shares))
     chosen = int(np.flatnonzero(costs.mean(axis=1) <= costs[best].mean() + doubt)[0])  # the tightest that is as good
-    return _ridge(shares, TAUS[chosen], common), held_out[chosen]
+    return _ridge(shares, taus[chosen], common), held_out[chosen]
 
 
 def _ridge(shares: Array, tau: float, shared: bool) -> Array:

@@ -9,17 +9,19 @@ optimizer     one step over all trained tensors
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.layers import Layer
-from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD
+from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, Call
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.optimizer import CLASSES, IMPLEMENTATIONS, Optimizer, possible
 from neuralpower.trace import LayerCall, Trace, pattern
@@ -95,6 +97,47 @@ def default_loss(output: Any) -> Tensor:
         f"a {type(output).__name__} without a floating tensor that has a gradient: nothing to train on; "
         "give loss=, a function of the output"
     )
+
+
+class TrainingStep:
+    """One step of training a real network, and how long each part of it took at every call."""
+
+    def __init__(self, call: Call, recipe: Recipe, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.call, self.recipe, self.clock_ns = call, recipe, clock_ns
+        model = call.function  # a source's call is its network's
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"a {type(model).__name__} is no network: nothing to train")
+        self.model = model.train()
+        if recipe.checkpointing:
+            checkpointed(model)
+        self.optimizer = recipe.optimizer_of(self.model.parameters())
+        self.laps: list[dict[str, float]] = []
+
+    def __call__(self) -> None:
+        """Run it."""
+        lap = dict.fromkeys(STEPS, 0.0)
+        with torch.inference_mode(False), torch.enable_grad():
+            last = self.clock_ns()
+
+            def ended(step: str) -> None:
+                nonlocal last
+                now = self.clock_ns()
+                lap[step] += (now - last) / 1e9
+                last = now
+
+            for _ in range(self.recipe.accumulation):
+                loss = default_loss(self.model(*self.call.args, **self.call.kwargs))
+                ended(FORWARD)
+                loss.backward()  # type: ignore[no-untyped-call]
+                ended(BACKWARD)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            ended(OPTIMIZER)
+        self.laps.append(lap)
+
+    def parts_s(self, last: int) -> dict[str, float]:
+        """The 10th percentile of each part over the last so many steps (s)."""
+        return {step: float(np.percentile([lap[step] for lap in self.laps[-last:]], 10)) for step in STEPS}
 
 
 @dataclass(frozen=True)

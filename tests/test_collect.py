@@ -22,7 +22,7 @@ from neuralpower.collect import collection
 from neuralpower.collect.checkout import checkout
 from neuralpower.collect.collection import ATTEMPTS
 from neuralpower.collect.keys import plan_hash
-from neuralpower.collect.networks import QUICK
+from neuralpower.collect.networks import NETWORKS
 from neuralpower.collect.plan import affordable, check_dtypes, draw, kinds_named, make_plan
 from neuralpower.collect.presets import PRESETS, preset_named
 from neuralpower.collect.process import Worker
@@ -39,6 +39,7 @@ from neuralpower.errors import DatasetError, DeviceError, InputError
 from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS, Layer
 from neuralpower.meters import NullMeter
+from neuralpower.totals import read_totals
 from tests.fake_worker import Fake, is_gone, names, run, statuses, waited
 
 ROOT = Path(__file__).parent.parent
@@ -279,7 +280,7 @@ def plan_of(kinds: list[type[Layer]], phases: tuple[str, ...] = ("forward",)) ->
 
 
 def test_a_decoders_step_is_timed_as_a_whole_with_its_cache_put_back() -> None:
-    (model,) = (name for name in QUICK if name.startswith("transformers:Qwen2Model?"))
+    (model,) = (one.model for one in NETWORKS if one.model.startswith("transformers:Qwen2Model?"))
     preset = replace(PRESETS["standard"], jitters=0)
     plan = make_plan(preset, [], [model], ["float32"], 0, whole=True)
     steps = [item for item in plan if "context" in item["row"]["input"]]
@@ -295,6 +296,25 @@ def test_a_decoders_step_is_timed_as_a_whole_with_its_cache_put_back() -> None:
     # an accelerator captures its calls in graphs, and what puts the cache back is no part of one
     graphs = replace(PRESETS["standard"], jitters=0, accelerator=True)
     assert len(make_plan(graphs, [], [model], ["float32"], 0, whole=True)) == 1
+
+
+def test_a_step_of_training_is_timed_as_a_whole() -> None:
+    phases = ("forward", "backward", "optimizer")
+    preset = replace(PRESETS["standard"], jitters=0)
+    plan = make_plan(preset, [], ["zoo:sensor_net", "zoo:deep_mnist"], ["float32"], 0, whole=True, phases=phases)
+    steps = [item for item in plan if item["row"]["phase"] == "training"]
+    assert len(steps) == 1  # of two networks
+    rows = [(kind, layer["phase"]) for kind, layer, _ in json.loads(steps[0]["row"]["layers"])]
+    assert {"forward", "backward", "optimizer"} == {phase for _, phase in rows}
+    assert not steps[0]["power"]
+    (result,) = measure_items(steps, CpuBench(1, NullMeter("no_rapl")), rounds=2)
+    assert result["status"] in ("ok", "noisy")
+    table = pd.DataFrame([{**step["row"], **result} for step in steps])
+    (total,), rejected = read_totals(table.assign(status="ok"))
+    assert not rejected
+    assert {layer.phase for layer in total.layers} == set(phases)
+    forward = make_plan(preset, [], ["zoo:sensor_net", "zoo:deep_mnist"], ["float32"], 0, whole=True)
+    assert {item["row"]["phase"] for item in forward} == {"forward"}
 
 
 def test_what_a_configuration_does_to_torch_is_its_result() -> None:

@@ -64,9 +64,9 @@ def test_whole_networks_correct_the_sum_of_their_layers() -> None:
 def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
     # layers were timed on a machine of one speed; networks while it was up to 1.4 times slower, and by the power 1.3 of that
     slow = 1.4 ** np.random.default_rng(0).uniform(0, 1, 60)
-    data = dataset(["linear", "softmax"])
+    data = dataset(["softmax"])
     tables = {kind: table.assign(sentinel_s=1e-3) for kind, table in data.tables.items()}
-    networks = network_rows(60, {"linear": 1.0, "softmax": 1.0}).assign(sentinel_s=1e-3 * slow)
+    networks = network_rows(60, {"softmax": 1.0}).assign(sentinel_s=1e-3 * slow)
     networks["runtime_s"] *= slow**1.3
 
     def learnt(table: pd.DataFrame) -> Predictor:
@@ -76,16 +76,16 @@ def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
     assert predictor.speed is not None
     assert predictor.speed.exponent == pytest.approx(1.3, abs=0.1)
     assert predictor.speed.sentinel_s == pytest.approx(1e-3 * np.median(slow))
-    estimates = predictor.estimate(fresh("linear"))
+    estimates = predictor.estimate(fresh("softmax"))
     assert predictor.slowdown(estimates, 1.2 * predictor.speed.sentinel_s) == pytest.approx(1.2**1.3, rel=0.02)
-    usual = [seconds(layer) * np.median(slow) ** 1.3 for layer in fresh("linear")]
+    usual = [seconds(layer) * np.median(slow) ** 1.3 for layer in fresh("softmax")]
     assert np.median(estimates.runtime_s / usual) == pytest.approx(1.0, abs=0.03)
     assert from_json(to_json(predictor), predictor.name).speed == predictor.speed
     # of too few of them: as its layers do
     few = networks.assign(sentinel_s=networks["sentinel_s"].where(networks.index < 5))
     unknown = learnt(few)
     assert unknown.speed is None
-    found = unknown.estimate(fresh("linear"))
+    found = unknown.estimate(fresh("softmax"))
     assert unknown.slowdown(found, 1.2e-3) == found.slowdown(1.2)
     assert unknown.slowdown(found, float("nan")) == 1
 
@@ -97,7 +97,7 @@ def test_totals_alone_make_a_predictor() -> None:
     assert predictor.kinds == ("linear", "softmax")
     others, _ = read_totals(network_rows(20, {"linear": 1.0, "softmax": 1.0}, seed=5))
     found = predictor.predict_many(
-        [[layer for layer, n in zip(t.layers, t.counts, strict=True) for _ in range(n)] for t in others]
+        [[layer for layer, n in zip(t.layers, t.counts, strict=True) for _ in range(int(n))] for t in others]
     )
     measured = np.array([t.runtime_s for t in others])
     assert np.median(np.abs(found.value / measured - 1)) < 0.1
@@ -155,11 +155,13 @@ def test_networks_that_cannot_be_used_are_named_with_their_lines() -> None:
         {**good, "runtime_s": -1.0},
         {**good, "status": "error"},
         {**good, "model": "zoo:alexnt", "layers": None},
+        {**good, "model": "zoo:alexnet", "layers": None, "phase": "training"},
     ]
     totals, rejected = read_totals(pd.DataFrame(rows))
     assert len(totals) == 1
-    assert [row.line for row in rejected] == [3, 4, 5]
+    assert [row.line for row in rejected] == [3, 4, 5, 6]
     assert "alexnet" in rejected[2].reason
+    assert "a step needs its layers" in rejected[3].reason
 
 
 def test_too_few_totals_and_missing_columns_are_refused() -> None:

@@ -18,7 +18,7 @@ from neuralpower.collect.presets import PRESETS
 from neuralpower.compose import compose
 from neuralpower.dataset import Dataset
 from neuralpower.errors import InputError, ModelError
-from neuralpower.evaluate import Case, TrainingStep, evaluate
+from neuralpower.evaluate import Case, evaluate
 from neuralpower.layers import KINDS, Call, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.elementwise import Elementwise
@@ -30,7 +30,7 @@ from neuralpower.learn import train
 from neuralpower.measure import Sentinel, Timing, time_calls
 from neuralpower.predictor import Predictor
 from neuralpower.trace import META, Trace, trace
-from neuralpower.training import Recipe, backward_tasks, default_loss, training_tasks
+from neuralpower.training import Recipe, TrainingStep, backward_tasks, default_loss, training_tasks
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -22,6 +22,7 @@ from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, TENSORFLOAT32, 
 from neuralpower.phases import Decoder
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace
+from neuralpower.training import OPTIMIZER, RECIPE, TRAINING, default_loss, training_tasks
 
 NETWORK = "network"
 NETWORK_BLOCK = 6  # networks that are timed in turn
@@ -30,6 +31,7 @@ NETWORK_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that a module 
 FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator
 SCALES = (2, 4, 8, 16, 32, 64)  # of batches on an accelerator, beside those of a CPU
 BACKWARD_EVERY = 3  # on a CPU, of so many layers one backward: that takes twice as long
+TRAINED_EVERY = 2  # on a CPU, of so many networks one is trained for a step: that takes four times as long
 BATCHES = ("batch", "rows", "tokens", "elements")  # the field of a kind that grows with the batch
 
 
@@ -116,7 +118,7 @@ def make_plan(
     blocks = [items[i : i + BLOCK] for items in sources for i in range(0, len(items), BLOCK)]
     floats = [dtype for dtype in dtypes if dtype in (NETWORK_DTYPES if preset.accelerator else ("float32",))]
     if whole and floats and FORWARD in phases:
-        totals = list(islice(_totals(networks, preset, generator, floats), preset.networks))
+        totals = list(islice(_totals(networks, preset, generator, floats, phases), preset.networks))
         blocks += [totals[i : i + NETWORK_BLOCK] for i in range(0, len(totals), NETWORK_BLOCK)]
     generator.shuffle(blocks)
     return [item for block in blocks for item in block]
@@ -159,13 +161,19 @@ def _item(layer: Layer, source: str) -> dict[str, Any]:
 
 
 def _totals(
-    networks: Sequence[Traced], preset: Preset, generator: random.Random, dtypes: Sequence[str]
+    networks: Sequence[Traced],
+    preset: Preset,
+    generator: random.Random,
+    dtypes: Sequence[str],
+    phases: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
     """Rows of kind `network`, with their layers: one size of each model that is known in full and can be afforded.
 
-    On a CPU a step of each decoder, too: there its cache can be put back between two calls.
+    On a CPU a step of each decoder, too, since its cache can be put back between two calls; and where all phases are asked
+    for, a step of training of one network in TRAINED_EVERY.
     """
     seen: set[tuple[str, bool]] = set()
+    trains = not preset.accelerator and {BACKWARD, OPTIMIZER} <= set(phases)
     for network in generator.sample(networks, len(networks)):
         layers, is_step = network.trace.layers, network.context is not None
         named = variant_of(network.model), is_step
@@ -179,27 +187,45 @@ def _totals(
         for dtype in dtypes:
             traced = network.trace if dtype == "float32" else _traced(*network.size, named=False, dtype=dtype)
             if traced is not None and not traced.unmodelled:
-                yield _total(network, traced, dtype)
+                held = 2 * max(int(sum(layer.bytes())) for layer in traced.layers)
+                yield _total(network, Counter(traced.layers), traced.parameter_bytes + held, dtype)
+        if trains and not is_step and len(seen) % TRAINED_EVERY == 0:
+            step = _training_step(network)
+            if step is not None and step["flops"] <= NETWORK_LAYERS * preset.most_flops:
+                yield step
 
 
-def _total(network: Traced, traced: Trace, dtype: str) -> dict[str, Any]:
-    layers = traced.layers
-    counts = [[layer.kind, layer.to_row(), n] for layer, n in Counter(layers).items()]
+def _training_step(network: Traced) -> dict[str, Any] | None:
+    """The row of a step by the usual recipe; None where there is nothing to train, or not all of it is known."""
+    traced = _traced(*network.size, named=False, training=True)
+    if traced is None or traced.unmodelled or not traced.trained:
+        return None
+    counts: Counter[Layer] = Counter()
+    for task in training_tasks(traced, RECIPE, lambda kind, phase: True):
+        counts[task.layer] += task.share  # type: ignore[assignment]  # part of a backward pass
+    held = 4 * traced.parameter_bytes + sum(layer.bytes().output for layer in traced.layers)
+    return _total(network, counts, held, "float32", TRAINING)
+
+
+def _total(
+    network: Traced, layers: Mapping[Layer, float], held_bytes: int, dtype: str, phase: str = FORWARD
+) -> dict[str, Any]:
     given = {"seq_len": network.seq_len, "context": network.context}
     row = {
         "model": network.model,
         "batch": network.batch_size,
         "input": json.dumps({name: value for name, value in given.items() if value}),
         "dtype": dtype,
-        "phase": "forward",
+        "phase": phase,
     }
+    counts = [[layer.kind, layer.to_row(), n] for layer, n in layers.items()]
     return {
         "kind": NETWORK,
-        **({"power": False} if network.context else {}),  # a copy's cache would not be put back
+        **({"power": False} if network.context or phase == TRAINING else {}),  # copies would not do the same again
         "config_id": config_id({"kind": NETWORK, **row}),
         "source": network.model,
-        "flops": sum(int(layer.flops()) for layer in layers),
-        "bytes": traced.parameter_bytes + 2 * max(int(sum(layer.bytes())) for layer in layers),
+        "flops": round(sum(int(layer.flops()) * n for layer, n in layers.items())),
+        "bytes": held_bytes,
         "row": {**row, "layers": json.dumps(counts, separators=(",", ":"))},
     }
 
@@ -278,13 +304,16 @@ def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterat
                     yield Traced(variant.model, batch, None, *step)
 
 
-def _traced(model: str, batch_size: int, seq_len: int | None, named: bool, dtype: str = "float32") -> Trace | None:
+def _traced(
+    model: str, batch_size: int, seq_len: int | None, named: bool, dtype: str = "float32", training: bool = False
+) -> Trace | None:
     try:
         source = resolve(model)
         request = InputRequest(batch_size=batch_size, seq_len=seq_len, dtype=torch_dtype(dtype))
         module = source.build("meta", request.dtype)
         inputs = source.inputs(module, request)
-        return trace(module, inputs.args, inputs.kwargs)
+        loss = default_loss if training else None
+        return trace(module, inputs.args, inputs.kwargs, training=training, loss=loss)
     except NeuralPowerError:
         if (
             named

@@ -40,6 +40,7 @@ from neuralpower.layers.base import torch_dtype
 from neuralpower.measure import ROUNDS
 from neuralpower.phases import Phase, cached_call
 from neuralpower.sources import InputRequest, resolve
+from neuralpower.training import RECIPE, TRAINING, TrainingStep
 
 PR_SET_PDEATHSIG = 1  # of prctl.h
 
@@ -91,7 +92,14 @@ def _prepared(item: dict[str, Any], device: torch.device) -> tuple[Callable[[], 
     if "context" in given:
         step = Phase.decode(context=given["context"])
         return lambda: cached_call(resolve(row["model"]), request, step), work
+    if row["phase"] == TRAINING:
+        return lambda: training_step(resolve(row["model"]).call(request, str(device))), work
     return lambda: resolve(row["model"]).call(request, str(device)), work
+
+
+def training_step(call: Call) -> Call:
+    """A step of training the network that a call runs, by the usual recipe."""
+    return Call(TrainingStep(call, RECIPE), (), warm=call.warm)
 
 
 class Answers:

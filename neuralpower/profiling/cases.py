@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from neuralpower.errors import ModelError
-from neuralpower.evaluate import Case, Evaluation, TrainingStep, built, predict_case
+from neuralpower.evaluate import Case, Evaluation, built, predict_case
 from neuralpower.layers.base import FORWARD
 from neuralpower.phases import Again
 from neuralpower.predictor import Predictor
@@ -16,7 +16,7 @@ from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.report.chrome import Process, document
 from neuralpower.report.perfetto import about, predicted
 from neuralpower.timeline import Omitted, Stage
-from neuralpower.training import RECIPE, TRAINING, Recipe
+from neuralpower.training import RECIPE, TRAINING, Recipe, TrainingStep
 
 MOST_REPEATS = 9  # of a profile: its typical run is drawn, so that more say little
 WARMUP = 2
