@@ -25,6 +25,7 @@ MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolat
 BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
 ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says
+STREAMING = "vector"  # group of products of one row, which wait for their weights
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
 ANY = "any"  # dtype, phase and group of what was learnt from all rows of a kind together
 HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
@@ -122,16 +123,19 @@ class Totals:
 class NetworkSpeed:
     """How whole networks follow the machine's speed.
 
-    More than their layers do: a layer's 10th percentile is of moments that are shorter than a network's pass. And the
-    sentinel itself takes longer after a network than between layers.
+    More than their layers do: a layer's 10th percentile is of moments that are shorter than a network's pass; and less where
+    weights are read for one row, which others on the cores slow down little. The sentinel itself takes longer after a
+    network than between layers.
     """
 
     sentinel_s: float  # the sentinel's usual time beside networks
     exponent: float
+    streaming_exponent: float  # of products of one row
 
-    def slowdown(self, sentinel_s: float) -> float:
-        """How much longer networks take than usual when the sentinel takes so long (s)."""
-        return float((sentinel_s / self.sentinel_s) ** self.exponent)
+    def slowdown(self, sentinel_s: float, streaming: float) -> float:
+        """How much longer a network takes than usual when the sentinel takes so long (s); `streaming`: share of such work."""
+        exponent = (1 - streaming) * self.exponent + streaming * self.streaming_exponent
+        return float((sentinel_s / self.sentinel_s) ** exponent)
 
 
 @dataclass(frozen=True)
@@ -178,10 +182,16 @@ class Predictor:
         """Layer kinds that it has learnt."""
         return tuple(dict.fromkeys(key[0] for key in self.regressors))
 
-    def slowdown(self, found: Estimates, sentinel_s: float) -> float:
+    def streaming(self, found: Estimates, counts: Array | float = 1.0) -> float:
+        """The share of the layers' time that products of one row take, each called so many times."""
+        groups = np.array([key[3] == STREAMING for key in self.regressors])
+        time = found.runtime_s * counts
+        return float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum()) if len(time) else 0.0
+
+    def slowdown(self, found: Estimates, sentinel_s: float, counts: Array | float = 1.0) -> float:
         """How much longer a network of these layers takes than usual when the sentinel takes so long (s); 1 if not known."""
         if self.speed is not None and np.isfinite(sentinel_s):
-            return self.speed.slowdown(sentinel_s)
+            return self.speed.slowdown(sentinel_s, self.streaming(found, counts))
         return found.slowdown(sentinel_s / self.sentinel_s) if self.sentinel_s and np.isfinite(sentinel_s) else 1.0
 
     def has_learnt(self, kind: str, phase: str) -> bool:

@@ -318,7 +318,8 @@ def _choose(problem: Problem, learner: str) -> _Choice:
     exponent = 0.0
     if np.ptp(problem.slowdown) > 0:
         base = _held_out(problem, terms, alpha, folds, with_trees=False).base
-        exponent = min(speed_exponent(problem.slowdown, problem.target / base, PRIOR), 1.0)
+        whole = np.ones((len(problem), 1))
+        exponent = min(float(speed_exponents(problem.slowdown, problem.target / base, whole, [PRIOR])[0]), 1.0)
         problem = replace(problem, target=problem.target / problem.slowdown**exponent)
     tests = [_held_out(problem, terms, alpha, held, with_trees) for held in (folds, *beyond)]
     costs = {reach: _cost(problem, tests, reach) for reach in (REACHES if with_trees else (0.0,))}
@@ -399,20 +400,21 @@ def _medians(ratio: Array) -> Array:
     return np.array([np.nanmedian(c) if np.isfinite(c).sum() >= FEWEST_ROWS else 1.0 for c in ratio.T])
 
 
-def speed_exponent(slowdown: Array, ratio: Array, prior: tuple[float, float]) -> float:
-    """Slope of log(ratio) on log(slow-down), not below 0; near the prior's mean, with its deviation, where rows do not tell.
+def speed_exponents(slowdown: Array, ratio: Array, shares: Array, priors: Sequence[tuple[float, float]]) -> Array:
+    """Slopes of log(ratio) on log(slow-down), not below 0, one for each part of the work: `shares` [rows, parts].
 
-    `slowdown`: in any unit; `ratio`: measured / predicted at one speed of the machine [rows].
+    Near the priors' means, with their deviations, where rows do not tell. `slowdown`: in any unit; `ratio`: measured /
+    predicted at one speed of the machine [rows].
     """
     x = np.log(slowdown) - np.median(np.log(slowdown))
     r = np.log(ratio)
     r -= np.median(r)
     usual = np.abs(r) <= OUTLIER * robust_deviation(r)
-    x, r = x[usual], r[usual]
-    information = float(np.sum(x**2)) / max(float(np.var(r)), 1e-6)
-    own = float(np.sum(x * r)) / max(float(np.sum(x**2)), 1e-12)
-    mean, deviation = prior
-    return max((own * information + mean / deviation**2) / (information + 1 / deviation**2), 0.0)
+    parts, r = (x[:, None] * shares)[usual], r[usual]
+    noise = max(float(np.var(r)), 1e-6)
+    mean, deviation = np.transpose(priors)
+    information = parts.T @ parts / noise + np.diag(deviation**-2.0)
+    return np.maximum(np.linalg.solve(information, parts.T @ r / noise + mean / deviation**2), 0.0)
 
 
 def robust_deviation(values: Array) -> float:

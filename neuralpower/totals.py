@@ -23,7 +23,7 @@ from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FLOATING, FORWARD
 from neuralpower.predictor import INTEGER, Estimates, Key, NetworkSpeed, Predictor
-from neuralpower.regress import NINETY, Regressor, Spread, Term, non_negative_lasso, scores_of, speed_exponent
+from neuralpower.regress import NINETY, Regressor, Spread, Term, non_negative_lasso, scores_of, speed_exponents
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,10 @@ Array = np.ndarray
 
 TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common one
 TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by two fifths a small kind stood for what others do in the same networks
-EXPONENT = (1.0, 0.5)  # of networks: mean and deviation of what is expected before any is seen
+EXPONENTS = (
+    (1.0, 0.5),
+    (0.5, 0.25),
+)  # of networks, and where they wait for memory: what is expected, with its deviation
 DAYS = 0.045  # of log time: the same 68 networks took 6 % longer on another day's virtual machine, slow-down taken out
 FACTORS = (0.25, 4.0)  # no correction goes farther
 FEWEST_NETWORKS = 10
@@ -125,11 +128,12 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
     keys = list(predictor.regressors)
     model = np.unique([total.model for total in totals], return_inverse=True)[1]
     estimates = [predictor.estimate(total.layers) for total in totals]
-    predictor = replace(predictor, speed=_speed(totals, estimates))
+    predictor = replace(predictor, speed=_speed(predictor, totals, estimates))
     shares = np.zeros((len(totals), len(keys)))
     for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
-        slow = predictor.slowdown(found, total.sentinel_s)
-        time = np.asarray(total.counts) * found.runtime_s * slow / total.runtime_s
+        counts = np.asarray(total.counts)
+        slow = predictor.slowdown(found, total.sentinel_s, counts)
+        time = counts * found.runtime_s * slow / total.runtime_s
         np.add.at(shares[i], found.regressor[found.regressor >= 0], time[found.regressor >= 0])
     factors, held_out = fit_factors(shares, model, taus=TAUS_OF_LAYERS)
     error = np.abs(held_out - 1)
@@ -141,17 +145,19 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
     return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
 
 
-def _speed(totals: Sequence[Total], estimates: Sequence[Estimates]) -> NetworkSpeed | None:
+def _speed(predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Estimates]) -> NetworkSpeed | None:
     """How networks follow the machine's speed, by those that say what it was; None where too few do."""
-    known = [
-        (total.sentinel_s, total.runtime_s / float(np.asarray(total.counts) @ found.runtime_s))
-        for total, found in zip(totals, estimates, strict=True)
-        if np.isfinite(total.sentinel_s)
-    ]
+    known = []
+    for total, found in zip(totals, estimates, strict=True):
+        if np.isfinite(total.sentinel_s):
+            counts = np.asarray(total.counts)
+            ratio = total.runtime_s / float(counts @ found.runtime_s)
+            known.append((total.sentinel_s, ratio, predictor.streaming(found, counts)))
     if len(known) < FEWEST_NETWORKS:
         return None
-    sentinel_s, ratio = np.array(known).T
-    return NetworkSpeed(float(np.median(sentinel_s)), speed_exponent(sentinel_s, ratio, EXPONENT))
+    sentinel_s, ratio, streaming = np.array(known).T
+    exponents = speed_exponents(sentinel_s, ratio, np.column_stack([1 - streaming, streaming]), EXPONENTS)
+    return NetworkSpeed(float(np.median(sentinel_s)), *exponents.tolist())
 
 
 def fit_factors(

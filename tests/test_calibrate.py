@@ -56,7 +56,7 @@ def test_kinds_that_slow_down_apart_get_factors_apart_and_intervals_that_hold(pr
 
 def test_what_networks_make_of_the_machines_speed_goes_with_it(predictor: Predictor) -> None:
     # beside networks the sentinel takes 5 % longer than between layers, on both machines; there 2 ms between layers
-    learnt = dataclasses.replace(predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3))
+    learnt = dataclasses.replace(predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3, 0.5))
     layers = calibration.calibration_layers(learnt, 50)
     timings = [timing(2 * seconds(layer), 2e-3) for layer in layers]
     adapted = calibration.calibrate(learnt, layers, timings, "there").predictor

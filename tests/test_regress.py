@@ -8,7 +8,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from neuralpower import regress
 from neuralpower.layers.base import scramble
-from neuralpower.regress import Problem, Regressor, Term, evaluate_terms, polynomial
+from neuralpower.regress import Problem, Regressor, Term, evaluate_terms, polynomial, speed_exponents
 from neuralpower.trees import flatten, right_children
 
 
@@ -245,3 +245,16 @@ def test_right_children_follow_from_the_order_of_the_nodes() -> None:
     trees = flatten(model, 0.0, "abcd")
     assert (trees.right >= 0).sum() > 100
     assert np.array_equal(right_children(trees.feature), trees.right)
+
+
+def test_parts_of_the_work_follow_the_machines_speed_each_by_an_exponent_of_its_own() -> None:
+    generator = np.random.default_rng(0)
+    slowdown, share = np.exp(generator.uniform(0, 0.3, 200)), generator.uniform(0, 1, 200)
+    usual = np.median(slowdown)  # the speed that predictions are for
+    ratio = (slowdown / usual) ** (1.2 * share + 0.3 * (1 - share)) * np.exp(0.02 * generator.normal(size=200))
+    found = speed_exponents(slowdown, ratio, np.column_stack([share, 1 - share]), [(0.5, 0.5), (0.5, 0.5)])
+    assert found == pytest.approx([1.2, 0.3], abs=0.05)
+    # a machine that never changed its speed says nothing, and what it slows down is never taken to be quicker
+    one = np.ones((200, 1))
+    assert speed_exponents(np.ones(200), ratio, one, [(0.4, 0.2)]) == pytest.approx([0.4])
+    assert speed_exponents(slowdown, 1 / slowdown, one, [(0.4, 0.2)]) == pytest.approx([0.0])
