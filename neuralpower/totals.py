@@ -22,6 +22,7 @@ from neuralpower.errors import DatasetError, NeuralPowerError
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FLOATING, FORWARD
+from neuralpower.layers.optimizer import Optimizer
 from neuralpower.predictor import INTEGER, Estimates, Key, NetworkSpeed, Predictor
 from neuralpower.regress import NINETY, Regressor, Spread, Term, non_negative_lasso, scores_of, speed_exponents
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common one
+OPTIMIZER_TAU = (
+    0.25  # of the others': left free it stood for backward passes, as it takes up to 1.7 times as long in some runs
+)
 TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by two fifths a small kind stood for what others do in the same networks
 EXPONENTS = (
     (1.0, 0.5),
@@ -135,7 +139,8 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
         slow = predictor.slowdown(found, total.sentinel_s, counts)
         time = counts * found.runtime_s * slow / total.runtime_s
         np.add.at(shares[i], found.regressor[found.regressor >= 0], time[found.regressor >= 0])
-    factors, held_out = fit_factors(shares, model, taus=TAUS_OF_LAYERS)
+    firmness = np.array([OPTIMIZER_TAU if key[0] == Optimizer.kind else 1.0 for key in keys])
+    factors, held_out = fit_factors(shares, model, taus=np.outer(TAUS_OF_LAYERS, firmness))
     error = np.abs(held_out - 1)
     regressors = {
         key: replace(predictor.regressors[key], factor=predictor.regressors[key].factor * factor)
@@ -161,12 +166,12 @@ def _speed(predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Es
 
 
 def fit_factors(
-    shares: Array, group: Array | None = None, common: bool = False, taus: Sequence[float] = TAUS
+    shares: Array, group: Array | None = None, common: bool = False, taus: Sequence[float] | Array = TAUS
 ) -> tuple[Array, Array]:
     """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys].
 
     Rows of one group, counted from 0, are held out together; each row is its own where there are fewer than three groups.
-    `common`: what all factors share is learnt, too, rather than taken to be 1.
+    `common`: what all factors share is learnt, too, rather than taken to be 1. `taus`: to choose from, [taus] or [taus, keys].
     """
     own = group is None or len(np.unique(group)) < 3
     fold = np.asarray(np.arange(len(shares)) if own else group) % min(FOLDS, len(shares))
@@ -181,7 +186,7 @@ def fit_factors(
     return _ridge(shares, taus[chosen], common), held_out[chosen]
 
 
-def _ridge(shares: Array, tau: float, shared: bool) -> Array:
+def _ridge(shares: Array, tau: float | Array, shared: bool) -> Array:
     """Factors of least squares with a pull to the common one; rows far off lose weight."""
     common = float(np.clip(np.exp(np.median(-np.log(shares.sum(axis=1)))), *FACTORS)) if shared else 1.0
     scaled, weight = shares * common, np.ones(len(shares))
