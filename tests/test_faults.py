@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from neuralpower.collect.keys import PROTOCOL_VERSION
 from neuralpower.collect.process import Worker
 from neuralpower.collect.recover import Local
 from neuralpower.collect.schedule import RUNTIME, Batch, Task
@@ -471,8 +472,11 @@ def test_another_protocol_is_refused(
     out = tmp_path / "data"
     run(fake(count=3), out)
     before = files(out)
-    monkeypatch.setattr("neuralpower.collect.resume.PROTOCOL_VERSION", 3)
-    with pytest.raises(DatasetError, match="was measured by protocol 2, this is 3; choose another --out"):
+    monkeypatch.setattr("neuralpower.collect.resume.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    with pytest.raises(
+        DatasetError,
+        match=f"was measured by protocol {PROTOCOL_VERSION}, this is {PROTOCOL_VERSION + 1}; choose another --out",
+    ):
         run(fake(count=5), out)
     assert files(out) == before
 

@@ -181,13 +181,14 @@ def test_a_jittered_step_is_a_little_smaller() -> None:
     assert 500 <= context <= 1000
 
 
-def test_a_plan_holds_the_layers_of_steps_but_no_step_as_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_holds_the_layers_of_steps_and_a_step_as_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     stepping = Network(LLAMA, (1,), (16,), steps=((2, 300),))
     monkeypatch.setattr("neuralpower.collect.plan.NETWORKS", (stepping,))
     items = make_plan(PRESETS["quick"], kinds_named(["attention", "network"]), [LLAMA], ["float32"], 0, whole=True)
     keys = {item["row"]["key_length"] for item in items if item["source"] == LLAMA and item["kind"] == "attention"}
     assert keys == {16, 301}
-    assert [item["row"]["batch"] for item in items if item["kind"] == "network"] == [1]
+    wholes = {(item["row"]["batch"], item["row"]["input"]) for item in items if item["kind"] == "network"}
+    assert wholes == {(1, '{"seq_len": 16}'), (2, '{"context": 300}')}
 
 
 # ---- the list of models ----

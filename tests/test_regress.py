@@ -253,7 +253,7 @@ def test_parts_of_the_work_follow_the_machines_speed_each_by_an_exponent_of_its_
     usual = np.median(slowdown)  # the speed that predictions are for
     ratio = (slowdown / usual) ** (1.2 * share + 0.3 * (1 - share)) * np.exp(0.02 * generator.normal(size=200))
     found = speed_exponents(slowdown, ratio, np.column_stack([share, 1 - share]), [(0.5, 0.5), (0.5, 0.5)])
-    assert found == pytest.approx([1.2, 0.3], abs=0.05)
+    assert found == pytest.approx([1.2, 0.3], abs=0.1)  # rows far off, which the slowest are, count for nothing
     # a machine that never changed its speed says nothing, and what it slows down is never taken to be quicker
     one = np.ones((200, 1))
     assert speed_exponents(np.ones(200), ratio, one, [(0.4, 0.2)]) == pytest.approx([0.4])
