@@ -19,8 +19,7 @@ from neuralpower.compose import Prediction, compose
 from neuralpower.errors import InputError, ModelError
 from neuralpower.generation import predict_generation, with_step
 from neuralpower.layers.base import FORWARD, Call, torch_dtype
-from neuralpower.measure import NETWORK_ROUNDS as ROUNDS
-from neuralpower.measure import Sentinel, Timing, prepare_process, time_calls
+from neuralpower.measure import NETWORK_ROUNDS, Sentinel, Timing, prepare_process, time_calls
 from neuralpower.memory import forward_memory, settings_of, training_lifetimes
 from neuralpower.phases import GENERATE, Decoder, Pass, Phase, cached_call, passes
 from neuralpower.predictor import Predictor
@@ -189,7 +188,7 @@ def evaluate(
     cases: Sequence[Case],
     predictor: Predictor,
     *,
-    rounds: int = ROUNDS,
+    rounds: int = NETWORK_ROUNDS,
     seed: int = 0,
     threads: int | None = None,
     show: Callable[[str], None] = lambda text: None,

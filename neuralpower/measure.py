@@ -61,9 +61,7 @@ class Timing:
 
     samples_s: tuple[float, ...]
     first_call_s: float
-    sentinel_s: (
-        float  # 10th percentile of the sentinel's times in the rounds of this call: the machine's speed by itself
-    )
+    sentinel_s: float  # 10th percentile of the sentinel's times in this call's rounds: the machine's speed by itself
     sentinel_slowdown: float  # their median over the 10th percentile of all of the sentinel's times since the start
     switches_per_call: float
     faults_per_call: float
@@ -229,20 +227,19 @@ def time_calls(
         samples: dict[int, list[float]] = {i: [] for i in alive}
         switches = dict.fromkeys(alive, 0)
         faults = dict.fromkeys(alive, 0)
-        sentinels: dict[int, list[float]] = {}  # by round
-        rounds_of: dict[int, list[int]] = {i: [] for i in alive}
+        sentinels: list[list[float]] = []  # by round
         with torch.inference_mode(False):
             autograd = Autograd(clock_ns).settle() if any(isinstance(step, Gradient) for step in steps) else None
         stolen, ticks = steal_ticks()
         for number in range(rounds):
             order = [i for i in alive if number % 3 == 0 or float(first[i]) < SLOW_CALL_S]  # type: ignore[arg-type]  # alive
             generator.shuffle(order)
-            sentinels[number], due = [], 0
+            sentinels.append([])
+            due = 0
             for position, i in enumerate(order):
                 if position % SENTINEL_EVERY == 0 or clock_ns() > due:
-                    sentinels[number].append(sentinel())
+                    sentinels[-1].append(sentinel())
                     due = clock_ns() + round(SENTINEL_EVERY_S * 1e9)
-                rounds_of[i].append(number)
                 call, step = calls[i], steps[i]
                 with contextlib.nullcontext() if isinstance(step, Call) else settings_of(call):
                     function, args, kwargs = (
@@ -262,14 +259,15 @@ def time_calls(
         stolen_after, ticks_after = steal_ticks()
     steal = (stolen_after - stolen) / max(ticks_after - ticks, 1)
     usual = float(np.percentile(sentinel.times, 10)) if alive else 1.0
-    speeds = {i: [s for number in rounds_of[i] for s in sentinels[number]] for i in alive}
+    rounds_of = sentinels, sentinels[::3]  # of quick calls, and of slow ones
+    speeds = [list(itertools.chain.from_iterable(some)) for some in rounds_of]
     started = [autograd.start_s if autograd and isinstance(step, Gradient) else 0.0 for step in steps]
     return [
         Timing(
             tuple(max(s - started[i], SHORTEST_NODE_S) for s in samples[i]) if started[i] else tuple(samples[i]),
             f,
-            float(np.percentile(speeds[i], 10)),
-            float(np.median(speeds[i])) / usual,
+            float(np.percentile(speeds[f >= SLOW_CALL_S], 10)),
+            float(np.median(speeds[f >= SLOW_CALL_S])) / usual,
             switches[i] / len(samples[i]),
             faults[i] / len(samples[i]),
             steal,

@@ -190,9 +190,11 @@ class Predictor:
 
     def slowdown(self, found: Estimates, sentinel_s: float, counts: Array | float = 1.0) -> float:
         """How much longer a network of these layers takes than usual when the sentinel takes so long (s); 1 if not known."""
-        if self.speed is not None and np.isfinite(sentinel_s):
+        if not np.isfinite(sentinel_s):
+            return 1.0
+        if self.speed is not None:
             return self.speed.slowdown(sentinel_s, self.streaming(found, counts))
-        return found.slowdown(sentinel_s / self.sentinel_s) if self.sentinel_s and np.isfinite(sentinel_s) else 1.0
+        return found.slowdown(sentinel_s / self.sentinel_s) if self.sentinel_s else 1.0
 
     def has_learnt(self, kind: str, phase: str) -> bool:
         """Whether it has a regressor of the kind in that phase."""

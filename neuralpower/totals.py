@@ -32,14 +32,11 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common one
-OPTIMIZER_TAU = (
-    0.25  # of the others': left free it stood for backward passes, as it takes up to 1.7 times as long in some runs
-)
+# Of the others': left free, an optimizer's stood for backward passes, as it takes up to 1.7 times as long in some runs.
+OPTIMIZER_TAU = 0.25
 TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by two fifths a small kind stood for what others do in the same networks
-EXPONENTS = (
-    (1.0, 0.5),
-    (0.5, 0.25),
-)  # of networks, and where they wait for memory: what is expected, with its deviation
+# Of networks, and where they wait for memory: what is expected before any is seen, with its deviation.
+EXPONENTS = ((1.0, 0.5), (0.5, 0.25))
 DAYS = 0.045  # of log time: the same 68 networks took 6 % longer on another day's virtual machine, slow-down taken out
 FACTORS = (0.25, 4.0)  # no correction goes farther
 FEWEST_NETWORKS = 10

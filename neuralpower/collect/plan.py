@@ -15,6 +15,7 @@ import torch
 from neuralpower.bench import BLOCK
 from neuralpower.collect.networks import NETWORKS, QUICK, Network, jittered, swept, variant_of
 from neuralpower.collect.presets import PRESETS, Preset
+from neuralpower.collect.schedule import NETWORK, NETWORK_BLOCK
 from neuralpower.dataset import config_id
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
@@ -24,8 +25,6 @@ from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace
 from neuralpower.training import OPTIMIZER, RECIPE, TRAINING, default_loss, training_tasks
 
-NETWORK = "network"
-NETWORK_BLOCK = 6  # networks that are timed in turn
 NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
 NETWORK_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that a module can be cast to
 FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator

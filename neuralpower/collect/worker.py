@@ -30,8 +30,9 @@ import torch
 from neuralpower.bench import Bench, failure, open_bench
 from neuralpower.calls import call_of
 from neuralpower.collect.keys import versions
-from neuralpower.collect.plan import NETWORK, check_dtypes, kinds_named, make_plan
+from neuralpower.collect.plan import check_dtypes, kinds_named, make_plan
 from neuralpower.collect.presets import preset_named
+from neuralpower.collect.schedule import NETWORK
 from neuralpower.collect.settings import read_settings
 from neuralpower.devices.machine import read_machine
 from neuralpower.errors import NeuralPowerError
