@@ -67,7 +67,6 @@ def describe(
         apart=frozenset({device}) if apart else frozenset(),
         optional=tuple(name for name in own if "_past_" in name),
         degrees=(0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES,
-        highest_power=columns.accelerator_power if hardware.accelerator else max(DEGREES),
     )
 
 

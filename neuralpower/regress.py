@@ -39,6 +39,7 @@ FAR = 0.1  # octaves away from the sampled rows
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
 OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
+UNSURE_AT_MOST = 0.7  # of the spread of slow-downs can be taken for something else than the machine
 SCREENING_ALPHA, SCREENING_TREES = 1e-3, (40, 12, 0.12)  # of the quick fit that finds rows which contradict the others
 STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, however good the base is elsewhere
 FEWEST_FOR_TERM = 10  # rows in which a term is above 0
@@ -65,15 +66,14 @@ class Term:
         return " ".join(name if power == 1 else f"{name}^{power}" for name, power in self.powers) or "1"
 
 
-def polynomial(dimensions: Sequence[str], degree: int, highest: int = max(DEGREES)) -> list[Term]:
-    """All products of the dimensions' powers up to `degree`, none above `highest`, the constant first."""
-    terms = [Term()]
-    for total in range(1, degree + 1):
-        for combination in itertools.combinations_with_replacement(dimensions, total):
-            powers = tuple((name, combination.count(name)) for name in dict.fromkeys(combination))
-            if max(power for _, power in powers) <= highest:
-                terms.append(Term(powers))
-    return terms
+def polynomial(dimensions: Sequence[str], degree: int) -> list[Term]:
+    """All products of up to `degree` different dimensions, the constant first.
+
+    No squares: nothing takes longer than in proportion to each of its sides, and beyond the sampled box a small weight on
+    a square or cube of one would outgrow all else.
+    """
+    chosen = (names for total in range(degree + 1) for names in itertools.combinations(dimensions, total))
+    return [Term(tuple((name, 1) for name in names)) for names in chosen]
 
 
 def evaluate_terms(
@@ -211,7 +211,6 @@ class Problem:
     size: Array  # what "largest" means
     device: Array  # a number per device
     degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
-    highest_power: int = max(DEGREES)  # of one dimension in it
     bounded: bool = False  # by the device, as idle and limit do watts: no residual is too large to be true
     optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
     apart: frozenset[int] = frozenset()  # devices whose level says nothing of a new one's
@@ -400,11 +399,14 @@ def _medians(ratio: Array) -> Array:
     return np.array([np.nanmedian(c) if np.isfinite(c).sum() >= FEWEST_ROWS else 1.0 for c in ratio.T])
 
 
-def speed_exponents(slowdown: Array, ratio: Array, shares: Array, priors: Sequence[tuple[float, float]]) -> Array:
+def speed_exponents(
+    slowdown: Array, ratio: Array, shares: Array, priors: Sequence[tuple[float, float]], unsure: float = 0.0
+) -> Array:
     """Slopes of log(ratio) on log(slow-down), not below 0, one for each part of the work: `shares` [rows, parts].
 
     Near the priors' means, with their deviations, where rows do not tell. `slowdown`: in any unit; `ratio`: measured /
-    predicted at one speed of the machine [rows].
+    predicted at one speed of the machine [rows]. `unsure`: standard deviation of what is in log(slow-down) beside the
+    machine's speed, which would flatten the slopes; its squares are taken off (Fuller, Measurement Error Models, 1987, 1.2).
     """
     x = np.log(slowdown) - np.median(np.log(slowdown))
     r = np.log(ratio)
@@ -413,7 +415,9 @@ def speed_exponents(slowdown: Array, ratio: Array, shares: Array, priors: Sequen
     parts, r = (x[:, None] * shares)[usual], r[usual]
     noise = max(float(np.var(r)), 1e-6)
     mean, deviation = np.transpose(priors)
-    information = parts.T @ parts / noise + np.diag(deviation**-2.0)
+    told = parts.T @ parts
+    told -= min(unsure**2, UNSURE_AT_MOST * float(np.mean(x[usual] ** 2))) * shares[usual].T @ shares[usual]
+    information = told / noise + np.diag(deviation**-2.0)
     return np.maximum(np.linalg.solve(information, parts.T @ r / noise + mean / deviation**2), 0.0)
 
 
@@ -519,7 +523,7 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[li
     held = [(folds == fold, 1.0 / len(problem)) for fold in np.unique(folds)]
     held += [(b == 0, _weight(problem) / len(beyond) / np.sum(b == 0)) for b in beyond if (b == 0).any()]
     for degree in degrees:
-        terms = [*polynomial(tuple(problem.dimensions), degree, problem.highest_power), *special]
+        terms = [*polynomial(tuple(problem.dimensions), degree), *special]
         matrix = problem.matrix(terms)
         errors = np.zeros(len(ALPHAS))
         for test, weight in held:

@@ -291,13 +291,6 @@ def test_tiles_of_an_8_bit_product_count_from_where_they_outlast_a_launch() -> N
     assert one.own_terms(gpu)["tiles_64x64_beyond_80_us"] == 0 == wide.own_terms(gpu)["tiles_64x64_beyond_80_us"]
 
 
-def test_a_product_on_an_accelerator_is_learnt_without_powers_of_its_sides() -> None:
-    rows = columns_of(Linear, [Linear(rows=2, in_features=3, out_features=4, bias=False)])
-    gpu = Hardware(accelerator=True, peak_flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e11)
-    assert describe(rows, gpu).highest_power == 1
-    assert describe(rows, Hardware()).highest_power == 3
-
-
 def test_bytes_of_a_softmax_that_fill_the_cache_are_terms_of_their_own() -> None:
     gpu = Hardware(accelerator=True, cores=10, l2_bytes=2**20, memory_bytes_per_s=2**20)
     # 256 rows * 512 wide * 4 B in and as many out: 1 MB, which is one cache and takes 1 s

@@ -34,3 +34,9 @@ def test_a_shipped_predictor_has_a_card_and_predicts(file: Path) -> None:
         assert (found.low_s <= found.runtime_s).all()
         assert (found.runtime_s <= found.high_s).all()
         assert set(found.basis) <= {"measured", "in-range", "extrapolated"}
+
+
+@pytest.mark.parametrize("file", MODELS, ids=[file.stem for file in MODELS])
+def test_a_shipped_predictor_s_bases_grow_in_proportion_to_each_dimension(file: Path) -> None:
+    regressors = load(file).regressors.values()
+    assert all(power == 1 for regressor in regressors for term in regressor.terms for _, power in term.powers)

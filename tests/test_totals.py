@@ -62,11 +62,14 @@ def test_whole_networks_correct_the_sum_of_their_layers() -> None:
 
 
 def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
-    # layers were timed on a machine of one speed; networks while it was up to 1.4 times slower, and by the power 1.3 of that
-    slow = 1.4 ** np.random.default_rng(0).uniform(0, 1, 60)
+    # layers were timed on a machine of one speed; networks while it was up to 1.4 times slower, and by the power 1.3 of that;
+    # what the sentinel takes depends on the network before it, too
+    generator = np.random.default_rng(0)
+    slow = 1.4 ** generator.uniform(0, 1, 60)
+    beside = 1e-3 * slow * np.exp(0.04 * generator.normal(size=60))
     data = dataset(["softmax"])
     tables = {kind: table.assign(sentinel_s=1e-3) for kind, table in data.tables.items()}
-    networks = network_rows(60, {"softmax": 1.0}).assign(sentinel_s=1e-3 * slow)
+    networks = network_rows(60, {"softmax": 1.0}).assign(sentinel_s=beside)
     networks["runtime_s"] *= slow**1.3
 
     def learnt(table: pd.DataFrame) -> Predictor:
@@ -75,9 +78,9 @@ def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
     predictor = learnt(networks)
     assert predictor.speed is not None
     assert predictor.speed.exponent == pytest.approx(1.3, abs=0.1)
-    assert predictor.speed.sentinel_s == pytest.approx(1e-3 * np.median(slow))
+    assert predictor.speed.sentinel_s == pytest.approx(np.median(beside))
     estimates = predictor.estimate(fresh("softmax"))
-    assert predictor.slowdown(estimates, 1.2 * predictor.speed.sentinel_s) == pytest.approx(1.2**1.3, rel=0.02)
+    assert predictor.slowdown(estimates, 1.2 * predictor.speed.sentinel_s) == pytest.approx(1.2**1.3, rel=0.03)
     usual = [seconds(layer) * np.median(slow) ** 1.3 for layer in fresh("softmax")]
     assert np.median(estimates.runtime_s / usual) == pytest.approx(1.0, abs=0.03)
     assert from_json(to_json(predictor), predictor.name).speed == predictor.speed

@@ -213,7 +213,6 @@ class Layer(ABC):
     accelerator_degrees: ClassVar[tuple[int, ...]] = (
         0,
     )  # of the polynomial, where most shapes are larger than measured ones
-    accelerator_power: ClassVar[int] = 3  # the highest of one dimension in that polynomial
     savings: ClassVar[float] = (
         1.1  # counted FLOP for each that a clever kernel runs, at most (and clocks above the sheet's)
     )

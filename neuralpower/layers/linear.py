@@ -33,7 +33,6 @@ class Linear(Layer):
     multiplies = True
     sweep_share = 4.0
     accelerator_degrees = (0, 1, 2, 3)
-    accelerator_power = 1  # no product takes longer than in proportion to each of its sides
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
