@@ -415,8 +415,11 @@ def speed_exponents(
     parts, r = (x[:, None] * shares)[usual], r[usual]
     noise = max(float(np.var(r)), 1e-6)
     mean, deviation = np.transpose(priors)
-    told = parts.T @ parts
-    told -= min(unsure**2, UNSURE_AT_MOST * float(np.mean(x[usual] ** 2))) * shares[usual].T @ shares[usual]
+    told, work = parts.T @ parts, shares[usual].T @ shares[usual]
+    seen = (
+        np.diag(told)[np.diag(work) > 0] / np.diag(work)[np.diag(work) > 0]
+    )  # variance of x, as each part's rows have it
+    told -= min(unsure**2, UNSURE_AT_MOST * float(seen.min())) * work
     information = told / noise + np.diag(deviation**-2.0)
     return np.maximum(np.linalg.solve(information, parts.T @ r / noise + mean / deviation**2), 0.0)
 

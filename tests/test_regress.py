@@ -81,6 +81,16 @@ def test_a_speed_that_is_not_quite_sure_does_not_flatten_the_slope() -> None:
     assert speed_exponents(*args, 1.0)[0] == pytest.approx(0.8 / 0.3, rel=0.05)
 
 
+def test_rows_of_a_part_that_met_no_slow_spell_leave_its_slope_at_the_prior() -> None:
+    # 300 rows of one part from all spells, which follow by 1.3; 300 of another, all at one speed of the machine
+    generator = np.random.default_rng(0)
+    first = np.arange(600) < 300
+    x = np.where(first, 0.1 * generator.normal(size=600), 0.0)
+    ratio = np.exp(np.where(first, 1.3 * x, 0.03 * generator.normal(size=600)))
+    slopes = speed_exponents(np.exp(x), ratio, np.column_stack([first, ~first]), [(1.3, 0.2), (0.65, 0.1)], 0.04)
+    assert slopes == pytest.approx([1.3, 0.65], abs=0.1)
+
+
 def test_a_regressor_without_residual_is_chosen_where_the_base_says_it_all() -> None:
     assert fit(problem(200), learner="lasso").trees is None
     noisy = fit(problem(300, noise=0.05))
