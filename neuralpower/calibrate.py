@@ -103,7 +103,8 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     about = {**predictor.dataset, "calibrated_from": predictor.name, "calibrated_with": int(known.sum())}
     speed = predictor.speed
     if speed and predictor.sentinel_s:
-        speed = replace(speed, sentinel_s=speed.sentinel_s * sentinel_s / predictor.sentinel_s)
+        times = sentinel_s / predictor.sentinel_s
+        speed = replace(speed, sentinel_s=speed.sentinel_s * times, again_s=speed.again_s and speed.again_s * times)
     adapted = replace(
         predictor, device=device, regressors=regressors, sentinel_s=sentinel_s, speed=speed, dataset=about
     )

@@ -38,7 +38,7 @@ SAMPLES = ("samples_s",)  # columns of raw times
 SHORT = (  # columns of times beside the runtime and of shares: seven digits are plenty
     *("runtime_median_s", "runtime_mean_s", "runtime_q25_s", "runtime_q75_s", "runtime_min_s"),
     *("runtime_low_s", "runtime_high_s", "runtime_eager_s", "first_call_s", "dispatch_s", "wall_s", "power_wall_s"),
-    *("sentinel_s", "sentinel_slowdown", "steal", "nivcsw_per_call", "minflt_per_call", "start_s"),
+    *("sentinel_s", "sentinel_again_s", "sentinel_slowdown", "steal", "nivcsw_per_call", "minflt_per_call", "start_s"),
     *("window_runtime_s", "window_s", "settle_s"),
 )
 WHOLE = (  # columns of whole numbers, also where a row that failed has none

@@ -25,7 +25,7 @@ MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolat
 BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
 ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says
-STREAMING = "vector"  # group of products of one row, which wait for their weights
+STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
 ANY = "any"  # dtype, phase and group of what was learnt from all rows of a kind together
 HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
@@ -120,22 +120,38 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """What the sentinel took beside something measured (s): how fast the machine was."""
+
+    sentinel_s: float
+    again_s: float | None = None  # its second call in a row, if known: what ran before tells on it much less
+
+
+@dataclass(frozen=True)
 class NetworkSpeed:
     """How whole networks follow the machine's speed.
 
     More than their layers do: a layer's 10th percentile is of moments that are shorter than a network's pass; and less where
-    weights are read for one row, which others on the cores slow down little. The sentinel itself takes longer after a
+    weights are read for few rows, which others on the cores slow down little. The sentinel itself takes longer after a
     network than between layers.
     """
 
     sentinel_s: float  # the sentinel's usual time beside networks
     exponent: float
-    streaming_exponent: float  # of products of one row
+    streaming_exponent: float  # of products of a few rows
+    again_s: float | None = None  # as `sentinel_s`, of its second call in a row
+    slowest: float | None = (
+        None  # times the sentinel's usual that networks have met: beyond, they slow down less than it
+    )
 
-    def slowdown(self, sentinel_s: float, streaming: float) -> float:
-        """How much longer a network takes than usual when the sentinel takes so long (s); `streaming`: share of such work."""
+    def slowdown(self, pace: Pace, streaming: float) -> float:
+        """How much longer a network takes than usual at such a pace; `streaming`: share of such work."""
         exponent = (1 - streaming) * self.exponent + streaming * self.streaming_exponent
-        return float((sentinel_s / self.sentinel_s) ** exponent)
+        return float(min(self.over(pace), self.slowest or np.inf) ** exponent)
+
+    def over(self, pace: Pace) -> float:
+        """How many times its usual time the sentinel takes."""
+        return pace.again_s / self.again_s if pace.again_s and self.again_s else pace.sentinel_s / self.sentinel_s
 
 
 @dataclass(frozen=True)
@@ -183,18 +199,24 @@ class Predictor:
         return tuple(dict.fromkeys(key[0] for key in self.regressors))
 
     def streaming(self, found: Estimates, counts: Array | float = 1.0) -> float:
-        """The share of the layers' time that products of one row take, each called so many times."""
-        groups = np.array([key[3] == STREAMING for key in self.regressors])
+        """The share of the layers' time that products of a few rows take, each called so many times."""
+        groups = np.array([key[3] in STREAMING for key in self.regressors])
         time = found.runtime_s * counts
         return float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum()) if len(time) else 0.0
 
-    def slowdown(self, found: Estimates, sentinel_s: float, counts: Array | float = 1.0) -> float:
-        """How much longer a network of these layers takes than usual when the sentinel takes so long (s); 1 if not known."""
-        if not np.isfinite(sentinel_s):
+    def slowdown(self, found: Estimates, pace: Pace | None, counts: Array | float = 1.0) -> float:
+        """How much longer a network of these layers takes than usual at such a pace; 1 if that is not known."""
+        if pace is None:
             return 1.0
         if self.speed is not None:
-            return self.speed.slowdown(sentinel_s, self.streaming(found, counts))
-        return found.slowdown(sentinel_s / self.sentinel_s) if self.sentinel_s else 1.0
+            return self.speed.slowdown(pace, self.streaming(found, counts))
+        return found.slowdown(pace.sentinel_s / self.sentinel_s) if self.sentinel_s else 1.0
+
+    def too_slow(self, pace: Pace) -> float | None:
+        """Times its usual that the sentinel takes, where no network that it learnt from met such a slow-down."""
+        if self.speed is None or self.speed.slowest is None or self.speed.over(pace) <= self.speed.slowest:
+            return None
+        return self.speed.over(pace)
 
     def has_learnt(self, kind: str, phase: str) -> bool:
         """Whether it has a regressor of the kind in that phase."""
@@ -288,7 +310,8 @@ class Predictor:
     def estimate_columns(self, columns: Layer) -> Estimates:
         """Each row's time, of a table's columns (layers.as_columns)."""
         rows = len(columns.dtype)
-        labels = [np.broadcast_to(np.asarray(v), (rows,)) for v in (columns.dtype, columns.phase, columns.group())]
+        group = columns.accelerator_group() if self.accelerator else columns.group()
+        labels = [np.broadcast_to(np.asarray(v), (rows,)) for v in (columns.dtype, columns.phase, group)]
         found = _empty(rows)
         for (dtype, phase, group), index in _groups(labels):
             for start in range(0, len(index), CHUNK):

@@ -400,12 +400,12 @@ def _medians(ratio: Array) -> Array:
 
 
 def speed_exponents(
-    slowdown: Array, ratio: Array, shares: Array, priors: Sequence[tuple[float, float]], unsure: float = 0.0
+    slowdown: Array, ratio: Array, shares: Array, priors: Sequence[tuple[float, float]], unsure: Array | float = 0.0
 ) -> Array:
     """Slopes of log(ratio) on log(slow-down), not below 0, one for each part of the work: `shares` [rows, parts].
 
     Near the priors' means, with their deviations, where rows do not tell. `slowdown`: in any unit; `ratio`: measured /
-    predicted at one speed of the machine [rows]. `unsure`: standard deviation of what is in log(slow-down) beside the
+    predicted at one speed of the machine [rows]. `unsure` [rows]: standard deviation of what is in log(slow-down) beside the
     machine's speed, which would flatten the slopes; its squares are taken off (Fuller, Measurement Error Models, 1987, 1.2).
     """
     x = np.log(slowdown) - np.median(np.log(slowdown))
@@ -415,11 +415,11 @@ def speed_exponents(
     parts, r = (x[:, None] * shares)[usual], r[usual]
     noise = max(float(np.var(r)), 1e-6)
     mean, deviation = np.transpose(priors)
-    told, work = parts.T @ parts, shares[usual].T @ shares[usual]
-    seen = (
-        np.diag(told)[np.diag(work) > 0] / np.diag(work)[np.diag(work) > 0]
-    )  # variance of x, as each part's rows have it
-    told -= min(unsure**2, UNSURE_AT_MOST * float(seen.min())) * work
+    told, shares = parts.T @ parts, shares[usual] * np.broadcast_to(unsure, usual.shape)[usual, None]
+    mistaken = shares.T @ shares
+    some = np.diag(mistaken) > 0
+    room = UNSURE_AT_MOST * np.diag(told)[some] / np.diag(mistaken)[some]  # in each part's own rows
+    told -= min(1.0, float(room.min(initial=1.0))) * mistaken
     information = told / noise + np.diag(deviation**-2.0)
     return np.maximum(np.linalg.solve(information, parts.T @ r / noise + mean / deviation**2), 0.0)
 

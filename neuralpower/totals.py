@@ -23,7 +23,7 @@ from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FLOATING, FORWARD
 from neuralpower.layers.optimizer import Optimizer
-from neuralpower.predictor import INTEGER, Estimates, Key, NetworkSpeed, Predictor
+from neuralpower.predictor import INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor
 from neuralpower.regress import NINETY, Regressor, Spread, Term, non_negative_lasso, scores_of, speed_exponents
 
 if TYPE_CHECKING:
@@ -38,8 +38,10 @@ TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by two fifths a small kind stood f
 # Of networks, and where they wait for memory: what is expected before any is seen, with its deviation. 20 networks timed in
 # turn over six and eight minutes followed the sentinel, in windows of 30 s, by 1.2 to 1.5, steps of decoders by 0.6 to 0.7.
 EXPONENTS = ((1.3, 0.2), (0.65, 0.1))
-PRECEDING = 0.04  # of the log of the sentinel's time, which depends on the network before it: 0.05 for each alone
+# Of the log of the sentinel's time, which depends on the network before it: its first call's 0.05 for each alone.
+PRECEDING, PRECEDING_AGAIN = 0.04, 0.01
 DAYS = 0.045  # of log time: the same 68 networks took 6 % longer on another day's virtual machine, slow-down taken out
+MET = 0.95  # of networks: no slow-down is taken out beyond what so many of them met
 FACTORS = (0.25, 4.0)  # no correction goes farther
 FEWEST_NETWORKS = 10
 FOLDS = 10
@@ -54,7 +56,7 @@ class Total:
     layers: tuple[Layer, ...]
     counts: tuple[float, ...]  # parts of backward passes among them
     runtime_s: float
-    sentinel_s: float  # NaN where not known
+    pace: Pace | None  # None: not known
     line: int
     dispatch_s: float = float("nan")  # of the host, to issue the whole of it; NaN where not known
 
@@ -91,8 +93,11 @@ def _total(row: Mapping[str, Any], line: int) -> Total:
     else:
         parts = list(_traced(row).items())
     layers, counts = zip(*parts, strict=True)
-    sentinel_s, dispatch_s = (float(row.get(name) or np.nan) for name in ("sentinel_s", "dispatch_s"))
-    return Total(str(row["model"]), layers, counts, runtime, sentinel_s, line, dispatch_s)
+    first_s, again_s, dispatch_s = (
+        float(row.get(name) or np.nan) for name in ("sentinel_s", "sentinel_again_s", "dispatch_s")
+    )
+    pace = Pace(first_s, again_s if again_s > 0 else None) if first_s > 0 else None
+    return Total(str(row["model"]), layers, counts, runtime, pace, line, dispatch_s)
 
 
 def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
@@ -135,7 +140,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
     shares = np.zeros((len(totals), len(keys)))
     for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
         counts = np.asarray(total.counts)
-        slow = predictor.slowdown(found, total.sentinel_s, counts)
+        slow = predictor.slowdown(found, total.pace, counts)
         time = counts * found.runtime_s * slow / total.runtime_s
         np.add.at(shares[i], found.regressor[found.regressor >= 0], time[found.regressor >= 0])
     firmness = np.array([OPTIMIZER_TAU if key[0] == Optimizer.kind else 1.0 for key in keys])
@@ -153,15 +158,23 @@ def _speed(predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Es
     """How networks follow the machine's speed, by those that say what it was; None where too few do."""
     known = []
     for total, found in zip(totals, estimates, strict=True):
-        if np.isfinite(total.sentinel_s):
+        if total.pace is not None:
             counts = np.asarray(total.counts)
             ratio = total.runtime_s / float(counts @ found.runtime_s)
-            known.append((total.sentinel_s, ratio, predictor.streaming(found, counts)))
+            again_s = total.pace.again_s or np.nan
+            known.append((total.pace.sentinel_s, again_s, ratio, predictor.streaming(found, counts)))
     if len(known) < FEWEST_NETWORKS:
         return None
-    sentinel_s, ratio, streaming = np.array(known).T
-    exponents = speed_exponents(sentinel_s, ratio, np.column_stack([1 - streaming, streaming]), EXPONENTS, PRECEDING)
-    return NetworkSpeed(float(np.median(sentinel_s)), *exponents.tolist())
+    first_s, again_s, ratio, streaming = np.array(known).T
+    both = np.isfinite(again_s)
+    usual = NetworkSpeed(float(np.median(first_s)), 0.0, 0.0)
+    if both.sum() >= FEWEST_NETWORKS:  # the usual speed is that of all rows, by what both calls took in some
+        usual = replace(usual, again_s=usual.sentinel_s * float(np.median(again_s[both] / first_s[both])))
+    slow = np.where(both & bool(usual.again_s), again_s / (usual.again_s or 1.0), first_s / usual.sentinel_s)
+    unsure = np.where(both & bool(usual.again_s), PRECEDING_AGAIN, PRECEDING)
+    usual = replace(usual, slowest=float(np.quantile(slow, MET)))
+    exponents = speed_exponents(slow, ratio, np.column_stack([1 - streaming, streaming]), EXPONENTS, unsure)
+    return replace(usual, exponent=float(exponents[0]), streaming_exponent=float(exponents[1]))
 
 
 def fit_factors(

@@ -10,7 +10,7 @@ from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers import Hardware
 from neuralpower.learn import train
 from neuralpower.measure import Timing
-from neuralpower.predictor import NetworkSpeed, Predictor
+from neuralpower.predictor import NetworkSpeed, Pace, Predictor
 from tests.test_predictor import dataset, fresh, seconds
 
 KINDS = ["linear", "norm", "softmax", "activation"]
@@ -56,12 +56,14 @@ def test_kinds_that_slow_down_apart_get_factors_apart_and_intervals_that_hold(pr
 
 def test_what_networks_make_of_the_machines_speed_goes_with_it(predictor: Predictor) -> None:
     # beside networks the sentinel takes 5 % longer than between layers, on both machines; there 2 ms between layers
-    learnt = dataclasses.replace(predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3, 0.5))
+    learnt = dataclasses.replace(predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3, 1.3, 0.9e-3, 3.0))
     layers = calibration.calibration_layers(learnt, 50)
     timings = [timing(2 * seconds(layer), 2e-3) for layer in layers]
     adapted = calibration.calibrate(learnt, layers, timings, "there").predictor
-    assert adapted.slowdown(adapted.estimate(layers), 2.1e-3) == pytest.approx(1)
-    assert adapted.slowdown(adapted.estimate(layers), 4.2e-3) == pytest.approx(2**1.3)
+    estimates = adapted.estimate(layers)
+    assert adapted.slowdown(estimates, Pace(2.1e-3)) == pytest.approx(1)
+    assert adapted.slowdown(estimates, Pace(4.2e-3)) == pytest.approx(2**1.3)
+    assert adapted.slowdown(estimates, Pace(4.2e-3, 1.8e-3)) == pytest.approx(1)
 
 
 def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:

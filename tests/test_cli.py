@@ -14,6 +14,7 @@ import torch
 from neuralpower import __version__
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
+from neuralpower.devices.host import read_cpu
 from neuralpower.layers import KINDS, Layer
 from neuralpower.meters import METERS
 from neuralpower.report.tables import CSV_COLUMNS
@@ -649,6 +650,24 @@ def test_an_evaluation_sets_predictions_beside_measurements(networks: Path, pred
     assert set(data["summary"]) == {"neuralpower", "roofline", "FLOPs only"}
     assert "warning: the predictor is of 'Synthetic'" in ran.err
     assert "measuring " in ran.err
+
+
+def test_a_machine_slower_than_any_network_has_met_is_told(networks: Path, predictor: Path) -> None:
+    # as if the sentinel usually took a nanosecond; the slow-down that is taken out ends at what networks have met
+    learnt = {**json.loads(predictor.read_text()), "device": read_cpu().name}
+    usual = {"sentinel_s": 1e-9, "again_s": 1e-9, "exponent": 1.0, "streaming_exponent": 1.0, "slowest": 1.25}
+    Path("slow.json").write_text(json.dumps({**learnt, "network_speed": usual}))
+    shape = ("--input-shape", "32", "--rounds", "1", "--json")
+    ran = run("evaluate", f"{networks}:blocks", *shape, "--predictor", "slow.json")
+    assert ran.code == 0, ran.err
+    assert loaded(ran.out)["networks"][0]["slowdown"] == pytest.approx(1.25)
+    assert ran.err.count("measuring ") == 2  # once more at the end
+    assert "times slower than usual, more than the predictor has met; measure it again at a quieter time" in ran.err
+    calm = {**usual, "sentinel_s": 1e3, "again_s": 1e3}
+    Path("calm.json").write_text(json.dumps({**learnt, "network_speed": calm}))
+    Path("other.json").write_text(json.dumps({**learnt, "device": "Another CPU", "network_speed": usual}))
+    for name in ("calm.json", "other.json"):
+        assert "times slower" not in run("evaluate", f"{networks}:blocks", *shape, "--predictor", name).err
 
 
 def test_an_evaluation_is_the_prediction_that_predict_gives(networks: Path, predictor: Path) -> None:

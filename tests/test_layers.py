@@ -83,6 +83,13 @@ def test_a_built_layer_runs_on_the_cpu_with_finite_results(kind: type[Layer]) ->
         assert all(isinstance(tensor, torch.Tensor) for tensor in call.warm)
 
 
+def test_products_of_a_few_rows_are_a_group_of_a_cpu_not_of_an_accelerator() -> None:
+    products = [Linear(rows=rows, in_features=8, out_features=8, bias=False) for rows in (1, 2, 16, 17)]
+    assert [str(p.group()) for p in products] == ["vector", "few", "few", "matrix"]
+    assert [str(p.accelerator_group()) for p in products] == ["vector", "matrix", "matrix", "matrix"]
+    assert str(Softmax(rows=1, width=8).group()) == str(Softmax(rows=1, width=8).accelerator_group())
+
+
 @every_kind
 def test_formulas_hold_for_a_table_as_for_its_layers(kind: type[Layer]) -> None:
     layers = layers_of(kind)

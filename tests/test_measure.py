@@ -69,14 +69,14 @@ def test_a_slow_call_takes_fewer_rounds() -> None:
 
 
 class Given(Sentinel):
-    """A sentinel that takes what the test says, one after the other."""
+    """A sentinel that takes what the test says, one after the other, and half of that when it is called again."""
 
     def __init__(self, times_s: list[float]) -> None:
         self.given, self.times = iter(times_s), []
 
-    def __call__(self) -> float:
+    def __call__(self) -> tuple[float, float]:
         self.times.append(next(self.given))
-        return self.times[-1]
+        return self.times[-1], self.times[-1] / 2
 
 
 def test_calls_timed_in_turn_share_the_sentinels_times_of_their_rounds() -> None:
@@ -92,6 +92,27 @@ def test_calls_timed_in_turn_share_the_sentinels_times_of_their_rounds() -> None
     assert len(sentinel.times) < 12
     assert slow.sentinel_s < np.median(sentinel.times)
     assert slow.sentinel_s != one.sentinel_s
+    assert one.sentinel_again_s == pytest.approx(one.sentinel_s / 2)
+    assert slow.to_row()["sentinel_again_s"] == pytest.approx(slow.sentinel_s / 2)
+
+
+def test_the_sentinel_is_called_twice_in_a_row_each_time_with_the_weights_used_longest_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, seen = Clock(), []
+
+    def linear(_: torch.Tensor, weight: torch.Tensor) -> None:
+        seen.append(weight.data_ptr())
+        clock.work(len(seen))
+
+    monkeypatch.setattr("neuralpower.measure.F.linear", linear)
+    sentinel = Sentinel(clock)
+    first, again = sentinel()
+    assert (first, again) == (pytest.approx(1e-3, rel=1e-3), pytest.approx(2e-3, rel=1e-3))
+    assert sentinel.times == [first]
+    for _ in range(Sentinel.MATRICES - 1):
+        sentinel()
+    assert seen == 2 * [weight.data_ptr() for weight in sentinel.weights]
 
 
 def test_a_call_that_raises_leaves_the_others_alone() -> None:

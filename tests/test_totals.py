@@ -13,7 +13,7 @@ from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import typed
 from neuralpower.learn import _work_of_totals, train
-from neuralpower.predictor import Predictor
+from neuralpower.predictor import Pace, Predictor
 from neuralpower.totals import Total, fit_factors, read_totals
 from tests.test_predictor import dataset, fresh, seconds
 
@@ -80,7 +80,8 @@ def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
     assert predictor.speed.exponent == pytest.approx(1.3, abs=0.1)
     assert predictor.speed.sentinel_s == pytest.approx(np.median(beside))
     estimates = predictor.estimate(fresh("softmax"))
-    assert predictor.slowdown(estimates, 1.2 * predictor.speed.sentinel_s) == pytest.approx(1.2**1.3, rel=0.03)
+    usual_s = predictor.speed.sentinel_s
+    assert predictor.slowdown(estimates, Pace(1.1 * usual_s)) == pytest.approx(1.1**1.3, rel=0.03)
     usual = [seconds(layer) * np.median(slow) ** 1.3 for layer in fresh("softmax")]
     assert np.median(estimates.runtime_s / usual) == pytest.approx(1.0, abs=0.03)
     assert from_json(to_json(predictor), predictor.name).speed == predictor.speed
@@ -89,8 +90,36 @@ def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
     unknown = learnt(few)
     assert unknown.speed is None
     found = unknown.estimate(fresh("softmax"))
-    assert unknown.slowdown(found, 1.2e-3) == found.slowdown(1.2)
-    assert unknown.slowdown(found, float("nan")) == 1
+    assert unknown.slowdown(found, Pace(1.2e-3)) == found.slowdown(1.2)
+    assert unknown.slowdown(found, None) == 1
+
+
+def test_the_sentinels_second_call_tells_the_speed_where_it_is_known() -> None:
+    # its first call tells of the network before it, too; half of the rows know no second, which takes 0.8 of the first's
+    generator = np.random.default_rng(0)
+    slow = 1.4 ** generator.uniform(0, 1, 60)
+    data = dataset(["softmax"])
+    tables = {kind: table.assign(sentinel_s=1e-3) for kind, table in data.tables.items()}
+    networks = network_rows(60, {"softmax": 1.0}).assign(
+        sentinel_s=1e-3 * slow * np.exp(0.04 * generator.normal(size=60)),
+        sentinel_again_s=np.where(np.arange(60) % 2, 0.8e-3 * slow, np.nan),
+    )
+    networks["runtime_s"] *= slow**1.3
+    predictor = train(Dataset(data.path, data.meta, {**tables, "network": networks}), jobs=1).predictor
+    speed = predictor.speed
+    assert speed is not None and speed.again_s is not None
+    assert speed.exponent == pytest.approx(1.3, abs=0.06)
+    assert speed.again_s / speed.sentinel_s == pytest.approx(0.8, rel=0.02)
+    found = predictor.estimate(fresh("softmax"))
+    fast_first = Pace(0.5 * speed.sentinel_s, 1.1 * speed.again_s)
+    assert predictor.slowdown(found, fast_first) == pytest.approx(1.1**speed.exponent)
+    assert from_json(to_json(predictor), predictor.name).speed == speed
+    # no more is taken out than networks have met, and who asks is told
+    assert speed.slowest is not None and 1.1 < speed.slowest < 1.4
+    twice = Pace(2 * speed.sentinel_s, 2 * speed.again_s)
+    assert predictor.slowdown(found, twice) == pytest.approx(speed.slowest**speed.exponent)
+    assert predictor.too_slow(twice) == pytest.approx(2)
+    assert predictor.too_slow(fast_first) is None
 
 
 def test_totals_alone_make_a_predictor() -> None:

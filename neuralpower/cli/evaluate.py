@@ -85,6 +85,9 @@ def evaluate(
         if e.noise is not None and e.noise > NOISE_LIMIT:
             text = f"{e.case.label}: two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"
             print(f"warning: {text}", file=sys.stderr)
+        if e.too_slow is not None:
+            text = f"{e.case.label}: the machine was {e.too_slow:.2f} times slower than usual, more than the predictor has met"
+            print(f"warning: {text}; measure it again at a quieter time", file=sys.stderr)
     if trace_file is not None:
         from neuralpower.profiling.cases import side_by_side
 

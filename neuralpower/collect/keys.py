@@ -10,7 +10,7 @@ from typing import Any
 
 from neuralpower import __version__
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 LIBRARIES = ("torch", "transformers", "numpy", "scikit-learn")
 MEASURED = ("torch", "cuda", "driver")  # software that decides how long a call takes
 

@@ -308,6 +308,10 @@ class Layer(ABC):
         """Calls of one kind that run different code are fitted apart, by this name."""
         return "all"
 
+    def accelerator_group(self) -> Any:
+        """The same on an accelerator."""
+        return self.group()
+
     def launches(self) -> Any:
         """Steps that the host issues one after the other for one call, up to a factor: its time grows with them."""
         return 1

@@ -17,6 +17,9 @@ from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
 from neuralpower.layers.tiles import COMMON_INNER, own_terms, product_features, product_terms
 
+FEW_ROWS = 16  # that a CPU's library treats by other code than many
+PAGE = 1024  # numbers; weights whose rows lie that far apart, or a multiple, share few sets of a cache
+
 
 @layer_kind("linear", "aten.linear", "aten.addmm")
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +65,10 @@ class Linear(Layer):
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
-        """A third with few rows, as decoders have them, some with weights of large ones; wide outputs, as vocabularies are."""
-        few = draw.chance(0.35)
-        rows = 1 if few and draw.chance(0.3) else draw.octaves(1, 16) if few else draw.octaves(8, 4096)
-        if few and draw.chance(0.35):
+        """Half with few rows, as decoders have them, half of these with weights of large ones; wide outputs, as vocabularies."""
+        few = draw.chance(0.5)
+        rows = 1 if few and draw.chance(0.25) else draw.octaves(1, 16) if few else draw.octaves(8, 4096)
+        if few and draw.chance(0.5):
             inner, out = draw.size(1024, 16384), draw.size(1024, 32768)
         elif draw.chance(0.25 if few else 0.12):
             inner, out = draw.size(256, 4096 if few else 2048), draw.size(8192, 131072 if few else 65536)
@@ -113,8 +116,9 @@ class Linear(Layer):
         return {
             "macs_tile_8x16": ceil_to(m, 8) * ceil_to(n, 16) * k,
             "macs_tile_48x64": ceil_to(m, 48) * ceil_to(n, 64) * k,
-            "weights_one_row": n * k * (m == 1),
-            "weights_few_rows": n * k * (m <= 16),
+            "weights_few_rows": n * k * (m <= FEW_ROWS),
+            "macs_row_by_row": m * n * k * (m < 4),
+            "outputs_row_by_row": m * n * (m < 4),
             "weights_past_l2": past(n * k * self.itemsize, hardware.l2_bytes * hardware.cores),
             "weights_as_in_out": n * k * (1 - self.transposed),
             "macs_as_in_out": m * n * k * (1 - self.transposed),
@@ -145,8 +149,10 @@ class Linear(Layer):
         """How the operands fit the tiles."""
         return {
             "rows_mod_8": self.rows % 8,
+            "rows_mod_4": self.rows % 4,
             "out_mod_16": self.out_features % 16,
             "in_mod_16": self.in_features % 16,
+            "in_from_page": np.minimum(self.in_features % PAGE, -self.in_features % PAGE),
             "bias": self.bias,
             "transposed": self.transposed,
         }
@@ -168,5 +174,11 @@ class Linear(Layer):
         return Linear(dtype=self.dtype, rows=rows, in_features=inner, out_features=columns, bias=False, transposed=lies)
 
     def group(self) -> Any:
-        """One row is a matrix-vector product, other code in every library."""
+        """One row is a matrix-vector product, other code in every library; a few rows take what reading the weights takes."""
+        return np.where(
+            np.asarray(self.rows) > FEW_ROWS, "matrix", np.where(np.asarray(self.rows) == 1, "vector", "few")
+        )
+
+    def accelerator_group(self) -> Any:
+        """Tiles, waves and bytes say of any number of rows what it takes, but of one."""
         return np.where(np.asarray(self.rows) == 1, "vector", "matrix")
