@@ -104,7 +104,9 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     speed = predictor.speed
     if speed and predictor.sentinel_s:
         times = sentinel_s / predictor.sentinel_s
-        speed = replace(speed, sentinel_s=speed.sentinel_s * times, again_s=speed.again_s and speed.again_s * times)
+        usual_s = speed.sentinel_s * times
+        ratios = [timing.sentinel_again_s / timing.sentinel_s for timing in timings if timing.sentinel_again_s]
+        speed = replace(speed, sentinel_s=usual_s, again_s=usual_s * float(np.median(ratios)) if ratios else None)
     adapted = replace(
         predictor, device=device, regressors=regressors, sentinel_s=sentinel_s, speed=speed, dataset=about
     )

@@ -69,9 +69,8 @@ class Evaluation:
     flops_only_s: float
     slowdown: float  # of this network, by the speed that the machine had and what its layers are known to make of it
     parts_s: Mapping[str, float] = field(default_factory=dict)  # of a training step: forward, backward, optimizer
-    too_slow: float | None = (
-        None  # times its usual that the sentinel took, where the predictor knows of no network there
-    )
+    # Times its usual that the sentinel took, where that is more than beside 95 % of the networks that the predictor learnt from.
+    too_slow: float | None = None
 
     @property
     def measured_s(self) -> float:
@@ -201,7 +200,8 @@ def evaluate(
 ) -> list[Evaluation]:
     """Predict, then measure each, `phase` forward or training; raises ModelError where a network cannot be built or run.
 
-    Those beside which the machine was slower than the predictor has met are measured once more, at the end.
+    Those beside which the machine was slower than beside 95 % of the predictor's networks are measured once more, at the end,
+    if it was learnt here.
 
     Raises InputError for a whole generation, of which one step or its prefill can be measured.
     """
@@ -236,7 +236,9 @@ def evaluate(
     results = measured(range(len(cases)))
     slow = [i for i, result in results.items() if result.too_slow]
     if slow:
-        show(f"the machine was slower than the predictor has met beside {len(slow)} networks: once more")
+        show(
+            f"the machine was slower beside {len(slow)} networks than beside 95 % of those it is known from: once more"
+        )
         again = measured(slow)
         results |= {i: again[i] for i in slow if (again[i].too_slow or 0) < (results[i].too_slow or 0)}
     return list(results.values())

@@ -140,9 +140,8 @@ class NetworkSpeed:
     exponent: float
     streaming_exponent: float  # of products of a few rows
     again_s: float | None = None  # as `sentinel_s`, of its second call in a row
-    slowest: float | None = (
-        None  # times the sentinel's usual that networks have met: beyond, they slow down less than it
-    )
+    # Times the sentinel's usual, that 95 % of its networks met at most; beyond, networks slow down less than the sentinel.
+    slowest: float | None = None
 
     def slowdown(self, pace: Pace, streaming: float) -> float:
         """How much longer a network takes than usual at such a pace; `streaming`: share of such work."""
@@ -213,7 +212,7 @@ class Predictor:
         return found.slowdown(pace.sentinel_s / self.sentinel_s) if self.sentinel_s else 1.0
 
     def too_slow(self, pace: Pace) -> float | None:
-        """Times its usual that the sentinel takes, where no network that it learnt from met such a slow-down."""
+        """Times its usual that the sentinel takes, where that is more than beside 95 % of the networks that it learnt from."""
         if self.speed is None or self.speed.slowest is None or self.speed.over(pace) <= self.speed.slowest:
             return None
         return self.speed.over(pace)

@@ -81,6 +81,17 @@ def test_a_speed_that_is_not_quite_sure_does_not_flatten_the_slope() -> None:
     assert speed_exponents(*args, 1.0)[0] == pytest.approx(0.8 / 0.3, rel=0.05)
 
 
+def test_each_row_counts_with_the_noise_that_its_own_slow_down_has() -> None:
+    # half of the rows know the machine's speed, half with noise of 0.07 beside a spread of 0.1
+    generator = np.random.default_rng(0)
+    x, noisy = 0.1 * generator.normal(size=40_000), np.arange(40_000) % 2 == 1
+    seen = x + 0.07 * noisy * generator.normal(size=len(x))
+    args = np.exp(seen), np.exp(0.8 * x), np.ones((len(x), 1)), [(0.5, 5.0)]
+    assert speed_exponents(*args, 0.07 * noisy)[0] == pytest.approx(0.8, abs=0.02)
+    assert speed_exponents(*args)[0] == pytest.approx(0.8 / 1.245, abs=0.03)  # 1 + 0.07^2 / 0.1^2 / 2
+    assert speed_exponents(*args, 0.07)[0] == pytest.approx(0.8 / (1.245 - 0.49), rel=0.05)
+
+
 def test_rows_of_a_part_that_met_no_slow_spell_leave_its_slope_at_the_prior() -> None:
     # 300 rows of one part from all spells, which follow by 1.3; 300 of another, all at one speed of the machine
     generator = np.random.default_rng(0)

@@ -17,6 +17,7 @@ from neuralpower.collect.plan import draw, kinds_named, make_plan
 from neuralpower.collect.presets import PRESETS
 from neuralpower.compose import compose
 from neuralpower.dataset import Dataset
+from neuralpower.devices.host import read_cpu
 from neuralpower.errors import InputError, ModelError
 from neuralpower.evaluate import Case, evaluate
 from neuralpower.layers import KINDS, Call, Layer
@@ -28,7 +29,7 @@ from neuralpower.layers.optimizer import Optimizer
 from neuralpower.layers.reduction import Reduction
 from neuralpower.learn import train
 from neuralpower.measure import Sentinel, Timing, time_calls
-from neuralpower.predictor import Predictor
+from neuralpower.predictor import NetworkSpeed, Predictor
 from neuralpower.trace import META, Trace, trace
 from neuralpower.training import Recipe, TrainingStep, backward_tasks, default_loss, training_tasks
 
@@ -399,3 +400,23 @@ def test_an_evaluated_step_is_measured_in_its_parts(learnt: Predictor) -> None:
     assert set(e.parts_s) == {"forward", "backward", "optimizer"}
     assert 0 < sum(e.parts_s.values()) <= 1.2 * max(e.timing.samples_s)
     assert e.prediction.training is not None
+
+
+def test_what_met_a_slow_machine_is_measured_once_more_and_the_quieter_time_kept(
+    learnt: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the sentinel usually takes a second; beside the first two networks twice and thrice that, then once and four times
+    paces = iter([[2.0, 3.0, 1.1], [1.0, 4.0]])
+
+    def timed(calls: list[Call], *_: object, **__: object) -> list[Timing]:
+        return [Timing((pace,), pace, pace, pace, 0.0, 0.0, 0.0) for pace in next(paces, [])][: len(calls)]
+
+    monkeypatch.setattr("neuralpower.evaluate.time_calls", timed)
+    speed = NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25)
+    here = dataclasses.replace(learnt, device=read_cpu().name, speed=speed)
+    cases = [Case("zoo:deep_mnist", batch) for batch in (1, 2, 3)]
+    first, second, third = evaluate(cases, here)
+    assert [e.case.batch_size for e in (first, second, third)] == [1, 2, 3]
+    assert (first.measured_s, first.too_slow, first.slowdown) == (1.0, None, 1.0)
+    assert (second.measured_s, second.too_slow, second.slowdown) == (3.0, 3.0, 1.25)
+    assert (third.measured_s, third.too_slow) == (1.1, None)

@@ -86,8 +86,8 @@ def evaluate(
             text = f"{e.case.label}: two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"
             print(f"warning: {text}", file=sys.stderr)
         if e.too_slow is not None:
-            text = f"{e.case.label}: the machine was {e.too_slow:.2f} times slower than usual, more than the predictor has met"
-            print(f"warning: {text}; measure it again at a quieter time", file=sys.stderr)
+            text = f"{e.case.label}: the sentinel took {e.too_slow:.2f} times its usual time, more than the predictor knows"
+            print(f"warning: {text}; not all of that is taken out, measure it again at a quieter time", file=sys.stderr)
     if trace_file is not None:
         from neuralpower.profiling.cases import side_by_side
 

@@ -18,7 +18,8 @@ from neuralpower.layers.registry import layer_kind
 from neuralpower.layers.tiles import COMMON_INNER, own_terms, product_features, product_terms
 
 FEW_ROWS = 16  # that a CPU's library treats by other code than many
-PAGE = 1024  # numbers; weights whose rows lie that far apart, or a multiple, share few sets of a cache
+ROW_BY_ROW = 3  # rows that take as many times what one takes; four are a block of their own
+PAGE = 1024  # numbers of four bytes; weights whose rows lie that far apart, or a multiple, share few sets of a cache
 
 
 @layer_kind("linear", "aten.linear", "aten.addmm")
@@ -117,8 +118,8 @@ class Linear(Layer):
             "macs_tile_8x16": ceil_to(m, 8) * ceil_to(n, 16) * k,
             "macs_tile_48x64": ceil_to(m, 48) * ceil_to(n, 64) * k,
             "weights_few_rows": n * k * (m <= FEW_ROWS),
-            "macs_row_by_row": m * n * k * (m < 4),
-            "outputs_row_by_row": m * n * (m < 4),
+            "macs_row_by_row": m * n * k * (m <= ROW_BY_ROW),
+            "outputs_row_by_row": m * n * (m <= ROW_BY_ROW),
             "weights_past_l2": past(n * k * self.itemsize, hardware.l2_bytes * hardware.cores),
             "weights_as_in_out": n * k * (1 - self.transposed),
             "macs_as_in_out": m * n * k * (1 - self.transposed),

@@ -75,7 +75,7 @@ def _about(dataset: Dataset) -> list[list[str]]:
         [
             "speed of the machine",
             f"`sentinel_s`: one fixed layer timed throughout, {_us(dataset.sentinel_s)} at its usual "
-            "speed; it is stored with every row",
+            "speed; it is stored with every row, from version 4 on with its second call in a row, `sentinel_again_s`",
         ],
         ["power", _power(dataset)],
         ["meter's self-test", ", ".join(f"{name} {value}" for name, value in sorted(tested.items())) or "none"],

@@ -269,6 +269,7 @@ def evaluation_json(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
             "samples_s": list(e.timing.samples_s),
             "minflt_per_call": e.timing.faults_per_call,
             "slowdown": e.slowdown,
+            "too_slow": e.too_slow,
             "noise": e.noise,
             "error": e.error(),
             "error_raw": e.error(corrected=False),
