@@ -32,7 +32,7 @@ demo: setup
 	for model in $(DEMO_MODELS); do $(BIN)/neuralpower predict "$$model" --predictor $(DEMO_PREDICTOR) || exit; done
 	$(BIN)/neuralpower evaluate $(DEMO_MODELS) --predictor $(DEMO_PREDICTOR)
 
-# Two files of tests at a time, each on one thread: twice as fast as one after the other on both cores.
+# Two files of tests at a time, each on one thread: nearly twice as fast as one after the other on both cores.
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 

@@ -103,8 +103,7 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     about = {**predictor.dataset, "calibrated_from": predictor.name, "calibrated_with": int(known.sum())}
     speed = predictor.speed
     if speed and predictor.sentinel_s:
-        times = sentinel_s / predictor.sentinel_s
-        usual_s = speed.sentinel_s * times
+        usual_s = speed.sentinel_s * sentinel_s / predictor.sentinel_s
         ratios = [timing.sentinel_again_s / timing.sentinel_s for timing in timings if timing.sentinel_again_s]
         speed = replace(speed, sentinel_s=usual_s, again_s=usual_s * float(np.median(ratios)) if ratios else None)
     adapted = replace(

@@ -214,6 +214,7 @@ def evaluate(
         predicted.append(predict_case(case, predictor, phase=phase, recipe=recipe))
     prepare_process(threads or torch.get_num_threads())
     generator, sentinel = random.Random(seed), Sentinel().settle()
+    here = predictor.device == read_cpu().name  # of other machines it knows no usual speed
 
     def measured(chosen: Sequence[int]) -> dict[int, Evaluation]:
         held = 1 if phase == FORWARD else 4  # weights, gradients, two moments
@@ -230,29 +231,34 @@ def evaluate(
                         f"{cases[i].label}: its forward raises {type(timing).__name__}: {timing}; nothing to measure"
                     )
                 parts = steps[position].parts_s(len(timing.samples_s)) if steps else {}
-                found[i] = _evaluation(cases[i], *predicted[i], timing, predictor, parts)
+                found[i] = _evaluation(cases[i], *predicted[i], timing, predictor, parts, here)
         return found
 
     results = measured(range(len(cases)))
-    slow = [i for i, result in results.items() if result.too_slow]
+    slow = {i: result.too_slow for i, result in results.items() if result.too_slow}
     if slow:
         show(
             f"the machine was slower beside {len(slow)} networks than beside 95 % of those it is known from: once more"
         )
-        again = measured(slow)
-        results |= {i: again[i] for i in slow if (again[i].too_slow or 0) < (results[i].too_slow or 0)}
+        results |= {i: result for i, result in measured(list(slow)).items() if (result.too_slow or 0.0) < slow[i]}
     return list(results.values())
 
 
 def _evaluation(
-    case: Case, prediction: Prediction, traced: Trace, timing: Timing, predictor: Predictor, parts: Mapping[str, float]
+    case: Case,
+    prediction: Prediction,
+    traced: Trace,
+    timing: Timing,
+    predictor: Predictor,
+    parts: Mapping[str, float],
+    here: bool,
 ) -> Evaluation:
     roof = predictor.roofline(case.dtype)
     roofline_s = sum(float(roof.seconds(row.flops, row.bytes)) for row in prediction.rows)
     pace = Pace(timing.sentinel_s, timing.sentinel_again_s)
     slowdown = predictor.slowdown(predictor.estimate(traced.layers), pace)
     flops_only_s = prediction.flops / roof.flops_only_per_s
-    too_slow = predictor.too_slow(pace) if predictor.device == read_cpu().name else None  # of others it knows no usual
+    too_slow = predictor.too_slow(pace) if here else None
     return Evaluation(case, prediction, timing, roofline_s, flops_only_s, slowdown, parts, too_slow)
 
 

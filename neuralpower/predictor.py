@@ -213,9 +213,10 @@ class Predictor:
 
     def too_slow(self, pace: Pace) -> float | None:
         """Times its usual that the sentinel takes, where that is more than beside 95 % of the networks that it learnt from."""
-        if self.speed is None or self.speed.slowest is None or self.speed.over(pace) <= self.speed.slowest:
+        if self.speed is None or self.speed.slowest is None:
             return None
-        return self.speed.over(pace)
+        times = self.speed.over(pace)
+        return times if times > self.speed.slowest else None
 
     def has_learnt(self, kind: str, phase: str) -> bool:
         """Whether it has a regressor of the kind in that phase."""

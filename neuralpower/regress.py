@@ -415,8 +415,8 @@ def speed_exponents(
     parts, r = (x[:, None] * shares)[usual], r[usual]
     noise = max(float(np.var(r)), 1e-6)
     mean, deviation = np.transpose(priors)
-    told, shares = parts.T @ parts, shares[usual] * np.broadcast_to(unsure, usual.shape)[usual, None]
-    mistaken = shares.T @ shares
+    told, noisy = parts.T @ parts, (shares * np.reshape(unsure, (-1, 1)))[usual]
+    mistaken = noisy.T @ noisy
     some = np.diag(mistaken) > 0
     room = UNSURE_AT_MOST * np.diag(told)[some] / np.diag(mistaken)[some]  # in each part's own rows
     told -= min(1.0, float(room.min(initial=1.0))) * mistaken

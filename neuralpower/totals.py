@@ -158,25 +158,26 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
 
 def _speed(predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Estimates]) -> NetworkSpeed | None:
     """How networks follow the machine's speed, by those that say what it was; None where too few do."""
-    known = []
+    paces: list[Pace] = []
+    taken: list[tuple[float, float]] = []  # relative to the prediction; share that waits for memory
     for total, found in zip(totals, estimates, strict=True):
         if total.pace is not None:
             counts = np.asarray(total.counts)
-            ratio = total.runtime_s / float(counts @ found.runtime_s)
-            again_s = total.pace.again_s or np.nan
-            known.append((total.pace.sentinel_s, again_s, ratio, predictor.streaming(found, counts)))
-    if len(known) < FEWEST_NETWORKS:
+            paces.append(total.pace)
+            taken.append((total.runtime_s / float(counts @ found.runtime_s), predictor.streaming(found, counts)))
+    if len(paces) < FEWEST_NETWORKS:
         return None
-    first_s, again_s, ratio, streaming = np.array(known).T
-    both = np.isfinite(again_s)
-    usual = NetworkSpeed(float(np.median(first_s)), 0.0, 0.0)
-    if both.sum() >= FEWEST_NETWORKS:  # the usual speed is that of all rows, by what both calls took in some
-        usual = replace(usual, again_s=usual.sentinel_s * float(np.median(again_s[both] / first_s[both])))
-    slow = np.where(both & bool(usual.again_s), again_s / (usual.again_s or 1.0), first_s / usual.sentinel_s)
-    unsure = np.where(both & bool(usual.again_s), PRECEDING_AGAIN, PRECEDING)
-    usual = replace(usual, slowest=float(np.quantile(slow, MET)))
+    usual = NetworkSpeed(float(np.median([pace.sentinel_s for pace in paces])), 0.0, 0.0)
+    ratios = [pace.again_s / pace.sentinel_s for pace in paces if pace.again_s]
+    if len(ratios) >= FEWEST_NETWORKS:  # the usual speed is that of all rows, by what both calls took in some
+        usual = replace(usual, again_s=usual.sentinel_s * float(np.median(ratios)))
+    slow = np.array([usual.over(pace) for pace in paces])
+    unsure = np.array([PRECEDING_AGAIN if usual.again_s and pace.again_s else PRECEDING for pace in paces])
+    ratio, streaming = np.array(taken).T
     exponents = speed_exponents(slow, ratio, np.column_stack([1 - streaming, streaming]), EXPONENTS, unsure)
-    return replace(usual, exponent=float(exponents[0]), streaming_exponent=float(exponents[1]))
+    exponent, streaming_exponent = exponents.tolist()
+    slowest = float(np.quantile(slow, MET))
+    return replace(usual, exponent=exponent, streaming_exponent=streaming_exponent, slowest=slowest)
 
 
 def fit_factors(
