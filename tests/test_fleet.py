@@ -101,15 +101,15 @@ def test_what_a_lost_node_was_measuring_is_measured_elsewhere(nodes: Nodes, tmp_
     assert (lanes[0], lanes[-1]) == (2, 1)
     table_names = worker.log()
     assert set(table_names) == set(names(120))
-    # only what the lost node had in hand was measured twice
-    assert len(table_names) - 120 <= 2
-    assert len(worker.log("start ")) == 2  # a process per device
+    # a process per device; the lost one's may end a moment before its lane does, which then starts another
+    assert len(worker.log("start ")) in (2, 3)
     assert len(worker.log("tested")) == 2  # its meter, too
     # a lane's device, process and meter, for each
     (session,) = read_dataset(out).meta["sessions"]
     assert [lane["self_test"] for lane in session["lanes"]] == [session["self_test"]] * 2 == [TESTED] * 2
     assert [lane["hardware"]["name"] for lane in session["lanes"]] == ["Fake CPU"] * 2
     assert [lane["power_reason"] for lane in session["lanes"]] == ["no meter was read"] * 2
+    # only what the lost node had in hand was measured twice
     again = [name for name in names(120) if table_names.count(name) > 1]
     assert len(again) <= 2
     assert not ray.is_initialized()
