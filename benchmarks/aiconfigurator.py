@@ -141,10 +141,10 @@ def predicted(regressor: Regressor, asked: Problem) -> tuple[Array, Array, Array
 def held_out(problem: Problem, asked: Problem) -> tuple[Array, Array, Array]:
     """(prediction, low, high) of each row by a fit without its fold.
 
-    Degree, alpha, reach and intervals are chosen once, without the first fold; weights and trees are fitted ten times.
+    Bases, alpha, alignment, reach and intervals are chosen once, without the first fold; weights and trees are fitted ten times.
     """
     fold = (problem.config % np.uint64(FOLDS)).astype(int)
-    settings = regress.fit(problem.at(fold != 0)).regressor
+    settings = regress.fit(problem.at(fold != 0))
     result = np.empty((3, len(problem)))
     for one in range(FOLDS):
         regressor = regress.refit(problem.at(fold != one), settings)

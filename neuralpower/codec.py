@@ -21,6 +21,7 @@ from neuralpower.errors import DatasetError, InputError, PredictorError, unknown
 from neuralpower.layers import KINDS, Hardware
 from neuralpower.predictor import Key, NetworkSpeed, Predictor, Roofline
 from neuralpower.regress import Regressor, Scores, Spread, Term
+from neuralpower.slopes import Alignment
 from neuralpower.trees import Trees, right_children
 
 SCHEMA = 2
@@ -112,6 +113,7 @@ def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
         "alpha": r.alpha,
         "factor": r.factor,
         "speed_exponent": r.exponent,
+        "alignment": dataclasses.asdict(r.alignment) if r.alignment else None,
         "launch_s": r.launch_s,
         "terms": terms,
         "box_log2": {name: list(bounds) for name, bounds in r.box.items()},
@@ -156,6 +158,7 @@ def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
         spread=Spread(**spread),
         scores=Scores(**known),
         exponent=data["speed_exponent"],
+        alignment=Alignment(**data["alignment"]) if data.get("alignment") else None,
         launch_s=data.get("launch_s", 0.0),
         factor=data["factor"],
         measured=np.frombuffer(base64.b64decode(data["measured"]), dtype="<u4"),

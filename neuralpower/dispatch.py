@@ -22,7 +22,8 @@ import numpy as np
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import distinct
-from neuralpower.regress import NINETY, robust_deviation
+from neuralpower.regress import NINETY
+from neuralpower.slopes import robust_deviation
 
 Array = np.ndarray
 Key = tuple[str, str, str]  # kind, phase, function; "" for what has none, and for all functions of a kind

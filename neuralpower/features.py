@@ -42,8 +42,10 @@ def describe(
     special.setdefault("flops", flops)
     if portable and hardware.accelerator and not columns.multiplies:
         del special["flops"]  # a pass waits for its bytes; what FLOP would say of it, they say of other devices' peaks
-    own = columns.own_terms(hardware) if hardware.accelerator and not portable else {}
-    special |= own | (columns.portable_terms(hardware) if portable and hardware.accelerator else {})
+    own, shares = {}, {}
+    if hardware.accelerator and not portable:
+        own, shares = columns.own_terms(hardware), columns.alignment()
+    special |= own | shares | (columns.portable_terms(hardware) if portable and hardware.accelerator else {})
     if portable:
         peak, memory = full(peak_flops(columns, hardware)), hardware.memory_bytes_per_s
         axes |= {
@@ -65,6 +67,7 @@ def describe(
         size=flops + size,
         device=np.full(rows, device),
         apart=frozenset({device}) if apart else frozenset(),
+        shares=tuple(shares),
         optional=tuple(name for name in own if "_past_" in name),
         degrees=(0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES,
     )
@@ -94,6 +97,8 @@ def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target:
         problem,
         dimensions={},
         special=use,
+        shares=(),
+        optional=(),
         features=np.column_stack([problem.features, *seen.values()]),
         feature_names=(*problem.feature_names, *seen),
         degrees=(0,),

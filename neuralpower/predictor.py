@@ -353,7 +353,11 @@ class Predictor:
 
     def _check(self, key: Key, regressor: Regressor, problem: Problem) -> None:
         """Raise PredictorError where the layers' formulas are not those that the regressor was fitted with."""
-        gone = [term.special for term in regressor.terms if term.special and term.special not in problem.special]
+        used = [
+            *(term.special for term in regressor.terms if term.special),
+            *(regressor.alignment.slopes if regressor.alignment else ()),
+        ]
+        gone = [name for name in used if name not in problem.special]
         featured = regressor.trees is None or regressor.trees.features[:-1] == problem.feature_names
         if gone or not featured:
             raise PredictorError(
@@ -421,7 +425,11 @@ class Predictor:
             for term, weight in zip(r.terms, r.weights, strict=True)
         ]
         kind, dtype, phase, group = key
-        return f"{kind}[{group}, {dtype}, {phase}] seconds = " + " + ".join(parts)
+        text = f"{kind}[{group}, {dtype}, {phase}] seconds = " + " + ".join(parts)
+        if r.alignment:
+            saved = " + ".join(f"{slope:.4g} {name}" for name, slope in r.alignment.slopes.items())
+            text += f", times exp(-(1 - ({r.alignment.floor * r.factor:.4g} / seconds)^4) ({saved}))"
+        return text
 
 
 def _empty(rows: int) -> Estimates:

@@ -2,7 +2,11 @@
 
     base      t0(x) = sum_j w_j phi_j(x), w_j >= 0     minimise  mean_i (t0(x_i)/t_i - 1)^2 + alpha |w|_1
     residual  r(x)  = boosted trees on log(t / t0)
-    predict   t(x)  = t0(x) exp(r(x) / (1 + (d(x)/reach)^2))      d: octaves outside the sampled box, summed over its axes
+    predict   t1(x) = t0(x) exp(r(x) / (1 + (d(x)/reach)^2))      d: octaves outside the sampled box, summed over its axes
+              t(x)  = t1(x) exp(-(1 - (floor / t1(x))^4) sum_k c_k a_k(x))
+
+with a_k how well x fits an accelerator's memory and tiles, from 0 to 1 (neuralpower/slopes.py): sizes of networks are round,
+those of a sweep are not, and what that saves holds outside the box as well.
 
 It knows arrays and names only. The polynomial with a Lasso and ten-fold cross-validation is NeuralPower's (Cai et al.,
 arXiv:1710.05420, section 3.2); dividing each row by its time makes the error relative, non-negative weights keep every
@@ -16,10 +20,11 @@ import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuralpower.slopes import OUTLIER, Alignment, learn_alignment, robust_deviation, speed_exponents
 from neuralpower.trees import Trees, boost
 
 Array = np.ndarray
@@ -38,8 +43,6 @@ FEWEST_FOR_BOUND = 20
 FAR = 0.1  # octaves away from the sampled rows
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
-OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
-UNSURE_AT_MOST = 0.7  # of the spread of slow-downs can be taken for something else than the machine
 SCREENING_ALPHA, SCREENING_TREES = 1e-3, (40, 12, 0.12)  # of the quick fit that finds rows which contradict the others
 STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, however good the base is elsewhere
 FEWEST_FOR_TERM = 10  # rows in which a term is above 0
@@ -147,13 +150,14 @@ class Regressor:
     terms: tuple[Term, ...]
     weights: Array
     degree: int
-    alpha: float
+    alpha: float  # of the first where the base is a mean of several
     box: Mapping[str, tuple[float, float]]  # octaves of each axis that were sampled
     trees: Trees | None
     reach: float  # octaves outside the box at which the residual has half its say
     spread: Spread
     scores: Scores
     exponent: float = 0.0  # when the machine is s times slower than usual, these layers take s^exponent times as long
+    alignment: Alignment | None = None  # what is saved where sizes fit memory and tiles; None: not known
     factor: float = 1.0  # corrects every prediction: learnt from whole networks, or from a few layers of another device
     launch_s: float = 0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
     measured: Array | None = None  # the upper halves of the configurations' numbers that it was fitted on, sorted
@@ -167,7 +171,7 @@ class Regressor:
         return np.asarray(self.measured[at] == asked)
 
     def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
-        """t0 [rows], before the factor."""
+        """t0 [rows], before the factor and what alignment saves."""
         return np.asarray(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights)
 
     def outside(self, axes: Mapping[str, Array]) -> Array:
@@ -183,6 +187,8 @@ class Regressor:
         if self.trees is not None:
             r = self.trees.predict(np.column_stack([features, np.log2(t0)]))
             t0 = t0 * np.exp(r * _say(d, self.reach))
+        if self.alignment:
+            t0 = t0 * np.exp(-self.alignment.saved(special, t0))
         return t0 * self.factor, d
 
 
@@ -212,6 +218,7 @@ class Problem:
     device: Array  # a number per device
     degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
     bounded: bool = False  # by the device, as idle and limit do watts: no residual is too large to be true
+    shares: tuple[str, ...] = ()  # special columns that say how well it fits the device, from 0 to 1: no terms
     optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
     apart: frozenset[int] = frozenset()  # devices whose level says nothing of a new one's
 
@@ -239,6 +246,10 @@ class Problem:
         special = {name: values for name, values in self.special.items() if name not in self.optional}
         return replace(self, special=special, optional=())
 
+    def special_terms(self) -> list[Term]:
+        """One for each special column that is a cost."""
+        return [Term(special=name) for name in self.special if name not in self.shares]
+
     def matrix(self, terms: Sequence[Term]) -> Array:
         """[rows, len(terms)]."""
         return evaluate_terms(terms, self.dimensions, self.special, len(self))
@@ -262,68 +273,83 @@ def join(problems: Sequence[Problem]) -> Problem:
     return replace(first, **changes)
 
 
+class Part(NamedTuple):
+    """What a non-negative Lasso is fitted with; a base is one of them or the mean of several."""
+
+    terms: Sequence[Term]
+    alpha: float
+    degree: int
+
+
 @dataclass(frozen=True)
 class Fitted:
     """A regressor, and the rows that contradict their neighbours and were left out."""
 
     regressor: Regressor
     contradicting: Array  # [rows], bool
+    parts: Sequence[Part]  # whose mean the base is
 
 
 def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
     """Degree, alpha, residual and reach by folds, then weights, box and intervals; `lasso` leaves the residual out.
 
-    Targets are learnt as they are at the machine's usual speed: how far these layers follow its slow-downs is learnt, too.
+    Bases with the doubtful terms, without, and the mean of both are tried. Targets are learnt as they are at the machine's
+    usual speed and where nothing is aligned: how far these layers follow both is learnt, too.
     The same rows give the same regressor.
     """
     contradicting = _contradicting(problem)
     problem = problem.at(~contradicting)  # nothing that follows knows of them: a corrupt row more changes nothing
-    choices = [_choose(some, learner) for some in ([problem, problem.certain()] if problem.optional else [problem])]
+    choices = [_choose(problem, learner)]
+    if problem.optional:
+        choices.append(_choose(problem.certain(), learner))
+        choices.append(_choose(problem, learner, [*choices[0].parts, *choices[1].parts]))
     best = min(choices, key=lambda choice: choice.cost)
-    base = _base(best.problem, best.terms, best.alpha)
+    base = _base(best.problem, best.parts)
     spread = _spread(best.problem, best.tests, best.reach, _far(best))
     regressor = replace(
         base,
-        degree=best.degree,
         trees=_residual(best.problem, base) if best.reach else None,
         reach=best.reach,
         spread=spread,
         scores=_scores(best.problem.target, best.tests, best.reach, spread),
         exponent=best.exponent,
+        alignment=best.alignment,
         measured=np.unique(upper_half(problem.config)),
     )
-    return Fitted(regressor, contradicting)
+    return Fitted(regressor, contradicting, best.parts)
 
 
 @dataclass(frozen=True)
 class _Choice:
     """What folds say is best for a problem, and how it errs on the rows that they held out."""
 
-    problem: Problem  # targets at the machine's usual speed
-    terms: Sequence[Term]
-    alpha: float
-    degree: int
+    problem: Problem  # targets at the machine's usual speed, and as if no row were aligned
+    parts: Sequence[Part]
     exponent: float
+    alignment: Alignment | None
     tests: Sequence[HeldOut]
     reach: float
     cost: float
 
 
-def _choose(problem: Problem, learner: str) -> _Choice:
-    """Degree and alpha, how the rows follow the machine's speed, and how far the residual reaches."""
+def _choose(problem: Problem, learner: str, parts: Sequence[Part] = ()) -> _Choice:
+    """The base's parts unless they are given, what speed and alignment do to the rows, and how far the residual reaches."""
     folds, beyond = _folds(problem.config), _beyond(problem)
-    terms, alpha, degree = _select(problem, folds, beyond)
+    parts = parts or [_select(problem, folds, beyond)]
     with_trees = learner == "hybrid" and len(problem) >= FEWEST_FOR_RESIDUAL
-    exponent = 0.0
+    exponent, alignment = 0.0, None
     if np.ptp(problem.slowdown) > 0:
-        base = _held_out(problem, terms, alpha, folds, with_trees=False).base
+        base = _held_out(problem, parts, folds, with_trees=False).base
         whole = np.ones((len(problem), 1))
         exponent = min(float(speed_exponents(problem.slowdown, problem.target / base, whole, [PRIOR])[0]), 1.0)
         problem = replace(problem, target=problem.target / problem.slowdown**exponent)
-    tests = [_held_out(problem, terms, alpha, held, with_trees) for held in (folds, *beyond)]
+    if problem.shares:
+        base = _held_out(problem, parts, folds, with_trees=False).base
+        problem, alignment = _unaligned(problem, base, folds)
+    tests = [_held_out(problem, parts, held, with_trees) for held in (folds, *beyond)]
     costs = {reach: _cost(problem, tests, reach) for reach in (REACHES if with_trees else (0.0,))}
     reach = min(costs, key=lambda reach: costs[reach])
-    return _Choice(problem, terms, alpha, degree, exponent, tests, reach, costs[reach])
+    return _Choice(problem, parts, exponent, alignment, tests, reach, costs[reach])
 
 
 def _far(choice: _Choice) -> list[tuple[Array, HeldOut]]:
@@ -334,26 +360,35 @@ def _far(choice: _Choice) -> list[tuple[Array, HeldOut]]:
     if len(np.unique(problem.device)) > 1 or small.sum() < FEWEST_FOR_RESIDUAL or not large.any():
         return []
     part, folds = problem.at(small | large), np.where(large, 0, -1)[small | large]
-    return [(part.target, _held_out(part, choice.terms, choice.alpha, folds, with_trees=choice.reach > 0))]
+    return [(part.target, _held_out(part, choice.parts, folds, with_trees=choice.reach > 0))]
 
 
-def refit(problem: Problem, like: Regressor) -> Regressor:
-    """A regressor of the same terms, alpha and reach, fitted to other rows; its intervals and scores are the old ones."""
-    base = _base(problem, like.terms, like.alpha)
-    trees = _residual(problem, base) if like.trees is not None else None
-    return replace(base, degree=like.degree, trees=trees, reach=like.reach, spread=like.spread, scores=like.scores)
+def refit(problem: Problem, like: Fitted) -> Regressor:
+    """A regressor of the same parts and reach, fitted to other rows; its intervals, scores and alignment are the old ones."""
+    old = like.regressor
+    base = _base(problem, like.parts)
+    if old.alignment:
+        t0 = base.base(problem.dimensions, problem.special, len(problem))
+        problem = replace(problem, target=problem.target * np.exp(old.alignment.saved(problem.special, t0)))
+        base = _base(problem, like.parts)
+    trees = _residual(problem, base) if old.trees is not None else None
+    return replace(base, trees=trees, reach=old.reach, alignment=old.alignment, spread=old.spread, scores=old.scores)
 
 
-def _base(problem: Problem, terms: Sequence[Term], alpha: float) -> Regressor:
-    """The non-negative Lasso with this alpha, terms of weight 0 left out."""
-    weights = _weights(problem, terms, problem.matrix(terms), [alpha])[0]
-    used = weights > 0
+def _base(problem: Problem, parts: Sequence[Part]) -> Regressor:
+    """The mean of the parts' non-negative Lassos; terms of weight 0 are left out."""
+    weights: dict[Term, float] = {}
+    for terms, alpha, _ in parts:
+        found = _weights(problem, terms, problem.matrix(terms), [alpha])[0] / len(parts)
+        for term, weight in zip(terms, found.tolist(), strict=True):
+            if weight > 0:
+                weights[term] = weights.get(term, 0.0) + weight
     nothing = np.zeros(1)
     return Regressor(
-        tuple(term for term, keep in zip(terms, used, strict=True) if keep),
-        weights[used],
-        0,
-        alpha,
+        tuple(weights),
+        np.array(list(weights.values())),
+        max(part.degree for part in parts),
+        parts[0].alpha,
         {name: (float(values.min()), float(values.max())) for name, values in problem.axes.items()},
         None,
         0.0,
@@ -399,34 +434,23 @@ def _medians(ratio: Array) -> Array:
     return np.array([np.nanmedian(c) if np.isfinite(c).sum() >= FEWEST_ROWS else 1.0 for c in ratio.T])
 
 
-def speed_exponents(
-    slowdown: Array, ratio: Array, shares: Array, priors: Sequence[tuple[float, float]], unsure: Array | float = 0.0
-) -> Array:
-    """Slopes of log(ratio) on log(slow-down), not below 0, one for each part of the work: `shares` [rows, parts].
+def _unaligned(problem: Problem, base: Array, folds: Array) -> tuple[Problem, Alignment | None]:
+    """Targets as if nothing were aligned, each by slopes that its fold had no part in; and the slopes of all rows.
 
-    Near the priors' means, with their deviations, where rows do not tell. `slowdown`: in any unit; `ratio`: measured /
-    predicted at one speed of the machine [rows]. `unsure` [rows]: standard deviation of what is in log(slow-down) beside the
-    machine's speed, which would flatten the slopes; its squares are taken off (Fuller, Measurement Error Models, 1987, 1.2).
+    `base` [rows], which had not seen them either, stands for what they take then.
     """
-    x = np.log(slowdown) - np.median(np.log(slowdown))
-    r = np.log(ratio)
-    r -= np.median(r)
-    usual = np.abs(r) <= OUTLIER * robust_deviation(r)
-    parts, r = (x[:, None] * shares)[usual], r[usual]
-    noise = max(float(np.var(r)), 1e-6)
-    mean, deviation = np.transpose(priors)
-    told, noisy = parts.T @ parts, (shares * np.reshape(unsure, (-1, 1)))[usual]
-    mistaken = noisy.T @ noisy
-    some = np.diag(mistaken) > 0
-    room = UNSURE_AT_MOST * np.diag(told)[some] / np.diag(mistaken)[some]  # in each part's own rows
-    told -= min(1.0, float(room.min(initial=1.0))) * mistaken
-    information = told / noise + np.diag(deviation**-2.0)
-    return np.maximum(np.linalg.solve(information, parts.T @ r / noise + mean / deviation**2), 0.0)
+    shares, target = {name: problem.special[name] for name in problem.shares}, problem.target.copy()
+    importance = _importance(target)
 
+    def learnt(rows: Array) -> Alignment | None:
+        some = {name: share[rows] for name, share in shares.items()}
+        return learn_alignment(some, base[rows], problem.target[rows], importance[rows])
 
-def robust_deviation(values: Array) -> float:
-    """Standard deviation from the median absolute deviation, which outliers do not move."""
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    for fold in np.unique(folds):
+        held, found = folds == fold, learnt(folds != fold)
+        if found:
+            target[held] *= np.exp(found.saved({name: share[held] for name, share in shares.items()}, base[held]))
+    return replace(problem, target=target), learnt(np.full(len(problem), True))
 
 
 def _folds(config: Array) -> Array:
@@ -518,10 +542,11 @@ def _plausible(relative: Array) -> Array:
     return emphasis
 
 
-def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[list[Term], float, int]:
+def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> Part:
     """The terms, alpha and degree with the least mean absolute relative error on rows held out, among the rest and beyond."""
-    best: tuple[float, list[Term], float, int] | None = None
-    special = [Term(special=name) for name in problem.special]
+    best: Part | None = None
+    least = np.inf
+    special = problem.special_terms()
     degrees = problem.degrees if len(problem) >= 3 * FEWEST_ROWS else problem.degrees[:1]
     held = [(folds == fold, 1.0 / len(problem)) for fold in np.unique(folds)]
     held += [(b == 0, _weight(problem) / len(beyond) / np.sum(b == 0)) for b in beyond if (b == 0).any()]
@@ -534,10 +559,10 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> tuple[li
             predicted = matrix[test] @ weights.T / problem.target[test][:, None]
             errors += weight * np.sum(np.minimum(np.abs(predicted - 1), 2.0), axis=0)
         index = int(np.argmin(errors))
-        if best is None or errors[index] < 0.99 * best[0]:
-            best = (float(errors[index]), terms, ALPHAS[index], degree)
+        if best is None or errors[index] < 0.99 * least:
+            best, least = Part(terms, ALPHAS[index], degree), float(errors[index])
     assert best is not None  # noqa: S101  # there is at least one degree
-    return best[1], best[2], best[3]
+    return best
 
 
 def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:
@@ -566,8 +591,7 @@ class HeldOut:
 
 def _held_out(
     problem: Problem,
-    terms: Sequence[Term],
-    alpha: float,
+    parts: Sequence[Part],
     folds: Array,
     with_trees: bool,
     size: tuple[int, int, float] | None = None,
@@ -577,7 +601,7 @@ def _held_out(
     residual = np.zeros(len(problem))
     for fold in np.unique(folds[folds >= 0]):
         known, asked = problem.at(np.flatnonzero(folds != fold)), problem.at(folds == fold)
-        regressor = _base(known, terms, alpha)
+        regressor = _base(known, parts)
         t0 = regressor.base(asked.dimensions, asked.special, len(asked))
         base[folds == fold], outside[folds == fold] = t0, regressor.outside(asked.axes)
         if with_trees:
@@ -615,10 +639,10 @@ def _contradicting(problem: Problem) -> Array:
     """Rows so far from what all others say of them that they cannot be of the same kind, [rows], bool."""
     if len(problem) < 3 * FEWEST_ROWS:
         return np.zeros(len(problem), dtype=bool)
-    terms = [*polynomial(tuple(problem.dimensions), problem.degrees[0]), *(Term(special=n) for n in problem.special)]
+    terms = [*polynomial(tuple(problem.dimensions), problem.degrees[0]), *problem.special_terms()]
     with_trees = len(problem) >= FEWEST_FOR_RESIDUAL
     folds = _folds(problem.config) // 2  # five will do
-    others = _held_out(problem, terms, SCREENING_ALPHA, folds, with_trees, SCREENING_TREES)
+    others = _held_out(problem, [Part(terms, SCREENING_ALPHA, problem.degrees[0])], folds, with_trees, SCREENING_TREES)
     error = np.log(problem.target / others.predicted(1.0))
     error = error - np.median(error)
     spreads, factor = CONTRADICTS

@@ -24,7 +24,8 @@ from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FLOATING, FORWARD
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.predictor import INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor
-from neuralpower.regress import NINETY, Regressor, Spread, Term, non_negative_lasso, scores_of, speed_exponents
+from neuralpower.regress import NINETY, Regressor, Spread, Term, non_negative_lasso, scores_of
+from neuralpower.slopes import speed_exponents
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,6 +1,7 @@
 """Predictors of accelerators: terms at the device's peaks, one predictor for several devices, and for one never seen."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,19 @@ from neuralpower.collect.presets import PRESETS
 from neuralpower.dataset import Dataset, screen
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError, InputError, PredictorError
-from neuralpower.features import describe
+from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.layers.base import typed
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.linear import Linear
+from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.norm import Norm
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn import hardware_from, train
 from neuralpower.predictor import ROOFLINE, Predictor
+from neuralpower.report.cards import predictor_card
+from neuralpower.slopes import Alignment
 
 PEAKS = {"small": (4e12, 2e11, 20), "middle": (1e13, 6e11, 60), "large": (2e13, 1.2e12, 100)}
 UNSEEN = (3e13, 2e12, 120)
@@ -272,6 +277,140 @@ def test_terms_of_an_accelerator_are_seconds_at_its_peaks(kind: str) -> None:
     assert terms["flops"] == pytest.approx(layer.flops() / 1e12)
     assert terms["flops"] == pytest.approx(2 * twice["flops"])
     assert terms["bytes"] == twice["bytes"] == pytest.approx(sum(layer.bytes()) / 1e12)
+
+
+# ---- rows that begin where memory is read ----
+
+
+def product(aligned: tuple[float, ...], **filled: tuple[float, ...]) -> dict[str, float]:
+    """Shares by name: of the inner side's rows and the columns' that begin at 32 and 128 B, of tiles of 64, 128 and 256."""
+    names = [f"{side}_bytes_at_{unit}" for side in ("inner", "column") for unit in (32, 128)]
+    fill = {
+        f"{side}_fill_{tile}": v
+        for side, share in filled.items()
+        for tile, v in zip((64, 128, 256), share, strict=True)
+    }
+    return dict(zip(names, aligned, strict=True)) | fill
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        # rows of 12 * 4 = 48 B begin at every second sector of 32 B and at every eighth line of 128 B; of 64 * 4 at all. 100
+        # rows fill more than half of the last 64 and of the last 128, and fit into half of 256, of which nothing is known
+        (
+            Linear(rows=100, in_features=12, out_features=64, bias=False),
+            product((0.5, 0.125, 1, 1), rows=(1, 1, 0.5), columns=(1, 0.5, 0.5)),
+        ),
+        # 129 rows: one in the last 64, 128, 256
+        (
+            Linear(rows=129, in_features=12, out_features=64, bias=False),
+            product((0.5, 0.125, 1, 1), rows=(0, 0, 1), columns=(1, 0.5, 0.5)),
+        ),
+        # of tensor cores' kernels nothing is known
+        (
+            Linear(dtype="bfloat16", rows=100, in_features=12, out_features=64, bias=False),
+            product((0, 0, 0, 0), rows=(0, 0, 0), columns=(0, 0, 0)),
+        ),
+        # 4 B and 132 B
+        (
+            Matmul(batch=3, rows=7, inner=1, columns=33),
+            product((0.125, 0.03125, 0.125, 0.03125), rows=(0.5, 0.5, 0.5), columns=(1, 0.5, 0.5)),
+        ),
+        (Softmax(rows=4, width=1000), {"short_row_bytes_at_32": 1, "short_row_bytes_at_128": 0.25}),
+        (Softmax(rows=4, width=1032), {"short_row_bytes_at_32": 0, "short_row_bytes_at_128": 0}),  # no warp holds it
+        (Norm(function="layer", rows=4, width=192), {"row_elements_at_128": 0.5}),
+        (Softmax(rows=4, width=1000, strided=True), {"short_row_bytes_at_32": 0, "short_row_bytes_at_128": 0}),
+        (Norm(function="layer", rows=4, width=192, strided=True), {"row_elements_at_128": 0}),
+        (Norm(function="batch", rows=4, width=192, spatial=49), {"row_elements_at_128": 0}),
+        (Elementwise(function="add", elements=64, operands=2, broadcast=False), {}),
+    ],
+)
+def test_the_share_of_rows_that_begin_aligned(layer: Layer, expected: dict[str, float]) -> None:
+    assert layer.alignment() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_shares_of_a_table_are_those_of_its_layers_and_no_terms(kind: str) -> None:
+    gpu = Hardware(
+        accelerator=True, cores=4, l2_bytes=2**20, memory_bytes_per_s=1e9, peak_flops_per_s={"float32": 1e12}
+    )
+    drawn = [typed(la, dtype) for la in layers(kind, 30) for dtype in ("float32", "bfloat16")]
+    table = columns_of(KINDS[kind], drawn)
+    shares = {name: np.broadcast_to(column, len(drawn)) for name, column in table.alignment().items()}
+    for i, layer in enumerate(drawn):
+        assert layer.alignment() == pytest.approx({name: column[i] for name, column in shares.items()})
+    assert all(0 <= column.min() <= column.max() <= 1 for column in shares.values())
+    assert not set(shares) & ({*table.accelerator_terms(gpu), *table.own_terms(gpu)} | set(table.dimensions))
+
+
+def test_alignment_is_asked_of_one_accelerator_and_of_time_alone() -> None:
+    gpu = Hardware(accelerator=True, cores=4, memory_bytes_per_s=1e9, peak_flops_per_s={"float32": 1e12})
+    rows = columns_of(Linear, [Linear(rows=8, in_features=16, out_features=8, bias=False)])
+    described = describe(rows, gpu)
+    assert described.shares == tuple(rows.alignment())
+    assert not set(described.shares) & {term.special for term in described.special_terms()}
+    for other in (
+        describe(rows, gpu, portable=True),
+        describe(rows, dataclasses.replace(gpu, accelerator=False)),
+        describe_power(rows, gpu, np.array([1e-3])),
+    ):
+        assert other.shares == ()
+        assert not set(described.shares) & set(other.special)
+
+
+def test_a_predictor_of_one_accelerator_knows_what_alignment_saves(tmp_path: Path) -> None:
+    # every product takes a fifth less where its inner side is a multiple of 8
+    def took(layer: Layer) -> float:
+        assert isinstance(layer, Linear)
+        return 8e-6 + (seconds(layer, PEAKS["small"]) - 8e-6) * (0.8 if layer.in_features % 8 == 0 else 1.0)
+
+    drawn = [layer for layer in layers("linear", 400) if isinstance(layer, Linear)]
+    asked = [dataclasses.replace(layer, in_features=layer.in_features + i % 8) for i, layer in enumerate(drawn)]
+    table = pd.DataFrame([{**layer.to_row(), "runtime_s": took(layer)} for layer in asked])
+    learnt = train([Dataset(tmp_path, meta("small"), {"linear": table})], jobs=1, learner="lasso").predictor
+    save(learnt, tmp_path / "small.json")
+    for predictor in (learnt, load(tmp_path / "small.json")):
+        # far larger than any row of the sweep
+        even = Linear(rows=65536, in_features=12288, out_features=12288, bias=False)
+        odd = dataclasses.replace(even, in_features=12287)
+        ratio = predictor.estimate([even]).runtime_s[0] / predictor.estimate([odd]).runtime_s[0]
+        assert ratio == pytest.approx(0.8, abs=0.06)
+
+
+def test_a_share_that_no_longer_is_described_is_refused() -> None:
+    learnt = train([dataset("small", ("linear",))], jobs=1, learner="lasso").predictor
+    key = ("linear", "float32", "forward", "matrix")
+    renamed = dataclasses.replace(learnt.regressors[key], alignment=Alignment({"gone": 0.1}, 1e-6))
+    old = dataclasses.replace(learnt, regressors={**learnt.regressors, key: renamed})
+    with pytest.raises(PredictorError, match=r"described linear otherwise \(gone\)"):
+        old.estimate(layers("linear", 3))
+
+
+def test_formula_and_card_say_what_alignment_saves() -> None:
+    learnt = train([dataset("small", ("linear",))], jobs=1, learner="lasso").predictor
+    key = ("linear", "float32", "forward", "matrix")
+    regressors = {name: dataclasses.replace(r, alignment=None) for name, r in learnt.regressors.items()}
+    without = dataclasses.replace(learnt, regressors=regressors)
+    assert "exp" not in without.formula(key)
+    assert "Saved" not in predictor_card(without)
+    aligned = dataclasses.replace(regressors[key], alignment=Alignment({"inner_bytes_at_32": 0.1}, 1e-5))
+    some = dataclasses.replace(learnt, regressors={**regressors, key: aligned})
+    assert some.formula(key).endswith(", times exp(-(1 - (1e-05 / seconds)^4) (0.1 inner_bytes_at_32))")
+    saved = predictor_card(some).split("## Saved where sizes fit")[1]
+    assert saved.splitlines()[-1] == "| `linear` | matrix | float32 | forward | inner_bytes_at_32 10.0% |"
+
+
+def test_a_predictor_of_a_version_that_knew_no_alignment_is_read(tmp_path: Path) -> None:
+    learnt = train([dataset("small")], jobs=1, learner="lasso").predictor
+    save(learnt, tmp_path / "small.json")
+    written = json.loads((tmp_path / "small.json").read_text())
+    for regressor in written["regressors"]:
+        del regressor["alignment"]
+    (tmp_path / "small.json").write_text(json.dumps(written))
+    old = load(tmp_path / "small.json")
+    assert all(regressor.alignment is None for regressor in old.regressors.values())
+    assert old.estimate(layers("linear", 3)).runtime_s.min() > 0
 
 
 # ---- rows that no device can have produced ----

@@ -47,6 +47,7 @@ ORDER = (
     "dataset",
     "collect",
     "trees",
+    "slopes",
     "regress",
     "features",
     "dispatch",

@@ -8,7 +8,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from neuralpower import regress
 from neuralpower.layers.base import scramble
-from neuralpower.regress import Problem, Regressor, Term, evaluate_terms, polynomial, speed_exponents
+from neuralpower.regress import Problem, Regressor, Term, evaluate_terms, polynomial
+from neuralpower.slopes import Alignment, learn_alignment, speed_exponents
 from neuralpower.trees import flatten, right_children
 
 
@@ -137,7 +138,7 @@ def test_a_target_that_the_device_bounds_is_learnt_however_far_it_lies_from_the_
         feature_names=("a", "b", "odd"),
         target=asked.target * np.where(odd, 8.0, 1.0),
     )
-    base = regress._base(asked, [Term(), Term((("a", 1), ("b", 1)))], 1e-4)
+    base = regress._base(asked, [regress.Part([Term(), Term((("a", 1), ("b", 1)))], 1e-4, 2)])
     t0 = base.base(asked.dimensions, asked.special, len(asked))
     far = {}
     for bounded in (False, True):
@@ -292,3 +293,159 @@ def test_parts_of_the_work_follow_the_machines_speed_each_by_an_exponent_of_its_
     one = np.ones((200, 1))
     assert speed_exponents(np.ones(200), ratio, one, [(0.4, 0.2)]) == pytest.approx([0.4])
     assert speed_exponents(slowdown, 1 / slowdown, one, [(0.4, 0.2)]) == pytest.approx([0.0])
+
+
+# ---- the mean of two bases, and alignment ----
+
+
+@pytest.mark.parametrize("best", [0, 1, 2])
+def test_of_the_base_with_the_optional_terms_that_without_and_their_mean_the_least_cost_is_taken(
+    best: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # what is past 1e5 costs twice as much, so that the base without that term says something else
+    asked = problem(300, noise=0.05)
+    asked = dataclasses.replace(
+        asked, target=asked.target + 3e-9 * asked.special["ab_past"], optional=("ab_past",), degrees=(1,)
+    )
+    choose, made = regress._choose, []
+
+    def priced(*arguments: object) -> object:
+        made.append(choose(*arguments))
+        return dataclasses.replace(made[-1], cost=float(len(made) - 1 != best))
+
+    monkeypatch.setattr(regress, "_choose", priced)
+    found = predicted(fit(asked, learner="lasso"), asked)
+    alone = [predicted(regress._base(asked, choice.parts), asked) for choice in made[:2]]
+    assert np.max(np.abs(alone[0] / alone[1] - 1)) > 0.1
+    assert len(made) == 3
+    np.testing.assert_allclose(found, [*alone, (alone[0] + alone[1]) / 2][best], rtol=1e-9)
+
+
+def aligned_problem(rows: int, seed: int = 0, saves: float = 0.12, floor: float = 1e-5) -> Problem:
+    """The problem above where a row of eight, which begins aligned, takes `saves` less of log(t), and none below the floor."""
+    asked = problem(rows, seed, noise=0.03)
+    share = np.where(np.arange(rows) % 8 == 0, 1.0, 0.25)
+    unaligned = asked.target + floor
+    return dataclasses.replace(
+        asked,
+        special={**asked.special, "aligned": share, "odd": np.asarray(np.arange(rows) % 2 == 1, dtype=float)},
+        target=np.maximum(unaligned * np.exp(-saves * share), floor),
+        shares=("aligned", "odd"),
+    )
+
+
+@pytest.mark.parametrize("learner", ["lasso", "hybrid"])
+def test_what_alignment_saves_is_learnt_apart_and_holds_outside_the_box(learner: str) -> None:
+    asked = aligned_problem(1000)
+    regressor = fit(asked, learner)
+    assert regressor.alignment is not None
+    assert regressor.alignment.slopes["aligned"] == pytest.approx(0.12, abs=0.02)
+    assert abs(regressor.alignment.slopes["odd"]) < 0.01  # every second row, by nothing
+    assert not {"aligned", "odd"} & {term.special for term in regressor.terms}
+    # both sides 8 times as long as any that was known: there the residual is silent. exp(-0.12 * 0.75) = 0.914
+    far = dataclasses.replace(asked, dimensions={n: 8.0 * v for n, v in asked.dimensions.items()})
+    far = dataclasses.replace(far, axes={n: v + 3 for n, v in asked.axes.items()}, features=asked.features + 3)
+    levels = {}
+    for share in (0.25, 1.0):
+        shares = {"aligned": np.full(len(far), share), "odd": np.zeros(len(far))}
+        levels[share] = predicted(regressor, dataclasses.replace(far, special={**far.special, **shares}))
+    long = levels[0.25] > 1e-4
+    assert np.median(levels[1.0][long] / levels[0.25][long]) == pytest.approx(0.914, abs=0.02)
+
+
+def test_a_floor_hides_what_alignment_saves() -> None:
+    # t^4 = floor^4 + work^4: at the floor nothing shows, at twice the floor 15 of 16 parts, far above it all
+    alignment = Alignment({"aligned": 0.1, "other": 0.02}, 1e-5)
+    shares = {"aligned": np.array([1.0, 1.0, 1.0, 0.5]), "other": np.array([0.0, 0.0, 1.0, 0.0])}
+    saved = alignment.saved(shares, np.array([1e-5, 2e-5, 1.0, 2e-5]))
+    np.testing.assert_allclose(saved, [0, 0.1 * 15 / 16, 0.12, 0.05 * 15 / 16], atol=1e-12)
+
+
+def test_alignment_can_cost_and_is_none_where_nothing_stands_out_from_the_floor() -> None:
+    costly = fit(aligned_problem(1000, saves=-0.1), "lasso").alignment
+    assert costly is not None
+    assert costly.slopes["aligned"] == pytest.approx(-0.1, abs=0.02)
+    asked = aligned_problem(200)
+    assert fit(dataclasses.replace(asked, target=np.full(200, 1e-5), degrees=(1,)), "lasso").alignment is None
+
+
+def test_noise_alone_makes_nothing_faster() -> None:
+    # ten shares that say nothing, 10 % noise. A slope's variance given 300 rows: 1 / (300 * 0.25 / 0.01 + 1 / 0.03^2), so that
+    # ten of them at 1 rather than at their means of 0.5 save 0 +- 0.5 * sqrt(10) * 0.0108 = 0.017; the mean of 30 +- 0.003
+    saved = []
+    for seed in range(30):
+        generator = np.random.default_rng(seed)
+        shares = {f"share_{k}": generator.integers(0, 2, 300).astype(float) for k in range(10)}
+        base = np.exp(generator.uniform(-8, -2, 300))
+        found = learn_alignment(shares, base, base * np.exp(0.1 * generator.normal(size=300)), np.ones(300))
+        assert found is not None
+        saved.append(sum(found.slopes.values()) / 2)
+    assert abs(np.mean(saved)) < 0.01
+    assert np.std(saved) < 0.025
+
+
+def test_rows_far_off_say_as_much_of_alignment_as_others() -> None:
+    # every fifth of the aligned rows takes twice as long: a mean would say 0.15 - 0.2 * log(2) = 0.01
+    generator = np.random.default_rng(0)
+    share = (np.arange(1000) % 2).astype(float)
+    base = np.exp(generator.uniform(-8, -2, 1000))
+    far = (share == 1) & (np.arange(1000) % 10 == 1)
+    took = base * np.exp(0.03 * generator.normal(size=1000) - 0.15 * share) * np.where(far, 2.0, 1.0)
+    found = learn_alignment({"aligned": share}, base, took, np.ones(len(base)))
+    assert found is not None
+    assert found.slopes["aligned"] == pytest.approx(0.14, abs=0.02)
+
+
+def test_what_alignment_saves_of_long_layers_counts_for_more() -> None:
+    # half of the rows save 0.2, half nothing; the first count nine times as much: 0.18
+    generator = np.random.default_rng(0)
+    share, long = generator.integers(0, 2, 2000).astype(float), np.arange(2000) % 2 == 0
+    base = np.exp(generator.uniform(-8, -2, 2000))
+    took = base * np.exp(0.1 * generator.normal(size=2000) - 0.2 * share * long)
+    found = learn_alignment({"aligned": share}, base, took, np.where(long, 9.0, 1.0))
+    assert found is not None
+    assert found.slopes["aligned"] == pytest.approx(0.18, abs=0.02)
+
+
+def test_few_aligned_rows_are_not_believed() -> None:
+    # three of 60 are aligned, and 5 % noise: 3 * 0.95 / 0.05^2 of information beside 1 / 0.03^2, so about half is believed
+    share = np.zeros(60)
+    share[:3] = 1.0
+    generator = np.random.default_rng(1)
+    base = np.exp(generator.uniform(-8, -2, 60))
+    took = base * np.exp(0.05 * generator.normal(size=60) - 0.2 * share)
+    found = learn_alignment({"aligned": share}, base, took, np.ones(len(base)))
+    assert found is not None
+    assert 0.03 < found.slopes["aligned"] < 0.17
+
+
+def test_a_row_has_no_part_in_what_it_is_corrected_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = aligned_problem(400)
+    folds = regress._folds(asked.config)
+    asked.special["odd"][:] = np.arange(400)  # tells which rows are looked at
+    looked_at = []
+
+    def learn(shares: dict[str, np.ndarray], base: np.ndarray, target: np.ndarray, importance: np.ndarray) -> Alignment:
+        assert len(base) == len(target) == len(importance) == len(shares["odd"])
+        looked_at.append(set(shares["odd"].astype(int)))
+        return Alignment({"aligned": float(len(looked_at))}, 0.0)
+
+    monkeypatch.setattr(regress, "learn_alignment", learn)
+    corrected, whole = regress._unaligned(asked, asked.target, folds)
+    for number, fold in enumerate(np.unique(folds)):
+        held = np.flatnonzero(folds == fold)
+        assert looked_at[number] == set(range(400)) - set(held)
+        slope = (number + 1) * asked.special["aligned"][held]
+        np.testing.assert_allclose(corrected.target[held], asked.target[held] * np.exp(slope))
+    assert looked_at[-1] == set(range(400))
+    assert whole == Alignment({"aligned": float(len(looked_at))}, 0.0)
+
+
+def test_rows_that_are_fitted_again_keep_what_alignment_saves() -> None:
+    asked, other = aligned_problem(600), aligned_problem(600, seed=1)
+    fitted = regress.fit(asked, "lasso")
+    again = regress.refit(other, fitted)
+    assert again.alignment == fitted.regressor.alignment
+    error = np.log(predicted(again, other) / other.target)
+    aligned = other.special["aligned"] == 1
+    assert abs(np.median(error[aligned]) - np.median(error[~aligned])) < 0.03  # of 0.09

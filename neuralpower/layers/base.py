@@ -52,6 +52,7 @@ T = TypeVar("T")
 ENERGY_HALVES, FLOP_J = 3.0, 18e-12
 TERM_HALVES, TERM_J = 3.5, 20e-12  # in a term that one device's rows weigh: any factor will do, as long as it stays
 BOARD_W = 15.0  # what memory, fans and leakage take of the power limit
+SECTOR, LINE = 32, 128  # bytes that an accelerator's memory hands over at least, and that a cache keeps together
 WARP = 32  # threads of an instruction; a scheduler issues one per clock, Pascal's at times two
 # Instructions beside each multiply-add of a product: a thread that holds 8 x 8 results reads 16 numbers in 4 loads for 64 of
 # them, and issues about 4 more for addresses, copies and loops.
@@ -191,6 +192,11 @@ def past(value: Any, threshold: float) -> Any:
     return np.maximum(value - threshold, 0)
 
 
+def aligned(name: str, run: Any, *units: int) -> dict[str, Any]:
+    """Share, by name and unit, of many rows `run` long, one behind the other, that begin at a multiple of the unit."""
+    return {f"{name}_at_{unit}": np.gcd(np.asarray(run, dtype=np.int64), unit) / unit for unit in units}
+
+
 def evicted(in_flight_bytes: Any, cache_bytes: float, start: float, end: float) -> Any:
     """Share, in [0, 1], of what is read a second time that no longer is in the cache, by the shares of it in flight at once.
 
@@ -274,6 +280,10 @@ class Layer(ABC):
 
     def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
         """More such terms, which only several devices can weigh: each one's caches and cores hide what they stand for."""
+        return {}
+
+    def alignment(self) -> dict[str, Any]:
+        """How well it fits an accelerator, in shares from 0 to 1: rows begin where memory is read at once, tiles are full."""
         return {}
 
     def tells_of_others(self) -> Any:

@@ -15,7 +15,7 @@ from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to,
 from neuralpower.layers.choice import chosen_tile
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.tiles import COMMON_INNER, own_terms, product_features, product_terms
+from neuralpower.layers.tiles import COMMON_INNER, own_terms, product_alignment, product_features, product_terms
 
 FEW_ROWS = 16  # that a CPU's library treats by other code than many
 ROW_BY_ROW = 3  # rows that take as many times what one takes; four are a block of their own
@@ -133,6 +133,10 @@ class Linear(Layer):
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Loads, stores, power and thresholds of one product."""
         return own_terms(self, hardware, 1, self.rows, self.out_features, self.in_features)
+
+    def alignment(self) -> dict[str, Any]:
+        """How its sides lie in memory and fill tiles."""
+        return product_alignment(self, self.rows, self.out_features, self.in_features)
 
     def tells_of_others(self) -> Any:
         """Not where the inner side is so long that GPUs go apart."""

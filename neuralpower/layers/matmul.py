@@ -11,7 +11,7 @@ from typing_extensions import Self
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
 from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.tiles import COMMON_INNER, own_terms, product_features, product_terms
+from neuralpower.layers.tiles import COMMON_INNER, own_terms, product_alignment, product_features, product_terms
 
 # position of the left operand among the arguments
 LEFT = {
@@ -125,6 +125,10 @@ class Matmul(Layer):
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Loads, stores, power and thresholds of one product."""
         return own_terms(self, hardware, self.batch, self.rows, self.columns, self.inner)
+
+    def alignment(self) -> dict[str, Any]:
+        """How its sides lie in memory and fill tiles."""
+        return product_alignment(self, self.rows, self.columns, self.inner)
 
     def tells_of_others(self) -> Any:
         """Not where the inner side is so long that GPUs go apart."""

@@ -11,7 +11,18 @@ import torch.nn.functional as F
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, contiguous_run, evicted, memory_terms
+from neuralpower.layers.base import (
+    WARP,
+    Bytes,
+    Call,
+    Draw,
+    Hardware,
+    Layer,
+    aligned,
+    contiguous_run,
+    evicted,
+    memory_terms,
+)
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.registry import layer_kind
 
@@ -128,6 +139,11 @@ class Norm(Layer):
             "maps": self.rows * self.width * (self.spatial > 1),
             **memory_terms(self, hardware),
         }
+
+    def alignment(self) -> dict[str, Any]:
+        """That of a layer norm's rows to whole warps, which read four elements to a thread."""
+        by_rows = np.isin(self.function, ("layer", "rms")) & ~np.asarray(self.strided, dtype=bool)
+        return {name: share * by_rows for name, share in aligned("row_elements", self.width, 4 * WARP).items()}
 
     def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Rows are read once for the statistics and once to be scaled: from memory, where those in flight outgrow the cache."""

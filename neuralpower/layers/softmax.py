@@ -9,7 +9,20 @@ import numpy as np
 import torch
 from typing_extensions import Self
 
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, beyond_launch, ceil_to, evicted, memory_terms
+from neuralpower.layers.base import (
+    LINE,
+    SECTOR,
+    Bytes,
+    Call,
+    Draw,
+    Hardware,
+    Layer,
+    aligned,
+    beyond_launch,
+    ceil_to,
+    evicted,
+    memory_terms,
+)
 from neuralpower.layers.registry import layer_kind
 
 LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
@@ -106,6 +119,12 @@ class Softmax(Layer):
                 terms[f"bytes_up_to_{step}_l2_{name}"] = seconds
                 terms[f"bytes_long_rows_up_to_{step}_l2_{name}"] = seconds * long
         return terms
+
+    def alignment(self) -> dict[str, Any]:
+        """That of rows which one warp holds: it reads them 32 elements at a time."""
+        short = (np.asarray(self.width) <= LONGEST_IN_A_WARP) & ~np.asarray(self.strided, dtype=bool)
+        shares = aligned("short_row_bytes", self.width * self.itemsize, SECTOR, LINE)
+        return {name: share * short for name, share in shares.items()}
 
     def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Long rows are read for the maximum, the sum and the result: from memory, where those in flight outgrow the cache."""

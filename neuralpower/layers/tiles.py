@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.layers.base import Hardware, Layer, beyond_launch, past, peak_flops
+from neuralpower.layers.base import LINE, SECTOR, Hardware, Layer, aligned, beyond_launch, past, peak_flops
 
 # rows x columns of the product that one core computes at a time, as the common libraries' kernels have them
 TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
+WHOLE_TILES = (64, 128, 256)
+ALIGNED_DTYPES = ("float32", "float64")
 FEATURED = ((32, 32), (64, 64), (128, 64), (128, 128), (256, 128))
 BEYOND_LAUNCH = ((64, 64), (128, 128))  # tiles whose time is compared with a launch
 CACHE_STEPS = (1, 4, 16, 64, 256, 1024)  # an operand of so many times the cache
@@ -100,6 +102,21 @@ def product_features(layer: Layer, hardware: Hardware, b: Any, m: Any, n: Any, k
     for name, side in (("rows", m), ("columns", n), ("inner", k)):
         features[f"{name}_aligned"] = sum((side % step == 0) * 1.0 for step in (2, 4, 8, 16))
     return features
+
+
+def product_alignment(layer: Layer, m: Any, n: Any, k: Any) -> dict[str, Any]:
+    """How rows begin that are `k` long (of the left operand, of weights) and `n` long (of the product); how it fills tiles.
+
+    Libraries choose tiles by what the last of them would waste: where it is at most half full, smaller and slower ones. Of
+    tensor cores' kernels, which are others, nothing is known: their shares are 0.
+    """
+    size, known = layer.itemsize, np.isin(layer.dtype, ALIGNED_DTYPES)
+    shares = aligned("inner_bytes", k * size, SECTOR, LINE) | aligned("column_bytes", n * size, SECTOR, LINE)
+    for name, side in (("rows", m), ("columns", n)):
+        for tile in WHOLE_TILES:
+            halves = np.ceil(np.asarray(side) * 2 / tile)
+            shares[f"{name}_fill_{tile}"] = np.where(halves > 1, halves % 2 == 0, 0.5)  # of half a tile: not known
+    return {name: share * known for name, share in shares.items()}
 
 
 def _in_one_call(layer: Layer) -> Any:

@@ -207,6 +207,30 @@ def predictor_card(predictor: Predictor) -> str:
         + ERRORS
         + markdown(header, rows)
         + "\n"
+        + _saved(predictor)
+    )
+
+
+def _saved(predictor: Predictor) -> str:
+    """What layers save that fit the device's memory and tiles; nothing where that is not known."""
+    rows = [
+        [
+            f"`{kind}`",
+            group,
+            dtype,
+            phase,
+            ", ".join(f"{name} {slope:.1%}" for name, slope in r.alignment.slopes.items()),
+        ]
+        for (kind, dtype, phase, group), r in predictor.regressors.items()
+        if r.alignment
+    ]
+    if not rows:
+        return ""
+    header = ["kind", "group", "dtype", "phase", "saved"]
+    return (
+        "\n## Saved where sizes fit\n\nOf log(seconds), at a share of 1, beside a share of 0.\n\n"
+        + markdown(header, rows)
+        + "\n"
     )
 
 

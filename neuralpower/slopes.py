@@ -1,0 +1,89 @@
+"""Slopes of log(t), which a base that is a sum of terms cannot have: on the machine's speed, and on how well layers fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Array = np.ndarray
+
+OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
+UNSURE_AT_MOST = 0.7  # of the spread of slow-downs can be taken for something else than the machine
+SAVED = 0.03  # standard deviation of what each share saves, of log(t), before rows tell: 0.02 for products of four GPUs
+FLOOR, ABOVE = 0.01, 1.25  # quantile of the targets that is their floor, and the factor above it from which rows tell
+FEWEST_ABOVE = 20
+HUBER, HUBER_ROUNDS = 2.0, 4  # standard deviations to which an error counts as much as another (Huber, 1964)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What layers save that fit the device's memory and tiles."""
+
+    slopes: Mapping[str, float]  # of -log(t) on each share
+    floor: float  # what the least rows take
+
+    def saved(self, shares: Mapping[str, Array], unaligned: Array) -> Array:
+        """By how much log(t) is less, [rows], from what it is without.
+
+        The floor hides what is below it: with t^4 = floor^4 + work^4, a share 1 - (floor / t)^4 of a change of the work shows.
+        """
+        seen = 1 - np.minimum(self.floor / unaligned, 1.0) ** 4
+        return np.asarray(seen * sum(slope * shares[name] for name, slope in self.slopes.items()))
+
+
+def learn_alignment(shares: Mapping[str, Array], base: Array, target: Array, importance: Array) -> Alignment | None:
+    """Slopes of log(base / target) on the shares by a ridge regression, with Huber's weights; `base` had not seen the rows.
+
+    Each [rows]; `importance` is what a row counts. Slopes can be negative: were they not, noise alone would make what is aligned
+    look faster. None where no share varies, or too few rows stand out from the floor.
+    """
+    shares = {name: share for name, share in shares.items() if np.ptp(share) > 0}
+    floor = float(np.quantile(target, FLOOR))
+    known = base > ABOVE * floor
+    if not shares or known.sum() < FEWEST_ABOVE:
+        return None
+    each = [Alignment({name: 1.0}, floor).saved({name: share[known]}, base[known]) for name, share in shares.items()]
+    visible, error, counts = np.column_stack(each), np.log(base[known] / target[known]), importance[known]
+    counts = counts / counts.mean()
+    slopes = np.zeros(len(each))
+    for _ in range(HUBER_ROUNDS):
+        rest = error - visible @ slopes
+        rest -= np.median(rest)
+        spread = max(robust_deviation(rest), 1e-3)
+        weight = counts * np.minimum(1.0, HUBER * spread / np.maximum(np.abs(rest), 1e-12))
+        x, y = (values - np.average(values, axis=0, weights=weight) for values in (visible, error))
+        information = (x * weight[:, None]).T @ x + np.eye(len(each)) * (spread / SAVED) ** 2
+        slopes = np.linalg.solve(information, (x * weight[:, None]).T @ y)
+    return Alignment(dict(zip(shares, slopes.tolist(), strict=True)), floor)
+
+
+def speed_exponents(
+    slowdown: Array, ratio: Array, shares: Array, priors: Sequence[tuple[float, float]], unsure: Array | float = 0.0
+) -> Array:
+    """Slopes of log(ratio) on log(slow-down), not below 0, one for each part of the work: `shares` [rows, parts].
+
+    Near the priors' means, with their deviations, where rows do not tell. `slowdown`: in any unit; `ratio`: measured /
+    predicted at one speed of the machine [rows]. `unsure` [rows]: standard deviation of what is in log(slow-down) beside the
+    machine's speed, which would flatten the slopes; its squares are taken off (Fuller, Measurement Error Models, 1987, 1.2).
+    """
+    x = np.log(slowdown) - np.median(np.log(slowdown))
+    r = np.log(ratio)
+    r -= np.median(r)
+    usual = np.abs(r) <= OUTLIER * robust_deviation(r)
+    parts, r = (x[:, None] * shares)[usual], r[usual]
+    noise = max(float(np.var(r)), 1e-6)
+    mean, deviation = np.transpose(priors)
+    told, noisy = parts.T @ parts, (shares * np.reshape(unsure, (-1, 1)))[usual]
+    mistaken = noisy.T @ noisy
+    some = np.diag(mistaken) > 0
+    room = UNSURE_AT_MOST * np.diag(told)[some] / np.diag(mistaken)[some]  # in each part's own rows
+    told -= min(1.0, float(room.min(initial=1.0))) * mistaken
+    information = told / noise + np.diag(deviation**-2.0)
+    return np.maximum(np.linalg.solve(information, parts.T @ r / noise + mean / deviation**2), 0.0)
+
+
+def robust_deviation(values: Array) -> float:
+    """Standard deviation from the median absolute deviation, which outliers do not move."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
