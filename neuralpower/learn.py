@@ -177,7 +177,7 @@ class _Read:
             if len(rows):
                 self.work.append(_work(rows))
                 self.issued.append(_issued(rows))
-            for key, part in _by_key(kind, rows, hardware.accelerator):
+            for key, part in _by_key(kind, rows, hardware.accelerator, portable):
                 problem = describe(
                     part.layer,
                     hardware,
@@ -252,10 +252,9 @@ def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatc
     return learnt.corrected(ratios)
 
 
-def _by_key(kind: str, rows: Rows, accelerator: bool) -> list[tuple[Key, Rows]]:
+def _by_key(kind: str, rows: Rows, accelerator: bool, portable: bool) -> list[tuple[Key, Rows]]:
     """The rows of each regressor."""
-    group = rows.layer.accelerator_group() if accelerator else rows.layer.group()
-    groups = np.broadcast_to(np.asarray(group), (len(rows),))
+    groups = np.broadcast_to(np.asarray(rows.layer.group_on(accelerator, portable)), (len(rows),))
     dtypes = np.where(np.isin(rows.layer.dtype, FLOATING), rows.layer.dtype, INTEGER)
     keys = np.stack([dtypes, np.asarray(rows.layer.phase), groups], axis=1).astype(str)
     parts = []

@@ -310,7 +310,7 @@ class Predictor:
     def estimate_columns(self, columns: Layer) -> Estimates:
         """Each row's time, of a table's columns (layers.as_columns)."""
         rows = len(columns.dtype)
-        group = columns.accelerator_group() if self.accelerator else columns.group()
+        group = columns.group_on(self.accelerator, self.portable)
         labels = [np.broadcast_to(np.asarray(v), (rows,)) for v in (columns.dtype, columns.phase, group)]
         found = _empty(rows)
         for (dtype, phase, group), index in _groups(labels):

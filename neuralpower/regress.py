@@ -37,6 +37,7 @@ FEWEST_FOR_RESIDUAL = 60
 LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
 FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least one axis
 FAR_KNOWN, FAR_ASKED = 0.7, 0.9  # quantiles of the size: rows up to the one predict those above the other
+SURELY = 0.99  # of the cost of a mean of bases: less is better than it, by more than chance
 BEYOND, NEW_DEVICE = 0.5, 2.0  # what an error beyond the sampled rows, or on a new device, counts beside one among them
 REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))  # octaves outside the box at which the residual has half its say; 0: none
 FEWEST_FOR_BOUND = 20
@@ -302,7 +303,8 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
     choices = [_choose(problem, learner)]
     if problem.optional:
         choices.append(_choose(problem.certain(), learner))
-        choices.append(_choose(problem, learner, [*choices[0].parts, *choices[1].parts]))
+        mean = _choose(problem, learner, [*choices[0].parts, *choices[1].parts])
+        choices.append(replace(mean, cost=SURELY * mean.cost))
     best = min(choices, key=lambda choice: choice.cost)
     base = _base(best.problem, best.parts)
     spread = _spread(best.problem, best.tests, best.reach, _far(best))
@@ -439,17 +441,17 @@ def _unaligned(problem: Problem, base: Array, folds: Array) -> tuple[Problem, Al
 
     `base` [rows], which had not seen them either, stands for what they take then.
     """
-    shares, target = {name: problem.special[name] for name in problem.shares}, problem.target.copy()
-    importance = _importance(target)
+    importance, target = _importance(problem.target), problem.target.copy()
 
     def learnt(rows: Array) -> Alignment | None:
-        some = {name: share[rows] for name, share in shares.items()}
-        return learn_alignment(some, base[rows], problem.target[rows], importance[rows])
+        some = problem.at(rows)
+        shares = {name: some.special[name] for name in problem.shares}
+        return learn_alignment(shares, some.axes, base[rows], some.target, importance[rows])
 
     for fold in np.unique(folds):
-        held, found = folds == fold, learnt(folds != fold)
+        held, found = np.flatnonzero(folds == fold), learnt(folds != fold)
         if found:
-            target[held] *= np.exp(found.saved({name: share[held] for name, share in shares.items()}, base[held]))
+            target[held] *= np.exp(found.saved(problem.at(held).special, base[held]))
     return replace(problem, target=target), learnt(np.full(len(problem), True))
 
 

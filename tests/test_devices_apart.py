@@ -24,7 +24,7 @@ from neuralpower.layers.movement import Movement
 from neuralpower.layers.norm import Norm
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn import hardware_from, train
-from neuralpower.predictor import ROOFLINE, Predictor
+from neuralpower.predictor import IN_RANGE, MEASURED, ROOFLINE, Predictor
 from neuralpower.report.cards import predictor_card
 from neuralpower.slopes import Alignment
 
@@ -215,7 +215,7 @@ def test_a_third_of_the_shortest_call_is_not_hidden_by_a_queue() -> None:
     told = dataset("small")
     told = Dataset(told.path, {**told.meta, "includes_launch": True}, told.tables)
     predictor = train(told, learner="lasso", jobs=1).predictor
-    (regressor,) = (r for key, r in predictor.regressors.items() if key[0] == "softmax")
+    regressor = predictor.regressors["softmax", "float32", "forward", "long"]
     assert regressor.launch_s == pytest.approx(8e-6, rel=0.1)
     found = predictor.estimate([KINDS["softmax"].from_row({"rows": 4096, "width": 4096})])
     assert found.hidden_s[0] == pytest.approx(2 / 3 * regressor.launch_s)
@@ -434,20 +434,40 @@ def test_bytes_of_a_softmax_that_fill_the_cache_are_terms_of_their_own() -> None
     gpu = Hardware(accelerator=True, cores=10, l2_bytes=2**20, memory_bytes_per_s=2**20)
     # 256 rows * 512 wide * 4 B in and as many out: 1 MB, which is one cache and takes 1 s
     short = Softmax(rows=256, width=512)
-    # 1024 * 2048 * 4 B in and out: 16 MB; of that count 1, 2 and 4 caches, 1 s each, and all where there is no end
+    # 1024 * 2048 * 4 B in and out: 16 MB; of that count 1, 2 and 4 caches, 1 s each
     large = Softmax(rows=1024, width=2048)
-    expected = []
-    for long, seconds, filled in ((0, 1.0, (1, 1, 1)), (1, 16.0, (1, 2, 4))):
-        terms = {f"bytes_long_rows_beyond_{us}_us": (seconds - us * 1e-6) * long for us in (5, 10)}
-        for step, held in zip((1, 2, 4), filled, strict=True):
-            for us in (5, 10):
-                terms[f"bytes_up_to_{step}_l2_beyond_{us}_us"] = held - us * 1e-6
-                terms[f"bytes_long_rows_up_to_{step}_l2_beyond_{us}_us"] = (held - us * 1e-6) * long
-        expected.append(terms)
+    expected = [
+        {
+            f"bytes_up_to_{step}_l2_beyond_{us}_us": held - us * 1e-6
+            for step, held in zip((1, 2, 4), filled, strict=True)
+            for us in (5, 10)
+        }
+        for filled in ((1, 1, 1), (1, 2, 4))
+    ]
     table = columns_of(Softmax, [short, large]).own_terms(gpu)
     for i, layer in enumerate((short, large)):
         assert layer.own_terms(gpu) == pytest.approx(expected[i])
         assert {name: column[i] for name, column in table.items()} == pytest.approx(expected[i])
+
+
+def test_a_softmax_whose_rows_no_warp_holds_is_another_kernel_on_a_gpu_alone() -> None:
+    table = columns_of(Softmax, [Softmax(rows=8, width=width) for width in (1, 1024, 1025, 50257)])
+    assert list(table.accelerator_group()) == ["short", "short", "long", "long"]
+    assert table.group() == table.portable_group() == "all"
+    assert [table.group_on(False, portable) for portable in (False, True)] == ["all", "all"]
+    # 8 rows * (1025, 50257) * 4 B in and out, at 1 kB/s
+    gpu = Hardware(accelerator=True, cores=1, l2_bytes=10**5, memory_bytes_per_s=1000.0)
+    together = table.portable_terms(gpu)
+    np.testing.assert_allclose(together["bytes_long_rows"], [0, 0, 65.6, 3216.448])
+    np.testing.assert_allclose(together["bytes_long_rows_past_l2"], [0, 0, 0, 3116.448])
+
+
+def test_several_devices_say_together_what_a_softmax_takes(portable: Predictor) -> None:
+    assert {key[3] for key in portable.regressors if key[0] == "softmax"} == {"all"}
+    there = portable.on(hardware_from(meta("small")), "small")
+    found = there.estimate([Softmax(rows=64, width=width) for width in (512, 2048)])
+    assert len(set(found.regressor)) == 1
+    assert set(found.basis) <= {MEASURED, IN_RANGE}
 
 
 def test_what_a_launch_hides_of_a_softmax_costs_nothing_more() -> None:

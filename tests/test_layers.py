@@ -16,6 +16,7 @@ from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
 from neuralpower.layers.conv2d import Conv2d
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.recurrent import Recurrent
+from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
 from neuralpower.trace import META, trace, trace_call
 
@@ -87,7 +88,8 @@ def test_products_of_a_few_rows_are_a_group_of_a_cpu_not_of_an_accelerator() -> 
     products = [Linear(rows=rows, in_features=8, out_features=8, bias=False) for rows in (1, 2, 16, 17)]
     assert [str(p.group()) for p in products] == ["vector", "few", "few", "matrix"]
     assert [str(p.accelerator_group()) for p in products] == ["vector", "matrix", "matrix", "matrix"]
-    assert str(Softmax(rows=1, width=8).group()) == str(Softmax(rows=1, width=8).accelerator_group())
+    summed = Reduction(function="sum", elements=8, outputs=1)
+    assert summed.group() == summed.accelerator_group() == "all"
 
 
 @every_kind

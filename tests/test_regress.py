@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from neuralpower import regress
+from neuralpower import regress, slopes
 from neuralpower.layers.base import scramble
 from neuralpower.regress import Problem, Regressor, Term, evaluate_terms, polynomial
 from neuralpower.slopes import Alignment, learn_alignment, speed_exponents
@@ -321,6 +321,16 @@ def test_of_the_base_with_the_optional_terms_that_without_and_their_mean_the_lea
     np.testing.assert_allclose(found, [*alone, (alone[0] + alone[1]) / 2][best], rtol=1e-9)
 
 
+@pytest.mark.parametrize(("cost", "mean"), [(1.0, True), (0.995, True), (0.98, False)])
+def test_the_mean_of_two_bases_is_taken_unless_one_is_surely_better(
+    cost: float, mean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = dataclasses.replace(problem(100), optional=("ab_past",), degrees=(1,))
+    choose, costs = regress._choose, iter((cost, 1.1, 1.0))
+    monkeypatch.setattr(regress, "_choose", lambda *a: dataclasses.replace(choose(*a), cost=next(costs)))
+    assert len(regress.fit(asked, "lasso").parts) == (2 if mean else 1)
+
+
 def aligned_problem(rows: int, seed: int = 0, saves: float = 0.12, floor: float = 1e-5) -> Problem:
     """The problem above where a row of eight, which begins aligned, takes `saves` less of log(t), and none below the floor."""
     asked = problem(rows, seed, noise=0.03)
@@ -377,7 +387,7 @@ def test_noise_alone_makes_nothing_faster() -> None:
         generator = np.random.default_rng(seed)
         shares = {f"share_{k}": generator.integers(0, 2, 300).astype(float) for k in range(10)}
         base = np.exp(generator.uniform(-8, -2, 300))
-        found = learn_alignment(shares, base, base * np.exp(0.1 * generator.normal(size=300)), np.ones(300))
+        found = learn_alignment(shares, {}, base, base * np.exp(0.1 * generator.normal(size=300)), np.ones(300))
         assert found is not None
         saved.append(sum(found.slopes.values()) / 2)
     assert abs(np.mean(saved)) < 0.01
@@ -391,7 +401,7 @@ def test_rows_far_off_say_as_much_of_alignment_as_others() -> None:
     base = np.exp(generator.uniform(-8, -2, 1000))
     far = (share == 1) & (np.arange(1000) % 10 == 1)
     took = base * np.exp(0.03 * generator.normal(size=1000) - 0.15 * share) * np.where(far, 2.0, 1.0)
-    found = learn_alignment({"aligned": share}, base, took, np.ones(len(base)))
+    found = learn_alignment({"aligned": share}, {}, base, took, np.ones(len(base)))
     assert found is not None
     assert found.slopes["aligned"] == pytest.approx(0.14, abs=0.02)
 
@@ -402,7 +412,7 @@ def test_what_alignment_saves_of_long_layers_counts_for_more() -> None:
     share, long = generator.integers(0, 2, 2000).astype(float), np.arange(2000) % 2 == 0
     base = np.exp(generator.uniform(-8, -2, 2000))
     took = base * np.exp(0.1 * generator.normal(size=2000) - 0.2 * share * long)
-    found = learn_alignment({"aligned": share}, base, took, np.where(long, 9.0, 1.0))
+    found = learn_alignment({"aligned": share}, {}, base, took, np.where(long, 9.0, 1.0))
     assert found is not None
     assert found.slopes["aligned"] == pytest.approx(0.18, abs=0.02)
 
@@ -414,9 +424,41 @@ def test_few_aligned_rows_are_not_believed() -> None:
     generator = np.random.default_rng(1)
     base = np.exp(generator.uniform(-8, -2, 60))
     took = base * np.exp(0.05 * generator.normal(size=60) - 0.2 * share)
-    found = learn_alignment({"aligned": share}, base, took, np.ones(len(base)))
+    found = learn_alignment({"aligned": share}, {}, base, took, np.ones(len(base)))
     assert found is not None
     assert 0.03 < found.slopes["aligned"] < 0.17
+
+
+@pytest.mark.parametrize(("sizes", "believed"), [(8, False), (400, True)])
+def test_a_size_that_is_fast_for_reasons_of_its_own_says_little_of_its_alignment(sizes: int, believed: bool) -> None:
+    # every fourth size is aligned, which saves 0.1; each size is up to 0.2 faster or slower by itself; 50 rows of a size
+    generator = np.random.default_rng(3)
+    size = np.repeat(np.arange(sizes), 50)
+    share, own = (size % 4 == 0).astype(float), generator.uniform(-0.2, 0.2, sizes)
+    base = np.exp(generator.uniform(-8, -2, len(size)))
+    took = base * np.exp(0.02 * generator.normal(size=len(size)) - 0.1 * share + own[size])
+    found = [
+        learn_alignment({"aligned": share}, sides, base, took, np.ones(len(base))) for sides in ({}, {"size": size})
+    ]
+    careless, careful = (alignment.slopes["aligned"] for alignment in found if alignment)
+    if believed:  # s.e. of the mean of 100 sizes: 0.115 / 10
+        assert careful == pytest.approx(0.1, abs=0.035)
+    else:  # two sizes are aligned: rows that were counted alone would be believed as they are
+        least = np.median(np.log(base / took)[share == 1]) - np.median(np.log(base / took)[share == 0])
+        assert careless == pytest.approx(least, abs=0.03)
+        assert abs(careful) < abs(careless) / 2
+
+
+def test_rows_without_a_part_in_common_each_count_and_those_of_one_error_as_one() -> None:
+    generator = np.random.default_rng(0)
+    group, error = np.repeat(np.arange(100), 20), generator.normal(size=2000)
+    assert slopes._apart(group, error).min() > 0.8
+    np.testing.assert_allclose(slopes._apart(group, error[group]), 1 / 20, rtol=1e-6)
+    # as much in common as apart: (1 + 1) / (1 + 20)
+    both = slopes._apart(group, error + generator.normal(size=100)[group])
+    assert both == pytest.approx(np.full(2000, 2 / 21), rel=0.2)
+    for alone in (np.zeros(2000, dtype=int), np.arange(2000)):
+        assert (slopes._apart(alone, error) == 1).all()
 
 
 def test_a_row_has_no_part_in_what_it_is_corrected_by(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,8 +467,9 @@ def test_a_row_has_no_part_in_what_it_is_corrected_by(monkeypatch: pytest.Monkey
     asked.special["odd"][:] = np.arange(400)  # tells which rows are looked at
     looked_at = []
 
-    def learn(shares: dict[str, np.ndarray], base: np.ndarray, target: np.ndarray, importance: np.ndarray) -> Alignment:
-        assert len(base) == len(target) == len(importance) == len(shares["odd"])
+    def learn(shares: dict[str, np.ndarray], sides: dict[str, np.ndarray], *others: np.ndarray) -> Alignment:
+        assert set(shares) == {"aligned", "odd"}
+        assert {len(column) for column in (*shares.values(), *sides.values(), *others)} == {len(shares["odd"])}
         looked_at.append(set(shares["odd"].astype(int)))
         return Alignment({"aligned": float(len(looked_at))}, 0.0)
 

@@ -322,6 +322,14 @@ class Layer(ABC):
         """The same on an accelerator."""
         return self.group()
 
+    def portable_group(self) -> Any:
+        """The same where several accelerators are learnt from together."""
+        return self.accelerator_group()
+
+    def group_on(self, accelerator: bool, portable: bool) -> Any:
+        """The group of these three that holds."""
+        return (self.portable_group() if portable else self.accelerator_group()) if accelerator else self.group()
+
     def launches(self) -> Any:
         """Steps that the host issues one after the other for one call, up to a factor: its time grows with them."""
         return 1

@@ -94,44 +94,52 @@ class Softmax(Layer):
             **memory_terms(self, hardware),
         }
 
+    def accelerator_group(self) -> Any:
+        """Rows that one warp holds are read once, longer ones by a block of threads in several passes: two kernels."""
+        return np.where(self._held_by_a_warp(), "short", "long")
+
     def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Rows that one warp holds are read once, longer ones by a block of threads in several passes."""
-        terms = super().accelerator_terms(hardware)
-        long = np.asarray(self.width) > LONGEST_IN_A_WARP
-        passes = {"bytes_long_rows": terms["bytes"] * long, "bytes_long_rows_past_l2": terms["bytes_past_l2"] * long}
+        """A warp's rows are padded to a power of 2."""
         padded = self.rows * 2.0 ** np.ceil(np.log2(np.maximum(self.width, 1))) * self.itemsize
-        return {**terms, **passes, "bytes_padded_rows": padded * ~long / hardware.memory_bytes_per_s}
+        terms = super().accelerator_terms(hardware)
+        return {**terms, "bytes_padded_rows": padded * self._held_by_a_warp() / hardware.memory_bytes_per_s}
+
+    def _held_by_a_warp(self) -> Any:
+        return np.asarray(self.width) <= LONGEST_IN_A_WARP
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Bytes that outlast a launch, until the cache is full: they cost more than those that follow, longer rows' apart.
+        """Bytes that outlast a launch, until the cache is full: they cost more than those that follow.
 
-        What grows no more leaves the largest softmaxes to the terms that do: without it the small ones bend those. Longer
-        rows' bytes without an end stand first: where no row fills the cache, both are equal and the first is taken.
+        What grows no more leaves the largest softmaxes to the terms that do: without it the small ones bend those.
         """
-        memory, long = hardware.memory_bytes_per_s, np.asarray(self.width) > LONGEST_IN_A_WARP
-        total = sum(self.bytes())
+        memory, total = hardware.memory_bytes_per_s, sum(self.bytes())
         terms: dict[str, Any] = {}
-        for name, seconds in beyond_launch(total / memory, LAUNCHES_US).items():
-            terms[f"bytes_long_rows_{name}"] = seconds * long
         for step in CACHE_STEPS:
             held = np.minimum(total, step * hardware.l2_bytes) / memory
             for name, seconds in beyond_launch(held, LAUNCHES_US).items():
                 terms[f"bytes_up_to_{step}_l2_{name}"] = seconds
-                terms[f"bytes_long_rows_up_to_{step}_l2_{name}"] = seconds * long
         return terms
 
     def alignment(self) -> dict[str, Any]:
         """That of rows which one warp holds: it reads them 32 elements at a time."""
-        short = (np.asarray(self.width) <= LONGEST_IN_A_WARP) & ~np.asarray(self.strided, dtype=bool)
+        short = self._held_by_a_warp() & ~np.asarray(self.strided, dtype=bool)
         shares = aligned("short_row_bytes", self.width * self.itemsize, SECTOR, LINE)
         return {name: share * short for name, share in shares.items()}
 
+    def portable_group(self) -> Any:
+        """Both kernels together: apart, five devices would say too little of each."""
+        return self.group()
+
     def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Long rows are read for the maximum, the sum and the result: from memory, where those in flight outgrow the cache."""
-        long = np.asarray(self.width) > LONGEST_IN_A_WARP
+        long, terms = ~self._held_by_a_warp(), super().accelerator_terms(hardware)
         elements = np.maximum(THREADS * ELEMENTS_OF_A_THREAD, THREADS // THREADS_OF_A_ROW * np.asarray(self.width))
         share = evicted(hardware.cores * elements * self.itemsize, hardware.l2_bytes, *EVICTED)
-        return {"long_rows_again": self.bytes().input / hardware.memory_bytes_per_s * long * share}
+        return {
+            "bytes_long_rows": terms["bytes"] * long,
+            "bytes_long_rows_past_l2": terms["bytes_past_l2"] * long,
+            "long_rows_again": self.bytes().input / hardware.memory_bytes_per_s * long * share,
+        }
 
     def features(self) -> dict[str, Any]:
         """How a row fits the vectors."""
