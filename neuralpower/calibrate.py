@@ -28,7 +28,12 @@ class Calibration:
     predictor: Predictor
     rows: int
     before: float
-    after: float
+    after: float  # as before where factors gain nothing
+
+    @property
+    def gained(self) -> bool:
+        """Whether the factors say more of this machine than none."""
+        return self.after < self.before
 
 
 def check(predictor: Predictor, samples: int) -> None:
@@ -78,6 +83,8 @@ def measure_layers(
 def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[Timing], device: str) -> Calibration:
     """Factors per regressor, pulled to a common one; intervals widen where the machines differ in more than factors.
 
+    Where factors predict layers that they had not seen no better than none, they stay as they were.
+
     Raises:
         DeviceError: fewer than FEWEST_SAMPLES layers were measured.
     """
@@ -93,7 +100,11 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     shares[np.flatnonzero(known), estimates.regressor[known]] = (estimates.runtime_s / measured)[known]
     shares, measured = shares[known], measured[known]
     factors, held_out = fit_factors(shares, common=True)
-    error = -np.log(held_out)
+    relative = shares.sum(axis=1)
+    before, after = (float(np.mean(np.abs(predicted - 1))) for predicted in (relative, held_out))
+    if after >= before:
+        factors, held_out, after = np.ones(len(keys)), relative, before
+    error = -np.log(np.maximum(held_out, 1e-12))
     expected = estimates.deviation[known]
     system = float(np.sqrt(max(np.median(error**2) / 0.455 - np.median(expected) ** 2, 0.0)))  # 0.455: median of chi^2
     regressors = {
@@ -109,5 +120,4 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     adapted = replace(
         predictor, device=device, regressors=regressors, sentinel_s=sentinel_s, speed=speed, dataset=about
     )
-    before = float(np.mean(np.abs(shares.sum(axis=1) - 1)))
-    return Calibration(adapted, int(known.sum()), before, float(np.mean(np.abs(held_out - 1))))
+    return Calibration(adapted, int(known.sum()), before, after)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
+VISIBLY = 1.05  # times the network's: from here on its rows' sum wants an explanation
 HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
 ENERGY_COVERAGE = 0.9  # of the time must have a learnt power before energy is given
 
@@ -152,7 +153,7 @@ class Prediction:
     power_reason: str = ""  # why there is no power
     idle_s: float | None = None  # of the device, while it waits for the host; None where only the sum is known
     training: Training | None = None
-    assumptions: tuple[str, ...] = ()  # about what only data can tell
+    assumptions: tuple[str, ...] = ()  # what was taken for granted
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
 
@@ -311,8 +312,16 @@ def compose(
         training=_training(trace, tasks, estimates, predictor, batch_size, dtype, recipe)
         if phase == TRAINING
         else None,
-        assumptions=trace.assumptions,
+        assumptions=(*trace.assumptions, *predictor.assumed(layers), *_hidden(total, runtime)),
     )
+
+
+def _hidden(total_s: float, runtime: Interval) -> Iterator[str]:
+    """Why rows add up to more than the network takes."""
+    if total_s > VISIBLY * runtime.value:
+        yield (
+            f"the rows add up to {total_s * 1e3:.3g} ms, as each call holds the host's launch, which a queue of calls hides"
+        )
 
 
 class Work(NamedTuple):

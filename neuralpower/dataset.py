@@ -190,7 +190,7 @@ def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
             if file.suffix == ".parquet":
                 table = pd.read_parquet(file, columns=None if samples else _without_samples(file))
             else:
-                table = pd.read_csv(file, skipinitialspace=True)
+                table = pd.read_csv(file, skipinitialspace=True, skip_blank_lines=False)  # lines are counted
         except Exception as error:  # each reader has its own errors
             raise DatasetError(f"{file}: cannot be read ({_line(error)}); write it again") from None
         parts.setdefault(file.stem, []).append(table)
@@ -397,7 +397,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
     import pandas as pd
 
     from neuralpower.layers import KINDS
-    from neuralpower.layers.base import ITEMSIZE, as_columns, fingerprint, peak_flops
+    from neuralpower.layers.base import BACKWARD, FORWARD, ITEMSIZE, as_columns, fingerprint, peak_flops
 
     layer_kind = KINDS[kind]
     defaults = layer_kind.defaults()
@@ -426,6 +426,9 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
                 bad = ~np.isin(words, list(ITEMSIZE))
                 reject(bad, "dtype is none that torch knows")
                 words[bad] = defaults[name]
+            elif name == "phase":
+                phases = dict.fromkeys((defaults[name], FORWARD, BACKWARD))
+                reject(~np.isin(words, list(phases)), f"phase is none of {', '.join(phases)}")
             columns[name] = words
             continue
         numbers = _numbers(values)
@@ -450,9 +453,10 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
     identity = pd.DataFrame({"config": fingerprint(layer), "runtime_s": runtime, "usable": reasons == ""})
     reject(identity.duplicated(keep="first"), "repeats an earlier row")
     keep = reasons == ""
+    blank = table.isna().all(axis=1).to_numpy()
     known = sentinel_s is not None and "sentinel_s" in table
     slowdown = _numbers(table["sentinel_s"]) / sentinel_s if known else np.ones(len(table))
-    rejected = tuple(Rejected(kind, int(i) + 2, str(reasons[i])) for i in np.flatnonzero(~keep))
+    rejected = tuple(Rejected(kind, int(i) + 2, str(reasons[i])) for i in np.flatnonzero(~keep & ~blank))
     return Rows(
         kind,
         as_columns(layer_kind, {name: values[keep] for name, values in columns.items()}),

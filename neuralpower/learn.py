@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.dataset import Dataset, Rejected, Rows, merge, screen
+from neuralpower.dataset import Dataset, Rejected, Rows, merge, screen, summarised
 from neuralpower.dispatch import Dispatch, Observation, learn_dispatch
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
@@ -18,7 +18,16 @@ from neuralpower.layers import Hardware
 from neuralpower.layers.base import BACKWARD, FLOATING
 from neuralpower.predictor import INTEGER, Key, Predictor, Roofline, whole_kind
 from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, fit, join
-from neuralpower.totals import FEWEST_NETWORKS, Correction, Total, correct, learn_totals, read_totals
+from neuralpower.totals import (
+    FEWEST_NETWORKS,
+    Correction,
+    Total,
+    composed,
+    consistent,
+    correct,
+    learn_totals,
+    read_totals,
+)
 
 LEARNERS = ("hybrid", "lasso")
 RUNTIME, POWER = "runtime_s", "power_w"  # what can be learnt, as the columns are named
@@ -96,9 +105,10 @@ def train(
     launched = all(dataset.meta.get("includes_launch") for dataset in datasets)
     alone = bool(rows.totals) and not rows.work and not portable
     if not any(target == RUNTIME for target, _ in order) and not alone:
+        why = "".join(f"; {line}" for line in summarised(rejected))
         raise DatasetError(
-            f"{first.path}: {rows.usable} usable rows, {len(rejected)} left out, no kind has {FEWEST_ROWS}; "
-            "collect more, or mend the rows"
+            f"{first.path}: {rows.usable} usable rows, {len(rejected)} left out, and no kind has {FEWEST_ROWS} different "
+            f"configurations{why}; collect more, or mend the rows"
         )
     fits = joblib.Parallel(n_jobs=jobs, return_as="generator")(
         joblib.delayed(fit)(problems[name], learner) for name in order
@@ -115,8 +125,9 @@ def train(
         if target == RUNTIME:
             show(key, result.regressor)
     if alone:
-        fitted[RUNTIME] = learn_totals(rows.totals, hardware)
-        rows.work.append(_work_of_totals(rows.totals))
+        fitted[RUNTIME], telling, left_out = learn_totals(rows.totals, hardware)
+        rejected += left_out
+        rows.work.append(_work_of_totals(telling))
     predictor = Predictor(
         device=", ".join(devices),
         hardware=None if portable else hardware,
@@ -142,9 +153,12 @@ def train(
         dispatch=None if portable else _dispatch(rows.issued, rows.totals),
     )
     correction = None
-    if len(rows.totals) >= FEWEST_NETWORKS and not alone and not portable:
-        correction = correct(predictor, rows.totals)
-        predictor = correction.predictor
+    if rows.totals and not alone and not portable:
+        totals, left_out = consistent(rows.totals, composed(predictor, rows.totals))
+        rejected += left_out
+        if len(totals) >= FEWEST_NETWORKS:
+            correction = correct(predictor, totals)
+            predictor = correction.predictor
     return Trained(predictor, tuple(rejected), skipped, correction)
 
 
@@ -167,7 +181,7 @@ class _Read:
             _check_peaks(dataset, hardware)
         for kind, table in dataset.tables.items():
             if kind == "network":
-                found, bad = read_totals(table)
+                found, bad = read_totals(table, None if portable else hardware)
                 self.totals += found
                 self.rejected += bad
                 continue
@@ -265,13 +279,48 @@ def _by_key(kind: str, rows: Rows, accelerator: bool, portable: bool) -> list[tu
 
 
 def hardware_from(meta: Mapping[str, Any]) -> Hardware:
-    """What `dataset.json` says of its device; what it leaves out comes from the spec sheet of that name, if there is one."""
+    """What `dataset.json` says of its device; what it leaves out comes from the spec sheet of that name, if there is one.
+
+    Raises:
+        DatasetError: a value that no device has.
+    """
     from neuralpower.devices.spec import known_hardware
 
     default = known_hardware(str(meta.get("device"))) or Hardware()
     given = meta.get("hardware") or {}
+    if not isinstance(given, dict):
+        raise _refused("hardware", given, "an object")
     known = {f.name for f in dataclasses.fields(Hardware)}
-    return dataclasses.replace(default, **{name: v for name, v in given.items() if name in known and v is not None})
+    values = {name: value for name, value in given.items() if name in known and value is not None}
+    for name, value in values.items():
+        _check_value(name, value)
+    return dataclasses.replace(default, **values)
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Raise DatasetError unless a device can have that value."""
+    from neuralpower.devices.spec import FLOPS, KEYS, Key
+
+    if name == "accelerator":
+        if not isinstance(value, bool):
+            raise _refused(name, value, "true or false")
+        return
+    if name == "peak_flops_per_s":
+        if not isinstance(value, dict):
+            raise _refused(name, value, "an object of FLOP/s by dtype")
+        numbers = {f"{name} of {dtype}": (peak, FLOPS) for dtype, peak in value.items()}
+    else:
+        rules = {"base_clock": Key(0.01, 1, "of the boost clock"), "year": Key(1970, 2100, "")}
+        rules["lanes_per_scheduler"] = Key(1, 1024, "lanes")
+        numbers = {name: (value, rules.get(name) or KEYS[name])}
+    for what, (number, rule) in numbers.items():
+        usable = isinstance(number, (int, float)) and not isinstance(number, bool)
+        if not (usable and rule.low <= number <= rule.high):  # not NaN either
+            raise _refused(what, number, f"a number from {rule.low:g} to {rule.high:g} {rule.unit}".rstrip())
+
+
+def _refused(what: str, value: Any, rule: str) -> DatasetError:
+    return DatasetError(f"dataset.json: {what} is {value!r}, but must be {rule}")
 
 
 def _check_peaks(dataset: Dataset, hardware: Hardware) -> None:

@@ -24,9 +24,11 @@ Array = np.ndarray
 MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
 BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
-ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says
+ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says, or another group, whose code is not the same
 STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
+ALL = "all"  # group of layers that are not told apart
+SHEET = {"lanes_per_scheduler": "lanes or schedulers"}  # what a spec sheet has instead of a device's number
 ANY = "any"  # dtype, phase and group of what was learnt from all rows of a kind together
 HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 # Of the shortest call's time, what a queue hides: the rest is the device's own, to start a kernel, to end it and to wait
@@ -79,8 +81,10 @@ class Estimates:
 
     @property
     def deviation(self) -> Array:
-        """Standard deviation of log(measured / predicted) of each, as its bounds say."""
-        return np.asarray(np.log(self.high_s / self.low_s) / 2 / NINETY)
+        """Standard deviation of log(measured / predicted) of each, as its bounds say; of what takes no time, 0."""
+        known = self.low_s > 0
+        ratio = np.divide(self.high_s, self.low_s, out=np.ones(len(known)), where=known)
+        return np.asarray(np.log(ratio) / 2 / NINETY)
 
     def at(self, index: Array) -> Estimates:
         """Some of the layers."""
@@ -334,7 +338,8 @@ class Predictor:
         problem = describe(columns, hardware, portable=self.portable, featured=regressor.trees is not None)
         self._check(found, regressor, problem)
         t, outside = regressor.predict(problem.dimensions, problem.special, problem.features, problem.axes)
-        low, high = regressor.spread.bounds(t, outside)
+        spread = regressor.spread if exact else regressor.spread.widened(float(np.log(ROOFLINE_FACTOR)) / NINETY)
+        low, high = spread.bounds(t, outside)
         code = np.where(outside > EXTRAPOLATION_OCTAVES, BASES.index(EXTRAPOLATED), BASES.index(IN_RANGE))
         code = np.where(regressor.has_measured(problem.config), BASES.index(MEASURED), code)
         if not exact:
@@ -343,7 +348,7 @@ class Predictor:
             t,
             t * np.exp(low),
             t * np.exp(high),
-            regressor.spread.shared(t, outside),
+            spread.shared(t, outside),
             np.minimum(HIDDEN_SHARE * regressor.launch_s, HIDDEN_AT_MOST * t),
             np.full(rows, list(self.regressors).index(found)),
             np.full(rows, regressor.exponent),
@@ -381,17 +386,42 @@ class Predictor:
         return inside[0], inside[1], inside[2]
 
     def _regressor(self, key: Key) -> tuple[Key | None, bool]:
-        """The regressor of a key, else the nearest: numbers that are no floats as floats, a group as its largest sibling."""
+        """The regressor of a key and whether it learnt such layers, else the nearest.
+
+        Numbers that are no floats count as floats, a group as that of all, if there is one, or as its largest sibling.
+        """
         kind, dtype, phase, group = key
         if dtype not in FLOATING:
             known = any(k[:3] == (kind, INTEGER, phase) for k in self.regressors)
             dtype = INTEGER if known else "float32" if "float32" in self.dtypes else self.dtypes[0]
-        exact = (kind, dtype, phase, group)
-        if exact in self.regressors:
-            return exact, True
+        for exact in ((kind, dtype, phase, group), (kind, dtype, phase, ALL)):
+            if exact in self.regressors:
+                return exact, True
         siblings = [k for k in self.regressors if k[:3] == (kind, dtype, phase)]
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
+
+    def assumed(self, layers: Sequence[Layer]) -> tuple[str, ...]:
+        """In words: what stands in for groups that were not learnt, and what is not known of the device."""
+        found = [self._regressor(key) + (key,) for key in dict.fromkeys(self._key(layer) for layer in layers)]
+        texts = [
+            f"{' '.join(key)} was not learnt and is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
+            for near, exact, key in found
+            if near is not None and not exact
+        ]
+        hardware = self._known_hardware()
+        if self.portable and self.accelerator and any(layer.multiplies for layer in layers):
+            needed = ("limit_w", "year", "lanes_per_scheduler")
+            unknown = [SHEET.get(name, name) for name in needed if getattr(hardware, name) is None]
+            if unknown:
+                texts.append(
+                    f"the spec sheet of {self.device} has no {', no '.join(unknown)}: its products are taken to reach "
+                    "what its units could, which its power limit or its schedulers may not allow"
+                )
+        return tuple(texts)
+
+    def _key(self, layer: Layer) -> Key:
+        return layer.kind, layer.dtype, layer.phase, str(layer.group_on(self.accelerator, self.portable))
 
     def _unlearnt(self, columns: Layer, dtype: str) -> tuple[Array, Array]:
         """(time, what of it a queue hides) of a kind that was not learnt, each [rows]: the roofline's.

@@ -110,11 +110,11 @@ class Spread:
 
     def away(self, predicted: Array, outside: Array) -> Array:
         """Octaves outside the box, and beyond the tail, [rows]."""
-        return np.asarray(outside + np.maximum(np.log2(predicted) - self.tail, 0))
+        return np.asarray(outside + np.maximum(_octaves(predicted) - self.tail, 0))
 
     def bounds(self, predicted: Array, outside: Array) -> tuple[Array, Array]:
         """Logarithms of the 90 % bounds relative to the prediction, each [rows]."""
-        bin_ = np.searchsorted(self.edges, np.log2(predicted))
+        bin_ = np.searchsorted(self.edges, _octaves(predicted))
         wider = 1 + self.growth * self.away(predicted, outside)
         return self.low[bin_] * wider, self.high[bin_] * wider
 
@@ -191,6 +191,11 @@ class Regressor:
         if self.alignment:
             t0 = t0 * np.exp(-self.alignment.saved(special, t0))
         return t0 * self.factor, d
+
+
+def _octaves(times: Array) -> Array:
+    """Their log2; of what takes no time, as some layers of networks known in total alone, that of next to nothing."""
+    return np.asarray(np.log2(np.maximum(times, np.finfo(float).tiny)))
 
 
 def upper_half(config: Array) -> Array:
@@ -645,7 +650,11 @@ def _contradicting(problem: Problem) -> Array:
     with_trees = len(problem) >= FEWEST_FOR_RESIDUAL
     folds = _folds(problem.config) // 2  # five will do
     others = _held_out(problem, [Part(terms, SCREENING_ALPHA, problem.degrees[0])], folds, with_trees, SCREENING_TREES)
-    error = np.log(problem.target / others.predicted(1.0))
+    return far_off(np.log(problem.target / others.predicted(1.0)))
+
+
+def far_off(error: Array) -> Array:
+    """Which errors of log(t), [rows], are too far from the others' to be of the same kind, [rows], bool."""
     error = error - np.median(error)
     spreads, factor = CONTRADICTS
     return np.asarray(np.abs(error) > max(spreads * robust_deviation(error), np.log(factor)))

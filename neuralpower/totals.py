@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.dataset import Rejected
+from neuralpower.dataset import LONGEST_S, SHORTEST_S, Rejected
 from neuralpower.errors import DatasetError, NeuralPowerError
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import FLOATING, FORWARD
+from neuralpower.layers.base import FLOATING, FORWARD, peak_flops
 from neuralpower.layers.optimizer import Optimizer
-from neuralpower.predictor import INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor
-from neuralpower.regress import NINETY, Regressor, Spread, Term, non_negative_lasso, scores_of
+from neuralpower.predictor import ALL, INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor
+from neuralpower.regress import NINETY, Regressor, Spread, Term, far_off, non_negative_lasso, scores_of
 from neuralpower.slopes import speed_exponents
 
 if TYPE_CHECKING:
@@ -64,8 +64,10 @@ class Total:
     dispatch_s: float = float("nan")  # of the host, to issue the whole of it; NaN where not known
 
 
-def read_totals(table: pd.DataFrame) -> tuple[list[Total], list[Rejected]]:
+def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[list[Total], list[Rejected]]:
     """The rows of a dataset's `network` table; layers come from its column `layers`, else from tracing the model.
+
+    `hardware` says what no network can exceed.
 
     Raises:
         DatasetError: a column is missing.
@@ -76,9 +78,15 @@ def read_totals(table: pd.DataFrame) -> tuple[list[Total], list[Rejected]]:
             f"network: column {', '.join(missing)} missing; needed are model, batch, input and runtime_s"
         )
     totals, rejected = [], []
+    blank = table.isna().all(axis=1).to_numpy()
     for i, row in enumerate(table.to_dict("records")):
+        if blank[i]:
+            continue
         try:
-            totals.append(_total({str(name): value for name, value in row.items()}, i + 2))
+            total = _total({str(name): value for name, value in row.items()}, i + 2)
+            if hardware is not None and total.runtime_s < _least_s(total, hardware):
+                raise ValueError("faster than the device's peak")
+            totals.append(total)
         except (NeuralPowerError, ValueError, TypeError, KeyError) as error:
             rejected.append(Rejected("network", i + 2, " ".join(str(error).split())[:120]))
     return totals, rejected
@@ -90,6 +98,8 @@ def _total(row: Mapping[str, Any], line: int) -> Total:
     runtime = float(row["runtime_s"])
     if not (np.isfinite(runtime) and runtime > 0):
         raise ValueError("runtime_s is not above 0")
+    if not SHORTEST_S <= runtime <= LONGEST_S:
+        raise ValueError(f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s")
     given = row.get("layers")
     if isinstance(given, str):
         parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in json.loads(given)]
@@ -101,6 +111,28 @@ def _total(row: Mapping[str, Any], line: int) -> Total:
     )
     pace = Pace(first_s, again_s if again_s > 0 else None) if first_s > 0 else None
     return Total(str(row["model"]), layers, counts, runtime, pace, line, dispatch_s)
+
+
+def _least_s(total: Total, hardware: Hardware) -> float:
+    """Seconds that its products take at the device's peak; 0 where that is not known."""
+    flops = [0.0]
+    for layer, count in zip(total.layers, total.counts, strict=True):
+        peak = float(np.asarray(peak_flops(layer, hardware)))
+        if peak > 1 and layer.multiplies:
+            flops.append(count * layer.flops() / (layer.savings * peak))
+    return sum(flops)
+
+
+def consistent(totals: Sequence[Total], predicted: Array) -> tuple[list[Total], list[Rejected]]:
+    """Without networks so far from the others, relative to a prediction [networks], that they cannot be of the same device.
+
+    Of a network that is predicted to take no time nothing is known.
+    """
+    known = np.flatnonzero(predicted > 0)
+    measured = np.array([total.runtime_s for total in totals])
+    far = set(known[far_off(np.log(measured[known] / predicted[known]))].tolist()) if len(known) else set()
+    left_out = [Rejected("network", totals[i].line, "runtime_s contradicts the other networks") for i in sorted(far)]
+    return [total for i, total in enumerate(totals) if i not in far], left_out
 
 
 def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
@@ -132,6 +164,11 @@ class Correction:
     rows: int
     before: float
     after: float
+
+
+def composed(predictor: Predictor, totals: Sequence[Total]) -> Array:
+    """Seconds of each network's layers, one by one, at the machine's usual speed, [networks]."""
+    return np.array([float(np.asarray(t.counts) @ predictor.estimate(t.layers).runtime_s) for t in totals])
 
 
 def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
@@ -231,11 +268,15 @@ def _system(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: A
 
 def _key(layer: Layer) -> Key:
     """Of the regressor that a layer of a total belongs to: totals do not tell a kind's groups apart."""
-    return layer.kind, layer.dtype if layer.dtype in FLOATING else INTEGER, layer.phase, "all"
+    return layer.kind, layer.dtype if layer.dtype in FLOATING else INTEGER, layer.phase, ALL
 
 
-def learn_totals(totals: Sequence[Total], hardware: Hardware) -> dict[Key, Regressor]:
+def learn_totals(
+    totals: Sequence[Total], hardware: Hardware
+) -> tuple[dict[Key, Regressor], Sequence[Total], list[Rejected]]:
     """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, weights by one Lasso over all.
+
+    And the networks that they were learnt from, and those that contradict the others.
 
     Raises:
         DatasetError: fewer than FEWEST_NETWORKS networks.
@@ -265,6 +306,10 @@ def learn_totals(totals: Sequence[Total], hardware: Hardware) -> dict[Key, Regre
     for f in np.unique(fold):
         held_out[fold == f] = matrix[fold == f] @ non_negative_lasso(matrix[fold != f], target[fold != f], ALPHAS).T
     best = int(np.argmin(np.mean(np.minimum(np.abs(held_out / target[:, None] - 1), 2.0), axis=0)))
+    kept, left_out = consistent(totals, held_out[:, best])
+    if left_out:
+        regressors, telling, more = learn_totals(kept, hardware)
+        return regressors, telling, left_out + more
     weights = non_negative_lasso(matrix, target, [ALPHAS[best]])[0]
     error = np.log(target / held_out[:, best])
     low, high = np.quantile(error, (0.05, 0.95))
@@ -285,4 +330,4 @@ def learn_totals(totals: Sequence[Total], hardware: Hardware) -> dict[Key, Regre
             spread=spread,
             scores=scores_of(target, held_out[:, best]),
         )
-    return regressors
+    return regressors, totals, []

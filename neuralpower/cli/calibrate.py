@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+DOUBTFUL = 0.4  # mean error of single layers: on a quiet machine of the predictor's kind it is half of that
+
 
 def calibrate(
     source: str = typer.Option(..., "--from", help="Name or file of a predictor of the same class of device."),
@@ -34,10 +36,15 @@ def calibrate(
     adapted = dataclasses.replace(result.predictor, name=target.stem)
     save(adapted, target)
     replace_file(target.with_suffix(".md"), predictor_card(adapted))
+    gain = f"{result.after:.1%} after (of layers held out)"
     print(
-        f"{result.rows} layers: mean error {result.before:.1%} before, {result.after:.1%} after (of layers held out)\n"
-        f"predictor: {target}"
+        f"{result.rows} layers: mean error {result.before:.1%} before, "
+        f"{gain if result.gained else 'and factors made it no better: only the bounds are wider'}\npredictor: {target}"
     )
+    if result.after > DOUBTFUL:
+        print(
+            "layers lie far apart: if something else runs on this machine, end it and calibrate again", file=sys.stderr
+        )
 
 
 def register(app: typer.Typer) -> None:

@@ -85,6 +85,8 @@ def predict(
         check_place(trace_file)
     learnt = load(predictor) if predictor else default_predictor(read_cpu().slug)
     if device_spec is not None:
+        if predictor and "@" in predictor and not Path(predictor).is_file():
+            raise InputError(f"predictor {predictor} and device spec {device_spec} both name a device; leave one out")
         spec = spec_of(device_spec)
         learnt = learnt.on(spec.hardware(), spec.name)
     learnt_phase = "forward" if phase in (TRAINING, case_phase.name) else phase

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
+
 
 def train_predictor(
     datasets: list[str] = typer.Argument(
@@ -39,6 +41,11 @@ def train_predictor(
             f"corrected by {c.rows} whole networks: mean error {c.before:.1%} before, {c.after:.1%} after (held out)",
             file=sys.stderr,
         )
+        if c.after > DISAGREE:
+            print(
+                "whole networks and layers disagree: are both of one pass, of this device, and in seconds?",
+                file=sys.stderr,
+            )
     for line in summarised(trained.rejected):
         print(line, file=sys.stderr)
     for (kind, dtype, phase, group), rows in trained.skipped.items():

@@ -36,16 +36,9 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) ->
 def score_cells(regressor: Regressor) -> list[str]:
     """MAPE, RMSPE, median of the base, of base + residual, bias, error beyond the box, share inside 90 %: all held out."""
     s = regressor.scores
-    full = f"{s.median:.1%}" if regressor.trees else "-"
-    return [
-        f"{s.mape:.1%}",
-        f"{s.rmspe:.1%}",
-        f"{s.median_base:.1%}",
-        full,
-        f"{s.bias:+.1%}",
-        f"{s.beyond:.1%}",
-        f"{s.inside:.0%}",
-    ]
+    shares = [f"{share:.1%}" for share in (s.mape, s.rmspe, s.median_base)]
+    shares += [f"{s.median:.1%}" if regressor.trees else "-", f"{s.bias:+.1%}", f"{s.beyond:.1%}", f"{s.inside:.0%}"]
+    return ["-" if "nan" in share else share for share in shares]
 
 
 def training_table(trained: Trained) -> str:
