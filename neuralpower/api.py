@@ -57,7 +57,7 @@ class LoadedPredictor:
         batch_size: int | None = None,
         seq_len: int | None = None,
         input_shape: Sequence[int] | None = None,
-        dtype: str = "float32",
+        dtype: str | None = None,
         phase: str | Phase = FORWARD,
         recipe: Recipe = RECIPE,
     ) -> Prediction:
@@ -70,7 +70,7 @@ class LoadedPredictor:
             batch_size: samples; 1, or the first size of the first tensor of `inputs`.
             seq_len: tokens per sample.
             input_shape: of one sample.
-            dtype: of weights and floating inputs, where inputs are made.
+            dtype: of weights and floating inputs, where inputs are made; a module's own by default, else float32.
             phase: "forward", "training" or "backward", or what a language model does: `Phase.decode(batch=8, context=4096)`.
             recipe: of training: optimizer, accumulation, checkpointing.
 
@@ -88,11 +88,12 @@ class LoadedPredictor:
         batch_size: int | None = None,
         seq_len: int | None = None,
         input_shape: Sequence[int] | None = None,
-        dtype: str = "float32",
+        dtype: str | None = None,
         phase: str | Phase = FORWARD,
         recipe: Recipe = RECIPE,
     ) -> tuple[Prediction, Trace]:
         asked, way = (phase, FORWARD) if isinstance(phase, Phase) else (Phase(), phase)
+        dtype = dtype or _dtype(model)
         self.predictor.check(dtype, FORWARD if way == TRAINING else way)
         source = resolve(model)
         if inputs is None:
@@ -156,6 +157,12 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
         PredictorError: there is none of that name, or the file cannot be used.
     """
     return LoadedPredictor(codec.load(name) if name is not None else codec.default_predictor(read_cpu().slug))
+
+
+def _dtype(model: str | Path | nn.Module) -> str:
+    """That of a module's weights."""
+    weights = model.parameters() if isinstance(model, nn.Module) else ()
+    return next((str(w.dtype).removeprefix("torch.") for w in weights if w.is_floating_point()), "float32")
 
 
 def _batch(values: Any) -> int:

@@ -23,7 +23,10 @@ BATCH = 25  # layers that are timed in turn
 
 @dataclass(frozen=True)
 class Calibration:
-    """The adapted predictor, and mean absolute errors of the measured layers, each by a fit that had not seen it."""
+    """The adapted predictor, and mean errors of the measured layers, each by a fit that had not seen it.
+
+    Geometric means of how many times too high or too low, less 1: a few layers that are far too high do not make up for all others.
+    """
 
     predictor: Predictor
     rows: int
@@ -101,7 +104,7 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     shares, measured = shares[known], measured[known]
     factors, held_out = fit_factors(shares, common=True)
     relative = shares.sum(axis=1)
-    before, after = (float(np.mean(np.abs(predicted - 1))) for predicted in (relative, held_out))
+    before, after = (float(np.expm1(np.mean(np.abs(np.log(np.maximum(r, 1e-12)))))) for r in (relative, held_out))
     if after >= before:
         factors, held_out, after = np.ones(len(keys)), relative, before
     error = -np.log(np.maximum(held_out, 1e-12))

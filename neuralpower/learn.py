@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from neuralpower.dispatch import Dispatch, Observation, learn_dispatch
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
-from neuralpower.layers.base import BACKWARD, FLOATING
+from neuralpower.layers.base import BACKWARD, FLOATING, peak_flops
 from neuralpower.predictor import INTEGER, Key, Predictor, Roofline, whole_kind
 from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, fit, join
 from neuralpower.totals import (
@@ -39,6 +39,7 @@ COMPOSITION = 0.07
 BLOCKED = (0.8, 1.25)  # a host that takes as long as the device has most likely waited for a place in its queue
 SHORTEST_WITH_POWER_S = 1e-4  # below, windows whose uncertainty nobody states say little of a call
 SHORTEST_REST = 0.1  # of a backward pass that is hardly longer than autograd's start
+NOWHERE_NEAR = 0.005  # of the device's peaks: the fastest of ten rows and more reaches ten times that
 LARGEST_UNCERTAINTY = 0.1  # of a power that is learnt from
 
 
@@ -50,6 +51,7 @@ class Trained:
     rejected: tuple[Rejected, ...]
     skipped: Mapping[Key, int]  # groups with too few rows, and how many
     correction: Correction | None = None  # by whole networks
+    doubts: tuple[str, ...] = ()  # about tables whose rows agree with each other, and with no device
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def train(
         if len(totals) >= FEWEST_NETWORKS:
             correction = correct(predictor, totals)
             predictor = correction.predictor
-    return Trained(predictor, tuple(rejected), skipped, correction)
+    return Trained(predictor, tuple(rejected), skipped, correction, tuple(rows.doubts))
 
 
 class _Read:
@@ -171,6 +173,7 @@ class _Read:
         self.totals: list[Total] = []
         self.issued: list[Observation] = []  # the host's part
         self.rejected: list[Rejected] = []
+        self.doubts: list[str] = []
         self.work: list[Mapping[str, np.ndarray]] = []  # [3, rows] of FLOPs, bytes and seconds, by dtype
         self.usable = 0
 
@@ -189,6 +192,7 @@ class _Read:
             self.rejected += rows.rejected
             self.usable += len(rows)
             if len(rows):
+                self.doubts += _doubts(rows, hardware)
                 self.work.append(_work(rows))
                 self.issued.append(_issued(rows))
             for key, part in _by_key(kind, rows, hardware.accelerator, portable):
@@ -329,6 +333,16 @@ def _check_peaks(dataset: Dataset, hardware: Hardware) -> None:
             f"{dataset.path}: several devices are learnt from relative to their peaks, and those of {dataset.device!r} "
             "are not known; add peak_flops_per_s and memory_bytes_per_s to the hardware in its dataset.json"
         )
+
+
+def _doubts(rows: Rows, hardware: Hardware) -> Iterator[str]:
+    """Where no row comes near the device's peaks, as none does whose times are milliseconds."""
+    work = (rows.layer.flops(), sum(rows.layer.bytes()), peak_flops(rows.layer, hardware))
+    flops, size, peak = (np.broadcast_to(np.asarray(part, dtype=float), (len(rows),)) for part in work)
+    if hardware.memory_bytes_per_s > 1 and (peak > 1).all() and len(rows) >= FEWEST_ROWS:
+        reached = float(np.max(np.maximum(flops / peak, size / hardware.memory_bytes_per_s) / rows.runtime_s))
+        if reached < NOWHERE_NEAR:
+            yield f"{rows.kind}: no row reaches more than {reached:.2%} of the device's peaks; is runtime_s in seconds?"
 
 
 def _work(rows: Rows) -> dict[str, np.ndarray]:

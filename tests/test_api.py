@@ -88,3 +88,14 @@ def test_importing_neuralpower_imports_no_torch() -> None:
     program = "import sys, neuralpower; assert 'torch' not in sys.modules; assert 'load' in neuralpower.__all__"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_module_is_predicted_in_its_own_dtype(predictor: LoadedPredictor) -> None:
+    half = nn.Sequential(nn.Linear(16, 8)).bfloat16()
+    with pytest.raises(PredictorError, match="has not learnt dtype 'bfloat16'"):
+        predictor.predict(half, torch.zeros(4, 16, dtype=torch.bfloat16))
+    h200 = neuralpower.load("nvidia-h200-sxm-141gb")
+    assert h200.predict(half, torch.zeros(4, 16, dtype=torch.bfloat16)).dtype == "bfloat16"
+    assert predictor.predict(half, torch.zeros(4, 16), dtype="float32").dtype == "float32"
+    assert predictor.predict(nn.Sequential(nn.ReLU()), torch.zeros(4, 16)).dtype == "float32"  # without weights
+    assert half[0].weight.dtype == torch.bfloat16

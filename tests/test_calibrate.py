@@ -54,6 +54,23 @@ def test_kinds_that_slow_down_apart_get_factors_apart_and_intervals_that_hold(pr
     assert set(found.basis) <= {"in-range", "extrapolated"}  # nothing of this machine was measured before
 
 
+def test_factors_that_gain_nothing_are_left_out_and_bounds_say_how_far_layers_lie_apart(predictor: Predictor) -> None:
+    layers = calibration.calibration_layers(predictor, 50)
+    generator = np.random.default_rng(0)
+    noisy = [timing(seconds(layer) * float(np.exp(1.5 * generator.normal()))) for layer in layers]
+    same = [timing(float(predictor.estimate([layer]).runtime_s[0])) for layer in layers]
+    before = predictor.estimate(layers)
+    for timings, widest in ((noisy, 5.0), (same, 1.001)):
+        result = calibration.calibrate(predictor, layers, timings, "there")
+        assert not result.gained
+        assert result.after == result.before
+        after = result.predictor.estimate(layers)
+        np.testing.assert_allclose(after.runtime_s, before.runtime_s)
+        wider = np.log(after.high_s / after.low_s) / np.log(before.high_s / before.low_s)
+        assert (wider.max() > 2) == (widest > 2)
+        assert wider.min() >= 0.999
+
+
 def test_what_networks_make_of_the_machines_speed_goes_with_it(predictor: Predictor) -> None:
     # beside networks the sentinel takes 5 % longer than between layers, on both machines; there 2 ms between layers
     learnt = dataclasses.replace(predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3, 1.3, 0.9e-3, 3.0))

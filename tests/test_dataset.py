@@ -4,6 +4,7 @@ import errno
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -545,12 +546,14 @@ def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
         ("rows", 10**11, "more than 1e+17 FLOP/s"),  # 5 FLOP * 1e11 * 48 in 5 us: 4.8e18 FLOP/s
         ("dtype", "float33", "dtype is none that torch knows"),
         ("status", "noisy", "status noisy"),
+        ("phase", "fwd", "phase is none of forward, backward"),
     ],
 )
 def test_a_bad_value_is_left_out_with_its_line_and_the_reason(
     tmp_path: Path, column: str, value: Any, reason: str
 ) -> None:
-    table = needed().assign(strided=False, dtype="float32", status="ok").astype({column: object})
+    given = needed().assign(strided=False, dtype="float32", phase="forward", status="ok")
+    table = given.astype({column: object})
     table.loc[2, column] = value
     rows = screened(tmp_path, table)
     assert rows.rejected == (Rejected("softmax", 4, reason),)  # the header is line 1, the third row line 4
@@ -615,6 +618,16 @@ def test_a_broken_sentinel_never_makes_a_time_infinite(sentinel: float) -> None:
     assert np.isfinite(rows.runtime_s / rows.slowdown).all()
 
 
+def test_blank_lines_are_no_rows_and_count_as_lines(tmp_path: Path) -> None:
+    own(tmp_path, needed())
+    lines = (tmp_path / "softmax.csv").read_text().splitlines()
+    lines[3] = lines[3].rpartition(",")[0] + ",-1"
+    (tmp_path / "softmax.csv").write_text("\n".join([lines[0], "", "", *lines[1:4], "", *lines[4:], "", ""]))
+    rows = screen("softmax", read_dataset(tmp_path).tables["softmax"])
+    assert rows.rejected == (Rejected("softmax", 6, "runtime_s is not above 0"),)
+    assert rows.line.tolist() == [4, 5, 8, 9]
+
+
 def test_missing_columns_are_named_with_those_that_are_needed() -> None:
     with pytest.raises(DatasetError, match="softmax: column width missing; needed are rows, width and runtime_s"):
         screen("softmax", needed().drop(columns="width"))
@@ -653,6 +666,82 @@ def test_reasons_are_summed_up_with_their_first_lines() -> None:
 def test_a_description_that_cannot_be_used_is_refused(tmp_path: Path, meta: str, said: str) -> None:
     with pytest.raises(DatasetError, match=f"dataset.json: .*{said}"):
         read_dataset(own(tmp_path, needed(), meta=meta))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "said"),
+    [
+        ([1], r"hardware is \[1\], but must be an object"),
+        ({"cores": "40"}, "cores is '40', but must be a number from 1 to 1e[+]06 cores"),
+        ({"cores": 0}, "cores is 0"),
+        ({"l2_bytes": 0}, "l2_bytes is 0"),
+        ({"accelerator": "yes"}, "accelerator is 'yes', but must be true or false"),
+        ({"memory_bytes_per_s": -3}, "memory_bytes_per_s is -3"),
+        ({"memory_bytes_per_s": float("nan")}, "memory_bytes_per_s is nan"),
+        ({"peak_flops_per_s": 8.1e12}, "peak_flops_per_s is 8100000000000.0, but must be an object of FLOP/s by dtype"),
+        ({"peak_flops_per_s": {"float32": 8.1}}, "peak_flops_per_s of float32 is 8.1"),
+        ({"year": True}, "year is True"),
+        ({"lanes_per_scheduler": 0}, "lanes_per_scheduler is 0"),
+        ({"base_clock": 1.5}, "base_clock is 1.5"),
+    ],
+)
+def test_hardware_that_no_device_has_is_refused(tmp_path: Path, hardware: Any, said: str) -> None:
+    meta = json.dumps({"schema": 1, "device": "x", "hardware": hardware})
+    with pytest.raises(DatasetError, match=f"dataset.json: {said}"):
+        train(read_dataset(own(tmp_path, needed(12), meta=meta)), jobs=1)
+
+
+def test_where_nothing_can_be_learnt_the_reasons_are_said(tmp_path: Path) -> None:
+    data = read_dataset(own(tmp_path, needed(12).assign(dtype="fp32")))
+    with pytest.raises(
+        DatasetError, match=r"0 usable rows, 12 left out.*; softmax: 12 left out, dtype is none .*line 2, 3"
+    ):
+        train(data, jobs=1)
+
+
+def test_times_in_another_unit_are_asked_about(tmp_path: Path) -> None:
+    hardware = {"peak_flops_per_s": {"float32": 1e12}, "memory_bytes_per_s": 1e11}
+    meta = json.dumps({"schema": 1, "device": "x", "hardware": hardware})
+    # 2,000 rows of 1,024: 16 MB in 200 us, 80 % of the bandwidth
+    table = pd.DataFrame([{"rows": 2000 + i, "width": 1024, "runtime_s": 1e-7 * (2000 + i)} for i in range(12)])
+    for factor, doubts in ((1, 0), (1e3, 1), (1e6, 1)):
+        given = table.assign(runtime_s=factor * table.runtime_s)
+        found = train(read_dataset(own(tmp_path, given, meta=meta)), "lasso", jobs=1)
+        assert len(found.doubts) == doubts
+        assert all("softmax: no row reaches more than 0.0" in doubt for doubt in found.doubts)
+
+
+def documented_fields() -> dict[str, tuple[list[str], dict[str, str]]]:
+    """By kind of the documentation's table: fields that are needed, and the others' defaults."""
+    text = (ROOT / "docs" / "datasets.md").read_text()
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    return {
+        kind.strip(" `"): (
+            needed.strip().split(", "),
+            dict(part.split("=") for part in others.split(",") if part.strip()),
+        )
+        for kind, needed, others in ([cell.strip() for cell in row] for row in rows if len(row) == 3)
+    }
+
+
+def test_the_documented_fields_are_those_of_the_kinds() -> None:
+    documented = documented_fields()
+    assert set(documented) == set(KINDS)
+    for name, kind in KINDS.items():
+        needed, others = documented[name]
+        defaults = {field: str(value) for field, value in kind.defaults().items() if field not in ("dtype", "phase")}
+        assert needed == [field for field in kind.field_names() if field not in kind.defaults()]
+        assert {field.strip(): value for field, value in others.items()} == defaults
+
+
+def test_the_documented_description_can_be_used(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "datasets.md").read_text()
+    (meta,) = re.findall(r"```json\n(.*?)```", text, re.S)
+    trained = train(read_dataset(own(tmp_path, needed(12), meta=meta)), "lasso", jobs=1)
+    hardware = trained.predictor.hardware
+    assert hardware is not None
+    assert (hardware.accelerator, hardware.cores, hardware.limit_w) == (True, 40, 70)
+    assert hardware.peak_flops_per_s == {"float32": 8.1e12, "bfloat16": 6.5e13}
 
 
 def test_a_folder_without_a_description_is_told_the_least_it_needs(tmp_path: Path) -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
 from neuralpower.codec import load, save
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
+from neuralpower.compose import compose
 from neuralpower.dataset import Dataset, screen
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError, InputError, PredictorError
@@ -27,6 +30,7 @@ from neuralpower.learn import hardware_from, train
 from neuralpower.predictor import IN_RANGE, MEASURED, ROOFLINE, Predictor
 from neuralpower.report.cards import predictor_card
 from neuralpower.slopes import Alignment
+from neuralpower.trace import trace
 
 PEAKS = {"small": (4e12, 2e11, 20), "middle": (1e13, 6e11, 60), "large": (2e13, 1.2e12, 100)}
 UNSEEN = (3e13, 2e12, 120)
@@ -460,6 +464,48 @@ def test_a_softmax_whose_rows_no_warp_holds_is_another_kernel_on_a_gpu_alone() -
     together = table.portable_terms(gpu)
     np.testing.assert_allclose(together["bytes_long_rows"], [0, 0, 65.6, 3216.448])
     np.testing.assert_allclose(together["bytes_long_rows_past_l2"], [0, 0, 0, 3116.448])
+
+
+def test_a_group_that_was_not_learnt_is_taken_as_its_neighbour_and_says_so() -> None:
+    told = dataset("small", ("softmax",), count=300)
+    short = told.tables["softmax"][told.tables["softmax"].width <= 1024]
+    learnt = train(Dataset(told.path, told.meta, {"softmax": short}), "lasso", jobs=1).predictor
+    assert [key[3] for key in learnt.regressors] == ["short"]
+    known, other = Softmax(rows=512, width=1024), Softmax(rows=512, width=1025)
+    found = learnt.estimate([known, other])
+    assert found.runtime_s[1] == pytest.approx(found.runtime_s[0], rel=0.1)
+    assert found.basis[1] == "extrapolated"
+    assert found.high_s[0] / found.runtime_s[0] < 1.2
+    assert 3 < found.high_s[1] / found.runtime_s[1] < 3.5
+    assert 3 < found.runtime_s[1] / found.low_s[1] < 3.5
+    assert learnt.assumed([known]) == ()
+    assert learnt.assumed([known, other, other]) == (
+        "softmax float32 forward long was not learnt and is taken as softmax float32 forward short, within a factor of 3",
+    )
+
+
+def test_what_a_spec_sheet_does_not_say_of_power_and_schedulers_is_said(portable: Predictor) -> None:
+    product, pass_ = Linear(rows=8, in_features=16, out_features=8, bias=False), Softmax(rows=8, width=16)
+    there = portable.on(unseen(), "unseen")
+    assert there.assumed([pass_]) == ()
+    (said,) = there.assumed([product])
+    assert said.startswith("the spec sheet of unseen has no limit_w, no year, no lanes or schedulers: its products")
+    whole = dataclasses.replace(unseen(), limit_w=70.0, year=2018, lanes_per_scheduler=16.0)
+    assert portable.on(whole, "unseen").assumed([product]) == ()
+    assert portable.on(dataclasses.replace(whole, year=None), "unseen").assumed([product])[0].count("no ") == 1
+
+
+def test_a_prediction_says_why_its_rows_add_up_to_more() -> None:
+    told = dataset("small")
+    with_launch = Dataset(told.path, {**told.meta, "includes_launch": True}, told.tables)
+    model = nn.Sequential(*(nn.Softmax(-1) for _ in range(30)))
+    traced = trace(model, (torch.empty(16, 64),))
+    for data, notes in ((with_launch, 1), (told, 0)):
+        prediction = compose(traced, train(data, "lasso", jobs=1).predictor, model="passes", batch_size=16)
+        said = [text for text in prediction.assumptions if text.startswith("the rows add up to")]
+        assert len(said) == notes
+        total = sum(row.runtime_s for row in prediction.rows)
+        assert (total > 1.05 * prediction.runtime_s.value) == bool(notes)
 
 
 def test_several_devices_say_together_what_a_softmax_takes(portable: Predictor) -> None:

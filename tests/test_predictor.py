@@ -175,7 +175,9 @@ def test_rows_taken_while_the_machine_was_slow_count_as_if_it_had_not_been() -> 
 
 
 def test_too_few_rows_are_an_error_with_the_number_that_is_needed() -> None:
-    with pytest.raises(DatasetError, match="1 usable rows, 0 left out, and no kind has 10 different configurations; collect"):
+    with pytest.raises(
+        DatasetError, match="1 usable rows, 0 left out, and no kind has 10 different configurations; collect"
+    ):
         train(dataset(["softmax"], 1), jobs=1)
     with pytest.raises(InputError, match="unknown learner 'laso': did you mean lasso"):
         train(dataset(["softmax"], 12), learner="laso", jobs=1)

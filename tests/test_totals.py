@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neuralpower.codec import from_json, to_json
+from neuralpower.codec import from_json, save, to_json
 from neuralpower.dataset import Dataset
 from neuralpower.errors import DatasetError
-from neuralpower.layers import KINDS, Layer
+from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import typed
 from neuralpower.learn import _work_of_totals, train
 from neuralpower.predictor import Pace, Predictor
@@ -194,6 +194,51 @@ def test_networks_that_cannot_be_used_are_named_with_their_lines() -> None:
     assert [row.line for row in rejected] == [3, 4, 5, 6]
     assert "alexnet" in rejected[2].reason
     assert "a step needs its layers" in rejected[3].reason
+
+
+@pytest.mark.parametrize("factor", [1e-3, 0.2, 20.0])
+def test_a_network_that_contradicts_the_others_is_named_and_changes_nothing(factor: float) -> None:
+    data, table = dataset(["linear"]), network_rows(30, {"linear": 1.2, "softmax": 1.0})
+    wrong = table.assign(runtime_s=table["runtime_s"] * np.where(np.arange(30) == 4, factor, 1.0))
+    for tables in ({}, data.tables):
+        rest, found = (
+            train(Dataset(data.path, data.meta, {**tables, "network": some}), "lasso", jobs=1)
+            for some in (table.drop(index=4), wrong)
+        )
+        assert [(row.kind, row.line) for row in found.rejected] == [("network", 6)]
+        assert found.rejected[0].reason == "runtime_s contradicts the other networks"
+        asked = fresh("linear")
+        np.testing.assert_allclose(found.predictor.estimate(asked).runtime_s, rest.predictor.estimate(asked).runtime_s)
+
+
+@pytest.mark.parametrize(
+    ("runtime_s", "reason"),
+    [(1e-9, "outside 1e-08 to 10000 s"), (9e9, "outside 1e-08 to 10000 s"), (4e-7, "faster than the device's peak")],
+)
+def test_no_network_is_faster_than_its_products_at_the_peak(runtime_s: float, reason: str) -> None:
+    # 2 * 64 * 64 * 64 FLOP, three times, at 1e12/s: 1.6 us
+    layer = KINDS["linear"].from_row({"rows": 64, "in_features": 64, "out_features": 64, "bias": False})
+    row = {"model": "x", "batch": 1, "layers": json.dumps([["linear", layer.to_row(), 3]])}
+    rows = pd.DataFrame([{**row, "runtime_s": seconds} for seconds in (1.7e-6, runtime_s)])
+    totals, rejected = read_totals(rows, Hardware(peak_flops_per_s={"float32": 1e12}))
+    assert [total.line for total in totals] == [2]
+    assert rejected[0].line == 3
+    assert reason in rejected[0].reason
+
+
+def test_a_kind_to_which_totals_give_no_time_leaves_bounds_that_are_numbers(tmp_path: Path) -> None:
+    # softmaxes take nothing here
+    table = network_rows(40, {"linear": 1.0, "softmax": 0.0})
+    learnt = train(Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": table}), jobs=1).predictor
+    assert learnt.kinds == ("linear", "softmax")
+    nothing = learnt.estimate(fresh("softmax"))
+    assert nothing.runtime_s.max() < 1e-6
+    assert np.isfinite([nothing.runtime_s, nothing.low_s, nothing.high_s, nothing.deviation, nothing.shared]).all()
+    both = learnt.predict_many([[*fresh("linear")[:3], *fresh("softmax")[:3]]])
+    assert 0 < both.low[0] < both.value[0] < both.high[0]
+    assert set(learnt.estimate(fresh("linear")[:5]).basis) <= {"in-range", "extrapolated"}
+    assert learnt.assumed(fresh("linear")[:5]) == ()  # the kind was learnt as a whole
+    save(learnt, tmp_path / "totals.json")
 
 
 def test_too_few_totals_and_missing_columns_are_refused() -> None:

@@ -46,7 +46,7 @@ def train_predictor(
                 "whole networks and layers disagree: are both of one pass, of this device, and in seconds?",
                 file=sys.stderr,
             )
-    for line in summarised(trained.rejected):
+    for line in (*summarised(trained.rejected), *trained.doubts):
         print(line, file=sys.stderr)
     for (kind, dtype, phase, group), rows in trained.skipped.items():
         print(f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own", file=sys.stderr)
