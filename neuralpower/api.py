@@ -12,7 +12,6 @@ from torch import nn
 from neuralpower import codec
 from neuralpower.compose import Prediction
 from neuralpower.devices.host import read_cpu
-from neuralpower.devices.spec import spec_of
 from neuralpower.errors import InputError
 from neuralpower.evaluate import Case, predict_case, predict_pass
 from neuralpower.explore.compare import Comparison, Side, compare
@@ -45,9 +44,13 @@ class LoadedPredictor:
         return self.predictor.device
 
     def on(self, device: str) -> LoadedPredictor:
-        """The same for another device, by its spec sheet; raises PredictorError where it holds for one device alone."""
-        spec = spec_of(device)
-        return LoadedPredictor(self.predictor.on(spec.hardware(), spec.name))
+        """The same for a device that it was learnt on, or another by its spec sheet.
+
+        Raises:
+            PredictorError: it holds for one device alone, or not for one of that class.
+            InputError: the device is not known.
+        """
+        return LoadedPredictor(codec.on(self.predictor, device)[0])
 
     def predict(
         self,

@@ -200,10 +200,8 @@ def load(name: str | Path) -> Predictor:
     if not path.is_file():
         learnt, at, device = str(name).rpartition("@")
         if at:
-            spec = spec_of(device)
-            return dataclasses.replace(
-                load(learnt).on(spec.hardware(), spec.name), name=f"{Path(learnt).stem}@{spec.slug}"
-            )
+            there, slug = on(load(learnt), device)
+            return dataclasses.replace(there, name=f"{Path(learnt).stem}@{slug}")
         known = known_predictors()
         if str(name) not in known:
             raise unknown("predictor", str(name), known, PredictorError)
@@ -217,6 +215,20 @@ def load(name: str | Path) -> Predictor:
     if not isinstance(data, dict):
         raise PredictorError(f"{path}: holds a {type(data).__name__}, a predictor file holds an object; train it again")
     return from_json(data, path.stem)
+
+
+def on(predictor: Predictor, device: str) -> tuple[Predictor, str]:
+    """(A predictor of several devices for one that it was learnt on, or one with a spec sheet; the device's short name).
+
+    Raises:
+        PredictorError: it cannot serve the device.
+        InputError: the device is not known, or its spec sheet is wrong.
+    """
+    known = predictor.dataset.get("devices") or {}
+    if device in known:
+        return predictor.on(Hardware(**known[device]), device), device
+    spec = spec_of(device)
+    return predictor.on(spec.hardware(), spec.name), spec.slug
 
 
 def default_predictor(slug: str) -> Predictor:

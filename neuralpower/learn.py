@@ -140,6 +140,7 @@ def train(
             "rows": rows.usable,
             "networks": len(rows.totals),
             "accelerator": accelerator,
+            "devices": {d.device: dataclasses.asdict(hardware_from(d.meta)) for d in datasets} if portable else {},
             "rejected": len(rejected),
             "hardware": first.meta.get("hardware", {}),
             "sessions": first.meta.get("sessions", []),

@@ -241,6 +241,8 @@ def test_a_predictor_of_several_devices_is_named_with_the_device(portable: Predi
     given = load(f"{tmp_path / 'both.json'}@nvidia-l4")
     assert (given.name, given.device, given.accelerator) == ("both@nvidia-l4", "NVIDIA L4", True)
     assert given.hardware == find_spec("nvidia-l4").hardware()
+    known = load(f"{tmp_path / 'both.json'}@middle")  # it was learnt there, and no sheet has that name
+    assert (known.name, known.device, known.hardware) == ("both@middle", "middle", hardware_from(meta("middle")))
     with pytest.raises(InputError, match="unknown device 'nvidia-l5'"):
         load(f"{tmp_path / 'both.json'}@nvidia-l5")
     with pytest.raises(PredictorError, match="EPYC 7763.*: is a CPU, predictor 'both' was learnt from accelerators"):

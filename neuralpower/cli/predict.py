@@ -70,8 +70,7 @@ def predict(
     shape = options.shape(input_shape)
     case_phase = options.phase(phase, context, prompt, new_tokens)
 
-    from neuralpower.codec import default_predictor, load
-    from neuralpower.devices.spec import spec_of
+    from neuralpower.codec import default_predictor, load, on
     from neuralpower.evaluate import Case, predict_case
     from neuralpower.layers.base import torch_dtype
     from neuralpower.report.chrome import check_place, document, write
@@ -87,8 +86,7 @@ def predict(
     if device_spec is not None:
         if predictor and "@" in predictor and not Path(predictor).is_file():
             raise InputError(f"predictor {predictor} and device spec {device_spec} both name a device; leave one out")
-        spec = spec_of(device_spec)
-        learnt = learnt.on(spec.hardware(), spec.name)
+        learnt, _ = on(learnt, device_spec)
     learnt_phase = "forward" if phase in (TRAINING, case_phase.name) else phase
     learnt.check(options.dtype(dtype), learnt_phase)
     recipe = options.recipe(optimizer, accumulation, checkpointing)

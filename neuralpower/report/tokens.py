@@ -9,7 +9,9 @@ from neuralpower.generation import Generation, Step
 
 
 def quantity(value: float, unit: str) -> str:
-    """Three digits with an SI prefix: 12.3 ms, 4.56 GFLOP."""
+    """Three digits with an SI prefix: 12.3 ms, 4.56 GFLOP; nothing has none."""
+    if value == 0:
+        return f"0 {unit}"
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "u")):
         if abs(value) >= factor * 0.9995 or factor == 1e-6:
             return (
