@@ -90,7 +90,7 @@ def parts(dataset: Dataset, hardware: Hardware) -> Iterator[tuple[str, Rows]]:
     """(dtype, rows) of each regressor, as `train` makes them."""
     for kind, table in dataset.tables.items():
         rows = screen(kind, table, hardware=hardware)
-        group = np.broadcast_to(np.asarray(rows.layer.group()), (len(rows),)).astype(str)
+        group = np.broadcast_to(np.asarray(rows.layer.group_on(True, False)), (len(rows),)).astype(str)
         dtype = np.asarray(rows.layer.dtype).astype(str)
         for some in sorted(set(zip(dtype, group, strict=True))):
             yield some[0], rows.at(np.flatnonzero((dtype == some[0]) & (group == some[1])))

@@ -125,12 +125,15 @@ class LoadedPredictor:
         *,
         batch_sizes: Sequence[int] = (1,),
         lengths: Sequence[int | None] = (None,),
-        dtypes: Sequence[str] = ("float32",),
+        dtypes: Sequence[str] | None = None,
         memory: str | None = None,
     ) -> Sweep:
-        """A grid of sizes from few traces; `memory` of the device, such as "24GB"; raises as `neuralpower.explore.sweep`."""
+        """A grid of sizes from few traces; `memory` of the device, such as "24GB"; raises as `neuralpower.explore.sweep`.
+
+        `dtypes`: a module's own by default, else float32.
+        """
         room = bytes_of(memory) if memory else None
-        grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
+        grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes or (_dtype(model),)}
         return sweep(model, [self.predictor], memory_bytes=room, **grid)
 
     def compare(self, a: str | nn.Module, b: str | nn.Module, **sizes: Any) -> Comparison:

@@ -23,9 +23,9 @@ BATCH = 25  # layers that are timed in turn
 
 @dataclass(frozen=True)
 class Calibration:
-    """The adapted predictor, and mean errors of the measured layers, each by a fit that had not seen it.
+    """The adapted predictor, and geometric mean errors of the measured layers, each by a fit that had not seen it.
 
-    Geometric means of how many times too high or too low, less 1: a few layers that are far too high do not make up for all others.
+    Of how many times too high or too low, less 1: a few layers that are far too high do not make up for all others.
     """
 
     predictor: Predictor

@@ -170,6 +170,17 @@ class Prediction:
         shares = {basis: sum(row.share for row in self.rows if row.basis == basis) for basis in BASES}
         return next((basis for basis in reversed(BASES) if shares[basis] >= 0.05), IN_RANGE)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was taken for granted, and why rows add up to more than the whole."""
+        rows_s = sum(row.runtime_s for row in self.rows)
+        if rows_s <= VISIBLY * self.runtime_s.value:
+            return self.assumptions
+        hidden = (
+            f"the rows add up to {rows_s * 1e3:.3g} ms: each call holds the host's launch, which a queue of calls hides"
+        )
+        return *self.assumptions, hidden
+
     def by_kind(self) -> list[Row]:
         """One row per kind, the slowest first."""
         return _merged(self.rows, lambda row: "", lambda row: row.kind)
@@ -252,7 +263,7 @@ class Prediction:
             ],
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
-            "trace": {"method": self.method, "notes": [*self.notes, *self.assumptions]},
+            "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
             "layers": layers,
         }
 
@@ -312,16 +323,8 @@ def compose(
         training=_training(trace, tasks, estimates, predictor, batch_size, dtype, recipe)
         if phase == TRAINING
         else None,
-        assumptions=(*trace.assumptions, *predictor.assumed(layers), *_hidden(total, runtime)),
+        assumptions=(*trace.assumptions, *predictor.assumed(layers)),
     )
-
-
-def _hidden(total_s: float, runtime: Interval) -> Iterator[str]:
-    """Why rows add up to more than the network takes."""
-    if total_s > VISIBLY * runtime.value:
-        yield (
-            f"the rows add up to {total_s * 1e3:.3g} ms, as each call holds the host's launch, which a queue of calls hides"
-        )
 
 
 class Work(NamedTuple):

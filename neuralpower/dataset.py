@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import errno
 import gzip
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -50,7 +52,10 @@ FASTEST_FLOPS = 1e17  # FLOP/s that no single device reaches
 HIGHEST_W = 5000.0  # that no single device draws
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 
-
+HARDWARE = (  # what `dataset.json` can say of its device; numbers that are missing are not known
+    *("accelerator", "cores", "l2_bytes", "llc_bytes", "peak_flops_per_s", "memory_bytes_per_s", "base_clock"),
+    *("limit_w", "idle_w", "year", "lanes_per_scheduler"),
+)
 KEY = ("config_id", "device_key", "software_key", "protocol_version", "replicate")  # of a measurement
 
 
@@ -190,7 +195,7 @@ def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
             if file.suffix == ".parquet":
                 table = pd.read_parquet(file, columns=None if samples else _without_samples(file))
             else:
-                table = pd.read_csv(file, skipinitialspace=True, skip_blank_lines=False)  # lines are counted
+                table = _read_csv(file)
         except Exception as error:  # each reader has its own errors
             raise DatasetError(f"{file}: cannot be read ({_line(error)}); write it again") from None
         parts.setdefault(file.stem, []).append(table)
@@ -209,6 +214,16 @@ def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
         raise _holds_nothing(folder)
     tables = {kind: pd.concat(some, ignore_index=True) if len(some) > 1 else some[0] for kind, some in parts.items()}
     return Dataset(folder, meta, {kind: latest(table, ("config_id", "replicate")) for kind, table in tables.items()})
+
+
+def _read_csv(file: Path) -> pd.DataFrame:
+    """A table whose rows stand where they stand in the file, an empty one for each blank line."""
+    import pandas as pd
+
+    with file.open("rb") as lines:
+        blank = sum(1 for _ in itertools.takewhile(lambda line: not line.strip(), lines))
+    table = pd.read_csv(file, skipinitialspace=True, skip_blank_lines=False, skiprows=blank)
+    return table.reindex(range(-blank, len(table))).reset_index(drop=True) if blank else table
 
 
 def _without_samples(file: Path) -> list[str]:
@@ -265,7 +280,51 @@ def read_meta(folder: Path) -> dict[str, Any]:
     if not isinstance(meta, dict) or meta.get("schema") != SCHEMA or not meta.get("device"):
         given = {name: meta.get(name) for name in ("schema", "device")} if isinstance(meta, dict) else meta
         raise DatasetError(f'{file}: holds {given}; needed are at least {{"schema": {SCHEMA}, "device": "..."}}')
+    try:
+        check_hardware(meta.get("hardware") or {})
+    except DatasetError as error:
+        raise DatasetError(f"{file}: {error}") from None
     return meta
+
+
+def check_hardware(hardware: Any) -> None:
+    """Raise DatasetError unless a device can have these values; names that mean nothing here are left alone."""
+    from neuralpower.devices.spec import FLOPS, KEYS, PEAK, Key
+
+    if not isinstance(hardware, dict):
+        raise _impossible("hardware", hardware, "an object")
+    own = {"base_clock": Key(0.01, 1, "of the boost clock"), "lanes_per_scheduler": Key(1, 1024, "lanes")}
+    rules = {**KEYS, **own, "year": Key(1970, 2100, "", whole=True)}
+    for name in hardware:
+        near = difflib.get_close_matches(name, HARDWARE, n=1, cutoff=0.88)
+        if near and name not in HARDWARE:
+            raise unknown("value of hardware", name, HARDWARE, DatasetError)
+    given = {name: value for name, value in hardware.items() if name in HARDWARE and value is not None}
+    if not isinstance(given.pop("accelerator", False), bool):
+        raise _impossible("accelerator", hardware["accelerator"], "true or false")
+    peaks = given.pop("peak_flops_per_s", {})
+    if not isinstance(peaks, dict):
+        raise _impossible("peak_flops_per_s", peaks, "an object of FLOP/s by dtype")
+    dtypes = [key.removeprefix(PEAK) for key in KEYS if key.startswith(PEAK)]
+    for dtype, peak in peaks.items():
+        if dtype not in dtypes:
+            raise unknown("dtype of peak_flops_per_s", dtype, dtypes, DatasetError)
+        _check_number(f"peak_flops_per_s of {dtype}", peak, FLOPS)
+    for name, value in given.items():
+        _check_number(name, value, rules[name])
+    if given.get("limit_w", np.inf) <= given.get("idle_w", 0):
+        raise _impossible("idle_w", given["idle_w"], f"less than limit_w, which is {given['limit_w']:g}")
+
+
+def _check_number(what: str, value: Any, rule: Any) -> None:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (usable and rule.low <= value <= rule.high and not (rule.whole and value % 1)):  # NaN is in no range
+        kind = "a whole number" if rule.whole else "a number"
+        raise _impossible(what, value, f"{kind} from {rule.low:g} to {rule.high:g} {rule.unit}".rstrip())
+
+
+def _impossible(what: str, value: Any, rule: str) -> DatasetError:
+    return DatasetError(f"{what} is {value!r}, but must be {rule}")
 
 
 def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
@@ -438,9 +497,8 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
         reject(bad, f"{name} is no whole number, 0 or more")
         columns[name] = np.where(bad, 1, numbers)
     runtime = _numbers(table["runtime_s"])
-    reject(~np.isfinite(runtime), "runtime_s is no number")
-    reject(~(runtime > 0), "runtime_s is not above 0")
-    reject((runtime < SHORTEST_S) | (runtime > LONGEST_S), f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s")
+    for reason, found in unusable(runtime).items():
+        reject(found, reason)
     layer = as_columns(layer_kind, columns)
     with np.errstate(all="ignore"):
         flops, size = (np.asarray(value, dtype=np.float64) for value in (layer.flops(), sum(layer.bytes())))
@@ -468,6 +526,15 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
         np.flatnonzero(keep) + 2,
         rejected,
     )
+
+
+def unusable(runtime_s: np.ndarray) -> dict[str, np.ndarray]:
+    """Where a time cannot be one, [rows], by reason; the first holds."""
+    return {
+        "runtime_s is no number": ~np.isfinite(runtime_s),
+        "runtime_s is not above 0": ~(runtime_s > 0),
+        f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s": (runtime_s < SHORTEST_S) | (runtime_s > LONGEST_S),
+    }
 
 
 def _power(

@@ -126,8 +126,9 @@ def train(
         rejected += [one for one in found if one not in rejected]  # a row may serve its key and its kind
         if target == RUNTIME:
             show(key, result.regressor)
+    telling: Sequence[Total] = rows.totals
     if alone:
-        fitted[RUNTIME], telling, left_out = learn_totals(rows.totals, hardware)
+        fitted[RUNTIME], telling, left_out = learn_totals(telling, hardware, rejected)
         rejected += left_out
         rows.work.append(_work_of_totals(telling))
     predictor = Predictor(
@@ -138,10 +139,8 @@ def train(
         dataset={
             "name": " + ".join(dataset.name for dataset in datasets),
             "rows": rows.usable,
-            "networks": len(rows.totals),
             "accelerator": accelerator,
             "devices": {d.device: dataclasses.asdict(hardware_from(d.meta)) for d in datasets} if portable else {},
-            "rejected": len(rejected),
             "hardware": first.meta.get("hardware", {}),
             "sessions": first.meta.get("sessions", []),
             "source": first.meta.get("source"),
@@ -153,15 +152,18 @@ def train(
         power=dict(sorted(fitted[POWER].items())) or None,
         portable=portable,
         system=0.0 if alone else COMPOSITION,
-        dispatch=None if portable else _dispatch(rows.issued, rows.totals),
+        dispatch=None if portable else _dispatch(rows.issued, telling),
     )
     correction = None
-    if rows.totals and not alone and not portable:
-        totals, left_out = consistent(rows.totals, composed(predictor, rows.totals))
+    if telling and not alone and not portable:
+        telling, left_out = consistent(telling, composed(predictor, telling))
         rejected += left_out
-        if len(totals) >= FEWEST_NETWORKS:
-            correction = correct(predictor, totals)
+        predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
+        if len(telling) >= FEWEST_NETWORKS:
+            correction = correct(predictor, telling)
             predictor = correction.predictor
+    about = {**predictor.dataset, "networks": len(telling), "rejected": len(rejected)}
+    predictor = dataclasses.replace(predictor, dataset=about)
     return Trained(predictor, tuple(rejected), skipped, correction, tuple(rows.doubts))
 
 
@@ -193,7 +195,7 @@ class _Read:
             self.rejected += rows.rejected
             self.usable += len(rows)
             if len(rows):
-                self.doubts += _doubts(rows, hardware)
+                self.doubts += [f"{dataset.name}: {doubt}" for doubt in _doubts(rows, hardware)]
                 self.work.append(_work(rows))
                 self.issued.append(_issued(rows))
             for key, part in _by_key(kind, rows, hardware.accelerator, portable):
@@ -284,48 +286,13 @@ def _by_key(kind: str, rows: Rows, accelerator: bool, portable: bool) -> list[tu
 
 
 def hardware_from(meta: Mapping[str, Any]) -> Hardware:
-    """What `dataset.json` says of its device; what it leaves out comes from the spec sheet of that name, if there is one.
-
-    Raises:
-        DatasetError: a value that no device has.
-    """
+    """What `dataset.json` says of its device; what it leaves out comes from the spec sheet of that name, if there is one."""
     from neuralpower.devices.spec import known_hardware
 
     default = known_hardware(str(meta.get("device"))) or Hardware()
     given = meta.get("hardware") or {}
-    if not isinstance(given, dict):
-        raise _refused("hardware", given, "an object")
     known = {f.name for f in dataclasses.fields(Hardware)}
-    values = {name: value for name, value in given.items() if name in known and value is not None}
-    for name, value in values.items():
-        _check_value(name, value)
-    return dataclasses.replace(default, **values)
-
-
-def _check_value(name: str, value: Any) -> None:
-    """Raise DatasetError unless a device can have that value."""
-    from neuralpower.devices.spec import FLOPS, KEYS, Key
-
-    if name == "accelerator":
-        if not isinstance(value, bool):
-            raise _refused(name, value, "true or false")
-        return
-    if name == "peak_flops_per_s":
-        if not isinstance(value, dict):
-            raise _refused(name, value, "an object of FLOP/s by dtype")
-        numbers = {f"{name} of {dtype}": (peak, FLOPS) for dtype, peak in value.items()}
-    else:
-        rules = {"base_clock": Key(0.01, 1, "of the boost clock"), "year": Key(1970, 2100, "")}
-        rules["lanes_per_scheduler"] = Key(1, 1024, "lanes")
-        numbers = {name: (value, rules.get(name) or KEYS[name])}
-    for what, (number, rule) in numbers.items():
-        usable = isinstance(number, (int, float)) and not isinstance(number, bool)
-        if not (usable and rule.low <= number <= rule.high):  # not NaN either
-            raise _refused(what, number, f"a number from {rule.low:g} to {rule.high:g} {rule.unit}".rstrip())
-
-
-def _refused(what: str, value: Any, rule: str) -> DatasetError:
-    return DatasetError(f"dataset.json: {what} is {value!r}, but must be {rule}")
+    return dataclasses.replace(default, **{name: v for name, v in given.items() if name in known and v is not None})
 
 
 def _check_peaks(dataset: Dataset, hardware: Hardware) -> None:

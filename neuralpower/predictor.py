@@ -28,7 +28,6 @@ ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says, or another group, 
 STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
 ALL = "all"  # group of layers that are not told apart
-SHEET = {"lanes_per_scheduler": "lanes or schedulers"}  # what a spec sheet has instead of a device's number
 ANY = "any"  # dtype, phase and group of what was learnt from all rows of a kind together
 HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 # Of the shortest call's time, what a queue hides: the rest is the device's own, to start a kernel, to end it and to wait
@@ -403,20 +402,21 @@ class Predictor:
 
     def assumed(self, layers: Sequence[Layer]) -> tuple[str, ...]:
         """In words: what stands in for groups that were not learnt, and what is not known of the device."""
-        found = [self._regressor(key) + (key,) for key in dict.fromkeys(self._key(layer) for layer in layers)]
-        texts = [
-            f"{' '.join(key)} was not learnt and is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
-            for near, exact, key in found
-            if near is not None and not exact
-        ]
+        different = list(dict.fromkeys(layers))
+        keys = dict.fromkeys(self._key(layer) for layer in different)
+        texts = []
+        for key in keys:
+            near, exact = self._regressor(key)
+            if near is not None and not exact:
+                taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
+                texts.append(f"{' '.join(key)} was not learnt and {taken}")
         hardware = self._known_hardware()
-        if self.portable and self.accelerator and any(layer.multiplies for layer in layers):
-            needed = ("limit_w", "year", "lanes_per_scheduler")
-            unknown = [SHEET.get(name, name) for name in needed if getattr(hardware, name) is None]
+        if self.portable and self.accelerator and any(layer.multiplies for layer in different):
+            unknown = [name for name in ("limit_w", "year") if getattr(hardware, name) is None]
             if unknown:
                 texts.append(
-                    f"the spec sheet of {self.device} has no {', no '.join(unknown)}: its products are taken to reach "
-                    "what its units could, which its power limit or its schedulers may not allow"
+                    f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to reach what its units "
+                    "could, which its power limit may not allow"
                 )
         return tuple(texts)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.dataset import LONGEST_S, SHORTEST_S, Rejected
+from neuralpower.dataset import Rejected, summarised, unusable
 from neuralpower.errors import DatasetError, NeuralPowerError
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
@@ -47,6 +47,7 @@ DAYS = 0.045  # of log time: the same 68 networks took 6 % longer on another day
 MET = 0.95
 FACTORS = (0.25, 4.0)  # no correction goes farther
 FEWEST_NETWORKS = 10
+PARTS = ("", "flops", "bytes")  # of a kind's time that totals alone tell apart: a call's own, and these terms'
 FOLDS = 10
 ALPHAS = tuple(10.0**-exponent for exponent in range(2, 7))
 
@@ -96,10 +97,9 @@ def _total(row: Mapping[str, Any], line: int) -> Total:
     if row.get("status", "ok") not in ("ok", None) and row["status"] == row["status"]:  # not NaN
         raise ValueError(f"status {row['status']}")
     runtime = float(row["runtime_s"])
-    if not (np.isfinite(runtime) and runtime > 0):
-        raise ValueError("runtime_s is not above 0")
-    if not SHORTEST_S <= runtime <= LONGEST_S:
-        raise ValueError(f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s")
+    for reason, found in unusable(np.array([runtime])).items():
+        if found.any():
+            raise ValueError(reason)
     given = row.get("layers")
     if isinstance(given, str):
         parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in json.loads(given)]
@@ -126,11 +126,12 @@ def _least_s(total: Total, hardware: Hardware) -> float:
 def consistent(totals: Sequence[Total], predicted: Array) -> tuple[list[Total], list[Rejected]]:
     """Without networks so far from the others, relative to a prediction [networks], that they cannot be of the same device.
 
-    Of a network that is predicted to take no time nothing is known.
+    Of a network that is predicted to take no time nothing is known, and a few networks do not tell which of them is wrong.
     """
     known = np.flatnonzero(predicted > 0)
     measured = np.array([total.runtime_s for total in totals])
-    far = set(known[far_off(np.log(measured[known] / predicted[known]))].tolist()) if len(known) else set()
+    enough = len(known) >= FEWEST_NETWORKS
+    far = set(known[far_off(np.log(measured[known] / predicted[known]))].tolist()) if enough else set()
     left_out = [Rejected("network", totals[i].line, "runtime_s contradicts the other networks") for i in sorted(far)]
     return [total for i, total in enumerate(totals) if i not in far], left_out
 
@@ -145,7 +146,8 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     if (isinstance(phase, str) and phase != FORWARD) or "context" in settings:
         raise ValueError("a step needs its layers in column `layers`")
     shape = settings.get("input_shape")
-    dtype = torch_dtype(str(row.get("dtype") or "float32"))
+    given = row.get("dtype")
+    dtype = torch_dtype(given if isinstance(given, str) else "float32")
     source = resolve(str(row["model"]))
     module = source.build("meta", dtype)
     request = InputRequest(int(row["batch"]), settings.get("seq_len"), tuple(shape) if shape else None, dtype)
@@ -167,8 +169,17 @@ class Correction:
 
 
 def composed(predictor: Predictor, totals: Sequence[Total]) -> Array:
-    """Seconds of each network's layers, one by one, at the machine's usual speed, [networks]."""
-    return np.array([float(np.asarray(t.counts) @ predictor.estimate(t.layers).runtime_s) for t in totals])
+    """Seconds of each network at its pace, [networks]: the device's of all layers together, or the host's where they are more."""
+    estimates = [predictor.estimate(total.layers) for total in totals]
+    speed = _speed(predictor, totals, estimates)
+    predictor = replace(predictor, speed=speed and replace(speed, slowest=None))  # no moment is too slow to be true
+    seconds = np.zeros(len(totals))
+    for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
+        counts = np.asarray(total.counts, dtype=float)
+        device_s = float(found.totals(counts[None]).value[0]) * predictor.slowdown(found, total.pace, counts)
+        host_s = float(counts @ predictor.dispatch.seconds(total.layers)) if predictor.dispatch else 0.0
+        seconds[i] = max(device_s, host_s)
+    return seconds
 
 
 def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
@@ -272,17 +283,59 @@ def _key(layer: Layer) -> Key:
 
 
 def learn_totals(
-    totals: Sequence[Total], hardware: Hardware
+    totals: Sequence[Total], hardware: Hardware, rejected: Sequence[Rejected] = ()
 ) -> tuple[dict[Key, Regressor], Sequence[Total], list[Rejected]]:
     """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, weights by one Lasso over all.
 
     And the networks that they were learnt from, and those that contradict the others.
 
     Raises:
-        DatasetError: fewer than FEWEST_NETWORKS networks.
+        DatasetError: fewer than FEWEST_NETWORKS networks, the `rejected` ones not counted.
     """
-    if len(totals) < FEWEST_NETWORKS:
-        raise DatasetError(f"{len(totals)} measured networks and no layers; {FEWEST_NETWORKS} are needed")
+    left_out: list[Rejected] = []
+    while True:
+        if len(totals) < FEWEST_NETWORKS:
+            why = "".join(f"; {line}" for line in summarised([*rejected, *left_out]))
+            raise DatasetError(f"{len(totals)} measured networks and no layers; {FEWEST_NETWORKS} are needed{why}")
+        sums, boxes = _sums(totals, hardware)
+        matrix, target = np.column_stack([*sums.values()]), np.array([total.runtime_s for total in totals])
+        fold = np.arange(len(target)) % FOLDS
+        tried = np.empty((len(target), len(ALPHAS)))
+        for f in np.unique(fold):
+            tried[fold == f] = matrix[fold == f] @ non_negative_lasso(matrix[fold != f], target[fold != f], ALPHAS).T
+        best = int(np.argmin(np.mean(np.minimum(np.abs(tried / target[:, None] - 1), 2.0), axis=0)))
+        held_out = tried[:, best]
+        totals, more = consistent(totals, held_out)
+        if not more:
+            break
+        left_out += more
+    weights = dict(zip(sums, non_negative_lasso(matrix, target, [ALPHAS[best]])[0].tolist(), strict=True))
+    some = held_out > 0  # a network of kinds that no other has is not predicted
+    error = np.log(target[some] / held_out[some])
+    low, high = np.quantile(error, (0.05, 0.95))
+    common = float(np.std(error))
+    spread = Spread(np.zeros(0), np.array([min(low, 0.0)]), np.array([max(high, 0.0)]), 0.5, common, common / 2)
+    regressors = {}
+    for key in boxes:
+        parts = [(name, weights[key, name]) for name in PARTS if weights[key, name] > 0]
+        regressors[key] = Regressor(
+            terms=tuple(Term(special=name) if name else Term() for name, _ in parts),
+            weights=np.array([weight for _, weight in parts]),
+            degree=0,
+            alpha=ALPHAS[best],
+            box=boxes[key],
+            trees=None,
+            reach=0.0,
+            spread=spread,
+            scores=scores_of(target[some], held_out[some]),
+        )
+    return regressors, totals, left_out
+
+
+def _sums(
+    totals: Sequence[Total], hardware: Hardware
+) -> tuple[dict[tuple[Key, str], Array], dict[Key, dict[str, tuple[float, float]]]]:
+    """Of each regressor: calls, FLOPs and bytes of all networks' layers, each [networks], and the box of their axes."""
     sums: dict[tuple[Key, str], Array] = {}
     boxes: dict[Key, dict[str, tuple[float, float]]] = {}
     for i, total in enumerate(totals):
@@ -292,42 +345,11 @@ def learn_totals(
             columns = columns_of(KINDS[key[0]], [total.layers[j] for j in index])
             counts = np.asarray([total.counts[j] for j in index])
             problem = describe(columns, hardware)
-            values = {"": np.ones(len(index)), "flops": problem.special["flops"], "bytes": problem.special["bytes"]}
-            for name, value in values.items():
+            values = (np.ones(len(index)), problem.special["flops"], problem.special["bytes"])
+            for name, value in zip(PARTS, values, strict=True):
                 sums.setdefault((key, name), np.zeros(len(totals)))[i] += float(counts @ value)
             box = boxes.setdefault(key, {})
             for name, axis in problem.axes.items():
                 low, high = box.get(name, (np.inf, -np.inf))
                 box[name] = (min(low, float(axis.min())), max(high, float(axis.max())))
-    names = list(sums)
-    matrix, target = np.column_stack([sums[name] for name in names]), np.array([total.runtime_s for total in totals])
-    fold = np.arange(len(target)) % FOLDS
-    held_out = np.empty((len(target), len(ALPHAS)))
-    for f in np.unique(fold):
-        held_out[fold == f] = matrix[fold == f] @ non_negative_lasso(matrix[fold != f], target[fold != f], ALPHAS).T
-    best = int(np.argmin(np.mean(np.minimum(np.abs(held_out / target[:, None] - 1), 2.0), axis=0)))
-    kept, left_out = consistent(totals, held_out[:, best])
-    if left_out:
-        regressors, telling, more = learn_totals(kept, hardware)
-        return regressors, telling, left_out + more
-    weights = non_negative_lasso(matrix, target, [ALPHAS[best]])[0]
-    error = np.log(target / held_out[:, best])
-    low, high = np.quantile(error, (0.05, 0.95))
-    common = float(np.std(error))
-    spread = Spread(np.zeros(0), np.array([min(low, 0.0)]), np.array([max(high, 0.0)]), 0.5, common, common / 2)
-    regressors = {}
-    for key in boxes:
-        parts = [(name, weights[names.index((key, name))]) for name in ("", "flops", "bytes")]
-        terms = tuple(Term(special=name) if name else Term() for name, weight in parts if weight > 0)
-        regressors[key] = Regressor(
-            terms=terms,
-            weights=np.array([weight for _, weight in parts if weight > 0]),
-            degree=0,
-            alpha=ALPHAS[best],
-            box=boxes[key],
-            trees=None,
-            reach=0.0,
-            spread=spread,
-            scores=scores_of(target, held_out[:, best]),
-        )
-    return regressors, totals, []
+    return sums, boxes

@@ -618,14 +618,17 @@ def test_a_broken_sentinel_never_makes_a_time_infinite(sentinel: float) -> None:
     assert np.isfinite(rows.runtime_s / rows.slowdown).all()
 
 
-def test_blank_lines_are_no_rows_and_count_as_lines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [0, 2])
+def test_blank_lines_are_no_rows_and_count_as_lines(before: int, tmp_path: Path) -> None:
     own(tmp_path, needed())
     lines = (tmp_path / "softmax.csv").read_text().splitlines()
     lines[3] = lines[3].rpartition(",")[0] + ",-1"
-    (tmp_path / "softmax.csv").write_text("\n".join([lines[0], "", "", *lines[1:4], "", *lines[4:], "", ""]))
+    (tmp_path / "softmax.csv").write_text(
+        "\n".join([*before * [" "], lines[0], "", "", *lines[1:4], "", *lines[4:], "", ""])
+    )
     rows = screen("softmax", read_dataset(tmp_path).tables["softmax"])
-    assert rows.rejected == (Rejected("softmax", 6, "runtime_s is not above 0"),)
-    assert rows.line.tolist() == [4, 5, 8, 9]
+    assert rows.rejected == (Rejected("softmax", before + 6, "runtime_s is not above 0"),)
+    assert rows.line.tolist() == [before + line for line in (4, 5, 8, 9)]
 
 
 def test_missing_columns_are_named_with_those_that_are_needed() -> None:
@@ -672,8 +675,12 @@ def test_a_description_that_cannot_be_used_is_refused(tmp_path: Path, meta: str,
     ("hardware", "said"),
     [
         ([1], r"hardware is \[1\], but must be an object"),
-        ({"cores": "40"}, "cores is '40', but must be a number from 1 to 1e[+]06 cores"),
+        ({"cores": "40"}, "cores is '40', but must be a whole number from 1 to 1e[+]06 cores"),
         ({"cores": 0}, "cores is 0"),
+        ({"cores": 2.5}, "cores is 2.5, but must be a whole number"),
+        ({"core": 40}, "unknown value of hardware 'core': did you mean cores"),
+        ({"idle_w": 100, "limit_w": 10}, "idle_w is 100, but must be less than limit_w, which is 10"),
+        ({"peak_flops_per_s": {"fp32": 8e12}}, "unknown dtype of peak_flops_per_s 'fp32'"),
         ({"l2_bytes": 0}, "l2_bytes is 0"),
         ({"accelerator": "yes"}, "accelerator is 'yes', but must be true or false"),
         ({"memory_bytes_per_s": -3}, "memory_bytes_per_s is -3"),
@@ -687,8 +694,8 @@ def test_a_description_that_cannot_be_used_is_refused(tmp_path: Path, meta: str,
 )
 def test_hardware_that_no_device_has_is_refused(tmp_path: Path, hardware: Any, said: str) -> None:
     meta = json.dumps({"schema": 1, "device": "x", "hardware": hardware})
-    with pytest.raises(DatasetError, match=f"dataset.json: {said}"):
-        train(read_dataset(own(tmp_path, needed(12), meta=meta)), jobs=1)
+    with pytest.raises(DatasetError, match=f"{tmp_path}/dataset.json: {said}"):
+        read_dataset(own(tmp_path, needed(12), meta=meta))
 
 
 def test_where_nothing_can_be_learnt_the_reasons_are_said(tmp_path: Path) -> None:

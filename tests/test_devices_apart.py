@@ -13,7 +13,7 @@ from torch import nn
 from neuralpower.codec import load, save
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
-from neuralpower.compose import compose
+from neuralpower.compose import compose, joined
 from neuralpower.dataset import Dataset, screen
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError, InputError, PredictorError
@@ -29,6 +29,7 @@ from neuralpower.layers.softmax import Softmax
 from neuralpower.learn import hardware_from, train
 from neuralpower.predictor import IN_RANGE, MEASURED, ROOFLINE, Predictor
 from neuralpower.report.cards import predictor_card
+from neuralpower.report.tables import prediction_table
 from neuralpower.slopes import Alignment
 from neuralpower.trace import trace
 
@@ -486,28 +487,37 @@ def test_a_group_that_was_not_learnt_is_taken_as_its_neighbour_and_says_so() -> 
     )
 
 
-def test_what_a_spec_sheet_does_not_say_of_power_and_schedulers_is_said(portable: Predictor) -> None:
+def test_what_is_not_known_of_a_devices_power_is_said(portable: Predictor) -> None:
     product, pass_ = Linear(rows=8, in_features=16, out_features=8, bias=False), Softmax(rows=8, width=16)
     there = portable.on(unseen(), "unseen")
     assert there.assumed([pass_]) == ()
     (said,) = there.assumed([product])
-    assert said.startswith("the spec sheet of unseen has no limit_w, no year, no lanes or schedulers: its products")
-    whole = dataclasses.replace(unseen(), limit_w=70.0, year=2018, lanes_per_scheduler=16.0)
+    assert said.startswith("of unseen no limit_w and no year is known: its products are taken to reach")
+    whole = dataclasses.replace(unseen(), limit_w=70.0, year=2018)
     assert portable.on(whole, "unseen").assumed([product]) == ()
-    assert portable.on(dataclasses.replace(whole, year=None), "unseen").assumed([product])[0].count("no ") == 1
+    (said,) = portable.on(dataclasses.replace(whole, year=None), "unseen").assumed([product])
+    assert said.startswith("of unseen no year is known")
 
 
 def test_a_prediction_says_why_its_rows_add_up_to_more() -> None:
     told = dataset("small")
     with_launch = Dataset(told.path, {**told.meta, "includes_launch": True}, told.tables)
-    model = nn.Sequential(*(nn.Softmax(-1) for _ in range(30)))
-    traced = trace(model, (torch.empty(16, 64),))
-    for data, notes in ((with_launch, 1), (told, 0)):
-        prediction = compose(traced, train(data, "lasso", jobs=1).predictor, model="passes", batch_size=16)
-        said = [text for text in prediction.assumptions if text.startswith("the rows add up to")]
-        assert len(said) == notes
-        total = sum(row.runtime_s for row in prediction.rows)
-        assert (total > 1.05 * prediction.runtime_s.value) == bool(notes)
+    hides, does_not = (train(data, "lasso", jobs=1).predictor for data in (with_launch, told))
+    passes, nothing = nn.Sequential(*(nn.Softmax(-1) for _ in range(30))), nn.Identity()
+    for predictor, model, notes in ((hides, passes, 1), (does_not, passes, 0), (hides, nothing, 0)):
+        traced = trace(model, (torch.empty(16, 64),))
+        one = compose(traced, predictor, model="passes", batch_size=16)
+        total_s = sum(row.runtime_s for row in one.rows)
+        assert (total_s > 1.05 * one.runtime_s.value) == bool(notes)
+        assert [f"the rows add up to {total_s * 1e3:.3g} ms:" in text for text in one.remarks] == [True] * notes
+        # of two passes together one remark, of both
+        twice = dataclasses.replace(
+            one.runtime_s, **{b: 2 * getattr(one.runtime_s, b) for b in ("value", "low", "high")}
+        )
+        both = joined(one, [one], twice, None)
+        assert [f"the rows add up to {2 * total_s * 1e3:.3g} ms:" in text for text in both.remarks] == [True] * notes
+        shown = prediction_table(both, "kind", 3, 15).splitlines()
+        assert sum(line.startswith("note: the rows add up") for line in shown) == notes
 
 
 def test_several_devices_say_together_what_a_softmax_takes(portable: Predictor) -> None:

@@ -14,7 +14,7 @@ from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import typed
 from neuralpower.learn import _work_of_totals, train
 from neuralpower.predictor import Pace, Predictor
-from neuralpower.totals import Total, fit_factors, read_totals
+from neuralpower.totals import Total, consistent, fit_factors, read_totals
 from tests.test_predictor import dataset, fresh, seconds
 
 
@@ -224,6 +224,86 @@ def test_no_network_is_faster_than_its_products_at_the_peak(runtime_s: float, re
     assert [total.line for total in totals] == [2]
     assert rejected[0].line == 3
     assert reason in rejected[0].reason
+
+
+def counted(
+    predictor: Predictor, networks: list[list[Layer]], calls: int = 1, **columns: object
+) -> list[dict[str, object]]:
+    """Rows of networks that take what the predictor says."""
+    totals = predictor.predict_many([calls * network for network in networks])
+    return [
+        {
+            "model": "made up",
+            "batch": 1,
+            "layers": json.dumps([[layer.kind, layer.to_row(), calls] for layer in network]),
+            "runtime_s": float(value),
+            **columns,
+        }
+        for network, value in zip(networks, totals.value, strict=True)
+    ]
+
+
+def test_a_network_that_waits_for_its_host_is_no_contradiction() -> None:
+    # 20 us of the host for each call: ten times what the smallest layers take
+    data = dataset(["linear"], dispatch_s=60e-6)
+    learnt = train(data, "lasso", jobs=1).predictor
+    assert learnt.dispatch is not None
+    layers = sorted(fresh("linear"), key=seconds)
+    rows = counted(learnt, [layers[-20 + i : -10 + i] for i in range(10)]) + counted(learnt, [layers[:3]], calls=10)
+    found = train(Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1)
+    assert float(str(rows[-1]["runtime_s"])) > 2.5 * 10 * sum(seconds(layer) for layer in layers[:3])
+    assert found.rejected == ()
+
+
+def test_a_network_of_a_slow_moment_is_no_contradiction() -> None:
+    data = dataset(["linear"], sentinel_s=1e-3)
+    learnt = train(data, "lasso", jobs=1).predictor
+    layers = fresh("linear")
+    rows = counted(learnt, [layers[i : i + 10] for i in range(20)], sentinel_s=1e-3)
+    rows[3] |= {"runtime_s": 3 * float(str(rows[3]["runtime_s"])), "sentinel_s": 3e-3}
+    found = train(Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1)
+    assert found.rejected == ()
+    rows[3]["sentinel_s"] = 1e-3  # the same without a reason
+    found = train(Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1)
+    assert [row.line for row in found.rejected] == [5]
+    assert found.predictor.dataset["networks"] == 19
+    assert found.predictor.dataset["rejected"] == 1
+
+
+def test_a_network_of_kinds_that_no_other_has_can_be_learnt_from(tmp_path: Path) -> None:
+    table = pd.concat([network_rows(30, {"linear": 1.0}), network_rows(1, {"softmax": 1.0})], ignore_index=True)
+    found = train(Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": table}), jobs=1)
+    assert found.rejected == ()
+    save(found.predictor, tmp_path / "totals.json")  # which takes no NaN
+    assert found.predictor.estimate(fresh("linear")).deviation.max() < 0.2
+
+
+def test_where_too_few_networks_stay_the_reasons_are_said() -> None:
+    data, table = dataset(["linear"]), network_rows(11, {"linear": 1.0})
+    for wrong, said in (([0], "contradicts the other networks .line 2"), ([0, 3], "is not above 0 .line 5")):
+        factor = np.where(
+            np.isin(np.arange(11), wrong[:1]), 1000.0, np.where(np.isin(np.arange(11), wrong[1:]), -1.0, 1.0)
+        )
+        given = table.assign(runtime_s=table["runtime_s"] * factor)
+        if len(wrong) == 1:
+            given = given.head(10)
+        with pytest.raises(DatasetError, match=f"9 measured networks and no layers; 10 are needed.*{said}"):
+            train(Dataset(data.path, data.meta, {"network": given}), jobs=1)
+
+
+def test_a_few_networks_do_not_tell_which_of_them_is_wrong() -> None:
+    totals, _ = read_totals(network_rows(3, {"linear": 1.0}))
+    assert consistent(totals, np.array([totals[0].runtime_s, totals[1].runtime_s, 5 * totals[2].runtime_s])) == (
+        totals,
+        [],
+    )
+
+
+def test_gaps_in_a_networks_row_are_defaults_and_blank_rows_none() -> None:
+    row = {"model": "zoo:deep_mnist", "batch": 1.0, "input": None, "dtype": np.nan, "runtime_s": 0.01}
+    totals, rejected = read_totals(pd.DataFrame([row, dict.fromkeys(row), row]))
+    assert ([total.line for total in totals], rejected) == ([2, 4], [])
+    assert {layer.dtype for layer in totals[0].layers} == {"float32"}
 
 
 def test_a_kind_to_which_totals_give_no_time_leaves_bounds_that_are_numbers(tmp_path: Path) -> None:

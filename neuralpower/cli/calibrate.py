@@ -38,8 +38,8 @@ def calibrate(
     replace_file(target.with_suffix(".md"), predictor_card(adapted))
     gain = f"{result.after:.1%} after (of layers held out)"
     print(
-        f"{result.rows} layers: mean error {result.before:.1%} before, "
-        f"{gain if result.gained else 'and factors made it no better: only the bounds are wider'}\npredictor: {target}"
+        f"{result.rows} layers: geometric mean error {result.before:.1%} before, "
+        f"{gain if result.gained else 'and factors made it no better, so they were left out'}\npredictor: {target}"
     )
     if result.after > DOUBTFUL:
         print(

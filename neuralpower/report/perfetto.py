@@ -86,7 +86,7 @@ def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str
         "host_bound": p.host_bound,
         "memory_bytes": p.memory.bounds_json() if p.memory else None,
         "coverage": p.coverage,
-        "notes": [*p.notes, *p.assumptions],
+        "notes": [*p.notes, *p.remarks],
     }
 
 

@@ -127,7 +127,7 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
         foot += _training_lines(p.training, t.value)
     if p.method != "meta":
         foot.append(f"traced on {p.method} tensors ({'; '.join(p.notes)})")
-    foot += [f"note: {text}" for text in p.assumptions]
+    foot += [f"note: {text}" for text in p.remarks]
     return "\n".join([head, *tokens(p), "", grid(header, cells, left=2), *foot])
 
 
