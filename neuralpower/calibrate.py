@@ -40,9 +40,13 @@ class Calibration:
 
 
 def check(predictor: Predictor, samples: int) -> None:
-    """Raise InputError unless the predictor can be calibrated on a CPU by so many layers."""
+    """Raise InputError unless the predictor can be calibrated on a CPU by so many layers, and was not before."""
     if samples < FEWEST_SAMPLES:
         raise InputError(f"samples {samples}: {FEWEST_SAMPLES} or more are needed; the default is 50")
+    if "calibrated_from" in predictor.dataset:
+        raise InputError(
+            f"predictor {predictor.name!r} is calibrated itself, from {predictor.dataset['calibrated_from']!r}; calibrate that one"
+        )
     if predictor.hardware is None or predictor.hardware.accelerator:
         raise InputError(
             f"predictor {predictor.name!r} was learnt on {predictor.device}, an accelerator, and this machine is a CPU: "
@@ -86,14 +90,16 @@ def measure_layers(
 def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[Timing], device: str) -> Calibration:
     """Factors per regressor, pulled to a common one; intervals widen where the machines differ in more than factors.
 
-    Where factors predict layers that they had not seen no better than none, they stay as they were.
+    Layers are compared with what they take alone: by how much they take longer in networks was learnt of those, and stays. Where
+    factors predict layers that they had not seen no better than none, they are left out.
 
     Raises:
         DeviceError: fewer than FEWEST_SAMPLES layers were measured.
     """
     if len(layers) < FEWEST_SAMPLES:
         raise DeviceError(f"{len(layers)} layers could be measured here, {FEWEST_SAMPLES} are needed")
-    estimates = predictor.estimate(layers)
+    alone = {key: replace(r, factor=1.0) for key, r in predictor.regressors.items()}
+    estimates = replace(predictor, regressors=alone).estimate(layers)
     sentinel_s = float(np.median([timing.sentinel_s for timing in timings]))
     slow = np.array([timing.sentinel_s / sentinel_s for timing in timings]) ** estimates.exponent
     measured = np.array([timing.runtime_s for timing in timings]) / slow

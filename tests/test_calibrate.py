@@ -54,6 +54,23 @@ def test_kinds_that_slow_down_apart_get_factors_apart_and_intervals_that_hold(pr
     assert set(found.basis) <= {"in-range", "extrapolated"}  # nothing of this machine was measured before
 
 
+def test_how_much_longer_layers_take_in_networks_is_no_matter_of_the_machine(predictor: Predictor) -> None:
+    factors = {key: 1.5 if key[0] == "norm" else 1.0 for key in predictor.regressors}
+    corrected = dataclasses.replace(
+        predictor,
+        regressors={key: dataclasses.replace(r, factor=factors[key]) for key, r in predictor.regressors.items()},
+    )
+    layers = calibration.calibration_layers(corrected, 50)
+    timings = [timing(2 * seconds(layer)) for layer in layers]  # each alone
+    learnt = calibration.calibrate(corrected, layers, timings, "there").predictor
+    for kind in ("norm", "linear"):
+        asked = fresh(kind)
+        ratio = learnt.estimate(asked).runtime_s / corrected.estimate(asked).runtime_s
+        assert np.median(ratio) == pytest.approx(2, rel=0.05)
+    with pytest.raises(InputError, match="'here' is calibrated itself, from 'here'; calibrate that one"):
+        calibration.check(learnt, 50)
+
+
 def test_factors_that_gain_nothing_are_left_out_and_bounds_say_how_far_layers_lie_apart(predictor: Predictor) -> None:
     layers = calibration.calibration_layers(predictor, 50)
     generator = np.random.default_rng(0)

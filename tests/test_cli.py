@@ -711,7 +711,9 @@ def test_a_network_that_cannot_run_here_is_named(networks: Path, predictor: Path
 def test_a_predictor_is_calibrated_on_this_machine(predictor: Path, tmp_path: Path) -> None:
     out = tmp_path / "mine.json"
     text = done("calibrate", "--from", predictor, "--samples", 12, "--out", out)
-    assert re.search(r"\d+ layers: geometric mean error [\d.]+% before, ([\d.]+% after|and factors made it no better)", text)
+    assert re.search(
+        r"\d+ layers: geometric mean error [\d.]+% before, ([\d.]+% after|and factors made it no better)", text
+    )
     learnt = json.loads(out.read_text())
     assert learnt["dataset"]["calibrated_from"] == "synthetic"
     assert "calibrated" in out.with_suffix(".md").read_text()
