@@ -15,7 +15,7 @@ import numpy as np
 
 from neuralpower import __version__
 from neuralpower.dataset import replace_file
-from neuralpower.devices.spec import spec_of
+from neuralpower.devices.spec import find_spec, spec_of
 from neuralpower.dispatch import Dispatch
 from neuralpower.errors import DatasetError, InputError, PredictorError, unknown
 from neuralpower.layers import KINDS, Hardware
@@ -228,7 +228,19 @@ def on(predictor: Predictor, device: str) -> tuple[Predictor, str]:
     if device in known:
         return predictor.on(Hardware(**known[device]), device), device
     spec = spec_of(device)
-    return predictor.on(spec.hardware(), spec.name), spec.slug
+    there = predictor.on(spec.hardware(), spec.name)
+    vendors = {_vendor(name) for name in predictor.device.split(", ")}
+    if spec.vendor not in vendors and not {spec.vendor, *vendors} & {None}:
+        there = dataclasses.replace(there, dataset={**there.dataset, "unknown_vendor": spec.vendor})
+    return there, spec.slug
+
+
+def _vendor(device: str) -> str | None:
+    """Of a device with a shipped spec sheet."""
+    try:
+        return find_spec(device).vendor
+    except InputError:
+        return None
 
 
 def default_predictor(slug: str) -> Predictor:

@@ -418,6 +418,9 @@ class Predictor:
                     f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to reach what its units "
                     "could, which its power limit may not allow"
                 )
+        vendor = self.dataset.get("unknown_vendor")
+        if vendor:
+            texts.append(f"nothing was learnt on devices by {vendor}, and bounds do not allow for that")
         return tuple(texts)
 
     def _key(self, layer: Layer) -> Key:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuralpower.codec import load, save
+from neuralpower.codec import load, on, save
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.compose import compose, joined
@@ -497,6 +497,15 @@ def test_what_is_not_known_of_a_devices_power_is_said(portable: Predictor) -> No
     assert portable.on(whole, "unseen").assumed([product]) == ()
     (said,) = portable.on(dataclasses.replace(whole, year=None), "unseen").assumed([product])
     assert said.startswith("of unseen no year is known")
+
+
+def test_bounds_that_know_nothing_of_a_vendor_are_said_to(portable: Predictor) -> None:
+    layer = Softmax(rows=8, width=16)
+    learnt = load("nvidia-float32")
+    said = "nothing was learnt on devices by AMD, and bounds do not allow for that"
+    assert on(learnt, "amd-instinct-mi300x")[0].assumed([layer]) == (said,)
+    assert on(learnt, "nvidia-l4")[0].assumed([layer]) == ()
+    assert on(portable, "amd-instinct-mi300x")[0].assumed([layer]) == ()  # who made what it learnt from is not known
 
 
 def test_a_prediction_says_why_its_rows_add_up_to_more() -> None:
