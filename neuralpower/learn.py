@@ -161,7 +161,7 @@ def train(
         predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
         if len(telling) >= FEWEST_NETWORKS:
             correction = correct(predictor, telling)
-            predictor = correction.predictor
+            predictor = correction.predictor if correction else predictor
     about = {**predictor.dataset, "networks": len(telling), "rejected": len(rejected)}
     predictor = dataclasses.replace(predictor, dataset=about)
     return Trained(predictor, tuple(rejected), skipped, correction, tuple(rows.doubts))

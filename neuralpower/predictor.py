@@ -268,7 +268,8 @@ class Predictor:
         if self.hardware is None:
             raise PredictorError(
                 f"predictor {self.name!r} serves several devices ({self.device}); "
-                f"say which: {self.name or 'NAME'}@nvidia-l4 (devices --specs lists the names)"
+                f"say which: {self.name or 'NAME'}@{next(iter(self.dataset.get('devices') or {}), 'nvidia-l4')} "
+                "(devices --specs lists more names)"
             )
         return self.hardware
 

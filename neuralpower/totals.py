@@ -47,6 +47,7 @@ DAYS = 0.045  # of log time: the same 68 networks took 6 % longer on another day
 MET = 0.95
 FACTORS = (0.25, 4.0)  # no correction goes farther
 FEWEST_NETWORKS = 10
+MOST_UNLEARNT = 0.5  # of a network's time, that layers teach nothing of
 PARTS = ("", "flops", "bytes")  # of a kind's time that totals alone tell apart: a call's own, and these terms'
 FOLDS = 10
 ALPHAS = tuple(10.0**-exponent for exponent in range(2, 7))
@@ -145,6 +146,8 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     phase = row.get("phase")
     if (isinstance(phase, str) and phase != FORWARD) or "context" in settings:
         raise ValueError("a step needs its layers in column `layers`")
+    if not set(settings) <= {"seq_len", "input_shape"}:
+        raise ValueError(f"input holds {', '.join(sorted(settings))}; known are seq_len and input_shape")
     shape = settings.get("input_shape")
     given = row.get("dtype")
     dtype = torch_dtype(given if isinstance(given, str) else "float32")
@@ -182,8 +185,15 @@ def composed(predictor: Predictor, totals: Sequence[Total]) -> Array:
     return seconds
 
 
-def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
-    """Factors for the regressors, how networks follow the machine's speed, how far they still lie from their layers' sum."""
+def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
+    """Factors for the regressors, how networks follow the machine's speed, how far they still lie from their layers' sum.
+
+    Factors explain what kinds that were not learnt leave of a network's time. None where they leave half of it in too few networks.
+    """
+    unlearnt_s = [_unlearnt_s(predictor, total) for total in totals]
+    totals = [total for total, s in zip(totals, unlearnt_s, strict=True) if s <= MOST_UNLEARNT * total.runtime_s]
+    if len(totals) < FEWEST_NETWORKS:
+        return None
     keys = list(predictor.regressors)
     model = np.unique([total.model for total in totals], return_inverse=True)[1]
     estimates = [predictor.estimate(total.layers) for total in totals]
@@ -192,7 +202,8 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
     for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
         counts = np.asarray(total.counts)
         slow = predictor.slowdown(found, total.pace, counts)
-        time = counts * found.runtime_s * slow / total.runtime_s
+        learnt_s = total.runtime_s - float(counts[found.regressor < 0] @ found.runtime_s[found.regressor < 0])
+        time = counts * found.runtime_s * slow / learnt_s
         np.add.at(shares[i], found.regressor[found.regressor >= 0], time[found.regressor >= 0])
     firmness = np.array([OPTIMIZER_TAU if key[0] == Optimizer.kind else 1.0 for key in keys])
     factors, held_out = fit_factors(shares, model, taus=np.outer(TAUS_OF_LAYERS, firmness))
@@ -203,6 +214,12 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction:
     }
     corrected = replace(predictor, regressors=regressors, system=_system(totals, estimates, held_out))
     return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
+
+
+def _unlearnt_s(predictor: Predictor, total: Total) -> float:
+    """Seconds of a network that are a roofline's."""
+    found = predictor.estimate(total.layers)
+    return float(np.asarray(total.counts)[found.regressor < 0] @ found.runtime_s[found.regressor < 0])
 
 
 def _speed(predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Estimates]) -> NetworkSpeed | None:

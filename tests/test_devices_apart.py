@@ -228,7 +228,7 @@ def test_a_third_of_the_shortest_call_is_not_hidden_by_a_queue() -> None:
 
 def test_a_predictor_of_several_devices_asks_for_which(portable: Predictor) -> None:
     assert portable.portable
-    with pytest.raises(PredictorError, match="serves several devices .*@nvidia-l4"):
+    with pytest.raises(PredictorError, match="serves several devices .*several@small"):
         portable.check("float32", "forward")
     with pytest.raises(PredictorError, match="blind: its spec sheet has no peak for float32"):
         portable.on(Hardware(accelerator=True), "blind")

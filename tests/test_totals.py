@@ -291,6 +291,32 @@ def test_where_too_few_networks_stay_the_reasons_are_said() -> None:
             train(Dataset(data.path, data.meta, {"network": given}), jobs=1)
 
 
+@pytest.mark.parametrize(("calls", "corrected"), [(1, True), (400, False)])
+def test_what_kinds_take_that_were_not_learnt_is_no_matter_of_the_others(calls: int, corrected: bool) -> None:
+    data = dataset(["linear"])
+    learnt = train(data, "lasso", jobs=1).predictor
+    linear, softmax = fresh("linear"), fresh("softmax")
+    rows = []
+    for i in range(20):
+        layers = [*(linear[(5 * i + j) % len(linear)] for j in range(5)), softmax[i % len(softmax)]]
+        each = learnt.estimate(layers).runtime_s
+        counts = [1] * 5 + [calls]
+        runtime_s = 1.2 * float(each[:5].sum()) + calls * float(each[5])
+        given = [[la.kind, la.to_row(), n] for la, n in zip(layers, counts, strict=True)]
+        rows.append({"model": f"m{i}", "batch": 1, "layers": json.dumps(given), "runtime_s": runtime_s})
+    found = train(Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1)
+    ratio = found.predictor.estimate(linear).runtime_s / learnt.estimate(linear).runtime_s
+    assert np.median(ratio) == pytest.approx(1.2 if corrected else 1.0, abs=0.02)
+    assert (found.correction is not None) == corrected
+
+
+def test_an_input_that_is_not_known_is_refused() -> None:
+    row = {"model": "zoo:deep_mnist", "batch": 1, "input": '{"seq_lenx": 128}', "runtime_s": 0.01}
+    totals, (rejected,) = read_totals(pd.DataFrame([row]))
+    assert totals == []
+    assert rejected.reason == "input holds seq_lenx; known are seq_len and input_shape"
+
+
 def test_a_few_networks_do_not_tell_which_of_them_is_wrong() -> None:
     totals, _ = read_totals(network_rows(3, {"linear": 1.0}))
     assert consistent(totals, np.array([totals[0].runtime_s, totals[1].runtime_s, 5 * totals[2].runtime_s])) == (
