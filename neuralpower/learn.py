@@ -19,7 +19,6 @@ from neuralpower.layers.base import BACKWARD, FLOATING, peak_flops
 from neuralpower.predictor import INTEGER, Key, Predictor, Roofline, whole_kind
 from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, fit, join
 from neuralpower.totals import (
-    FEWEST_NETWORKS,
     Correction,
     Total,
     composed,
@@ -159,9 +158,8 @@ def train(
         telling, left_out = consistent(telling, composed(predictor, telling))
         rejected += left_out
         predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
-        if len(telling) >= FEWEST_NETWORKS:
-            correction = correct(predictor, telling)
-            predictor = correction.predictor if correction else predictor
+        correction = correct(predictor, telling)
+        predictor = correction.predictor if correction else predictor
     about = {**predictor.dataset, "networks": len(telling), "rejected": len(rejected)}
     predictor = dataclasses.replace(predictor, dataset=about)
     return Trained(predictor, tuple(rejected), skipped, correction, tuple(rows.doubts))

@@ -190,20 +190,19 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
 
     Factors explain what kinds that were not learnt leave of a network's time. None where they leave half of it in too few networks.
     """
-    unlearnt_s = [_unlearnt_s(predictor, total) for total in totals]
-    totals = [total for total, s in zip(totals, unlearnt_s, strict=True) if s <= MOST_UNLEARNT * total.runtime_s]
-    if len(totals) < FEWEST_NETWORKS:
+    each = [(total, predictor.estimate(total.layers)) for total in totals]
+    each = [(t, found) for t, found in each if _learnt_s(t, found) >= (1 - MOST_UNLEARNT) * t.runtime_s]
+    if len(each) < FEWEST_NETWORKS:
         return None
+    totals, estimates = zip(*each, strict=True)
     keys = list(predictor.regressors)
     model = np.unique([total.model for total in totals], return_inverse=True)[1]
-    estimates = [predictor.estimate(total.layers) for total in totals]
     predictor = replace(predictor, speed=_speed(predictor, totals, estimates))
     shares = np.zeros((len(totals), len(keys)))
     for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
         counts = np.asarray(total.counts)
         slow = predictor.slowdown(found, total.pace, counts)
-        learnt_s = total.runtime_s - float(counts[found.regressor < 0] @ found.runtime_s[found.regressor < 0])
-        time = counts * found.runtime_s * slow / learnt_s
+        time = counts * found.runtime_s * slow / _learnt_s(total, found)
         np.add.at(shares[i], found.regressor[found.regressor >= 0], time[found.regressor >= 0])
     firmness = np.array([OPTIMIZER_TAU if key[0] == Optimizer.kind else 1.0 for key in keys])
     factors, held_out = fit_factors(shares, model, taus=np.outer(TAUS_OF_LAYERS, firmness))
@@ -216,10 +215,10 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
 
 
-def _unlearnt_s(predictor: Predictor, total: Total) -> float:
-    """Seconds of a network that are a roofline's."""
-    found = predictor.estimate(total.layers)
-    return float(np.asarray(total.counts)[found.regressor < 0] @ found.runtime_s[found.regressor < 0])
+def _learnt_s(total: Total, found: Estimates) -> float:
+    """What a network took beside the layers that only a roofline knows."""
+    unlearnt = found.regressor < 0
+    return total.runtime_s - float(np.asarray(total.counts)[unlearnt] @ found.runtime_s[unlearnt])
 
 
 def _speed(predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Estimates]) -> NetworkSpeed | None:
