@@ -12,6 +12,7 @@ time. What a lost node was measuring is measured elsewhere; only what has come b
 from __future__ import annotations
 
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -142,7 +143,11 @@ class Fleet:
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             raise _no_cluster(self.address, str(error)) from None
         self._connected = True
-        count = int(ray.available_resources().get(RESOURCE, 0))
+        deadline = time.monotonic() + CONNECT_S
+        while not (count := int(ray.available_resources().get(RESOURCE, 0))):
+            if not ray.cluster_resources().get(RESOURCE, 0) or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)  # what another driver has just given back is free a moment later
         if not count:
             offered = int(ray.cluster_resources().get(RESOURCE, 0))
             raise InputError(
