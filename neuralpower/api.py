@@ -126,15 +126,16 @@ class LoadedPredictor:
         batch_sizes: Sequence[int] = (1,),
         lengths: Sequence[int | None] = (None,),
         dtypes: Sequence[str] | None = None,
+        input_shape: Sequence[int] | None = None,
         memory: str | None = None,
     ) -> Sweep:
         """A grid of sizes from few traces; `memory` of the device, such as "24GB"; raises as `neuralpower.explore.sweep`.
 
-        `dtypes`: a module's own by default, else float32.
+        `dtypes`: a module's own by default, else float32; `input_shape`: of one sample.
         """
         room = bytes_of(memory) if memory else None
         grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes or (_dtype(model),)}
-        return sweep(model, [self.predictor], memory_bytes=room, **grid)
+        return sweep(model, [self.predictor], input_shape=input_shape, memory_bytes=room, **grid)
 
     def compare(self, a: str | nn.Module, b: str | nn.Module, **sizes: Any) -> Comparison:
         """Two models on this device: the ratio of their times; `sizes` as those of `predict`."""
@@ -147,13 +148,16 @@ class LoadedPredictor:
     def fit(self, model: str | nn.Module, memory: str | None = None, **request: Any) -> Fit:
         """Whether a model fits into the device's memory, or another: `request` has the fields of `explore.fit.Request`.
 
+        Its `dtype` is a module's own by default, else float32.
+
         Raises:
             InputError: the device's memory is not known and none is given.
         """
         room = bytes_of(memory) if memory else device_memory(self.predictor)
         if room is None:
             raise InputError(f"{self.device}: its memory is not known; give memory, such as '24GB'")
-        return fit(Request(model, accelerator=self.predictor.accelerator, **request), room)
+        request = {"dtype": _dtype(model), "accelerator": self.predictor.accelerator, **request}
+        return fit(Request(model, **request), room)
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:

@@ -197,7 +197,7 @@ def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
             else:
                 table = _read_csv(file)
         except Exception as error:  # each reader has its own errors
-            raise DatasetError(f"{file}: cannot be read ({_line(error)}); write it again") from None
+            raise DatasetError(f"{file}: cannot be read ({_line(error)}); write it again, or take it away") from None
         parts.setdefault(file.stem, []).append(table)
     fresh: dict[str, list[dict[str, Any]]] = {}
     for record in read_journal(folder):
@@ -580,5 +580,5 @@ def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:
     for row in rejected:
         reasons.setdefault((row.kind, row.reason), []).append(row.line)
     for (kind, reason), lines in reasons.items():
-        shown = ", ".join(str(line) for line in lines[:5])
+        shown = ", ".join(str(line) for line in sorted(lines)[:5])
         yield f"{kind}: {len(lines)} left out, {reason} (line {shown}{', ...' if len(lines) > 5 else ''})"

@@ -16,7 +16,7 @@ from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import BACKWARD, FLOATING, peak_flops
-from neuralpower.predictor import INTEGER, Key, Predictor, Roofline, whole_kind
+from neuralpower.predictor import ALL, INTEGER, Key, Predictor, Roofline, whole_kind
 from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, fit, join
 from neuralpower.totals import (
     Correction,
@@ -96,10 +96,11 @@ def train(
             "train a predictor of each class"
         )
     (accelerator,) = classes
+    rows.pool_small_groups()
     problems = {name: join([part.problem for part in parts]) for name, parts in rows.parts.items()}
-    few = {name for name, problem in problems.items() if len(np.unique(problem.config)) < FEWEST_ROWS}
+    few = {name for name, problem in problems.items() if _too_few(problem)}
     few |= {(POWER, whole_kind(key[0])) for key in _all_with_power(problems.keys() - few)}
-    skipped = {name[1]: len(problems[name]) for name in few if name[0] == RUNTIME}
+    skipped = {key: len(problems[target, key]) for target, key in few if target == RUNTIME}
     order = sorted(problems.keys() - few, key=lambda name: (-len(problems[name]), name))
     first, rejected = datasets[0], rows.rejected
     hardware = Hardware() if portable else hardware_from(first.meta)
@@ -212,6 +213,21 @@ class _Read:
                     problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
                     for name in (key, whole_kind(kind)):
                         self.parts.setdefault((POWER, name), []).append(_Part(problem, metered.line))
+
+    def pool_small_groups(self) -> None:
+        """Add one group of those of a kind, dtype and phase that have too few rows each, where they have enough together."""
+        small: dict[tuple[str, Key], list[_Part]] = {}
+        for (target, key), parts in self.parts.items():
+            if target == RUNTIME and _too_few(join([part.problem for part in parts])):
+                small.setdefault((target, (*key[:3], ALL)), []).extend(parts)
+        for name, parts in small.items():
+            if not _too_few(join([part.problem for part in parts])):
+                self.parts.setdefault(name, parts)
+
+
+def _too_few(problem: Problem) -> bool:
+    """Rows of a configuration that was measured before tell nothing new."""
+    return len(np.unique(problem.config)) < FEWEST_ROWS
 
 
 def _shared(rows: Rows, config: np.ndarray) -> np.ndarray:

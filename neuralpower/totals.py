@@ -89,7 +89,7 @@ def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[
             if hardware is not None and total.runtime_s < _least_s(total, hardware):
                 raise ValueError("faster than the device's peak")
             totals.append(total)
-        except (NeuralPowerError, ValueError, TypeError, KeyError) as error:
+        except (NeuralPowerError, ValueError) as error:
             rejected.append(Rejected("network", i + 2, " ".join(str(error).split())[:120]))
     return totals, rejected
 
@@ -97,21 +97,46 @@ def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[
 def _total(row: Mapping[str, Any], line: int) -> Total:
     if row.get("status", "ok") not in ("ok", None) and row["status"] == row["status"]:  # not NaN
         raise ValueError(f"status {row['status']}")
-    runtime = float(row["runtime_s"])
+    runtime = _number(row, "runtime_s")
     for reason, found in unusable(np.array([runtime])).items():
         if found.any():
             raise ValueError(reason)
     given = row.get("layers")
-    if isinstance(given, str):
-        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in json.loads(given)]
-    else:
-        parts = list(_traced(row).items())
+    parts = _listed(given) if isinstance(given, str) else list(_traced(row).items())
+    if not parts:
+        raise ValueError("it has no layers")
     layers, counts = zip(*parts, strict=True)
-    first_s, again_s, dispatch_s = (
-        float(row.get(name) or np.nan) for name in ("sentinel_s", "sentinel_again_s", "dispatch_s")
-    )
+    first_s, again_s, dispatch_s = (_number(row, name) for name in ("sentinel_s", "sentinel_again_s", "dispatch_s"))
     pace = Pace(first_s, again_s if again_s > 0 else None) if first_s > 0 else None
-    return Total(str(row["model"]), layers, counts, runtime, pace, line, dispatch_s)
+    return Total(str(row["model"]), layers, counts, runtime, pace, line, dispatch_s or np.nan)
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    """A cell's number; NaN where it is empty or not there."""
+    value = row.get(name)
+    try:
+        return np.nan if value is None or value == "" else float(value)
+    except (ValueError, TypeError):
+        raise ValueError(f"{name} is {value!r}, but must be a number") from None
+
+
+def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A cell's JSON object."""
+    try:
+        value = json.loads(row[name])
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {row[name]!r}, but must be a JSON object")
+    return value
+
+
+def _listed(text: str) -> list[tuple[Layer, float]]:
+    """Layers with how often each is called, from a cell of column `layers`."""
+    try:
+        return [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in json.loads(text)]
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"layers cannot be read ({type(error).__name__}: {error})") from None
 
 
 def _least_s(total: Total, hardware: Hardware) -> float:
@@ -142,18 +167,21 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     from neuralpower.sources import InputRequest, resolve
     from neuralpower.trace import trace
 
-    settings = json.loads(row["input"]) if isinstance(row.get("input"), str) else {}
+    settings = _object(row, "input") if isinstance(row.get("input"), str) else {}
     phase = row.get("phase")
     if (isinstance(phase, str) and phase != FORWARD) or "context" in settings:
         raise ValueError("a step needs its layers in column `layers`")
     if not set(settings) <= {"seq_len", "input_shape"}:
         raise ValueError(f"input holds {', '.join(sorted(settings))}; known are seq_len and input_shape")
+    batch = _number(row, "batch")
+    if not (batch >= 1 and batch % 1 == 0):
+        raise ValueError(f"batch is {row['batch']!r}, but must be a whole number from 1")
     shape = settings.get("input_shape")
     given = row.get("dtype")
     dtype = torch_dtype(given if isinstance(given, str) else "float32")
     source = resolve(str(row["model"]))
     module = source.build("meta", dtype)
-    request = InputRequest(int(row["batch"]), settings.get("seq_len"), tuple(shape) if shape else None, dtype)
+    request = InputRequest(int(batch), settings.get("seq_len"), tuple(shape) if shape else None, dtype)
     inputs = source.inputs(module, request)
     counts: dict[Layer, int] = {}
     for layer in trace(module, inputs.args, inputs.kwargs).layers:

@@ -99,3 +99,13 @@ def test_a_module_is_predicted_in_its_own_dtype(predictor: LoadedPredictor) -> N
     assert predictor.predict(half, torch.zeros(4, 16), dtype="float32").dtype == "float32"
     assert predictor.predict(nn.Sequential(nn.ReLU()), torch.zeros(4, 16)).dtype == "float32"  # without weights
     assert half[0].weight.dtype == torch.bfloat16
+
+
+def test_a_module_is_swept_and_fitted_with_its_own_dtype_and_shape(predictor: LoadedPredictor) -> None:
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 26 * 26, 10))
+    swept = predictor.sweep(network, batch_sizes=(1, 8), input_shape=(1, 28, 28))
+    asked = [predictor.predict(network, batch_size=n, input_shape=(1, 28, 28)).runtime_s.value for n in (1, 8)]
+    assert [point.runtime_s for point in swept.points] == pytest.approx(asked)
+    whole = predictor.fit(network, memory="8GB", input_shape=(1, 28, 28)).memory.weights_bytes
+    half = predictor.fit(network.bfloat16(), memory="8GB", input_shape=(1, 28, 28)).memory.weights_bytes
+    assert whole == 2 * half > 0

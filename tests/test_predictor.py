@@ -183,6 +183,22 @@ def test_too_few_rows_are_an_error_with_the_number_that_is_needed() -> None:
         train(dataset(["softmax"], 12), learner="laso", jobs=1)
 
 
+def test_groups_of_too_few_rows_each_are_learnt_together() -> None:
+    table = dataset(["norm"], 200).tables["norm"]
+    few = pd.concat([table[table.function == name].head(6) for name in ("group", "instance")])
+    assert len(few) == 12
+    alone = table[table.function == "layer"]
+    both = train(
+        Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"norm": pd.concat([alone, few])}), jobs=1
+    )
+    assert {key[3] for key in both.predictor.regressors} == {"layer", "all"}
+    assert {key[3]: rows for key, rows in both.skipped.items()} == {"group": 6, "instance": 6}
+    asked = [layer for layer in draw(KINDS["norm"], 60, 99, QUICK) if str(layer.group()) in ("group", "instance")]
+    found = both.predictor.estimate(asked)
+    assert set(found.basis) <= {IN_RANGE, EXTRAPOLATED}
+    assert np.median(np.abs(found.runtime_s / [seconds(layer) for layer in asked] - 1)) < 0.1
+
+
 def test_the_rooflines_peaks_are_found(predictor: Predictor) -> None:
     roof = predictor.roofline("float32")
     assert roof.flops_per_s == pytest.approx(2e11, rel=0.5)

@@ -196,6 +196,29 @@ def test_networks_that_cannot_be_used_are_named_with_their_lines() -> None:
     assert "a step needs its layers" in rejected[3].reason
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"runtime_s": "1 ms"}, "runtime_s is '1 ms', but must be a number"),
+        ({"runtime_s": None}, "runtime_s is no number"),
+        ({"sentinel_s": "slow"}, "sentinel_s is 'slow', but must be a number"),
+        ({"layers": "[["}, "layers cannot be read (JSONDecodeError"),
+        ({"layers": '[["lineal", {}, 1]]'}, "layers cannot be read (KeyError: 'lineal'"),
+        ({"layers": '[["linear", {"rows": 1}, 1]]'}, "linear: no value for 'in_features'"),
+        ({"layers": "[]"}, "it has no layers"),
+        ({"layers": None, "batch": 1.5}, "batch is 1.5, but must be a whole number from 1"),
+        ({"layers": None, "batch": "many"}, "batch is 'many', but must be a number"),
+        ({"layers": None, "input": "[3]"}, "input is '[3]', but must be a JSON object"),
+        ({"layers": None, "input": "{"}, "input is '{', but must be a JSON object"),
+    ],
+)
+def test_a_network_s_row_that_cannot_be_read_says_which_cell(change: dict[str, object], reason: str) -> None:
+    row = network_rows(1, {"linear": 1.0}).to_dict("records")[0] | {"model": "zoo:alexnet"} | change
+    totals, (rejected,) = read_totals(pd.DataFrame([row]))
+    assert totals == []
+    assert (rejected.line, reason in rejected.reason) == (2, True), rejected.reason
+
+
 @pytest.mark.parametrize("factor", [1e-3, 0.2, 20.0])
 def test_a_network_that_contradicts_the_others_is_named_and_changes_nothing(factor: float) -> None:
     data, table = dataset(["linear"]), network_rows(30, {"linear": 1.2, "softmax": 1.0})

@@ -23,6 +23,7 @@ def sweep(
     model: str = MODEL,
     batch_size: str = typer.Option("1", help="1,8,32; 1:256 doubles; 64:512:64 goes in steps."),
     seq_len: str | None = typer.Option(None, help="Tokens per sample, written in the same way."),
+    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
     dtype: str = typer.Option("float32", help="One or more, with commas."),
     predictor: str | None = typer.Option(None, help="Names or files, with commas; this machine's by default."),
     memory: str | None = typer.Option(None, help="Of the device, such as 24GB; by default what its spec sheet says."),
@@ -45,6 +46,7 @@ def sweep(
         batch_sizes=sweeping.sizes(batch_size, "batch size"),
         lengths=sweeping.sizes(seq_len, "seq-len") if seq_len else (None,),
         dtypes=[options.dtype(name) for name in options.names(dtype) or ("float32",)],
+        input_shape=options.shape(input_shape),
         memory_bytes=fitting.bytes_of(memory) if memory else None,
     )
     if csv is not None:

@@ -24,6 +24,7 @@ def train_predictor(
     from neuralpower.dataset import read_dataset, replace_file, summarised
     from neuralpower.errors import InputError
     from neuralpower.learn import train
+    from neuralpower.predictor import ALL
     from neuralpower.report.cards import predictor_card
     from neuralpower.report.tables import training_table
 
@@ -49,7 +50,9 @@ def train_predictor(
     for line in (*summarised(trained.rejected), *trained.doubts):
         print(line, file=sys.stderr)
     for (kind, dtype, phase, group), rows in trained.skipped.items():
-        print(f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own", file=sys.stderr)
+        together = (kind, dtype, phase, ALL) in trained.predictor.regressors
+        instead = f"learnt together with other small groups, as {ALL}" if together else "not learnt"
+        print(f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}", file=sys.stderr)
     if learner == "lasso":
         for key in trained.predictor.regressors:
             print(trained.predictor.formula(key))

@@ -38,6 +38,7 @@ class Point:
     seq_len: int | None = None
     dtype: str = "float32"
     changes: Mapping[str, Any] = field(default_factory=dict)
+    input_shape: tuple[int, ...] | None = None  # of one sample
 
     @property
     def text(self) -> str | nn.Module:
@@ -142,6 +143,7 @@ class Subject:
     dtype: str
     words: Mapping[str, Any]  # changes that are no numbers
     depth_name: str | None  # field that sets the number of blocks
+    input_shape: tuple[int, ...] | None  # of one sample
 
     def traced(self, numbers: Mapping[str, float], blocks: int | None) -> Example:
         """The member with these numbers, and so many blocks where the family has a field for them."""
@@ -155,7 +157,8 @@ class Subject:
         source = resolve(Point(self.model, changes=changes).text)
         module = source.build("meta", torch_dtype(self.dtype))
         length = int(numbers[LENGTH]) if LENGTH in numbers else None
-        inputs = source.inputs(module, InputRequest(int(numbers[BATCH]), length, None, torch_dtype(self.dtype)))
+        request = InputRequest(int(numbers[BATCH]), length, self.input_shape, torch_dtype(self.dtype))
+        inputs = source.inputs(module, request)
         return example_of(trace(module, inputs.args, inputs.kwargs), module, self.dtype)
 
 
@@ -207,13 +210,13 @@ def whole(table: Table, fields: Array) -> Array:
 
 
 def _families(points: Sequence[Point]) -> list[Family]:
-    """Points by model, dtype and whatever of their changes is no number."""
+    """Points by model, dtype, shape of a sample and whatever of their changes is no number."""
     groups: dict[Any, list[int]] = {}
     for i, point in enumerate(points):
         words = {name: value for name, value in point.changes.items() if not _is_number(value)}
         model = point.model if isinstance(point.model, str) else id(point.model)
         key = (model, point.dtype, json.dumps(words, sort_keys=True), tuple(sorted(set(point.changes) - set(words))))
-        groups.setdefault((*key, point.seq_len is None), []).append(i)
+        groups.setdefault((*key, point.seq_len is None, point.input_shape), []).append(i)
     return [_family(points, index) for index in groups.values()]
 
 
@@ -239,7 +242,7 @@ def _family(points: Sequence[Point], index: Sequence[int]) -> Family:
     if depth_name and own_depth:
         full = np.array([float(points[i].changes.get(changed or "", own_depth)) for i in index])
         depth = full if full.max() > 3 else None  # else nothing is gained
-    subject = Subject(first.model, first.dtype, words, depth_name)
+    subject = Subject(first.model, first.dtype, words, depth_name, first.input_shape)
     return Family(tuple(index), Members(names, values, depth, full, trace_of=subject.traced))
 
 

@@ -62,9 +62,10 @@ def sweep(
     batch_sizes: Sequence[int] = (1,),
     lengths: Sequence[int | None] = (None,),
     dtypes: Sequence[str] = ("float32",),
+    input_shape: Sequence[int] | None = None,
     memory_bytes: float | None = None,
 ) -> Sweep:
-    """Predict the grid; `memory_bytes` of the device, by default those of its spec sheet.
+    """Predict the grid; `input_shape` of one sample, `memory_bytes` of the device, by default those of its spec sheet.
 
     Raises:
         InputError: more than MOST_POINTS points.
@@ -73,10 +74,11 @@ def sweep(
     grid = list(itertools.product(dtypes, lengths, batch_sizes))
     if len(grid) * len(predictors) > MOST_POINTS:
         raise InputError(f"{len(grid) * len(predictors)} points: at most {MOST_POINTS} are swept; leave some out")
+    shape = tuple(input_shape) if input_shape is not None else None
     found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
     for predictor in predictors:
-        explored = explore([Point(model, b, s, d) for d, s, b in grid], predictor)
+        explored = explore([Point(model, b, s, d, input_shape=shape) for d, s, b in grid], predictor)
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
         room = memory_bytes if memory_bytes is not None else device_memory(predictor)
