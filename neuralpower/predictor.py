@@ -28,6 +28,7 @@ ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says, or another group, 
 STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
 ALL = "all"  # group of layers that are not told apart
+TOGETHER = "+"  # between groups that were learnt from together, since each had too few rows
 ANY = "any"  # dtype, phase and group of what was learnt from all rows of a kind together
 HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 # Of the shortest call's time, what a queue hides: the rest is the device's own, to start a kernel, to end it and to wait
@@ -202,7 +203,7 @@ class Predictor:
 
     def streaming(self, found: Estimates, counts: Array | float = 1.0) -> float:
         """The share of the layers' time that products of a few rows take, each called so many times."""
-        groups = np.array([key[3] in STREAMING for key in self.regressors])
+        groups = np.array([set(key[3].split(TOGETHER)) <= set(STREAMING) for key in self.regressors])
         time = found.runtime_s * counts
         return float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum()) if len(time) else 0.0
 
@@ -388,7 +389,8 @@ class Predictor:
     def _regressor(self, key: Key) -> tuple[Key | None, bool]:
         """The regressor of a key and whether it learnt such layers, else the nearest.
 
-        Numbers that are no floats count as floats, a group as that of all, if there is one, or as its largest sibling.
+        Numbers that are no floats count as floats, a group as that of all or of several, if there is one, or as its largest
+        sibling.
         """
         kind, dtype, phase, group = key
         if dtype not in FLOATING:
@@ -398,6 +400,9 @@ class Predictor:
             if exact in self.regressors:
                 return exact, True
         siblings = [k for k in self.regressors if k[:3] == (kind, dtype, phase)]
+        together = next((k for k in siblings if group in k[3].split(TOGETHER)), None)
+        if together:
+            return together, True
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
 

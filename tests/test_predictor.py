@@ -191,11 +191,12 @@ def test_groups_of_too_few_rows_each_are_learnt_together() -> None:
     both = train(
         Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"norm": pd.concat([alone, few])}), jobs=1
     )
-    assert {key[3] for key in both.predictor.regressors} == {"layer", "all"}
+    assert {key[3] for key in both.predictor.regressors} == {"layer", "group+instance"}
     assert {key[3]: rows for key, rows in both.skipped.items()} == {"group": 6, "instance": 6}
     asked = [layer for layer in draw(KINDS["norm"], 60, 99, QUICK) if str(layer.group()) in ("group", "instance")]
     found = both.predictor.estimate(asked)
     assert set(found.basis) <= {IN_RANGE, EXTRAPOLATED}
+    assert both.predictor.assumed(asked) == ()  # nothing stands in for anything
     assert np.median(np.abs(found.runtime_s / [seconds(layer) for layer in asked] - 1)) < 0.1
 
 

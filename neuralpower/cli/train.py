@@ -24,7 +24,7 @@ def train_predictor(
     from neuralpower.dataset import read_dataset, replace_file, summarised
     from neuralpower.errors import InputError
     from neuralpower.learn import train
-    from neuralpower.predictor import ALL
+    from neuralpower.predictor import TOGETHER
     from neuralpower.report.cards import predictor_card
     from neuralpower.report.tables import training_table
 
@@ -50,15 +50,16 @@ def train_predictor(
     for line in (*summarised(trained.rejected), *trained.doubts):
         print(line, file=sys.stderr)
     for (kind, dtype, phase, group), rows in trained.skipped.items():
-        together = (kind, dtype, phase, ALL) in trained.predictor.regressors
-        instead = f"learnt together with other small groups, as {ALL}" if together else "not learnt"
+        learnt = [key[3] for key in trained.predictor.regressors if key[:3] == (kind, dtype, phase)]
+        together = next((name for name in learnt if group in name.split(TOGETHER)), None)
+        instead = f"learnt together, as {together}" if together else "not learnt"
         print(f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}", file=sys.stderr)
     if learner == "lasso":
         for key in trained.predictor.regressors:
             print(trained.predictor.formula(key))
-    learnt = dataclasses.replace(trained.predictor, name=target.stem)
-    save(learnt, target)
-    replace_file(target.with_suffix(".md"), predictor_card(learnt))
+    predictor = dataclasses.replace(trained.predictor, name=target.stem)
+    save(predictor, target)
+    replace_file(target.with_suffix(".md"), predictor_card(predictor))
     print(f"predictor: {target}", file=sys.stderr)
 
 

@@ -18,6 +18,7 @@ from neuralpower.report.tokens import quantity as quantity
 from neuralpower.report.tokens import tokens
 from neuralpower.training import STEPS
 
+WIDEST = 24  # letters of a group
 CSV_COLUMNS = ("path", "kind", "count", "runtime_s", "low_s", "high_s", "flops", "bytes", "bound", "share", "basis")
 
 
@@ -53,7 +54,7 @@ def training_table(trained: Trained) -> str:
         rows.append(
             [
                 kind + target,
-                group,
+                group if len(group) <= WIDEST else group[: WIDEST - 3] + "...",
                 dtype,
                 phase,
                 str(r.scores.rows),
