@@ -166,7 +166,7 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
     Raises:
         PredictorError: there is none of that name, or the file cannot be used.
     """
-    return LoadedPredictor(codec.load(name) if name is not None else codec.default_predictor(read_cpu().slug))
+    return LoadedPredictor(codec.load(name) if name is not None else codec.default_predictor(read_cpu()))
 
 
 def _dtype(model: str | Path | nn.Module) -> str:

@@ -11,6 +11,7 @@ import torch
 
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS, Preset
+from neuralpower.devices.host import Cpu
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.measure import ROUNDS, Sentinel, Timing, time_calls
@@ -87,7 +88,7 @@ def measure_layers(
     return kept, timings
 
 
-def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[Timing], device: str) -> Calibration:
+def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[Timing], cpu: Cpu) -> Calibration:
     """Factors per regressor, pulled to a common one; intervals widen where the machines differ in more than factors.
 
     Layers are compared with what they take alone: by how much they take longer in networks was learnt of those, and stays. Where
@@ -121,12 +122,13 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
         for (key, r), factor in zip(predictor.regressors.items(), factors.tolist(), strict=True)
     }
     about = {**predictor.dataset, "calibrated_from": predictor.name, "calibrated_with": int(known.sum())}
+    about["hardware"] = {**(about.get("hardware") or {}), **cpu.to_json()}
     speed = predictor.speed
     if speed and predictor.sentinel_s:
         usual_s = speed.sentinel_s * sentinel_s / predictor.sentinel_s
         ratios = [timing.sentinel_again_s / timing.sentinel_s for timing in timings if timing.sentinel_again_s]
         speed = replace(speed, sentinel_s=usual_s, again_s=usual_s * float(np.median(ratios)) if ratios else None)
     adapted = replace(
-        predictor, device=device, regressors=regressors, sentinel_s=sentinel_s, speed=speed, dataset=about
+        predictor, device=cpu.name, regressors=regressors, sentinel_s=sentinel_s, speed=speed, dataset=about
     )
     return Calibration(adapted, int(known.sum()), before, after)

@@ -15,6 +15,7 @@ import numpy as np
 
 from neuralpower import __version__
 from neuralpower.dataset import replace_file
+from neuralpower.devices.host import Cpu
 from neuralpower.devices.spec import find_spec, spec_of
 from neuralpower.dispatch import Dispatch
 from neuralpower.errors import DatasetError, InputError, PredictorError, unknown
@@ -243,13 +244,17 @@ def _vendor(device: str) -> str | None:
         return None
 
 
-def default_predictor(slug: str) -> Predictor:
-    """This machine's own predictor where there is one, else the first that was learnt on a CPU."""
+def default_predictor(cpu: Cpu) -> Predictor:
+    """That of the CPU most like this one among those of its name, else the first of a CPU; it says where they differ.
+
+    Raises:
+        InputError: there is none of a CPU.
+    """
     known = known_predictors()
-    if slug in known:
-        return load(slug)
-    for name in known:
-        predictor = load(name)
-        if predictor.hardware is not None and not predictor.hardware.accelerator:
-            return predictor
+    named = [name for name in known if name == cpu.slug or name.startswith(f"{cpu.slug}-")]
+    for names in (named, known):
+        found = [p for p in map(load, names) if p.hardware is not None and not p.hardware.accelerator]
+        if found:
+            best = min(found, key=lambda predictor: len(predictor.unlike(cpu)))
+            return dataclasses.replace(best, dataset={**best.dataset, "unlike": best.unlike(cpu)})
     raise InputError("there is no predictor yet: run collect-data and train-predictor, or name a file with --predictor")

@@ -144,6 +144,15 @@ def merge(datasets: Sequence[Dataset]) -> list[Dataset]:
 def _joined(datasets: Sequence[Dataset]) -> Dataset:
     import pandas as pd
 
+    from neuralpower.devices.host import unlike
+
+    for first, other in itertools.combinations(datasets, 2):
+        apart = unlike(first.meta.get("hardware") or {}, other.meta.get("hardware") or {})
+        if apart:
+            raise DatasetError(
+                f"{first.name} is there and {other.name} here, both of {first.device!r}, yet of two devices: {'; '.join(apart)}; "
+                "train a predictor of each"
+            )
     kinds = sorted({kind for dataset in datasets for kind in dataset.tables})
     tables = {
         kind: latest(pd.concat([d.tables[kind] for d in datasets if kind in d.tables], ignore_index=True), KEY)

@@ -214,7 +214,7 @@ def evaluate(
         predicted.append(predict_case(case, predictor, phase=phase, recipe=recipe))
     prepare_process(threads or torch.get_num_threads())
     generator, sentinel = random.Random(seed), Sentinel().settle()
-    here = predictor.device == read_cpu().name  # of other machines it knows no usual speed
+    here = not predictor.unlike(read_cpu())  # of other machines it knows no usual speed
 
     def measured(chosen: Sequence[int]) -> dict[int, Evaluation]:
         held = 1 if phase == FORWARD else 4  # weights, gradients, two moments

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from neuralpower.devices.host import Cpu, unlike
 from neuralpower.dispatch import Dispatch
 from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
@@ -222,6 +223,10 @@ class Predictor:
         times = self.speed.over(pace)
         return times if times > self.speed.slowest else None
 
+    def unlike(self, cpu: Cpu) -> list[str]:
+        """What tells the device that it was learnt on from this CPU, in words; nothing where they are alike."""
+        return unlike({**(self.dataset.get("hardware") or {}), "name": self.device}, cpu.to_json())
+
     def has_learnt(self, kind: str, phase: str) -> bool:
         """Whether it has a regressor of the kind in that phase."""
         return (kind, phase) in self._in_phases
@@ -424,6 +429,11 @@ class Predictor:
                     f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to reach what its units "
                     "could, which its power limit may not allow"
                 )
+        if self.dataset.get("unlike"):
+            texts.append(
+                f"it was learnt on another CPU ({'; '.join(self.dataset['unlike'])}), and bounds do not allow for that: "
+                "calibrate it on this one, or collect and train"
+            )
         vendor = self.dataset.get("unknown_vendor")
         if vendor:
             texts.append(f"nothing was learnt on devices by {vendor}, and bounds do not allow for that")

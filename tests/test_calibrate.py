@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from neuralpower import calibrate as calibration
+from neuralpower.devices.host import Cpu, unlike
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers import Hardware
 from neuralpower.learn import train
@@ -14,6 +15,9 @@ from neuralpower.predictor import NetworkSpeed, Pace, Predictor
 from tests.test_predictor import dataset, fresh, seconds
 
 KINDS = ["linear", "norm", "softmax", "activation"]
+
+
+THERE = Cpu("there", 2, 2, 2**15, 2**20, 2**25, 2**34, ("avx2",), virtual=False)
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +33,13 @@ def test_a_machine_of_half_the_speed_is_found(predictor: Predictor) -> None:
     layers = calibration.calibration_layers(predictor, 50)
     assert 40 <= len(layers) <= 50
     assert {layer.kind for layer in layers} == set(KINDS)
-    result = calibration.calibrate(predictor, layers, [timing(2 * seconds(layer)) for layer in layers], "there")
+    result = calibration.calibrate(predictor, layers, [timing(2 * seconds(layer)) for layer in layers], THERE)
     asked = [layer for kind in KINDS for layer in fresh(kind)]
     ratio = result.predictor.estimate(asked).runtime_s / predictor.estimate(asked).runtime_s
     assert np.median(ratio) == pytest.approx(2, rel=0.05)
     assert result.after < 0.2 * result.before
     assert (result.predictor.device, result.predictor.dataset["calibrated_from"]) == ("there", "here")
+    assert unlike(result.predictor.dataset["hardware"], THERE.to_json()) == []  # it is that machine's from now on
 
 
 def test_kinds_that_slow_down_apart_get_factors_apart_and_intervals_that_hold(predictor: Predictor) -> None:
@@ -42,7 +47,7 @@ def test_kinds_that_slow_down_apart_get_factors_apart_and_intervals_that_hold(pr
     slow = {"linear": 3.0, "norm": 1.5, "softmax": 1.5, "activation": 1.2}
     generator = np.random.default_rng(0)
     timings = [timing(slow[la.kind] * seconds(la) * float(np.exp(0.1 * generator.normal()))) for la in layers]
-    learnt = calibration.calibrate(predictor, layers, timings, "there").predictor
+    learnt = calibration.calibrate(predictor, layers, timings, THERE).predictor
     for kind in ("linear", "activation"):
         asked = fresh(kind)
         ratio = learnt.estimate(asked).runtime_s / [seconds(layer) for layer in asked]
@@ -62,7 +67,7 @@ def test_how_much_longer_layers_take_in_networks_is_no_matter_of_the_machine(pre
     )
     layers = calibration.calibration_layers(corrected, 50)
     timings = [timing(2 * seconds(layer)) for layer in layers]  # each alone
-    learnt = calibration.calibrate(corrected, layers, timings, "there").predictor
+    learnt = calibration.calibrate(corrected, layers, timings, THERE).predictor
     for kind in ("norm", "linear"):
         asked = fresh(kind)
         ratio = learnt.estimate(asked).runtime_s / corrected.estimate(asked).runtime_s
@@ -78,7 +83,7 @@ def test_factors_that_gain_nothing_are_left_out_and_bounds_say_how_far_layers_li
     same = [timing(float(predictor.estimate([layer]).runtime_s[0])) for layer in layers]
     before = predictor.estimate(layers)
     for timings, wider_bounds in ((noisy, True), (same, False)):
-        result = calibration.calibrate(predictor, layers, timings, "there")
+        result = calibration.calibrate(predictor, layers, timings, THERE)
         assert not result.gained
         assert result.after == result.before
         after = result.predictor.estimate(layers)
@@ -92,7 +97,7 @@ def test_what_networks_make_of_the_machines_speed_goes_with_it(predictor: Predic
     learnt = dataclasses.replace(predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3, 1.3, 0.9e-3, 3.0))
     layers = calibration.calibration_layers(learnt, 50)
     timings = [timing(2 * seconds(layer), 2e-3, again=0.8) for layer in layers]
-    adapted = calibration.calibrate(learnt, layers, timings, "there").predictor
+    adapted = calibration.calibrate(learnt, layers, timings, THERE).predictor
     estimates = adapted.estimate(layers)
     assert adapted.slowdown(estimates, Pace(2.1e-3)) == pytest.approx(1)
     assert adapted.slowdown(estimates, Pace(4.2e-3)) == pytest.approx(2**1.3)
@@ -107,7 +112,7 @@ def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
         calibration.check(predictor, 3)
     with pytest.raises(DeviceError, match="2 layers could be measured here"):
         layers = fresh("softmax")[:2]
-        calibration.calibrate(predictor, layers, [timing(1.0)] * 2, "there")
+        calibration.calibrate(predictor, layers, [timing(1.0)] * 2, THERE)
 
 
 def test_layers_are_really_timed(predictor: Predictor) -> None:

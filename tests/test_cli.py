@@ -649,7 +649,7 @@ def test_an_evaluation_sets_predictions_beside_measurements(networks: Path, pred
     assert own["networks"] == 1
     assert own["mape"] == pytest.approx(abs(network["error"]))
     assert set(data["summary"]) == {"neuralpower", "roofline", "FLOPs only"}
-    assert "warning: the predictor is of 'Synthetic'" in ran.err
+    assert "warning: predictor synthetic is of another device: name Synthetic there" in ran.err
     assert "measuring " in ran.err
 
 

@@ -474,10 +474,12 @@ def test_an_error_of_the_planning_is_the_users(fake: Callable[..., Fake], tmp_pa
 
 def test_another_devices_dataset_is_left_alone(fake: Callable[..., Fake], tmp_path: Path) -> None:
     out = tmp_path / "data"
-    run(fake(count=3), out)
+    run(fake(count=3, hardware={"flags": ["avx2"]}), out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    for other in ({"name": "Other CPU"}, {"cores": 4}):
-        with pytest.raises(DatasetError, match="holds measurements of 'Fake CPU'.*; choose another --out"):
+    for other in ({"name": "Other CPU"}, {"cores": 4}, {"flags": ["avx2", "avx_vnni"]}):
+        with pytest.raises(
+            DatasetError, match="holds measurements of another device, 'Fake CPU'.*; choose another --out"
+        ):
             run(fake(count=5, hardware=other), out)
     assert {name: (out / name).read_bytes() for name in before} == before
     assert read_journal(out) == []

@@ -429,6 +429,19 @@ def test_datasets_of_several_devices_and_tables_of_ones_own_stay_apart(tmp_path:
     assert [dataset.device for dataset in merge([*parts, parts[1]])] == ["x", "x", "y"]
 
 
+def test_datasets_of_two_cpus_of_one_name_are_not_merged(tmp_path: Path) -> None:
+    parts = []
+    for name, hardware in (("a", {"cores": 2, "l1d_bytes": 32768}), ("b", {"cores": 2, "l1d_bytes": 49152}), ("c", {})):
+        parts.append(written(tmp_path / name, [keyed(0, 1e-6)]))
+        write_meta(parts[-1], {"device": "x", "hardware": hardware})
+    first, second, unknown = (read_dataset(part) for part in parts)
+    assert len(merge([first, unknown])) == 1
+    with pytest.raises(
+        DatasetError, match=r"of two devices: l1d_bytes 32768 there, 49152 here; train a predictor of each"
+    ):
+        merge([unknown, first, second])
+
+
 def test_raw_times_are_read_where_they_are_wanted_only(tmp_path: Path) -> None:
     written(tmp_path, [softmax(0), softmax(1)])
     for _ in ("journal", "table"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from neuralpower.devices.host import read_cpu, steal_ticks, worker_environment
+from neuralpower.devices.host import read_cpu, steal_ticks, unlike, worker_environment
 from neuralpower.layers import Call
 from neuralpower.measure import Sentinel, Timing, time_calls
 
@@ -165,6 +165,25 @@ def test_a_machine_is_read_from_its_files(tmp_path: Path) -> None:
     assert cpu.virtual
     # 20 of 100 ticks were stolen
     assert steal_ticks(proc) == (20, 100)
+
+
+def test_cpus_of_one_name_are_told_apart_by_what_is_known_of_both() -> None:
+    cpu = {
+        "name": "AMD EPYC",
+        "cores": 2,
+        "l1d_bytes": 32768,
+        "llc_bytes": None,
+        "memory_bytes": 1,
+        "flags": ["avx2", "fma"],
+    }
+    assert unlike(cpu, {**cpu, "memory_bytes": 2, "llc_bytes": 2**25}) == []
+    assert unlike({}, cpu) == []
+    assert unlike(cpu, {**cpu, "name": "Intel", "cores": 4, "flags": ["avx2", "avx_vnni"]}) == [
+        "name AMD EPYC there, Intel here",
+        "cores 2 there, 4 here",
+        "fma only there",
+        "avx_vnni only here",
+    ]
 
 
 def test_a_worker_gets_its_threads_and_no_binding_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

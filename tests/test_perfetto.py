@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuralpower.codec import default_predictor
+from neuralpower.codec import load
 from neuralpower.compose import compose
 from neuralpower.dispatch import Cost, Dispatch
 from neuralpower.errors import DatasetError, InputError
@@ -429,7 +429,7 @@ def test_a_place_that_cannot_be_written_is_known_before(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def cpu() -> Predictor:
-    return default_predictor("amd-epyc-2c")
+    return load("amd-epyc-2c")
 
 
 @pytest.mark.parametrize(

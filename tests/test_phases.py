@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from neuralpower.codec import default_predictor
+from neuralpower.codec import load
 from neuralpower.compose import Interval, compose
 from neuralpower.errors import InputError
 from neuralpower.evaluate import Case, predict_case
@@ -55,7 +55,7 @@ EVERY = {
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return default_predictor("amd-epyc-2c")
+    return load("amd-epyc-2c")
 
 
 def one_pass(model: str, phase: Phase, batch: int = 1, seq_len: int | None = None) -> Pass:

@@ -16,6 +16,7 @@ from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.compose import compose
 from neuralpower.dataset import Dataset
+from neuralpower.devices.host import Cpu
 from neuralpower.errors import DatasetError, InputError, PredictorError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.linear import Linear
@@ -113,9 +114,30 @@ def test_an_unknown_predictor_is_answered_with_known_ones(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save(predictor, tmp_path / "models" / "my-device.json")
-    assert predictors.default_predictor("my-device").device == "synthetic"
     with pytest.raises(PredictorError, match="unknown predictor 'my-devise': did you mean my-device"):
         predictors.load("my-devise")
+
+
+def test_of_cpus_of_one_name_the_one_most_like_this_machine_predicts(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = Cpu("My CPU", 2, 2, 2**15, 2**20, 2**25, 2**34, ("avx2",), virtual=True)
+    newer = replace(older, l1d_bytes=3 * 2**14, flags=("avx2", "avx_vnni"))
+    monkeypatch.chdir(tmp_path)
+    for name, cpu in (("my-cpu-2c", older), ("my-cpu-2c-vnni", newer)):
+        learnt = replace(predictor, device=cpu.name, dataset={**predictor.dataset, "hardware": cpu.to_json()})
+        save(learnt, tmp_path / "models" / f"{name}.json")
+    asked = fresh("linear", 1)
+    for cpu, name in ((older, "my-cpu-2c"), (newer, "my-cpu-2c-vnni")):
+        found = predictors.default_predictor(cpu)
+        assert (found.name, found.assumed(asked)) == (name, ())
+    found = predictors.default_predictor(replace(newer, flags=("avx2", "avx_vnni", "amx_tile")))
+    (note,) = found.assumed(asked)
+    assert found.name == "my-cpu-2c-vnni"
+    assert note.startswith("it was learnt on another CPU (amx_tile only here), and bounds do not allow for that")
+    (note,) = predictors.default_predictor(replace(newer, name="Another")).assumed(asked)
+    assert "name " in note
+    assert "Another here" in note
 
 
 def test_bounds_enclose_and_widen_outside_the_box(predictor: Predictor) -> None:

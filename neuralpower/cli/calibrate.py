@@ -32,7 +32,7 @@ def calibrate(
     prepare_process(cpu.cores)
     layers = calibration.calibration_layers(given, samples, seed)
     measured = calibration.measure_layers(layers, seed, show=lambda text: print(text, file=sys.stderr))
-    result = calibration.calibrate(given, *measured, device=cpu.name)
+    result = calibration.calibrate(given, *measured, cpu)
     adapted = dataclasses.replace(result.predictor, name=target.stem)
     save(adapted, target)
     replace_file(target.with_suffix(".md"), predictor_card(adapted))

@@ -69,10 +69,11 @@ def evaluate(
         else:
             cases.append(Case(model, batch_size, seq_len, shape, options.dtype(dtype), asked))
     cpu = read_cpu()
-    learnt = load(predictor) if predictor else default_predictor(cpu.slug)
+    learnt = load(predictor) if predictor else default_predictor(cpu)
     learnt.check(options.dtype(dtype), "forward")
-    if learnt.device != cpu.name:
-        print(f"warning: the predictor is of {learnt.device!r}, this is {cpu.name!r}", file=sys.stderr)
+    apart = learnt.unlike(cpu)
+    if apart:
+        print(f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}", file=sys.stderr)
     how = {"rounds": rounds, "threads": cpu.cores}
     way = "training" if phase == "training" else "forward"
 

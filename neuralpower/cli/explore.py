@@ -184,7 +184,7 @@ def _loaded(name: str | None) -> Predictor:
     from neuralpower.codec import default_predictor, load
     from neuralpower.devices.host import read_cpu
 
-    return load(name) if name else default_predictor(read_cpu().slug)
+    return load(name) if name else default_predictor(read_cpu())
 
 
 def register(app: typer.Typer) -> None:

@@ -81,7 +81,7 @@ def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
         from neuralpower.codec import default_predictor, load
         from neuralpower.suites.paradnn.predicted import predict_point, predictable
 
-        learnt = load(common.predictor) if common.predictor else default_predictor(read_cpu().slug)
+        learnt = load(common.predictor) if common.predictor else default_predictor(read_cpu())
         setup, changed = predictable(setup, learnt)
         if changed:
             print(f"note: {changed}", file=sys.stderr)

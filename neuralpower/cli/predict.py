@@ -82,7 +82,7 @@ def predict(
 
     if trace_file is not None:
         check_place(trace_file)
-    learnt = load(predictor) if predictor else default_predictor(read_cpu().slug)
+    learnt = load(predictor) if predictor else default_predictor(read_cpu())
     if device_spec is not None:
         if predictor and "@" in predictor and not Path(predictor).is_file():
             raise InputError(f"predictor {predictor} and device spec {device_spec} both name a device; leave one out")

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from neuralpower import __version__
+from neuralpower.devices.host import MODEL
 
 PROTOCOL_VERSION = 4
 LIBRARIES = ("torch", "transformers", "numpy", "scikit-learn")
@@ -28,7 +29,8 @@ def versions() -> dict[str, str]:
 
 def device_key(hardware: Mapping[str, Any]) -> str:
     """The same for all devices of one model and size."""
-    return _key({name: hardware.get(name) for name in ("type", "name", "cores")})
+    told_by = ("type", "name", *MODEL, "flags") if hardware.get("type") == "cpu" else ("type", "name", "cores")
+    return _key({name: hardware.get(name) for name in told_by})
 
 
 def software_key(hardware: Mapping[str, Any], libraries: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from neuralpower.collect.keys import PROTOCOL_VERSION, software_key
 from neuralpower.collect.recover import Executor
 from neuralpower.collect.schedule import RUNTIME
 from neuralpower.dataset import read_meta, replace_file, write_meta
+from neuralpower.devices.host import unlike
 from neuralpower.errors import DatasetError
 
 UNFINISHED = 2  # starts without a result that make a configuration a suspect, and alone the culprit
@@ -85,10 +86,10 @@ def description(folder: Path, opened: Mapping[str, Any], records: Sequence[dict[
         return meta
     meta = read_meta(folder)
     kept = meta.get("hardware") or {}
-    if meta["device"] != hardware["name"] or kept.get("cores") != hardware.get("cores"):
+    apart = unlike({**kept, "name": meta["device"]}, hardware)
+    if apart:
         raise DatasetError(
-            f"{folder}: holds measurements of {meta['device']!r} with {kept.get('cores')} cores, this is "
-            f"{hardware['name']!r} with {hardware.get('cores')}; choose another --out"
+            f"{folder}: holds measurements of another device, {meta['device']!r} ({'; '.join(apart)}); choose another --out"
         )
     for session in (meta, *sessions(meta, records)[-1:]):
         protocol = session.get("protocol_version", PROTOCOL_VERSION)

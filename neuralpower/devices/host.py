@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 PROC = Path("/proc")
 SYS = Path("/sys")
+MODEL = ("cores", "l1d_bytes", "l2_bytes", "llc_bytes")  # with the flags: virtual machines give several models one name
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,17 @@ class Cpu:
     def to_json(self) -> dict[str, Any]:
         """The fields, flags as a list."""
         return {**asdict(self), "flags": list(self.flags)}
+
+
+def unlike(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What tells one CPU from another, in words, of what is known of both (`Cpu.to_json`); nothing where they are alike."""
+    known = [name for name in ("name", *MODEL) if there.get(name) and here.get(name)]
+    apart = [f"{name} {there[name]} there, {here[name]} here" for name in known if there[name] != here[name]]
+    flags = [set(cpu.get("flags") or ()) for cpu in (there, here)]
+    if all(flags):
+        for only, place in ((flags[0] - flags[1], "there"), (flags[1] - flags[0], "here")):
+            apart += [f"{', '.join(sorted(only))} only {place}"] if only else []
+    return apart
 
 
 def read_cpu(proc: Path = PROC, sys: Path = SYS) -> Cpu:

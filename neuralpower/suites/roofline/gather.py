@@ -198,7 +198,7 @@ class Gathering:
         else:
             self._sheet_roof(bench.name, sheet)
         if bench.place.type == "cpu":
-            own = default_predictor(read_cpu().slug)
+            own = default_predictor(read_cpu())
             self.own = own if self.request.dtype in own.dtypes else None
         if not any(r.device == bench.name and r.samples for r in self.data.roofs):
             self.show(f"measuring the roof of {bench.name}")
