@@ -12,8 +12,8 @@ from neuralpower.layers import KINDS
 MODELS = sorted((Path(__file__).parent.parent / "models").glob("*.json"))
 
 
-def test_there_is_one_for_this_repository_s_dataset() -> None:
-    assert "amd-epyc-2c" in {file.stem for file in MODELS}
+def test_there_is_one_for_each_cpu_of_this_repository_s_datasets() -> None:
+    assert {"amd-epyc-2c", "amd-epyc-2c-zen5"} <= {file.stem for file in MODELS}
 
 
 @pytest.mark.parametrize("file", MODELS, ids=[file.stem for file in MODELS])
