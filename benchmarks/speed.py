@@ -51,7 +51,7 @@ case = Case(sys.argv[1], 1, int(sys.argv[2]))
 if len(sys.argv) > 4:
     case = Case(sys.argv[1], 1, phase=Phase.decode(context=int(sys.argv[4])))
 from transformers import AutoModelForCausalLM, BertModel, LlamaForCausalLM
-predictor = default_predictor(read_cpu().slug)
+predictor = default_predictor(read_cpu())
 times = [time.perf_counter() - start]
 for _ in range(int(sys.argv[3])):
     start = time.perf_counter()
@@ -109,7 +109,7 @@ def training(dataset: Path) -> Rows:
 
 def throughput() -> Rows:
     """Layers and networks a second, in this process, by this machine's predictor."""
-    predictor = default_predictor(read_cpu().slug)
+    predictor = default_predictor(read_cpu())
     alone = {key: dataclasses.replace(r, trees=None) for key, r in predictor.regressors.items()}
     rows = []
     for kind in ("linear", "conv2d"):
@@ -134,7 +134,7 @@ def throughput() -> Rows:
 
 def exploration() -> Rows:
     """Many configurations from few traces, in this process, by this machine's predictor."""
-    predictor = default_predictor(read_cpu().slug)
+    predictor = default_predictor(read_cpu())
     points = [Point("transformers:llama", b, s) for b in range(1, 21) for s in range(128, 1408, 128)]
     explore(points[:1], predictor)  # imports
     start = time.perf_counter()
@@ -145,7 +145,7 @@ def exploration() -> Rows:
 
 def candidates() -> Rows:
     """Candidates a second, in this process, by this machine's predictor; each batch of them is traced anew."""
-    predictor, generator = default_predictor(read_cpu().slug), random.Random(0)
+    predictor, generator = default_predictor(read_cpu()), random.Random(0)
     score([{"model": "transformers:llama?num_hidden_layers=1", "seq_len": 8}], predictor)  # imports
     rows = []
     for count in (500, 4000):

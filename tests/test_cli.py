@@ -615,7 +615,7 @@ def test_evaluate_refuses_before_it_measures(predictor: Path, arguments: list[st
     ran = run("evaluate", *arguments, "--predictor", predictor)
     assert (ran.code, ran.out) == (2, "")
     *talk, error = ran.err.splitlines()
-    assert all(line.startswith(("warning: the predictor is of 'Synthetic'", "predicting ")) for line in talk)
+    assert all(line.startswith(("warning: predictor synthetic is of another device: ", "predicting ")) for line in talk)
     assert error.startswith("error: ")
     assert all(word in error for word in words), error
 
