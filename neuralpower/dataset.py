@@ -147,7 +147,7 @@ def _joined(datasets: Sequence[Dataset]) -> Dataset:
     from neuralpower.devices.host import unlike
 
     for first, other in itertools.combinations(datasets, 2):
-        apart = unlike(first.meta.get("hardware") or {}, other.meta.get("hardware") or {})
+        apart = unlike(first.meta.get("hardware") or {}, other.meta.get("hardware") or {}, by_flags=False)
         if apart:
             raise DatasetError(
                 f"{first.name} is there and {other.name} here, both of {first.device!r}, yet of two devices: {'; '.join(apart)}; "

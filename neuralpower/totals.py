@@ -89,7 +89,7 @@ def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[
             if hardware is not None and total.runtime_s < _least_s(total, hardware):
                 raise ValueError("faster than the device's peak")
             totals.append(total)
-        except (NeuralPowerError, ValueError) as error:
+        except (NeuralPowerError, ValueError, TypeError, KeyError) as error:
             rejected.append(Rejected("network", i + 2, " ".join(str(error).split())[:120]))
     return totals, rejected
 
@@ -176,12 +176,14 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     batch = _number(row, "batch")
     if not (batch >= 1 and batch % 1 == 0):
         raise ValueError(f"batch is {row['batch']!r}, but must be a whole number from 1")
-    shape = settings.get("input_shape")
+    length, shape = settings.get("seq_len"), settings.get("input_shape")
+    if not all(isinstance(size, int) and size >= 1 for size in ([] if length is None else [length]) + (shape or [])):
+        raise ValueError(f"input is {row['input']!r}, but sizes must be whole numbers from 1")
     given = row.get("dtype")
     dtype = torch_dtype(given if isinstance(given, str) else "float32")
     source = resolve(str(row["model"]))
     module = source.build("meta", dtype)
-    request = InputRequest(int(batch), settings.get("seq_len"), tuple(shape) if shape else None, dtype)
+    request = InputRequest(int(batch), length, tuple(shape) if shape else None, dtype)
     inputs = source.inputs(module, request)
     counts: dict[Layer, int] = {}
     for layer in trace(module, inputs.args, inputs.kwargs).layers:

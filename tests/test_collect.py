@@ -474,9 +474,9 @@ def test_an_error_of_the_planning_is_the_users(fake: Callable[..., Fake], tmp_pa
 
 def test_another_devices_dataset_is_left_alone(fake: Callable[..., Fake], tmp_path: Path) -> None:
     out = tmp_path / "data"
-    run(fake(count=3, hardware={"flags": ["avx2"]}), out)
+    run(fake(count=3, hardware={"l1d_bytes": 32768, "flags": ["avx2"]}), out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    for other in ({"name": "Other CPU"}, {"cores": 4}, {"flags": ["avx2", "avx_vnni"]}):
+    for other in ({"name": "Other CPU"}, {"cores": 4}, {"l1d_bytes": 49152}):
         with pytest.raises(
             DatasetError, match="holds measurements of another device, 'Fake CPU'.*; choose another --out"
         ):

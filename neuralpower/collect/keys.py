@@ -29,7 +29,7 @@ def versions() -> dict[str, str]:
 
 def device_key(hardware: Mapping[str, Any]) -> str:
     """The same for all devices of one model and size."""
-    told_by = ("type", "name", *MODEL, "flags") if hardware.get("type") == "cpu" else ("type", "name", "cores")
+    told_by = ("type", "name", *MODEL) if hardware.get("type") == "cpu" else ("type", "name", "cores")
     return _key({name: hardware.get(name) for name in told_by})
 
 

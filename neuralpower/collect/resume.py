@@ -86,7 +86,7 @@ def description(folder: Path, opened: Mapping[str, Any], records: Sequence[dict[
         return meta
     meta = read_meta(folder)
     kept = meta.get("hardware") or {}
-    apart = unlike({**kept, "name": meta["device"]}, hardware)
+    apart = unlike({**kept, "name": meta["device"]}, hardware, by_flags=False)
     if apart:
         raise DatasetError(
             f"{folder}: holds measurements of another device, {meta['device']!r} ({'; '.join(apart)}); choose another --out"

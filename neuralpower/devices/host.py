@@ -43,12 +43,15 @@ class Cpu:
         return {**asdict(self), "flags": list(self.flags)}
 
 
-def unlike(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What tells one CPU from another, in words, of what is known of both (`Cpu.to_json`); nothing where they are alike."""
+def unlike(there: Mapping[str, Any], here: Mapping[str, Any], by_flags: bool = True) -> list[str]:
+    """What tells one CPU from another, in words, of what is known of both (`Cpu.to_json`); nothing where they are alike.
+
+    Which flags a CPU shows depends on the kernel, too: `by_flags` only where no more than a choice or a word follows.
+    """
     known = [name for name in ("name", *MODEL) if there.get(name) and here.get(name)]
     apart = [f"{name} {there[name]} there, {here[name]} here" for name in known if there[name] != here[name]]
     flags = [set(cpu.get("flags") or ()) for cpu in (there, here)]
-    if all(flags):
+    if by_flags and all(flags):
         for only, place in ((flags[0] - flags[1], "there"), (flags[1] - flags[0], "here")):
             apart += [f"{', '.join(sorted(only))} only {place}"] if only else []
     return apart
