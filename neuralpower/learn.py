@@ -98,7 +98,7 @@ def train(
     (accelerator,) = classes
     rows.pool_small_groups()
     problems = {name: join([part.problem for part in parts]) for name, parts in rows.parts.items()}
-    few = {name for name, problem in problems.items() if _too_few(problem)}
+    few = {name for name, parts in rows.parts.items() if _too_few(parts)}
     few |= {(POWER, whole_kind(key[0])) for key in _all_with_power(problems.keys() - few)}
     skipped = {key: len(problems[target, key]) for target, key in few if target == RUNTIME}
     order = sorted(problems.keys() - few, key=lambda name: (-len(problems[name]), name))
@@ -222,18 +222,18 @@ class _Read:
         """
         small: dict[tuple[str, ...], list[Key]] = {}
         for target, key in self.parts:
-            if target == RUNTIME and _too_few(join([part.problem for part in self.parts[RUNTIME, key]])):
+            if target == RUNTIME and _too_few(self.parts[target, key]):
                 small.setdefault(key[:3], []).append(key)
         for (kind, dtype, phase), keys in small.items():
             parts = [part for key in keys for part in self.parts[RUNTIME, key]]
-            if len(keys) > 1 and not _too_few(join([part.problem for part in parts])):
+            if len(keys) > 1 and not _too_few(parts):
                 name = TOGETHER.join(sorted(key[3] for key in keys))
                 self.parts[RUNTIME, (kind, dtype, phase, name)] = parts
 
 
-def _too_few(problem: Problem) -> bool:
+def _too_few(parts: Sequence[_Part]) -> bool:
     """Rows of a configuration that was measured before tell nothing new."""
-    return len(np.unique(problem.config)) < FEWEST_ROWS
+    return len(np.unique(np.concatenate([part.problem.config for part in parts]))) < FEWEST_ROWS
 
 
 def _shared(rows: Rows, config: np.ndarray) -> np.ndarray:

@@ -46,6 +46,11 @@ def whole_kind(kind: str) -> Key:
     return kind, ANY, ANY, ANY
 
 
+def groups_of(key: Key) -> frozenset[str]:
+    """The groups that its regressor has learnt, one or several together."""
+    return frozenset(key[3].split(TOGETHER))
+
+
 @dataclass(frozen=True)
 class Roofline:
     """The simplest predictors, fitted on the same rows: what a learnt one has to beat."""
@@ -204,7 +209,7 @@ class Predictor:
 
     def streaming(self, found: Estimates, counts: Array | float = 1.0) -> float:
         """The share of the layers' time that products of a few rows take, each called so many times."""
-        groups = np.array([set(key[3].split(TOGETHER)) <= set(STREAMING) for key in self.regressors])
+        groups = np.array([groups_of(key) <= set(STREAMING) for key in self.regressors])
         time = found.runtime_s * counts
         return float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum()) if len(time) else 0.0
 
@@ -330,7 +335,7 @@ class Predictor:
         return found
 
     def _group(self, columns: Layer, key: Key) -> Estimates:
-        found, exact = self._regressor(key)
+        found, exact = self.regressor_of(key)
         rows = len(columns.dtype)
         nothing = np.full(rows, np.nan)
         if found is None:
@@ -391,7 +396,7 @@ class Predictor:
         inside = [np.clip(value, floor, ceiling) for value in (power, power * np.exp(low), power * np.exp(high))]
         return inside[0], inside[1], inside[2]
 
-    def _regressor(self, key: Key) -> tuple[Key | None, bool]:
+    def regressor_of(self, key: Key) -> tuple[Key | None, bool]:
         """The regressor of a key and whether it learnt such layers, else the nearest.
 
         Numbers that are no floats count as floats, a group as that of all or of several, if there is one, or as its largest
@@ -405,7 +410,7 @@ class Predictor:
             if exact in self.regressors:
                 return exact, True
         siblings = [k for k in self.regressors if k[:3] == (kind, dtype, phase)]
-        together = next((k for k in siblings if group in k[3].split(TOGETHER)), None)
+        together = next((k for k in siblings if group in groups_of(k)), None)
         if together:
             return together, True
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
@@ -417,7 +422,7 @@ class Predictor:
         keys = dict.fromkeys(self._key(layer) for layer in different)
         texts = []
         for key in keys:
-            near, exact = self._regressor(key)
+            near, exact = self.regressor_of(key)
             if near is not None and not exact:
                 taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
                 texts.append(f"{' '.join(key)} was not learnt and {taken}")

@@ -177,7 +177,8 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     if not (batch >= 1 and batch % 1 == 0):
         raise ValueError(f"batch is {row['batch']!r}, but must be a whole number from 1")
     length, shape = settings.get("seq_len"), settings.get("input_shape")
-    if not all(isinstance(size, int) and size >= 1 for size in ([] if length is None else [length]) + (shape or [])):
+    sizes = [1 if length is None else length, *(shape if isinstance(shape, list) else [shape or 1])]
+    if not all(isinstance(size, int) and size >= 1 for size in sizes):
         raise ValueError(f"input is {row['input']!r}, but sizes must be whole numbers from 1")
     given = row.get("dtype")
     dtype = torch_dtype(given if isinstance(given, str) else "float32")

@@ -476,7 +476,7 @@ def test_another_devices_dataset_is_left_alone(fake: Callable[..., Fake], tmp_pa
     out = tmp_path / "data"
     run(fake(count=3, hardware={"l1d_bytes": 32768, "flags": ["avx2"]}), out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    for other in ({"name": "Other CPU"}, {"cores": 4}, {"l1d_bytes": 49152}):
+    for other in ({"name": "Other CPU"}, {"cores": 4}, {"cores": None}, {"l1d_bytes": 49152}):
         with pytest.raises(
             DatasetError, match="holds measurements of another device, 'Fake CPU'.*; choose another --out"
         ):

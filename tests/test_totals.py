@@ -210,6 +210,7 @@ def test_networks_that_cannot_be_used_are_named_with_their_lines() -> None:
         ({"layers": None, "batch": "many"}, "batch is 'many', but must be a number"),
         ({"layers": None, "input": "[3]"}, "input is '[3]', but must be a JSON object"),
         ({"layers": None, "input": "{"}, "input is '{', but must be a JSON object"),
+        ({"layers": None, "input": '{"input_shape": "3x224x224"}'}, "sizes must be whole numbers from 1"),
         (
             {"layers": None, "model": "transformers:bert", "input": '{"seq_len": "long"}'},
             "sizes must be whole numbers from 1",

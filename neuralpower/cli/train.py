@@ -24,7 +24,6 @@ def train_predictor(
     from neuralpower.dataset import read_dataset, replace_file, summarised
     from neuralpower.errors import InputError
     from neuralpower.learn import train
-    from neuralpower.predictor import TOGETHER
     from neuralpower.report.cards import predictor_card
     from neuralpower.report.tables import training_table
 
@@ -50,16 +49,15 @@ def train_predictor(
     for line in (*summarised(trained.rejected), *trained.doubts):
         print(line, file=sys.stderr)
     for (kind, dtype, phase, group), rows in trained.skipped.items():
-        learnt = [key[3] for key in trained.predictor.regressors if key[:3] == (kind, dtype, phase)]
-        together = next((name for name in learnt if group in name.split(TOGETHER)), None)
-        instead = f"learnt together, as {together}" if together else "not learnt"
+        near, exact = trained.predictor.regressor_of((kind, dtype, phase, group))
+        instead = f"learnt together, as {near[3]}" if near and exact and near[1] == dtype else "not learnt"
         print(f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}", file=sys.stderr)
     if learner == "lasso":
         for key in trained.predictor.regressors:
             print(trained.predictor.formula(key))
-    predictor = dataclasses.replace(trained.predictor, name=target.stem)
-    save(predictor, target)
-    replace_file(target.with_suffix(".md"), predictor_card(predictor))
+    learnt = dataclasses.replace(trained.predictor, name=target.stem)
+    save(learnt, target)
+    replace_file(target.with_suffix(".md"), predictor_card(learnt))
     print(f"predictor: {target}", file=sys.stderr)
 
 

@@ -87,6 +87,8 @@ def description(folder: Path, opened: Mapping[str, Any], records: Sequence[dict[
     meta = read_meta(folder)
     kept = meta.get("hardware") or {}
     apart = unlike({**kept, "name": meta["device"]}, hardware, by_flags=False)
+    if not apart and kept.get("cores") != hardware.get("cores"):  # where one of them does not say
+        apart = [f"cores {kept.get('cores')} there, {hardware.get('cores')} here"]
     if apart:
         raise DatasetError(
             f"{folder}: holds measurements of another device, {meta['device']!r} ({'; '.join(apart)}); choose another --out"
