@@ -99,7 +99,7 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     """
     if len(layers) < FEWEST_SAMPLES:
         raise DeviceError(f"{len(layers)} layers could be measured here, {FEWEST_SAMPLES} are needed")
-    alone = {key: replace(r, factor=1.0) for key, r in predictor.regressors.items()}
+    alone = {key: replace(r, factor=1.0, short=0.0) for key, r in predictor.regressors.items()}
     estimates = replace(predictor, regressors=alone).estimate(layers)
     sentinel_s = float(np.median([timing.sentinel_s for timing in timings]))
     slow = np.array([timing.sentinel_s / sentinel_s for timing in timings]) ** estimates.exponent
@@ -118,7 +118,9 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     expected = estimates.deviation[known]
     system = float(np.sqrt(max(np.median(error**2) / 0.455 - np.median(expected) ** 2, 0.0)))  # 0.455: median of chi^2
     regressors = {
-        key: replace(r, factor=r.factor * factor, measured=None, spread=r.spread.widened(system))
+        key: replace(
+            r, factor=r.factor * factor, short=r.short * factor, measured=None, spread=r.spread.widened(system)
+        )
         for (key, r), factor in zip(predictor.regressors.items(), factors.tolist(), strict=True)
     }
     about = {**predictor.dataset, "calibrated_from": predictor.name, "calibrated_with": int(known.sum())}

@@ -113,6 +113,7 @@ def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
         "degree": r.degree,
         "alpha": r.alpha,
         "factor": r.factor,
+        "short": r.short,
         "speed_exponent": r.exponent,
         "alignment": dataclasses.asdict(r.alignment) if r.alignment else None,
         "launch_s": r.launch_s,
@@ -162,6 +163,7 @@ def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
         alignment=Alignment(**data["alignment"]) if data.get("alignment") else None,
         launch_s=data.get("launch_s", 0.0),
         factor=data["factor"],
+        short=data.get("short", 0.0),
         measured=np.frombuffer(base64.b64decode(data["measured"]), dtype="<u4"),
     )
 

@@ -18,7 +18,7 @@ from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FLOATING, ITEMSIZE, as_columns, distinct, take
-from neuralpower.regress import NINETY, Problem, Regressor
+from neuralpower.regress import NINETY, SHORT_S, Problem, Regressor
 
 Array = np.ndarray
 
@@ -483,6 +483,8 @@ class Predictor:
         if r.alignment:
             saved = " + ".join(f"{slope:.4g} {name}" for name, slope in r.alignment.slopes.items())
             text += f", times exp(-(1 - ({r.alignment.floor * r.factor:.4g} / seconds)^4) ({saved}))"
+        if r.short:
+            text += f", plus {r.short / r.factor:.4g} of their first {r.factor * SHORT_S * 1e6:.4g} us"
         return text
 
 

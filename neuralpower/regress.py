@@ -43,6 +43,9 @@ REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))  # octaves outside the box at whic
 FEWEST_FOR_BOUND = 20
 FAR = 0.1  # octaves away from the sampled rows
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
+# Of a call: what is learnt of short calls from whole networks is learnt of so much of each, beside the factor of all. 10, 20, 50,
+# 100, 300 and 1000 us were tried on two CPUs' networks, held out by family: 100 and 300 were best on both.
+SHORT_S = 1e-4
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
 SCREENING_ALPHA, SCREENING_TREES = 1e-3, (40, 12, 0.12)  # of the quick fit that finds rows which contradict the others
 STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, however good the base is elsewhere
@@ -160,6 +163,7 @@ class Regressor:
     exponent: float = 0.0  # when the machine is s times slower than usual, these layers take s^exponent times as long
     alignment: Alignment | None = None  # what is saved where sizes fit memory and tiles; None: not known
     factor: float = 1.0  # corrects every prediction: learnt from whole networks, or from a few layers of another device
+    short: float = 0.0  # as `factor`, added to it for the first SHORT_S of each call
     launch_s: float = 0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
     measured: Array | None = None  # the upper halves of the configurations' numbers that it was fitted on, sorted
 
@@ -172,7 +176,7 @@ class Regressor:
         return np.asarray(self.measured[at] == asked)
 
     def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
-        """t0 [rows], before the factor and what alignment saves."""
+        """t0 [rows], before the factors and what alignment saves."""
         return np.asarray(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights)
 
     def outside(self, axes: Mapping[str, Array]) -> Array:
@@ -190,7 +194,7 @@ class Regressor:
             t0 = t0 * np.exp(r * _say(d, self.reach))
         if self.alignment:
             t0 = t0 * np.exp(-self.alignment.saved(special, t0))
-        return t0 * self.factor, d
+        return t0 * self.factor + np.minimum(t0, SHORT_S) * self.short, d
 
 
 def _octaves(times: Array) -> Array:

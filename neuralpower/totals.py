@@ -1,9 +1,11 @@
 """Whole networks' times teach what layers in isolation cannot: factors per regressor, or all of a predictor.
 
-    measured_i = sum_k f_k T_ik     T: what regressor k predicts of network i
-    minimise   sum_i (sum_k f_k T_ik / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2
+    measured_i = sum_k f_k T_ik + h_k S_ik     T: what regressor k predicts of network i; S: of it, each call's first 100 us
+    minimise   sum_i (sum_k (f_k T_ik + h_k S_ik) / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2 + (h_k / eta)^2 s^2
 
-With `tau` by cross-validation, s the noise; g is 1, or what all have in common where the layers are another machine's.
+With `tau` and `eta` by cross-validation, s the noise; g is 1, or what all have in common where the layers are another machine's.
+h is what a call brings with it, of whatever length: in turn with sixty others its code is colder than in a network, by 5 to
+40 us on a CPU, and between a network's calls the interpreter runs.
 A base that is linear in its weights allows the same with the terms of the layers instead of the regressors' sums, where
 nothing but totals is known.
 """
@@ -24,7 +26,7 @@ from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FLOATING, FORWARD, peak_flops
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.predictor import ALL, INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor
-from neuralpower.regress import NINETY, Regressor, Spread, Term, far_off, non_negative_lasso, scores_of
+from neuralpower.regress import NINETY, SHORT_S, Regressor, Spread, Term, far_off, non_negative_lasso, scores_of
 from neuralpower.slopes import speed_exponents
 
 if TYPE_CHECKING:
@@ -36,12 +38,15 @@ TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common on
 # Of the others': left free, an optimizer's stood for backward passes, as it takes up to 1.7 times as long in some runs.
 OPTIMIZER_TAU = 0.25
 TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by two fifths a small kind stood for what others do in the same networks
+SHORT_TAUS = (0.001, 0.3, 1.0)  # how far what is added for short calls may lie from nothing
 # Of networks, and where they wait for memory: what is expected before any is seen, with its deviation. 20 networks timed in
 # turn over six and eight minutes followed the sentinel, in windows of 30 s, by 1.2 to 1.5, steps of decoders by 0.6 to 0.7.
 EXPONENTS = ((1.3, 0.2), (0.65, 0.1))
 # Of the log of the sentinel's time, which depends on the network before it: its first call's 0.05 for each alone.
 PRECEDING, PRECEDING_AGAIN = 0.04, 0.01
-DAYS = 0.045  # of log time: the same 68 networks took 6 % longer on another day's virtual machine, slow-down taken out
+# Of log time: the same 68 networks took 6 % longer on another day's virtual machine, slow-down taken out, and within ten minutes
+# each of eight scattered by 4 %.
+DAYS = 0.06
 # Of networks: no slow-down is taken out beyond what so many of them met. The slopes are those of all: fitted to what is taken
 # out alone, networks held out were predicted worse (6.3 for 6.1 %).
 MET = 0.95
@@ -229,18 +234,19 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     keys = list(predictor.regressors)
     model = np.unique([total.model for total in totals], return_inverse=True)[1]
     predictor = replace(predictor, speed=_speed(predictor, totals, estimates))
-    shares = np.zeros((len(totals), len(keys)))
+    shares, short = np.zeros((2, len(totals), len(keys)))
     for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
-        counts = np.asarray(total.counts)
-        slow = predictor.slowdown(found, total.pace, counts)
-        time = counts * found.runtime_s * slow / _learnt_s(total, found)
-        np.add.at(shares[i], found.regressor[found.regressor >= 0], time[found.regressor >= 0])
+        counts, learnt = np.asarray(total.counts), found.regressor >= 0
+        part = counts * predictor.slowdown(found, total.pace, counts) / _learnt_s(total, found)
+        np.add.at(shares[i], found.regressor[learnt], (part * found.runtime_s)[learnt])
+        np.add.at(short[i], found.regressor[learnt], (part * np.minimum(found.runtime_s, SHORT_S))[learnt])
     firmness = np.array([OPTIMIZER_TAU if key[0] == Optimizer.kind else 1.0 for key in keys])
-    factors, held_out = fit_factors(shares, model, taus=np.outer(TAUS_OF_LAYERS, firmness))
+    taus = [np.r_[tau * firmness, eta * firmness] for eta in SHORT_TAUS for tau in TAUS_OF_LAYERS]
+    factors, held_out = fit_factors(shares, model, taus=np.array(taus), short=short)
     error = np.abs(held_out - 1)
     regressors = {
-        key: replace(predictor.regressors[key], factor=predictor.regressors[key].factor * factor)
-        for key, factor in zip(keys, factors.tolist(), strict=True)
+        key: replace(predictor.regressors[key], factor=factor, short=more)
+        for key, factor, more in zip(keys, *factors.reshape(2, -1).tolist(), strict=True)
     }
     corrected = replace(predictor, regressors=regressors, system=_system(totals, estimates, held_out))
     return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
@@ -277,39 +283,50 @@ def _speed(predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Es
 
 
 def fit_factors(
-    shares: Array, group: Array | None = None, common: bool = False, taus: Sequence[float] | Array = TAUS
+    shares: Array,
+    group: Array | None = None,
+    common: bool = False,
+    taus: Sequence[float] | Array = TAUS,
+    short: Array | None = None,
 ) -> tuple[Array, Array]:
     """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys].
 
     Rows of one group, counted from 0, are held out together; each row is its own where there are fewer than three groups.
-    `common`: what all factors share is learnt, too, rather than taken to be 1. `taus`: to choose from, [taus] or [taus, keys].
+    `common`: what all factors share is learnt, too, rather than taken to be 1. `short` [rows, keys]: of the shares, what the
+    first SHORT_S of each call take; what is added to the factors for these then comes after them, [2 keys]. `taus`: to choose
+    from, the tightest first, [taus] or [taus, factors].
     """
+    none = np.zeros((len(shares), 0)) if short is None else short
     own = group is None or len(np.unique(group)) < 3
     fold = np.asarray(np.arange(len(shares)) if own else group) % min(FOLDS, len(shares))
     held_out = np.empty((len(taus), len(shares)))
+    columns = np.column_stack([shares, none])
     for i, tau in enumerate(taus):
         for f in np.unique(fold):
-            held_out[i, fold == f] = shares[fold == f] @ _ridge(shares[fold != f], tau, common)
+            held_out[i, fold == f] = columns[fold == f] @ _ridge(shares[fold != f], none[fold != f], tau, common)
     costs = np.minimum(np.abs(held_out - 1), 0.5)
     best = int(np.argmin(costs.mean(axis=1)))
     doubt = np.std(costs - costs[best], axis=1) / np.sqrt(len(shares))
     chosen = int(np.flatnonzero(costs.mean(axis=1) <= costs[best].mean() + doubt)[0])  # the tightest that is as good
-    return _ridge(shares, taus[chosen], common), held_out[chosen]
+    return _ridge(shares, none, taus[chosen], common), held_out[chosen]
 
 
-def _ridge(shares: Array, tau: float | Array, shared: bool) -> Array:
-    """Factors of least squares with a pull to the common one; rows far off lose weight."""
+def _ridge(shares: Array, short: Array, tau: float | Array, shared: bool) -> Array:
+    """Factors of least squares with a pull to the common one, and of short calls to none; rows far off lose weight."""
     common = float(np.clip(np.exp(np.median(-np.log(shares.sum(axis=1)))), *FACTORS)) if shared else 1.0
-    scaled, weight = shares * common, np.ones(len(shares))
-    delta = np.zeros(shares.shape[1])
+    scaled, weight, keys = np.column_stack([shares, short]) * common, np.ones(len(shares)), shares.shape[1]
+    expected = scaled[:, :keys].sum(axis=1)
+    delta = np.zeros(scaled.shape[1])
     for _ in range(3):
-        residual = 1 - scaled.sum(axis=1) - scaled @ delta
+        residual = 1 - expected - scaled @ delta
         noise = max(1.4826 * float(np.median(np.abs(residual))), 0.01)
         weight = np.minimum(1.0, (3 * noise / np.maximum(np.abs(residual), 1e-12)) ** 2)
         weighted = scaled * weight[:, None]
         gram = weighted.T @ scaled + np.eye(len(delta)) * (noise / tau) ** 2
-        delta = np.linalg.solve(gram, weighted.T @ (1 - scaled.sum(axis=1)))
-    return np.clip(common * (1 + delta), *FACTORS)
+        delta = np.linalg.solve(gram, weighted.T @ (1 - expected))
+    factors = np.clip(common * (1 + delta[:keys]), *FACTORS)
+    added = np.clip(factors[: short.shape[1]] + common * delta[keys:], *FACTORS) - factors[: short.shape[1]]
+    return np.concatenate([factors, added])
 
 
 def _system(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: Array) -> float:

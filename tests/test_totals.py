@@ -14,6 +14,7 @@ from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import typed
 from neuralpower.learn import _work_of_totals, train
 from neuralpower.predictor import Pace, Predictor
+from neuralpower.regress import SHORT_S
 from neuralpower.totals import Total, consistent, fit_factors, read_totals
 from tests.test_predictor import dataset, fresh, seconds
 
@@ -43,6 +44,18 @@ def test_factors_that_are_known_are_found() -> None:
     assert np.max(np.abs(held_out - 1)) < 0.05
 
 
+def test_what_calls_bring_with_them_is_told_from_what_grows_with_them() -> None:
+    # of each network's time, what three kinds take, and how much of that is the first SHORT_S of calls
+    generator = np.random.default_rng(0)
+    parts, truth, more = generator.dirichlet(np.ones(3), 200), np.array([1.0, 1.1, 0.9]), np.array([0.5, -0.4, 0.0])
+    short = parts * generator.uniform(0, 1, parts.shape)
+    measured = parts @ truth + short @ more
+    taus = np.array([[tau] * 3 + [eta] * 3 for eta in (0.001, 1.0) for tau in (0.05, 0.2)])
+    factors, held_out = fit_factors(parts / measured[:, None], taus=taus, short=short / measured[:, None])
+    assert np.allclose(factors, [*truth, *more], atol=0.03)
+    assert np.max(np.abs(held_out - 1)) < 0.02
+
+
 def test_few_networks_that_say_little_leave_the_factors_near_the_common_one() -> None:
     generator = np.random.default_rng(1)
     parts = generator.dirichlet(np.ones(20), 12) * np.exp(0.3 * generator.normal(size=(12, 1)))
@@ -59,6 +72,28 @@ def test_whole_networks_correct_the_sum_of_their_layers() -> None:
     layers = fresh("softmax")
     ratio = trained.predictor.estimate(layers).runtime_s / [seconds(layer) for layer in layers]
     assert np.median(ratio) == pytest.approx(1.5, rel=0.1)
+
+
+def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
+    data = dataset(["linear", "softmax"])
+    table = network_rows(150, {"linear": 1.0, "softmax": 1.0})
+
+    def more_s(text: str) -> float:  # half as much again, of a softmax's first SHORT_S
+        return sum(
+            n * 0.5 * min(seconds(KINDS[kind].from_row(row)), SHORT_S)
+            for kind, row, n in json.loads(text)
+            if kind == "softmax"
+        )
+
+    table["runtime_s"] += table["layers"].map(more_s)
+    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), jobs=1)
+    assert trained.correction is not None
+    assert trained.correction.after < 0.4 * trained.correction.before
+    layers = fresh("softmax")
+    alone = np.array([seconds(layer) for layer in layers])
+    ratio = trained.predictor.estimate(layers).runtime_s / alone
+    assert np.median(ratio[alone < SHORT_S]) == pytest.approx(1.5, rel=0.1)
+    assert np.median(ratio[alone > 20 * SHORT_S]) == pytest.approx(1.0, rel=0.03)
 
 
 def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
