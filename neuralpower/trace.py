@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import math
 import re
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,7 +156,7 @@ def trace(
         recorder = _Recorder(model, routing)
         cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
         try:
-            with undisturbed(model, training), _slow_attention(), recorder.attached(), cast:
+            with undisturbed(model, training), uncached(), _slow_attention(), recorder.attached(), cast:
                 output = run(model, tuple(args), kwargs, recorder)
                 recorder.ends(output)
                 if loss is not None:
@@ -221,6 +222,25 @@ def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
             for name, table in tables.items():
                 module.__dict__[name].clear()
                 module.__dict__[name].update(table)
+
+
+@contextlib.contextmanager
+def uncached() -> Iterator[None]:
+    """Nothing is kept by what transformers caches for each module, such as relative positions, nor taken from there.
+
+    A tensor without values that stayed would be what the module's next, real pass finds.
+    """
+    cache = sys.modules.get("transformers.pytorch_utils")
+    name = "is_torchdynamo_compiling"  # asked by its decorator alone, which then leaves the cache
+    before = getattr(cache, name, None)
+    if before is None:
+        yield
+        return
+    setattr(cache, name, lambda: True)
+    try:
+        yield
+    finally:
+        setattr(cache, name, before)
 
 
 @contextlib.contextmanager

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import BeitConfig, BeitModel
 
 from neuralpower.errors import ModelError
+from neuralpower.memory import training_memory
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace, trace_call
 
@@ -157,6 +159,24 @@ def test_the_users_module_is_left_as_it_was_when_its_forward_raises() -> None:
     assert not nn.modules.module._global_forward_hooks
     first = trace(model, (torch.randn(4, 8),))
     assert trace(model, (torch.randn(4, 8),)) == first  # and a second trace counts the same
+
+
+def test_what_transformers_caches_for_a_module_is_neither_filled_nor_used() -> None:
+    config = BeitConfig(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        image_size=32,
+        patch_size=8,
+        use_relative_position_bias=True,
+    )
+    model, pixels = BeitModel(config).eval(), torch.randn(1, 3, 32, 32)
+    first = trace(model, (pixels,))
+    training_memory(model, (pixels,))
+    with torch.no_grad():
+        assert torch.isfinite(model(pixels).last_hidden_state).all()  # it was not left with tensors without values
+    assert trace(model, (pixels,)) == first
 
 
 def test_a_data_dependent_forward_falls_back_to_a_real_run_and_says_so() -> None:
