@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import BeitConfig, BeitModel
 
 from neuralpower.calls import Backward, call_of
 from neuralpower.collect.plan import draw, kinds_named, make_plan
@@ -393,6 +394,24 @@ def test_a_step_trains_the_network_and_knows_its_parts() -> None:
 def test_a_network_without_checkpointing_of_its_own_is_refused() -> None:
     with pytest.raises(ModelError, match="Sequential has no activation checkpointing of its own"):
         TrainingStep(Call(nn.Sequential(nn.Linear(4, 4)), ()), Recipe(checkpointing=True))
+
+
+def test_a_step_follows_a_pass_in_inference_mode_of_a_network_that_caches_for_its_class() -> None:
+    config = BeitConfig(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        image_size=32,
+        patch_size=8,
+        use_relative_position_bias=True,
+    )
+    pixels = torch.randn(1, 3, 32, 32)
+    with torch.inference_mode():
+        BeitModel(config)(pixels)
+    step = TrainingStep(Call(BeitModel(config), (pixels,)), Recipe("sgd"))
+    step()
+    assert step.parts_s(1)["backward"] > 0
 
 
 def test_an_evaluated_step_is_measured_in_its_parts(learnt: Predictor) -> None:
