@@ -206,10 +206,14 @@ class Convolution(Layer):
             kernel = draw.choice((3, 3, 3, 5, 5, 7, 9))
             outer = groups = inner
         elif style == "grouped":
-            if draw.chance(0.5):
+            way = draw.choice(("number", "number", "width", "width", "wide"))
+            if way == "number":
                 groups = draw.choice((2, 3, 4, 8, 16, 32, 64))
-            else:  # by the width of a group
+            elif way == "width":
                 groups = max(inner // draw.choice((4, 8, 8, 16, 24, 32, 64)), 2)
+            else:  # a few wide groups, mostly of single pixels: projections of transformers that are squeezed so
+                inner, outer, groups = draw.size(256, 4096), draw.size(256, 4096), draw.choice((2, 4, 4, 8))
+                kernel = draw.choice((1, 1, 3))
             outer = inner if draw.chance(0.6) else outer
             inner, outer = max(inner // groups, 1) * groups, max(outer // groups, 1) * groups
         dilation = 2 if kernel == 3 and style == "dense" and draw.chance(0.08) else 1
