@@ -43,7 +43,7 @@ from neuralpower.replay import FORWARD as PASS
 from neuralpower.replay import TRAINING as STEP
 from neuralpower.replay import heap_peak
 from neuralpower.running import grouped_product, name_of
-from neuralpower.trace import Trace, uncached, undisturbed, unwrapped
+from neuralpower.trace import Trace, own_caches, undisturbed, unwrapped
 from neuralpower.training import Loss, Recipe, checkpointed, default_loss
 from neuralpower.workspace import workspace_blocks
 
@@ -294,7 +294,7 @@ def training_lifetimes(
         hook = parameter.register_post_accumulate_grad_hook
         hook(lambda p: lifetimes.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     try:
-        with undisturbed(model, True), uncached(), torch.enable_grad(), fake, follower:
+        with undisturbed(model, True), own_caches(model), torch.enable_grad(), fake, follower:
             if checkpointing:
                 checkpointed(model)
             batches = _MicroBatches(model, loss or default_loss, accumulation, lambda: lifetimes.calls)

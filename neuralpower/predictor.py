@@ -484,7 +484,8 @@ class Predictor:
             saved = " + ".join(f"{slope:.4g} {name}" for name, slope in r.alignment.slopes.items())
             text += f", times exp(-(1 - ({r.alignment.floor * r.factor:.4g} / seconds)^4) ({saved}))"
         if r.short:
-            text += f", plus {r.short / r.factor:.4g} of their first {r.factor * SHORT_S * 1e6:.4g} us"
+            text += f", {'plus' if r.short > 0 else 'less'} {abs(r.short) / r.factor:.4g} of their first "
+            text += f"{r.factor * SHORT_S * 1e6:.4g} us"
         return text
 
 

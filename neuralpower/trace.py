@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ from neuralpower.running import META as META
 from neuralpower.workspace import workspace_blocks
 
 LOSS = "(loss)"  # path of the loss function
+CACHED = type(functools.cache(abs))  # a function that remembers
 
 # Operators that neither compute nor move anything and yet return no view.
 FREE = frozenset(
@@ -156,7 +158,7 @@ def trace(
         recorder = _Recorder(model, routing)
         cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
         try:
-            with undisturbed(model, training), uncached(), _slow_attention(), recorder.attached(), cast:
+            with undisturbed(model, training), own_caches(model), _slow_attention(), recorder.attached(), cast:
                 output = run(model, tuple(args), kwargs, recorder)
                 recorder.ends(output)
                 if loss is not None:
@@ -225,22 +227,41 @@ def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def uncached() -> Iterator[None]:
-    """Nothing is kept by what transformers caches for each module, such as relative positions, nor taken from there.
+def own_caches(model: nn.Module) -> Iterator[None]:
+    """What functions cache for the model's classes, such as relative positions, is empty at first and emptied again.
 
-    A tensor without values that stayed would be what the module's next, real pass finds.
+    A tensor without values that stayed would be what the next real pass finds, of this network or another of the class.
     """
-    cache = sys.modules.get("transformers.pytorch_utils")
-    name = "is_torchdynamo_compiling"  # asked by its decorator alone, which then leaves the cache
-    before = getattr(cache, name, None)
-    if before is None:
-        yield
-        return
-    setattr(cache, name, lambda: True)
+    forget(model)
     try:
         yield
     finally:
-        setattr(cache, name, before)
+        forget(model)
+
+
+def forget(model: nn.Module) -> None:
+    """Empty what methods of the model's classes have cached, and functions beside them in transformers, in the whole process.
+
+    What was cached in inference mode is of no use to a backward pass.
+    """
+    for kind in {type(module) for module in model.modules()}:
+        for cache in _caches(kind):  # type: ignore[arg-type]  # a class is hashable, whatever its instances are
+            cache.cache_clear()
+
+
+@functools.cache
+def _caches(kind: type[nn.Module]) -> tuple[Any, ...]:
+    spaces: list[tuple[str, Mapping[str, Any]]] = [(c.__module__, vars(c)) for c in kind.__mro__]
+    if kind.__module__.startswith("transformers."):
+        spaces.append((kind.__module__, vars(sys.modules[kind.__module__])))
+    found = []
+    for module, space in spaces:
+        for value in space.values():
+            function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+            cells = function.__closure__ or () if isinstance(function, FunctionType) else ()
+            inside = [cell.cell_contents for cell in cells if cell != CellType()]  # an empty one raises
+            found += [c for c in (function, *inside) if isinstance(c, CACHED) and c.__module__ == module]
+    return tuple(found)
 
 
 @contextlib.contextmanager

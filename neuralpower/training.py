@@ -24,7 +24,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, Call
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.optimizer import CLASSES, IMPLEMENTATIONS, Optimizer, possible
-from neuralpower.trace import LayerCall, Trace, pattern, uncached
+from neuralpower.trace import LayerCall, Trace, forget, pattern
 
 TRAINING, OPTIMIZER = "training", "optimizer"
 STEPS = (FORWARD, BACKWARD, OPTIMIZER)
@@ -116,8 +116,9 @@ class TrainingStep:
     def __call__(self) -> None:
         """Run it."""
         lap = dict.fromkeys(STEPS, 0.0)
-        # what a pass in inference mode has left in transformers' caches is of no use to a backward pass
-        with torch.inference_mode(False), torch.enable_grad(), uncached():
+        if not self.laps:
+            forget(self.model)
+        with torch.inference_mode(False), torch.enable_grad():
             last = self.clock_ns()
 
             def ended(step: str) -> None:

@@ -70,10 +70,10 @@ class Nodes:
         parents = {int(pid): int(parent) for pid, parent in map(str.split, listed.splitlines())}
         root = node.all_processes["raylet"][0].process.pid
         ended = [pid for pid in parents if _descends(pid, root, parents)]
-        self.cluster.remove_node(node, allow_graceful=False)
-        for pid in ended:
+        for pid in sorted(ended, key=lambda pid: pid != root):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self.cluster.remove_node(node, allow_graceful=False)
 
 
 def _descends(pid: int, root: int, parents: dict[int, int]) -> bool:

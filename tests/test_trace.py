@@ -161,10 +161,10 @@ def test_the_users_module_is_left_as_it_was_when_its_forward_raises() -> None:
     assert trace(model, (torch.randn(4, 8),)) == first  # and a second trace counts the same
 
 
-def test_what_transformers_caches_for_a_module_is_neither_filled_nor_used() -> None:
+def test_what_functions_cache_for_a_class_is_neither_left_nor_found() -> None:
     config = BeitConfig(
         hidden_size=32,
-        num_hidden_layers=1,
+        num_hidden_layers=3,
         num_attention_heads=2,
         intermediate_size=64,
         image_size=32,
@@ -177,6 +177,8 @@ def test_what_transformers_caches_for_a_module_is_neither_filled_nor_used() -> N
     with torch.no_grad():
         assert torch.isfinite(model(pixels).last_hidden_state).all()  # it was not left with tensors without values
     assert trace(model, (pixels,)) == first
+    ranges = [call for call in first.calls if call.operator.endswith("arange")]
+    assert len(ranges) <= 2  # worked out once, as a real pass does, not by each block
 
 
 def test_a_data_dependent_forward_falls_back_to_a_real_run_and_says_so() -> None:

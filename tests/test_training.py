@@ -402,11 +402,11 @@ def test_a_step_follows_a_pass_in_inference_mode_of_a_network_that_caches_for_it
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=64,
-        image_size=32,
+        image_size=40,  # of its own: the cache is the process's
         patch_size=8,
         use_relative_position_bias=True,
     )
-    pixels = torch.randn(1, 3, 32, 32)
+    pixels = torch.randn(1, 3, 40, 40)
     with torch.inference_mode():
         BeitModel(config)(pixels)
     step = TrainingStep(Call(BeitModel(config), (pixels,)), Recipe("sgd"))

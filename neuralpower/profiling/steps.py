@@ -21,7 +21,7 @@ from neuralpower.lifetimes import tensors_within
 from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
-from neuralpower.trace import LOSS, undisturbed
+from neuralpower.trace import LOSS, forget, undisturbed
 from neuralpower.training import Loss, default_loss
 
 PHASES = ("forward", "training")
@@ -110,11 +110,14 @@ class Step:
     optimizer: torch.optim.Optimizer | None = None
     watch: Stopwatch | None = field(default=None)
 
-    def run(self, clock: Clock) -> list[tuple[str, Any]]:
-        """Run once; (phase that begins, mark), the end last."""
+    def run(self, clock: Clock, first: bool = False) -> list[tuple[str, Any]]:
+        """Run once; (phase that begins, mark), the end last.
+
+        What a network caches in its `first` pass, such as relative positions, can be trained with later.
+        """
         marks = [("forward", clock.mark())]
         if self.phase == "forward":
-            with torch.inference_mode():
+            with torch.no_grad() if first else torch.inference_mode():
                 self.model(*self.args, **self.kwargs)
             return [*marks, ("", clock.mark())]
         assert self.optimizer is not None  # made by `prepared`
@@ -210,8 +213,9 @@ def repeat(
     """
     begun = clock_ns()
     with told(type(step.model).__name__, "it was traced, but "):
-        for _ in range(warmup):
-            step.run(clock)
+        forget(step.model)
+        for number in range(warmup):
+            step.run(clock, first=number == 0)
         clock.wait()
         account, peak = accounted(step, clock, whole) if memory or step.phase == "training" else (None, None)
         clean: list[dict[str, float]] = []
