@@ -232,21 +232,24 @@ def own_caches(model: nn.Module) -> Iterator[None]:
 
     A tensor without values that stayed would be what the next real pass finds, of this network or another of the class.
     """
-    forget(model)
+    caches = forget(model)
     try:
         yield
     finally:
-        forget(model)
+        for cache in caches:
+            cache.cache_clear()
 
 
-def forget(model: nn.Module) -> None:
+def forget(model: nn.Module) -> list[Any]:
     """Empty what methods of the model's classes have cached, and functions beside them in transformers, in the whole process.
 
-    What was cached in inference mode is of no use to a backward pass.
+    What was cached in inference mode is of no use to a backward pass. The functions are returned.
     """
-    for kind in {type(module) for module in model.modules()}:
-        for cache in _caches(kind):  # type: ignore[arg-type]  # a class is hashable, whatever its instances are
-            cache.cache_clear()
+    kinds = {type(module) for module in model.modules()}
+    caches = [cache for kind in kinds for cache in _caches(kind)]  # type: ignore[arg-type]  # classes are hashable
+    for cache in caches:
+        cache.cache_clear()
+    return caches
 
 
 @functools.cache

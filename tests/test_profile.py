@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _len_torch_dispatch_stack  # type: ignore[attr-defined]
-from transformers import BeitConfig, BeitModel
 
 import neuralpower
 from benchmarks.flops import counted, networks
@@ -28,6 +27,7 @@ from neuralpower.profiling.steps import Repeat, Runs, Spread
 from neuralpower.profiling.stopwatch import Account, Event
 from neuralpower.sources import resolve
 from neuralpower.trace import trace
+from tests.beit import small_beit
 from tests.program import done, run
 from tests.simulated import hundred_watts
 
@@ -382,16 +382,7 @@ def test_rows_are_sorted_by_what_is_asked_for_and_by_work_where_nothing_was_time
 
 
 def test_a_network_that_caches_for_its_class_can_be_trained_after_a_profile() -> None:
-    config = BeitConfig(
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        image_size=48,  # of its own: the cache is the process's
-        patch_size=8,
-        use_relative_position_bias=True,
-    )
-    model, pixels = BeitModel(config), torch.randn(1, 3, 48, 48)
+    model, pixels = small_beit(48)
     profile(model, (pixels,))
     model(pixels).last_hidden_state.sum().backward()
     (table,) = (p for name, p in model.named_parameters() if "relative_position_bias_table" in name)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import BeitConfig, BeitModel
 
 from neuralpower.errors import ModelError
 from neuralpower.memory import training_memory
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace, trace_call
+from tests.beit import small_beit
 
 TINY_GPT2 = "transformers:GPT2Model?n_layer=2&n_embd=64&n_head=4&vocab_size=100&bos_token_id=0&eos_token_id=0"
 TINY_BERT = (
@@ -162,16 +162,8 @@ def test_the_users_module_is_left_as_it_was_when_its_forward_raises() -> None:
 
 
 def test_what_functions_cache_for_a_class_is_neither_left_nor_found() -> None:
-    config = BeitConfig(
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=64,
-        image_size=32,
-        patch_size=8,
-        use_relative_position_bias=True,
-    )
-    model, pixels = BeitModel(config).eval(), torch.randn(1, 3, 32, 32)
+    model, pixels = small_beit(32, blocks=3)
+    model.eval()
     first = trace(model, (pixels,))
     training_memory(model, (pixels,))
     with torch.no_grad():

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import BeitConfig, BeitModel
 
 from neuralpower.calls import Backward, call_of
 from neuralpower.collect.plan import draw, kinds_named, make_plan
@@ -33,6 +32,7 @@ from neuralpower.measure import Sentinel, Timing, time_calls
 from neuralpower.predictor import NetworkSpeed, Predictor
 from neuralpower.trace import META, Trace, trace
 from neuralpower.training import Recipe, TrainingStep, backward_tasks, default_loss, training_tasks
+from tests.beit import small_beit
 
 CPU = torch.device("cpu")
 
@@ -397,19 +397,10 @@ def test_a_network_without_checkpointing_of_its_own_is_refused() -> None:
 
 
 def test_a_step_follows_a_pass_in_inference_mode_of_a_network_that_caches_for_its_class() -> None:
-    config = BeitConfig(
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        image_size=40,  # of its own: the cache is the process's
-        patch_size=8,
-        use_relative_position_bias=True,
-    )
-    pixels = torch.randn(1, 3, 40, 40)
+    model, pixels = small_beit(40)
     with torch.inference_mode():
-        BeitModel(config)(pixels)
-    step = TrainingStep(Call(BeitModel(config), (pixels,)), Recipe("sgd"))
+        small_beit(40)[0](pixels)
+    step = TrainingStep(Call(model, (pixels,)), Recipe("sgd"))
     step()
     assert step.parts_s(1)["backward"] > 0
 
