@@ -434,6 +434,11 @@ class Predictor:
                     f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to reach what its units "
                     "could, which its power limit may not allow"
                 )
+        return (*texts, *self.foreign())
+
+    def foreign(self) -> tuple[str, ...]:
+        """In words: why the device may be another than all that it was learnt on, which bounds do not allow for."""
+        texts = []
         if self.dataset.get("unlike"):
             texts.append(
                 f"it was learnt on another CPU ({'; '.join(self.dataset['unlike'])}), and bounds do not allow for that: "

@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,24 @@ def test_the_commands_answer(
     assert "the probability that" in capsys.readouterr().out
     assert run(monkeypatch, "compare", "zoo:deep_mnist", "@amd-epyc-2c", *chosen, "--json") == 0
     assert json.loads(capsys.readouterr().out)["ratio"]["value"] == pytest.approx(1)
+
+
+def test_commands_say_that_a_predictor_is_of_another_cpu(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    other = replace(predictor, name="other", dataset={**predictor.dataset, "unlike": ["amx_tile only here"]})
+    monkeypatch.setattr(codec, "default_predictor", lambda cpu: other)
+    candidates = tmp_path / "candidates.jsonl"
+    candidates.write_text(
+        '{"layers": [{"kind": "linear", "rows": 4, "in_features": 64, "out_features": 64, "bias": true}]}\n'
+    )
+    for arguments in (
+        ("sweep", "zoo:deep_mnist"),
+        ("compare", "zoo:deep_mnist", "zoo:sensor_net"),
+        ("score", candidates),
+    ):
+        assert run(monkeypatch, *arguments) == 0
+        assert "warning: other: it was learnt on another CPU (amx_tile only here)" in capsys.readouterr().err
 
 
 @pytest.mark.slow

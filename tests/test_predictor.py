@@ -144,6 +144,7 @@ def test_of_cpus_of_one_name_the_one_most_like_this_machine_predicts(
     (note,) = found.assumed(asked)
     assert found.name == "my-cpu-2c-vnni"
     assert note.startswith("it was learnt on another CPU (amx_tile only here), and bounds do not allow for that")
+    assert found.foreign() == (note,)
     save(predictor, tmp_path / "models" / "my-device-2c.json")
     assert predictors.default_predictor(replace(older, name="My Device")).device == "synthetic"
     (note,) = predictors.default_predictor(replace(newer, name="Another")).assumed(asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,15 +41,17 @@ def sweep(
 
     if plot is not None:
         check_plot(plot)
+    predictors = [_loaded(name) for name in options.names(predictor) or (None,)]
     found = sweeping.sweep(
         model,
-        [_loaded(name) for name in options.names(predictor) or (None,)],
+        predictors,
         batch_sizes=sweeping.sizes(batch_size, "batch size"),
         lengths=sweeping.sizes(seq_len, "seq-len") if seq_len else (None,),
         dtypes=[options.dtype(name) for name in options.names(dtype) or ("float32",)],
         input_shape=options.shape(input_shape),
         memory_bytes=fitting.bytes_of(memory) if memory else None,
     )
+    _warn(predictors)
     if csv is not None:
         sweeping.write_csv(found, csv)
     if plot is not None:
@@ -87,6 +90,7 @@ def compare(
         label = case.label + (f" on {known[name].name}" if "@" in a + b else "")
         sides.append(Side(label, traced, known[name], prediction.runtime_s))
     found = compared(*sides)
+    _warn(known.values())
     print(json.dumps(found.to_json()) if as_json else comparison_table(found))
 
 
@@ -106,7 +110,8 @@ def score(
         lines = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read ({error}); choose another file") from None
-    found = scored(lines.splitlines(), _loaded(predictor), by)
+    learnt = _loaded(predictor)
+    found = scored(lines.splitlines(), learnt, by)
     for one in found:
         if one.error:
             print(f"warning: {file} line {one.line}: {one.error}", file=sys.stderr)
@@ -114,6 +119,7 @@ def score(
         raise InputError(f"{file}: none of {len(found)} candidates could be scored; the warnings above say why")
     if by != "latency" and not any(one.rank for one in found):
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
+    _warn([learnt])
     print("\n".join(json.dumps(one.to_json()) for one in found) if as_json else score_table(found, top))
 
 
@@ -185,6 +191,12 @@ def _loaded(name: str | None) -> Predictor:
     from neuralpower.devices.host import read_cpu
 
     return load(name) if name else default_predictor(read_cpu())
+
+
+def _warn(predictors: Iterable[Predictor]) -> None:
+    for predictor in predictors:
+        for text in predictor.foreign():
+            print(f"warning: {predictor.name}: {text}", file=sys.stderr)
 
 
 def register(app: typer.Typer) -> None:
