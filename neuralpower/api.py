@@ -20,10 +20,9 @@ from neuralpower.explore.score import Score, score
 from neuralpower.explore.sweep import Sweep, device_memory, sweep
 from neuralpower.inputs import called_with, tensors_of
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.phases import Pass, Phase
+from neuralpower.phases import PHASES, Pass, Phase
 from neuralpower.predictor import Predictor
 from neuralpower.sources import resolve
-from neuralpower.trace import Trace
 from neuralpower.training import RECIPE, TRAINING, Recipe
 
 
@@ -74,7 +73,8 @@ class LoadedPredictor:
             seq_len: tokens per sample.
             input_shape: of one sample.
             dtype: of weights and floating inputs, where inputs are made; a module's own by default, else float32.
-            phase: "forward", "training" or "backward", or what a language model does: `Phase.decode(batch=8, context=4096)`.
+            phase: "forward", "training" or "backward"; or what a language model does, "prefill", "decode" or "generate", with
+                its sizes as `Phase.decode(batch=8, context=4096)`.
             recipe: of training: optimizer, accumulation, checkpointing.
 
         Raises:
@@ -82,27 +82,18 @@ class LoadedPredictor:
             ModelError: the model cannot be found, built or traced.
             PredictorError: a dtype or phase that was not learnt.
         """
-        return self._predicted(model, inputs, batch_size, seq_len, input_shape, dtype, phase, recipe)[0]
-
-    def _predicted(
-        self,
-        model: str | Path | nn.Module,
-        inputs: Any = None,
-        batch_size: int | None = None,
-        seq_len: int | None = None,
-        input_shape: Sequence[int] | None = None,
-        dtype: str | None = None,
-        phase: str | Phase = FORWARD,
-        recipe: Recipe = RECIPE,
-    ) -> tuple[Prediction, Trace]:
+        if isinstance(phase, str) and phase in PHASES:
+            phase = Phase(phase)
         asked, way = (phase, FORWARD) if isinstance(phase, Phase) else (Phase(), phase)
+        if batch_size is not None and batch_size < 1:
+            raise InputError(f"batch size {batch_size}: must be 1 or more; choose 1")
         dtype = dtype or _dtype(model)
         self.predictor.check(dtype, FORWARD if way == TRAINING else way)
         source = resolve(model)
         if inputs is None:
             shape = tuple(input_shape) if input_shape is not None else None
             case = Case(str(source.name), batch_size or 1, seq_len, shape, dtype, asked)
-            return predict_case(case, self.predictor, source, way, recipe)
+            return predict_case(case, self.predictor, source, way, recipe)[0]
         if seq_len is not None or input_shape is not None:
             raise InputError("sizes and inputs are both given, and inputs have their sizes; leave one of them out")
         if asked != Phase():
@@ -113,7 +104,7 @@ class LoadedPredictor:
         one = Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given)
         batch = batch_size or _batch((given.args, dict(given.kwargs)))
         about: dict[str, Any] = {"model": source.name, "dtype": dtype, "phase": way, "batch_size": batch}
-        return predict_pass(one, self.predictor, recipe=recipe, **about)
+        return predict_pass(one, self.predictor, recipe=recipe, **about)[0]
 
     def score(self, candidates: Iterable[str | Mapping[str, Any]], by: str = "latency") -> list[Score]:
         """Scores of candidates in their order, ranked: see `neuralpower.explore.score`; raises InputError."""
@@ -141,8 +132,8 @@ class LoadedPredictor:
         """Two models on this device: the ratio of their times; `sizes` as those of `predict`."""
         sides = []
         for model in (a, b):
-            prediction, traced = self._predicted(model, **sizes)
-            sides.append(Side(prediction.model, traced, self.predictor, prediction.runtime_s))
+            prediction = self.predict(model, **sizes)
+            sides.append(Side(prediction.model, prediction, self.predictor))
         return compare(*sides)
 
     def fit(self, model: str | nn.Module, memory: str | None = None, **request: Any) -> Fit:

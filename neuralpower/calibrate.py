@@ -56,7 +56,7 @@ def check(predictor: Predictor, samples: int) -> None:
 
 
 def calibration_layers(predictor: Predictor, samples: int, seed: int = 0) -> list[Layer]:
-    """Layers of the kinds that it knows, in its dtype, as many of each as a sweep would have; at least one of each."""
+    """Layers of the kinds that it knows, in its dtype, as many of each as a sweep would have, one at least while there is room."""
     preset: Preset = PRESETS["quick"]
     kinds = [KINDS[name] for name in predictor.kinds]
     shares = sum(kind.sweep_share for kind in kinds)

@@ -25,7 +25,7 @@ from neuralpower.regress import Regressor, Scores, Spread, Term
 from neuralpower.slopes import Alignment
 from neuralpower.trees import Trees, right_children
 
-SCHEMA = 2
+SCHEMA = 3
 DIGITS = 7  # significant ones of the numbers in the file
 
 

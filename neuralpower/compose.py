@@ -80,6 +80,7 @@ class Row:
     share: float = 0.0  # of the whole
     power_w: Interval | None = None
     step: str = FORWARD  # of a training step: forward, backward or optimizer
+    layer: Layer | None = None  # None of what is not modelled, and of different ones together
 
     @property
     def energy_j(self) -> float | None:
@@ -410,6 +411,7 @@ def _rows(tasks: Sequence[Task], estimates: Estimates, roof: Roofline) -> Iterat
             basis[first],
             power_w=_power(estimates, first),
             step=task.step,
+            layer=task.layer,
         )
 
 

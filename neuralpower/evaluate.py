@@ -137,7 +137,8 @@ def predict_case(
     if case.phase.name == GENERATE:
         case.phase.check()
         decoder = Decoder(module, case.phase.applied(case.request()), GENERATE)
-        return predict_generation(decoder, case.phase, predictor, partial(_traced, routing=case.routing), about, seen)
+        traced = partial(_traced, autocast=autocast, routing=case.routing)
+        return predict_generation(decoder, case.phase, predictor, traced, about, seen)
     (one,) = passes(source, case.request(), case.phase, module)
     prediction, found = predict_pass(
         one, predictor, recipe=recipe, autocast=autocast, routing=case.routing, seen=seen, **about

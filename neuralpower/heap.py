@@ -45,7 +45,7 @@ class Heap:
 
     def __init__(self, threshold: int = THRESHOLD) -> None:
         self.threshold = threshold
-        self.trim_bytes = max(2 * threshold, THRESHOLD) if threshold > THRESHOLD else THRESHOLD
+        self.trim_bytes = 2 * threshold if threshold > THRESHOLD else THRESHOLD
         self.peak = 0  # the most bytes so far, of the heap and mapped
         self.mapped_bytes = 0
         self._mapped: dict[int, int] = {}

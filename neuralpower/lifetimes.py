@@ -19,6 +19,7 @@ from neuralpower.workspace import workspace_bytes
 WEIGHTS, INPUTS, ACTIVATIONS = "weights", "inputs", "activations"
 GRADIENTS, OPTIMIZER, CACHE, WORKSPACE = "gradients", "optimizer", "cache", "workspace"
 PARTS = (WEIGHTS, GRADIENTS, OPTIMIZER, CACHE, INPUTS, ACTIVATIONS, WORKSPACE)
+MOVING = (GRADIENTS, ACTIVATIONS, WORKSPACE)  # come and go, and leave holes
 
 
 class Storage(NamedTuple):
@@ -130,12 +131,11 @@ def alive(storages: Sequence[Storage], calls: int = 0) -> np.ndarray:
     return np.cumsum(change)
 
 
-def peak(storages: Sequence[Storage], extra: Sequence[int] = ()) -> tuple[int, dict[str, int]]:
-    """(the most bytes that live during one operator call, the same by part); `extra` [calls + 1]: bytes beside them."""
+def peak(storages: Sequence[Storage]) -> tuple[int, dict[str, int]]:
+    """(the most bytes that live during one operator call, the same by part)."""
     if not storages:
-        return max(extra, default=0), dict.fromkeys(PARTS, 0)
-    total = alive(storages, len(extra) + 1)
-    total[: len(extra)] += np.asarray(extra, dtype=np.int64)
+        return 0, dict.fromkeys(PARTS, 0)
+    total = alive(storages)
     when = int(np.argmax(total))
     parts = dict.fromkeys(PARTS, 0)
     for storage in storages:

@@ -36,7 +36,7 @@ import torch.nn.functional as F
 
 from neuralpower.calls import Backward, Gradient, Step, call_bytes, copy_call, settings_of, step_of, warm_of
 from neuralpower.devices.host import steal_ticks
-from neuralpower.energy import SETTLE_S, WINDOW_S, Clock, measure_power
+from neuralpower.energy import SETTLE_S, WINDOW_S, Clock, PowerWindow, measure_power
 from neuralpower.layers.base import FLOATING, Call
 from neuralpower.meters import NullMeter, PowerMeter
 
@@ -323,7 +323,6 @@ def power_columns(
     *,
     llc_bytes: int,
     memory_bytes: int | None = None,
-    runtime_s: float | None = None,
     idle_w: float | None = None,
     period_s: float | None = None,
     counter: bool = True,
@@ -338,7 +337,6 @@ def power_columns(
         meter: open.
         llc_bytes: the last-level cache.
         memory_bytes: the machine's memory; a quarter of it may be taken.
-        runtime_s: the call's time as `time_calls` found it, to compare with.
         idle_w: power of the idle machine.
         period_s: the longest usual time between two ticks of the counter, as the self-test found it.
         counter: False integrates samples of power instead.
@@ -349,12 +347,15 @@ def power_columns(
     Returns:
         The columns of `PowerWindow.to_row` and the list `flags`. What the call raises is raised.
     """
+    if isinstance(meter, NullMeter):
+        return {**PowerWindow(None, meter.reason).to_row(), "flags": []}
+    clock = clock or Clock()
     with torch.inference_mode():
-        count = 1 if isinstance(meter, NullMeter) else copies_of(call_bytes(call), llc_bytes, memory_bytes)
+        count = copies_of(call_bytes(call), llc_bytes, memory_bytes)
         with settings_of(call):
-            steps = itertools.cycle([step_of(call), *(step_of(copy_call(call)) for _ in range(count - 1))])
-
-        batch = max(1, int(BATCH_S / runtime_s)) if runtime_s else 1
+            step = step_of(call)
+            batch = max(1, int(BATCH_S / max(_warm_up(step, clock.now_ns), SHORTEST_NODE_S)))
+            steps = itertools.cycle([step, *(step_of(copy_call(call)) for _ in range(count - 1))])
 
         def run_once() -> int:
             with settings_of(call):
@@ -372,7 +373,7 @@ def power_columns(
             period_s=period_s,
             counter=counter,
         )
-    return {**window.to_row(), "flags": list(window.flags(runtime_s))}
+    return {**window.to_row(), "flags": list(window.flags())}
 
 
 def steady_load(size: int = 1024) -> Callable[[], None]:

@@ -31,6 +31,7 @@ from neuralpower.lifetimes import (
     CACHE,
     GRADIENTS,
     INPUTS,
+    MOVING,
     OPTIMIZER,
     PARTS,
     WEIGHTS,
@@ -183,7 +184,7 @@ def memory_of(
     later = steady(storages)
     most, parts = peak(later)
     tensors, _ = peak([storage for storage in later if storage.part != WORKSPACE])
-    moving = sum(parts[part] for part in (GRADIENTS, ACTIVATIONS, WORKSPACE))
+    moving = sum(parts[part] for part in MOVING)
     heap = 0 if accelerator else max(0, heap_peak(storages, STEP if phase == TRAINING else PASS) - most)
     return Memory(
         phase=phase,

@@ -17,7 +17,7 @@ from neuralpower.dispatch import Dispatch
 from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import FLOATING, ITEMSIZE, as_columns, distinct, take
+from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, ITEMSIZE, as_columns, distinct, take
 from neuralpower.regress import NINETY, SHORT_S, Problem, Regressor
 
 Array = np.ndarray
@@ -238,11 +238,13 @@ class Predictor:
 
     def check(self, dtype: str, phase: str) -> None:
         """Raise PredictorError unless it knows the dtype, the phase and its device."""
-        for what, asked, has in (("dtype", dtype, self.dtypes), ("phase", phase, self.phases)):
+        passes = [phase for phase in self.phases if phase in (FORWARD, BACKWARD)]
+        for what, asked, has in (("dtype", dtype, self.dtypes), ("phase", phase, passes)):
             if asked not in has:
+                more = f", or collect-data --{what} {asked}" if asked in (*FLOATING, FORWARD, BACKWARD) else ""
                 raise PredictorError(
-                    f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: it has "
-                    f"{', '.join(has)}; choose one of them, or collect-data --{what} {asked}"
+                    f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: it has {', '.join(has)}; "
+                    f"choose one of them{more}"
                 )
         self._known_hardware()
 

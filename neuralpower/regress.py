@@ -52,7 +52,9 @@ STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, howev
 FEWEST_FOR_TERM = 10  # rows in which a term is above 0
 CONTRADICTS = (12.0, 2.5)  # a row is left out when it is so many spreads, and this factor, from what the others say
 BINS = 6  # of predicted time, each with its own interval
-LEAST_WIDTH = 0.01  # of an interval to one side, as a share, when what distance adds is measured in widths
+# What an octave away from the sampled rows adds to log(t), whatever a table says: to an interval, and as a standard deviation of
+# what its layers have in common. Errors of different octaves are taken as independent: their root counts (docs/method.md).
+PER_OCTAVE, COMMON_PER_OCTAVE = 0.05, 0.03
 ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many above
 NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
 LEVELLING_ALPHA, LEVELLING_ROUNDS = (1e-4,), 4  # of the fits that find each device's level
@@ -106,9 +108,11 @@ class Spread:
     edges: Array  # [bins - 1], log2 of predicted times
     low: Array  # [bins], below which ONE_SIDE of the measurements lie
     high: Array  # [bins]
-    growth: float  # by this share an interval widens for each octave away from what was sampled
+    growth: (
+        float  # by so much, times the root of the octaves away from what was sampled, an interval widens to each side
+    )
     common: float  # standard deviation of what all layers of the regressor have in common
-    common_growth: float  # and how that grows for each octave away
+    common_growth: float  # and how much that grows, times the same root
     tail: float = 1e3  # log2 of a time that few sampled rows exceed: beyond, they are thin
 
     def away(self, predicted: Array, outside: Array) -> Array:
@@ -118,8 +122,8 @@ class Spread:
     def bounds(self, predicted: Array, outside: Array) -> tuple[Array, Array]:
         """Logarithms of the 90 % bounds relative to the prediction, each [rows]."""
         bin_ = np.searchsorted(self.edges, _octaves(predicted))
-        wider = 1 + self.growth * self.away(predicted, outside)
-        return self.low[bin_] * wider, self.high[bin_] * wider
+        wider = self.growth * np.sqrt(self.away(predicted, outside))
+        return self.low[bin_] - wider, self.high[bin_] + wider
 
     def widened(self, deviation: float) -> Spread:
         """The same with one more source of error, of that standard deviation, that all layers share."""
@@ -129,7 +133,7 @@ class Spread:
 
     def shared(self, predicted: Array, outside: Array) -> Array:
         """Standard deviation of the common part of log(measured / predicted), [rows]."""
-        return np.asarray(self.common + self.common_growth * self.away(predicted, outside))
+        return np.asarray(self.common + self.common_growth * np.sqrt(self.away(predicted, outside)))
 
 
 @dataclass(frozen=True)
@@ -688,7 +692,9 @@ def _spread(
         levels = np.array([np.median(error[problem.device == device]) for device in devices])
         common = max(common, float(np.sqrt(np.mean(levels**2))))
     spread = Spread(edges, low, high, 0.0, common, 0.0, _tail(target))
-    beyond: list[tuple[Array, Array, Array]] = []  # by way to go beyond: errors, octaves away, errors in half-widths
+    beyond: list[
+        tuple[Array, Array, Array]
+    ] = []  # by way to go beyond: errors, what bounds leave of them, root of octaves
     for times, test in (*((target, test) for test in tests[1:]), *far):
         held = np.isfinite(test.base)
         if held.sum() < FEWEST_FOR_BOUND or held.all():
@@ -698,18 +704,19 @@ def _spread(
         distant = away > FAR
         if distant.sum() < FEWEST_FOR_BOUND:
             continue
-        error, away = np.log(times[held] / predicted)[distant], away[distant]
-        low_, high_ = spread.bounds(predicted[distant], np.zeros(len(away)))
-        needed = error / np.where(error < 0, np.minimum(low_, -LEAST_WIDTH), np.maximum(high_, LEAST_WIDTH))
-        beyond.append((error, away, needed))
+        error = np.log(times[held] / predicted)[distant]
+        low_, high_ = spread.bounds(predicted[distant], np.zeros(len(error)))
+        beyond.append((error, np.maximum(error - high_, low_ - error), np.sqrt(away[distant])))
     if len(devices) > 1 and beyond:  # what is a device's own is in the interval: together they tell what distance adds
-        errors, aways, widths = zip(*beyond, strict=True)
-        beyond = [(np.concatenate(errors), np.concatenate(aways), np.concatenate(widths))]
-    growths, drifts = [], []
-    for error, away, needed in beyond:
-        growths.append(max(float(np.quantile((needed - 1) / away, 1 - 2 * ONE_SIDE)), 0.0))
-        drifts.append(max(abs(float(np.median(error))) - common, 0.0) / float(np.median(away)))
-    return replace(spread, growth=max(growths, default=0.5), common_growth=max(drifts, default=common / 2))
+        errors, rests, roots = zip(*beyond, strict=True)
+        beyond = [(np.concatenate(errors), np.concatenate(rests), np.concatenate(roots))]
+    growths = [max(float(np.quantile(rest / root, 1 - 2 * ONE_SIDE)), 0.0) for _, rest, root in beyond]
+    drifts = [max(abs(float(np.median(e))) - common, 0.0) / float(np.median(root)) for e, _, root in beyond]
+    growth = np.mean(growths or [np.mean(high - low) / 4])
+    drift = np.mean(drifts or [common / 2])
+    return replace(
+        spread, growth=float(np.hypot(growth, PER_OCTAVE)), common_growth=float(np.hypot(drift, COMMON_PER_OCTAVE))
+    )
 
 
 def _tail(target: Array) -> float:

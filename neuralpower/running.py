@@ -130,6 +130,13 @@ def name_of(func: Any) -> str:
     return str(packet).removeprefix("torch.ops.") if packet is not None else str(func)
 
 
+@functools.cache
+def is_composite(func: Any) -> bool:
+    """Whether an operator's overload is composed of others, whatever the device."""
+    composed = torch._C.DispatchKey.CompositeImplicitAutograd
+    return hasattr(func, "decompose") and bool(func.has_kernel_for_dispatch_key(composed))
+
+
 def on_one_device(values: Any) -> Any:
     """All on meta where meta tensors meet real ones with axes, as a module's plain attributes are."""
     devices = {t.device.type for t in tensors_in(values) if t.is_meta or t.dim()}

@@ -280,7 +280,7 @@ def _transformers() -> Any:
     try:
         return importlib.import_module("transformers")
     except ImportError as error:
-        raise ModelError('transformers is not installed; pip install "neuralpower[transformers]"') from error
+        raise ModelError(f"transformers cannot be imported ({error}); pip install transformers") from error
 
 
 def _known_names() -> set[str]:

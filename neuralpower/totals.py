@@ -382,7 +382,8 @@ def learn_totals(
     error = np.log(target[some] / held_out[some])
     low, high = np.quantile(error, (0.05, 0.95))
     common = float(np.std(error))
-    spread = Spread(np.zeros(0), np.array([min(low, 0.0)]), np.array([max(high, 0.0)]), 0.5, common, common / 2)
+    low, high = min(low, 0.0), max(high, 0.0)
+    spread = Spread(np.zeros(0), np.array([low]), np.array([high]), (high - low) / 4, common, common / 2)
     regressors = {}
     for key in boxes:
         parts = [(name, weights[key, name]) for name in PARTS if weights[key, name] > 0]

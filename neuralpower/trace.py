@@ -35,7 +35,7 @@ from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, te
 from neuralpower.phases import CACHES
 from neuralpower.repeats import key_of, tensors_in
 from neuralpower.routing import Routing
-from neuralpower.running import ASKING, WAYS, Answers, Run, name_of, on_one_device
+from neuralpower.running import ASKING, WAYS, Answers, Run, is_composite, name_of, on_one_device
 from neuralpower.running import META as META
 from neuralpower.workspace import workspace_blocks
 
@@ -98,8 +98,6 @@ class Trace:
 
     calls: tuple[LayerCall, ...]
     unmodelled: tuple[UnmodelledCall, ...] = ()
-    free_calls: int = 0  # operators that are views or bookkeeping
-    module_calls: int = 0
     parameters: int = 0
     parameter_bytes: int = 0
     method: str = "meta"  # meta, fake or cpu: which way of tracing succeeded
@@ -282,7 +280,6 @@ class ModuleStack:
     """Which module is running, by hooks on every module of the process that are taken off again."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.calls = 0
         self._paths: dict[int, list[str]] = {}
         for name, module in model.named_modules(remove_duplicate=False):
             self._paths.setdefault(id(module), []).append(name)
@@ -322,7 +319,6 @@ class ModuleStack:
         else:
             inside = self.path + "." if self.path else ""
             path = next((name for name in names if name.startswith(inside)), names[0])
-        self.calls += 1
         self._stack.append((identity, path))
         if names is not None:
             self.entered(path)
@@ -363,7 +359,6 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.gradient_calls: list[LayerCall] = []
         self.unmodelled: list[UnmodelledCall] = []
         self.outside = ""  # path of what runs outside of every module
-        self.free_calls = 0
         self.lifetimes = Lifetimes()
         self._in_optimizer = False
 
@@ -373,8 +368,6 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         return Trace(
             calls=tuple(self.calls),
             unmodelled=tuple(self.unmodelled),
-            free_calls=self.free_calls,
-            module_calls=self.modules.calls,
             parameters=sum(p.numel() for p in parameters),
             parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
             method=method,
@@ -447,7 +440,6 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         if name in ASKING and (value := self.answered(operator, args)) is not NotImplemented:
             return value
         if name in FREE:
-            self.free_calls += not self._in_optimizer
             return func(*args, **kwargs)
         output = self.answered(operator, args)
         if output is not NotImplemented:
@@ -461,7 +453,6 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 return output
         output = self.made(func, args, kwargs)
         if not _writes(func) and _is_view(output, args, kwargs):  # or numbers from numbers
-            self.free_calls += 1
             self._follow(name, args, kwargs, output, view=True)
             return output
         self.assume(name, output, args)
@@ -515,9 +506,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The call made of its parts, each traced; NotImplemented where it is not composed of others."""
-        if not hasattr(func, "decompose") or not func.has_kernel_for_dispatch_key(
-            torch._C.DispatchKey.CompositeImplicitAutograd
-        ):
+        if not is_composite(func):
             return NotImplemented
         with self:
             return func.decompose(*args, **kwargs)
@@ -545,7 +534,10 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             layer = kind.from_call(operator, output, *args, **kwargs)
         except Unmodelled as reason:
             return str(reason)
-        return dataclasses.replace(layer, dtype=_dtype_of(args, kwargs, output))
+        dtype = _dtype_of(args, kwargs, output)
+        if layer.multiplies and dtype.startswith("complex"):
+            return "products of complex numbers are not learnt"
+        return dataclasses.replace(layer, dtype=dtype)
 
 
 def pattern(path: str) -> str:

@@ -71,11 +71,18 @@ def test_a_prediction_is_frozen_and_shows_itself(predictor: LoadedPredictor) -> 
     assert "MB" in shown and "<table" in shown
 
 
+def test_a_phase_of_a_language_model_may_be_a_name(predictor: LoadedPredictor) -> None:
+    llama = "transformers:llama?hidden_size=32&intermediate_size=64&num_hidden_layers=1&num_attention_heads=4&vocab_size=100"
+    assert predictor.predict(llama, phase="decode") == predictor.predict(llama, phase=neuralpower.Phase.decode())
+
+
 def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
     with pytest.raises(PredictorError, match="unknown predictor 'amd-epyc-2'"):
         neuralpower.load("amd-epyc-2")
     with pytest.raises(InputError, match="sizes and inputs are both given"):
         predictor.predict(nn.Linear(8, 8), torch.zeros(1, 8), seq_len=3)
+    with pytest.raises(InputError, match="batch size 0: must be 1 or more"):
+        predictor.predict("zoo:deep_mnist", batch_size=0)
     with pytest.raises(PredictorError, match="has not learnt phase 'sideways'"):
         predictor.predict("zoo:deep_mnist", phase="sideways")
     with pytest.raises(PredictorError, match="was learnt on one device and holds for it alone"):

@@ -176,7 +176,7 @@ def test_training_prints_a_line_per_regressor_and_talks_on_stderr(trained: tuple
 
 def test_training_writes_the_predictor_and_its_card(predictor: Path) -> None:
     data = json.loads(predictor.read_text())
-    assert (data["schema"], data["device"], data["learner"]) == (2, "Synthetic", "lasso")
+    assert (data["schema"], data["device"], data["learner"]) == (3, "Synthetic", "lasso")
     assert predictor.with_suffix(".md").read_text().startswith("# Predictor `synthetic`")
     assert sorted(path.name for path in predictor.parent.iterdir()) == ["synthetic.json", "synthetic.md"]
 
@@ -447,11 +447,16 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
         ([BERT, "--by", "colour"], ["unknown view 'colour'", "kind, layer, module"]),
         ([BERT, "--dtype", "bf16"], ["has not learnt dtype 'bfloat16'", "it has float32", "--dtype bfloat16"]),
         ([BERT, "--dtype", "float33"], ["'float33'", "it has float32"]),
-        ([BERT, "--phase", "backward"], ["has not learnt phase 'backward'", "it has forward"]),
+        (
+            [BERT, "--phase", "backward"],
+            ["has not learnt phase 'backward'", "it has forward; choose", "collect-data --phase"],
+        ),
+        ([BERT, "--phase", "optimizer"], ["has not learnt phase 'optimizer': it has forward; choose one of them"]),
         ([BERT, "--phase", "training", "--optimizer", "adan"], ["unknown optimizer 'adan'", "did you mean adam"]),
         ([BERT, "--phase", "training", "--optimizer", "rmsprop:fused"], ["rmsprop: torch has no fused one"]),
         ([BERT, "--phase", "training", "--accumulation", "0"], ["accumulation 0", "1 micro-batch or more"]),
         ([BERT, "--phase", "training", "--autocast", "bf16"], ["has not learnt dtype 'bfloat16'"]),
+        ([BERT, "--checkpointing"], ["activation checkpointing", "belong to phase training, not to forward"]),
         ([BERT, "--strict", "95"], ["95", "between 0 and 1"]),
         ([BERT, "--csv", "file/rows.csv"], ["file/rows.csv", "cannot be written", "choose another file"]),
         (["zoo:sensor_net", "--input-shape", "100"], ["100", "784", "input shape"]),
@@ -492,8 +497,8 @@ def test_a_function_that_makes_no_model_is_refused(
         ("{", ["p.json", "no predictor file, or cut off"]),
         ("[1, 2]", ["p.json", "holds a list"]),
         ("not JSON", ["p.json", "no predictor file"]),
-        ('{"schema": 7}', ["schema 7, this version reads 2"]),
-        ('{"schema": 2, "device": "x"}', ["is incomplete"]),
+        ('{"schema": 7}', ["schema 7, this version reads 3"]),
+        ('{"schema": 3, "device": "x"}', ["is incomplete"]),
     ],
 )
 def test_a_damaged_predictor_is_refused_with_what_makes_a_new_one(networks: Path, text: str, words: list[str]) -> None:

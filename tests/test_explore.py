@@ -81,6 +81,20 @@ def test_a_family_is_what_each_of_its_members_is_alone(predictor: Predictor) -> 
 
 
 @pytest.mark.slow
+def test_convolutions_need_the_library_and_the_work_space_that_they_have_alone(predictor: Predictor) -> None:
+    points = [Point("zoo:squeezenet", batch_size) for batch_size in (1, 2, 3)]
+    found = explore(points, predictor)
+    for i, point in enumerate(points):
+        alone, _ = predict_case(Case("zoo:squeezenet", point.batch_size), predictor)
+        assert alone.memory is not None
+        assert alone.memory.workspace_bytes > 0
+        assert found.memory_bytes[i] == alone.memory.needed_bytes
+        moving = alone.memory.activations_bytes + alone.memory.workspace_bytes
+        tensors = alone.memory.needed_bytes - alone.memory.framework_bytes
+        assert found.memory_high_bytes[i] == found.memory_bytes[i] + CPU.margin_bytes("forward", moving, tensors)
+
+
+@pytest.mark.slow
 def test_a_depth_that_does_not_repeat_is_traced_in_full(predictor: Predictor) -> None:
     # gemma 3: every sixth block sees everything, the others a window; four blocks are not two and two more
     name = (
@@ -168,7 +182,7 @@ def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp
 
 def side(model: nn.Module, predictor: Predictor, name: str, rows: int = 64) -> Side:
     traced = trace(model, (torch.zeros(rows, 64),))
-    return Side(name, traced, predictor, compose(traced, predictor, model=name, batch_size=rows).runtime_s)
+    return Side(name, compose(traced, predictor, model=name, batch_size=rows), predictor)
 
 
 def test_a_network_compared_with_itself_is_even(predictor: Predictor) -> None:
@@ -192,7 +206,8 @@ def test_two_predictors_share_no_errors() -> None:
     a, b = codec.load("amd-epyc-2c"), codec.load("amd-epyc-2c")
     traced = trace(nn.Linear(4, 4), (torch.zeros(1, 4),))
     even = Interval(1.0, 1 / 1.1, 1.1)
-    found = compare(Side("a", traced, a, even), Side("b", traced, b, even))
+    predicted = replace(compose(traced, a, model="a", batch_size=1), runtime_s=even)
+    found = compare(Side("a", predicted, a), Side("b", predicted, b))
     assert found.ratio.high == pytest.approx(1.1 ** (2**0.5))
     assert found.a_faster == pytest.approx(0.5)
 

@@ -115,7 +115,7 @@ def test_lines_of_a_list_name_phases(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("line", ["a 1 - generate 4", "a 1 - decode many"])
+@pytest.mark.parametrize("line", ["a 1 - generate 4", "a 1 - decode many", "a 1 - training"])
 def test_a_line_of_no_measured_phase_is_refused(tmp_path: Path, line: str) -> None:
     file = tmp_path / "list.txt"
     file.write_text(line)

@@ -14,7 +14,9 @@ from neuralpower.collect.presets import PRESETS
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
 from neuralpower.layers.conv2d import Conv2d
+from neuralpower.layers.conv_transpose2d import ConvTranspose2d
 from neuralpower.layers.linear import Linear
+from neuralpower.layers.pool2d import Pool2d
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
@@ -204,6 +206,54 @@ def test_a_kind_or_an_operator_cannot_be_taken_twice() -> None:
 def test_a_field_that_is_no_size_is_refused(value: object, said: str) -> None:
     with pytest.raises(DatasetError, match=said):
         Softmax.from_row({"rows": value, "width": 4})
+
+
+def test_an_lstm_that_projects_its_output_does_as_much_as_one_of_as_many_weights() -> None:
+    model = nn.LSTM(512, 1024, 2, proj_size=128, bidirectional=True)
+    layer = trace(model, (torch.zeros(10, 8, 512),)).layers[-1]
+    assert isinstance(layer, Recurrent)
+    weights = sum(p.numel() for p in model.parameters() if p.dim() == 2)
+    assert layer.flops() == pytest.approx(2 * 10 * 8 * weights, rel=0.01)
+
+
+def test_a_transposed_convolution_along_one_axis_is_one_of_height_1() -> None:
+    model, x = nn.ConvTranspose1d(8, 4, 5, 2, padding=1, output_padding=1, groups=2), torch.zeros(3, 8, 10)
+    found = trace(model, (x,))
+    (layer,) = found.layers
+    assert isinstance(layer, ConvTranspose2d) and found.unmodelled == ()
+    assert layer.out_sizes == (1, model(x).shape[-1])
+    # each of 3 * 10 inputs meets 5 taps of 8 * 4 / 2 channels
+    assert layer.macs() == 3 * 10 * 5 * 8 * 4 // 2
+
+
+def test_products_of_complex_numbers_are_not_taken_for_real_ones() -> None:
+    found = trace(nn.Sequential(nn.Linear(4, 4, dtype=torch.complex64)), (torch.zeros(2, 4, dtype=torch.complex64),))
+    assert [(one.operator, one.reason) for one in found.unmodelled] == [
+        ("aten.addmm", "products of complex numbers are not learnt")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pooling", "size", "side", "window"),
+    [
+        (nn.AdaptiveAvgPool2d(7), 14, 7, 2),
+        (nn.AdaptiveAvgPool2d(7), 10, 7, 2),  # windows of 2 and 3 that overlap
+        (nn.AdaptiveAvgPool2d(8), 4, 8, 1),  # each number twice a side
+        (nn.MaxPool2d(3, 2, ceil_mode=True), 112, 56, 3),  # the last window has two rows
+        (nn.MaxPool2d(3, 2), 112, 55, 3),
+        (nn.MaxPool2d(3, 1, padding=1, dilation=2), 9, 7, 3),
+    ],
+)
+def test_a_pooling_is_built_with_as_many_outputs_as_it_has(
+    pooling: nn.Module, size: int, side: int, window: int
+) -> None:
+    x = torch.zeros(1, 3, size, size)
+    (pool,) = trace(pooling, (x,)).layers
+    assert isinstance(pool, Pool2d)
+    assert pooling(x).shape == (1, 3, side, side)
+    assert (pool.out_positions, pool.window) == (side**2, window**2)
+    call = pool.build(torch.device("cpu"))
+    assert call.function(*call.args, **call.kwargs).shape == (1, 3, side, side)
 
 
 def test_normalisation_over_neighbouring_channels_is_a_pooling_along_them() -> None:

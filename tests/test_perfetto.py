@@ -460,6 +460,15 @@ def test_a_generation_of_one_token_is_its_prefill(cpu: Predictor) -> None:
     assert [one.name for one in stages] == ["prefill"]
 
 
+def test_a_generation_is_cast_as_its_passes_are(cpu: Predictor) -> None:
+    stages: list[Stage | Omitted] = []
+    predict_case(Case(LLAMA, phase=Phase.generate(9, 2)), cpu, autocast=torch.bfloat16, seen=stages.append)
+    products = {
+        layer.dtype for one in stages if isinstance(one, Stage) for layer in one.trace.layers if layer.multiplies
+    }
+    assert products == {"bfloat16"}
+
+
 # ---- the commands ----
 
 

@@ -47,7 +47,7 @@ def evaluate(
 
     if batch_size < 1 or rounds < 1:
         raise InputError(f"batch size {batch_size}, rounds {rounds}: both must be 1 or more")
-    recipe = options.recipe(optimizer, accumulation, checkpointing)
+    recipe = options.recipe(optimizer, accumulation, checkpointing, phase)
     shape = options.shape(input_shape)
     if phase not in MEASURED:
         raise unknown("phase", phase, MEASURED)
@@ -123,8 +123,8 @@ def listed(file: Path) -> list[tuple[str, int, int | None, Phase | None]]:
 
 
 def _phase(name: str, tokens: int | None) -> Phase:
-    """The phase of a line; raises ValueError for a name that is none."""
-    if name not in MEASURED:
+    """The phase of a line; raises ValueError for a name that is none, or training, which all lines are or none."""
+    if name not in MEASURED or name == "training":
         raise ValueError(name)
     return options.phase(name, tokens if name != "prefill" else None, tokens if name == "prefill" else None)
 

@@ -30,7 +30,7 @@ def sweep(
     memory: str | None = typer.Option(None, help="Of the device, such as 24GB; by default what its spec sheet says."),
     csv: Path | None = typer.Option(None, help="Write one line per point to this file."),
     plot: Path | None = typer.Option(None, help="Draw latency against energy or throughput: FILE.html, .png or .svg."),
-    top: int = typer.Option(0, help="Rows to print; 0 for all."),
+    top: int = typer.Option(0, min=0, help="Rows to print; 0 for all."),
     as_json: bool = JSON,
 ) -> None:
     """Predict a grid of batch sizes, lengths, types and devices from few traces; the points nothing beats are marked."""
@@ -86,9 +86,9 @@ def compare(
         known[name] = known.get(name) or _loaded(name or None)
         case = Case(model, batch_size, seq_len, shape, options.dtype(dtype))
         known[name].check(case.dtype, "forward")
-        prediction, traced = predict_case(case, known[name])
+        prediction, _ = predict_case(case, known[name])
         label = case.label + (f" on {known[name].name}" if "@" in a + b else "")
-        sides.append(Side(label, traced, known[name], prediction.runtime_s))
+        sides.append(Side(label, prediction, known[name]))
     found = compared(*sides)
     _warn(known.values())
     print(json.dumps(found.to_json()) if as_json else comparison_table(found))
@@ -98,7 +98,7 @@ def score(
     file: str = typer.Argument(help="JSON lines, one candidate each; - for standard input."),
     predictor: str | None = PREDICTOR,
     by: str = typer.Option("latency", help="latency, energy or memory."),
-    top: int = typer.Option(20, help="Rows to print; 0 for all."),
+    top: int = typer.Option(20, min=0, help="Rows to print; 0 for all."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object per candidate, in the file's order."),
 ) -> None:
     """Rank candidates: configurations with changed fields, or lists of layers."""

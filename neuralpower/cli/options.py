@@ -72,9 +72,14 @@ def dtype(text: str) -> str:
     return SHORT_DTYPES.get(text, text)
 
 
-def recipe(optimizer: str, accumulation: int, checkpointing: bool) -> Recipe:
-    """How to train, of "adamw" or "adamw:fused"; raises InputError."""
-    from neuralpower.training import Recipe
+def recipe(optimizer: str, accumulation: int, checkpointing: bool, phase: str) -> Recipe:
+    """How to train, of "adamw" or "adamw:fused"; raises InputError, also where it is not the usual and nothing is trained."""
+    from neuralpower.training import RECIPE, TRAINING, Recipe
 
     name, _, way = optimizer.partition(":")
-    return Recipe(name, way or "loop", accumulation, checkpointing)
+    found = Recipe(name, way or "loop", accumulation, checkpointing)
+    if phase != TRAINING and found != RECIPE:
+        raise InputError(
+            f"{found}: optimizer, accumulation and checkpointing belong to phase training, not to {phase}; leave them out"
+        )
+    return found

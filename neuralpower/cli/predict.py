@@ -89,7 +89,7 @@ def predict(
         learnt, _ = on(learnt, device_spec)
     learnt_phase = "forward" if phase in (TRAINING, case_phase.name) else phase
     learnt.check(options.dtype(dtype), learnt_phase)
-    recipe = options.recipe(optimizer, accumulation, checkpointing)
+    recipe = options.recipe(optimizer, accumulation, checkpointing, phase)
     cast = None if autocast is None else torch_dtype(options.dtype(autocast))
     if autocast is not None:
         learnt.check(options.dtype(autocast), "forward")

@@ -10,17 +10,16 @@ share beyond their layers (`Predictor.system`) is each network's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from neuralpower.compose import Interval
+from neuralpower.compose import Interval, Prediction
 from neuralpower.layers import Layer
 from neuralpower.predictor import ROOFLINE_FACTOR, Predictor
 from neuralpower.regress import NINETY
-from neuralpower.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two: its trace, its predictor and the time that was predicted of it."""
+    """One of two: what was predicted of it, and by whom."""
 
     name: str
-    trace: Trace
+    prediction: Prediction
     predictor: Predictor
-    runtime_s: Interval
+
+    @property
+    def runtime_s(self) -> Interval:
+        """Its time."""
+        return self.prediction.runtime_s
 
 
 def compare(a: Side, b: Side) -> Comparison:
@@ -75,32 +78,34 @@ def _deviation(interval: Interval) -> float:
 def _together(a: Side, b: Side) -> float:
     """Standard deviation of log(ratio) where one predictor says both."""
     at: dict[Layer, int] = {}
-    both = [[at.setdefault(layer, len(at)) for layer in _layers(side)] for side in (a, b)]
+    for side in (a, b):
+        for row in side.prediction.rows:
+            if row.layer is not None:
+                at.setdefault(row.layer, len(at))
     estimates = a.predictor.estimate(list(at))
-    weights = np.zeros((2, len(at)))
-    unmodelled: list[dict[str, float]] = [{}, {}]
-    roof = a.predictor.roofline("float32")
-    for i, (side, columns) in enumerate(zip((a, b), both, strict=True)):
-        np.add.at(weights[i], columns, 1.0)
-        weights[i] *= estimates.runtime_s
-        for missing in side.trace.unmodelled:
-            seconds = missing.bytes / roof.bytes_per_s
-            unmodelled[i][missing.operator] = unmodelled[i].get(missing.operator, 0.0) + seconds
-        total = weights[i].sum() + sum(unmodelled[i].values()) or 1e-30
-        weights[i] /= total
-        unmodelled[i] = {name: seconds / total for name, seconds in unmodelled[i].items()}
-    apart = weights[0] - weights[1]
+    apart = np.zeros(len(at))
+    unmodelled: dict[str, float] = defaultdict(float)
+    for side, sign in ((a, 1), (b, -1)):
+        total = sum(row.runtime_s for row in side.prediction.rows) or 1e-30
+        for row in side.prediction.rows:
+            share = sign * row.runtime_s / total
+            if row.layer is None:
+                unmodelled[row.kind] += share
+            else:
+                apart[at[row.layer]] += share
     variance = float(apart**2 @ np.maximum(estimates.deviation**2 - estimates.shared**2, 0))
     for regressor in np.unique(estimates.regressor):
         same = estimates.regressor == regressor
         variance += float(np.sum(apart[same] * estimates.shared[same])) ** 2
-    wide = math.log(ROOFLINE_FACTOR) / NINETY
-    for name in {*unmodelled[0], *unmodelled[1]}:
-        variance += (wide * (unmodelled[0].get(name, 0.0) - unmodelled[1].get(name, 0.0))) ** 2
-    if sorted(both[0]) != sorted(both[1]):
+    variance += sum((math.log(ROOFLINE_FACTOR) / NINETY * share) ** 2 for share in unmodelled.values())
+    if _calls(a.prediction) != _calls(b.prediction):
         variance += 2 * a.predictor.system**2
     return math.sqrt(variance)
 
 
-def _layers(side: Side) -> Sequence[Layer]:
-    return side.trace.layers
+def _calls(prediction: Prediction) -> Counter[Layer | str]:
+    """How often each layer, or operator that is none, is called."""
+    calls: Counter[Layer | str] = Counter()
+    for row in prediction.rows:
+        calls[row.layer or row.kind] += row.count
+    return calls

@@ -22,7 +22,7 @@ from neuralpower.errors import NeuralPowerError
 from neuralpower.explore.forms import Form, Solver, constant
 from neuralpower.layers import Layer
 from neuralpower.layers.base import typed
-from neuralpower.lifetimes import CACHE, WEIGHTS, WORKSPACE, Storage, peak
+from neuralpower.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage, peak
 from neuralpower.trace import Trace, pattern
 
 Array = np.ndarray
@@ -131,18 +131,26 @@ class Table:
         if not self.storages:
             return self.weights_bytes(fields, depth), np.zeros(len(fields))
         last = max(max(s.birth, s.death or 0) for s, _ in self.storages)
-        live = np.zeros((last + 2, len(fields)))
+        live = np.zeros((2, last + 2, len(fields)))  # all, and of them what comes and goes
         for storage, form in self.storages:
             if accelerator and storage.part == WORKSPACE:
                 continue
             size = form(fields)
-            live[storage.birth] += size
+            parts = live if storage.part in MOVING else live[:1]
+            parts[:, storage.birth] += size
             if storage.death is not None:
-                live[storage.death + 1] -= size
-        highest = np.cumsum(live, axis=0).max(axis=0)
+                parts[:, storage.death + 1] -= size
+        total, moving = np.cumsum(live, axis=1)
+        when = np.argmax(total, axis=0)[None]
+        highest, moving = (np.take_along_axis(some, when, axis=0)[0] for some in (total, moving))
         more = np.sum([c.form(fields) for c in self.cache_per_block], axis=0) * (depth - SHALLOW)
         more = np.where(depth < SHALLOW, np.nan, more)  # one block may have its peak elsewhere
-        return self.weights_bytes(fields, depth) + highest + more, highest
+        return self.weights_bytes(fields, depth) + highest + more, moving
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether a CPU's kernels need work space, and so the library that they come from."""
+        return any(storage.part == WORKSPACE for storage, _ in self.storages)
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,8 @@ class Outcomes:
     low_s: Array
     high_s: Array
     energy_j: Array
-    energy_low_j: Array
-    energy_high_j: Array
     coverage: Array  # share of the time that regressors account for
     extrapolated: Array  # share of the time outside of what was sampled
-
-    def at(self, index: Array) -> Outcomes:
-        """Some of the networks."""
-        return Outcomes(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,6 @@ class Work:
     """Networks as counts of distinct layers, predicted."""
 
     estimates: Estimates
-    layers: int
     counts: csr_array  # [networks, distinct layers]
     unmodelled_s: Array  # [networks] by roofline
     host_s: Array | None  # [networks] of the host alone, where the predictor knows it
@@ -60,7 +53,7 @@ class Work:
             total.low + extra / ROOFLINE_FACTOR,
             total.high + extra * ROOFLINE_FACTOR,
         )
-        busy = (value, low, high)
+        busy = value
         if self.host_s is not None and predictor.dispatch is not None:  # the slower of the two sets the pace
             spread = float(np.exp(NINETY * predictor.dispatch.deviation))
             value, low, high = (
@@ -72,22 +65,16 @@ class Work:
         known = np.isfinite(e.power_w)
         covered = counts @ np.where(known, e.runtime_s, 0.0) / apart
         idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
-        energies = []
-        for power, runtime, work in zip(
-            (e.power_w, e.power_low_w, e.power_high_w), (value, low, high), busy, strict=True
-        ):
-            mean_w = (
-                counts @ np.where(known, e.runtime_s * np.nan_to_num(power), 0.0) / apart / np.maximum(covered, 1e-9)
-            )
-            waits_j = (runtime - work) * (np.where(runtime > work, np.nan, 0.0) if idle_w is None else idle_w)
-            energies.append(np.where(covered >= ENERGY_COVERAGE, mean_w * work + waits_j, np.nan))
+        powered = counts @ np.where(known, e.runtime_s * np.nan_to_num(e.power_w), 0.0)
+        mean_w = powered / apart / np.maximum(covered, 1e-9)
+        waits_j = (value - busy) * (np.where(value > busy, np.nan, 0.0) if idle_w is None else idle_w)
+        energy = np.where(covered >= ENERGY_COVERAGE, mean_w * busy + waits_j, np.nan)
 
         def share(basis: str) -> Array:
             return np.asarray(counts @ np.where(e.basis_code == BASES.index(basis), e.runtime_s, 0.0))
 
         coverage = 1 - (share(ROOFLINE) + extra) / apart
-        energy, least, most = energies
-        return Outcomes(value, low, high, energy, least, most, coverage, share(EXTRAPOLATED) / apart)
+        return Outcomes(value, low, high, energy, coverage, share(EXTRAPOLATED) / apart)
 
 
 class Pool:
@@ -134,7 +121,7 @@ class Pool:
         host_s: Array | None = None
         if predictor.dispatch is not None:
             host_s = matrix @ np.concatenate(host) + self.unmodelled_calls * predictor.dispatch.unknown_s
-        return Work(estimates, start, matrix, unmodelled_s, host_s)
+        return Work(estimates, matrix, unmodelled_s, host_s)
 
     @staticmethod
     def _estimated(
@@ -173,4 +160,4 @@ def outcomes_of(layers: Sequence[Layer], counts: csr_array, predictor: Predictor
     """Of networks given as counts [networks, layers] of distinct layers."""
     host_s = None if predictor.dispatch is None else counts @ predictor.dispatch.seconds(layers)
     nothing = np.zeros(counts.shape[0])
-    return Work(predictor.estimate(layers), len(layers), counts, nothing, host_s).outcomes(predictor)
+    return Work(predictor.estimate(layers), counts, nothing, host_s).outcomes(predictor)

@@ -98,13 +98,14 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
             fill(pool, served.table, served.fields, served.depth, where)
             parameters[where] = served.table.parameter_count(served.fields, served.depth)
             tensors, moving = served.table.peaks(served.fields, served.depth, predictor.accelerator)
-            memory[where] = tensors + framework.code_bytes(FORWARD)
+            library = framework.onednn_bytes if served.table.has_workspace else 0
+            memory[where] = tensors + framework.code_bytes(FORWARD) + library
             high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
             for i in where if served.alone else ():
                 basis[i] = TRACED
     parts = [pool.work(predictor, dtype).outcomes(predictor) for dtype, pool in pools.items()]
     dtypes = list(pools)
-    which = np.array([dtypes.index(p.dtype) if p.dtype in dtypes else 0 for p in points], dtype=int)
+    which = np.array([dtypes.index(p.dtype) for p in points], dtype=int)
     chosen = Outcomes(
         *(
             np.array([getattr(parts[w], name)[i] for i, w in enumerate(which)], dtype=float)

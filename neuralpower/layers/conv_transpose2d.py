@@ -11,15 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.layers.base import Draw
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import Draw, same_rank
 from neuralpower.layers.convolution import Convolution
 from neuralpower.layers.registry import layer_kind
 
 
-@layer_kind("conv_transpose2d", "aten.conv_transpose2d")
+@layer_kind("conv_transpose2d", "aten.conv_transpose2d", "aten.conv_transpose1d")
 @dataclass(frozen=True, kw_only=True)
 class ConvTranspose2d(Convolution):
-    """One call of torch.nn.functional.conv_transpose2d."""
+    """One call of torch.nn.functional.conv_transpose2d; those of one axis have height 1, as PyTorch runs them."""
 
     in_height: int
     in_width: int
@@ -38,6 +39,19 @@ class ConvTranspose2d(Convolution):
     sweep_share = 1.2
     function = F.conv_transpose2d
     argument_order = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten.conv_transposeNd(x, W, b, stride, padding, output_padding, groups, dilation)`."""
+        if operator != "aten.conv_transpose1d":
+            return super().from_call(operator, output, *args, **kwargs)
+        given: dict[str, Any] = {**dict(zip(cls.argument_order, args, strict=False)), **kwargs}
+        if given["input"].dim() != 3:
+            raise Unmodelled(f"{cls.kind} of a tensor with {given['input'].dim()} axes; 3 are described along one axis")
+        given |= {name: given[name].unsqueeze(2) for name in ("input", "weight")}
+        for name, of_height in (("stride", 1), ("dilation", 1), ("padding", 0), ("output_padding", 0)):
+            given[name] = (of_height, *same_rank(name, given.get(name, of_height), 1))
+        return super().from_call(operator, output.unsqueeze(2), **given)
 
     @property
     def out_sizes(self) -> tuple[Any, ...]:

@@ -83,7 +83,7 @@ class Optimizer(Layer):
         return Call(optimizer.step, ())
 
     def flops(self) -> int:
-        """Multiply-adds on the parameters and each state, and a root and a division where there are squares."""
+        """Multiply-adds on the parameters and each state, and a root and a division where there are two."""
         return 2 * self.elements * (1 + self.states) + 2 * self.elements * (self.states > 1)
 
     @property

@@ -36,7 +36,10 @@ OPERATORS["aten.avg_pool3d"] = "avg"  # along one axis, as normalisation over ne
 @layer_kind("pool2d", *OPERATORS)
 @dataclass(frozen=True, kw_only=True)
 class Pool2d(Layer):
-    """x [batch, channels, in_height, in_width]; adaptive pooling records the window that its output size amounts to."""
+    """x [batch, channels, in_height, in_width]; adaptive pooling records the window that its output size amounts to.
+
+    Its windows, and the last of ceil mode, need not come out even: then the map is the one that holds them all.
+    """
 
     function: str
     batch: int
@@ -65,10 +68,9 @@ class Pool2d(Layer):
         shape = (1,) * (rank + 2 - x.dim()) + tuple(x.shape)
         if len(shape) != rank + 2:
             raise Unmodelled(f"{operator} of a tensor with {x.dim()} axes")
-        sizes = (1, *shape[2:])[-2:]
+        sizes, out = ((1, *s)[-2:] for s in (shape[2:], y.shape[-rank:]))
         if function.startswith("adaptive"):
-            out = (1, *y.shape[-rank:])[-2:]
-            kernel: tuple[int, ...] = (-(-sizes[0] // out[0]), -(-sizes[1] // out[1]))
+            kernel: tuple[int, ...] = tuple(-(-s // o) for s, o in zip(sizes, out, strict=True))
             stride: tuple[int, ...] = kernel
             padding: tuple[int, ...] = (0, 0)
         else:
@@ -83,6 +85,9 @@ class Pool2d(Layer):
                 kernel, stride, padding = (1, *kernel), (1, *stride), (0, *padding)
             # a window in ceil mode may reach beyond the map; what it reads is the map
             kernel = tuple(min(k, s + 2 * p) for k, s, p in zip(kernel, sizes, padding, strict=True))
+        # where windows overlap by less than a whole number, or the last in ceil mode is cut: a map with as many whole ones
+        axes = zip(sizes, out, kernel, stride, padding, strict=True)
+        sizes = tuple(s if (s + 2 * p - k) // t + 1 == o else (o - 1) * t + k - 2 * p for s, o, k, t, p in axes)
         return cls(
             function=function,
             batch=shape[0],

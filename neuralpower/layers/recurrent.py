@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +44,7 @@ class Recurrent(Layer):
             raise Unmodelled(f"{function} of a packed sequence")
         state = hidden[0] if isinstance(hidden, (tuple, list)) else hidden
         batch, steps = (x.shape[0], x.shape[1]) if args[8] else (x.shape[1], x.shape[0])
-        return cls(
+        found = cls(
             function=function,
             batch=batch,
             steps=steps,
@@ -52,6 +53,16 @@ class Recurrent(Layer):
             num_layers=int(args[4]),
             bidirectional=bool(args[7]),
         )
+        if function == "lstm" and hidden[1].shape[2] != state.shape[2]:
+            return found._with_weights(sum(p.numel() for p in args[2] if p.dim() == 2))
+        return found
+
+    def _with_weights(self, numbers: int) -> Self:
+        """One as wide as it takes to have so many in its matrices: what an LSTM that projects its output does as much as."""
+        square = self.gates * self.directions * (1 + (self.num_layers - 1) * (self.directions + 1))
+        linear = self.gates * self.directions * self.input_size
+        width = (math.sqrt(linear**2 + 4 * square * numbers) - linear) / (2 * square)
+        return replace(self, hidden_size=max(round(width), 1))
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:

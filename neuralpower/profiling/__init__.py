@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_map
 from neuralpower.devices.host import clock_hz, read_cpu
 from neuralpower.devices.spec import known_hardware
 from neuralpower.errors import InputError, unknown
-from neuralpower.errors import Unmodelled as NotDescribed
-from neuralpower.layers import KINDS, Layer
+from neuralpower.layers import Layer
+from neuralpower.layers.optimizer import CLASSES, Optimizer
 from neuralpower.meters import PowerMeter, open_meter
 from neuralpower.profiling.conventions import (
     PRODUCTS,
@@ -224,15 +224,9 @@ def _optimizer_layer(model: nn.Module, optimizer: torch.optim.Optimizer | None) 
     trained = [p for p in model.parameters() if p.requires_grad]
     given = [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else trained
     function = type(optimizer).__name__.lower() if optimizer is not None else "sgd"
-    kind = KINDS["optimizer"]
-    try:
-        layer: Any = kind.from_row(
-            {"function": function, "tensors": len(given), "elements": sum(p.numel() for p in given)}
-        )
-        layer.flops()
-    except (NotDescribed, InputError):
+    if function not in CLASSES:
         return None
-    return layer if function in ("sgd", "rmsprop", "adam", "adamw") else None
+    return Optimizer(function=function, tensors=len(given), elements=sum(p.numel() for p in given))
 
 
 def _calls(traced: Trace) -> dict[str, int]:

@@ -27,15 +27,13 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers import Layer
-from neuralpower.trace import LayerCall, ModuleCall, Shapes, Trace, undisturbed
+from neuralpower.trace import LayerCall, ModuleCall, Trace, undisturbed
 
 CONVENTIONS = ("matmul", "all-ops", "thop", "fvcore", "pytorch-api")
 FORWARD_ONLY = ("thop", "fvcore", "pytorch-api")
 UNITS = {"flop": 1, "mac": 2}  # FLOP in one
 PRODUCTS = ("linear", "matmul", "attention", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "recurrent")
 
-OperatorRule = Callable[[Shapes, Shapes], int]
-ModuleRule = Callable[[nn.Module, Shapes, Shapes], int]
 Rules = Mapping[str | type[nn.Module], Callable[..., int]]
 
 UPSAMPLING = {"nearest": 0, "linear": 5, "bilinear": 11, "trilinear": 31, "bicubic": 259}

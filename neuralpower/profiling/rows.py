@@ -247,7 +247,7 @@ class Builder:
             rows.append(_timed(forward, times.pop(("forward", path, kind), None)))
             found = times.pop(("backward", path, kind), None)
             if found is not None or self.runs is None:
-                backward.append(_timed(self._backward(forward, calls, found), found, count=False))
+                backward.append(_timed(self._backward(forward, calls, found), found))
         return rows + backward[::-1]
 
     def _backward(self, forward: Row, calls: Sequence[LayerCall | UnmodelledCall], found: _Times | None) -> Row:
@@ -344,7 +344,7 @@ class Builder:
         """An operator that the trace does not list: a view, the loss, the optimizer, or another way of doing the same."""
         phase, path, name = key[:3]
         if phase == "optimizer":
-            return _timed(self._optimizer_row(Row("", "optimizer", "optimizer.step", phase, 1)), times, count=False)
+            return _timed(self._optimizer_row(Row("", "optimizer", "optimizer.step", phase, 1)), times)
         kind = name if self.training else guessed(name)
         free = kind in (VIEW, ACCUMULATE, "movement")
         work: int | None = 0
@@ -516,7 +516,7 @@ def _within(path: str, module: str) -> bool:
     return not module or path == module or path.startswith(module + ".")
 
 
-def _timed(row: Row, times: _Times | None, *, count: bool = True) -> Row:
+def _timed(row: Row, times: _Times | None) -> Row:
     if times is None:
         return row
     seconds = times.seconds

@@ -244,7 +244,7 @@ def repeat(
         clean={phase: Spread(tuple(run[phase] for run in clean)) for phase in phases},
         timed=Spread(tuple(wholes)),
         repeats=tuple(timed),
-        account=account if memory or step.phase == "training" else None,
+        account=account,
         peak_memory_bytes=peak if memory else None,
         wall_s=(clock_ns() - begun) / 1e9,
         clean_wall_s=clean_wall / 1e9,

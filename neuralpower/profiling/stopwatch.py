@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from neuralpower.lifetimes import WEIGHTS, Lifetimes
+from neuralpower.running import is_composite, name_of
 from neuralpower.trace import ModuleStack
 
 _now = time.perf_counter_ns
@@ -155,7 +156,6 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self.modules = _Spans(model)
         self._owner = {id(p): name.rpartition(".")[0] for name, p in model.named_parameters()}
         self._origin: dict[int, tuple[str, str]] = {}
-        self._names: dict[Any, tuple[str, bool]] = {}
 
     @property
     def events(self) -> list[Event]:
@@ -171,10 +171,7 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and note it."""
         kwargs = kwargs or {}
-        named = self._names.get(func)
-        if named is None:
-            named = self._names[func] = _named(func)
-        operator, composite = named
+        operator, composite = name_of(func), is_composite(func)
         if self.whole is None or self.phase != "forward":
             path, origin = self._caller(operator)
         else:
@@ -236,13 +233,3 @@ class _Spans(ModuleStack):
             if name == path:
                 self._ended.append((path, start, _now()))
                 break
-
-
-def _named(func: Any) -> tuple[str, bool]:
-    """(operator as the trace has it, whether it is composed of others)."""
-    packet = getattr(func, "overloadpacket", None)
-    operator = str(packet).removeprefix("torch.ops.") if packet is not None else str(func)
-    composite = hasattr(func, "decompose") and func.has_kernel_for_dispatch_key(
-        torch._C.DispatchKey.CompositeImplicitAutograd
-    )
-    return operator, composite

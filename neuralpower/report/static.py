@@ -13,7 +13,6 @@ from neuralpower.report.labels import along, is_far, place
 
 MARKERS = "osD^vPX<>*"
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "++")
-DASHES = ("-", "--", "-.", ":")
 SMALL = 0.04  # share of a pie below which there is no room for digits
 NAMED = 0.12  # from which on there is room for the name, too
 STYLE: Any = {

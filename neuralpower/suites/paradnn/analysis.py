@@ -35,7 +35,6 @@ class Faster:
     """A logistic model of "A is faster than B": log-odds per standard deviation of each term, and its share of right answers."""
 
     weights: Mapping[str, float]
-    intercept: float
     accuracy: float
     share: float  # of the points at which A is faster
     points: int
@@ -123,7 +122,6 @@ def faster(pairs: pd.DataFrame) -> Faster:
     model = LogisticRegression().fit(terms, wins)
     return Faster(
         dict(zip(names, map(float, model.coef_[0]), strict=True)),
-        float(model.intercept_[0]),
         float(model.score(terms, wins)),
         float(wins.mean()),
         len(pairs),

@@ -12,7 +12,6 @@ from neuralpower.suites.roofline.records import Roof
 DTYPES = ("float64", "float32", "tensorfloat32", "bfloat16", "float16", "float8_e4m3fn", "int8")
 CLASS_NAMES = {"gpu": "GPU", "cpu": "CPU", "tpu": "ASIC (TPU)", "soc": "SoC"}
 MIXED = ("bfloat16", "float16", "float32")  # the type in which chips are compared: the first that a chip has
-CONSUMER = ("rtx-3090", "rtx-4090", "rtx-5090")
 
 DATA_CENTRE = (
     *("nvidia-t4", "nvidia-v100-sxm2-32gb", "nvidia-a100-sxm4-80gb", "nvidia-h100-sxm5-80gb", "nvidia-h200-sxm-141gb"),
