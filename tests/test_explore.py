@@ -22,7 +22,7 @@ from neuralpower.evaluate import Case, predict_case
 from neuralpower.explore.compare import Side, compare
 from neuralpower.explore.fit import Request, bytes_of, fit, largest
 from neuralpower.explore.forms import Solver
-from neuralpower.explore.space import Point, explore
+from neuralpower.explore.space import Explored, Point, explore
 from neuralpower.explore.sweep import pareto, sizes, sweep, write_csv
 from neuralpower.memory import CPU, forward_memory
 from neuralpower.predictor import Predictor
@@ -106,6 +106,77 @@ def test_a_depth_that_does_not_repeat_is_traced_in_full(predictor: Predictor) ->
     for i, point in enumerate(points):
         alone, _ = predict_case(Case(name, point.batch_size, 16), predictor)
         assert found.outcomes.runtime_s[i] == pytest.approx(alone.runtime_s.value, rel=1e-9)
+
+
+SMALL = "hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2&vocab_size=100"
+SEVERAL = {  # sorts of blocks: each with depths at which two or three blocks do not show them all
+    "cohere2": f"transformers:cohere2?{SMALL}",
+    "deepseek": f"transformers:deepseek_v3?{SMALL}&num_key_value_heads=4&moe_intermediate_size=16",
+    "switch": "transformers:switch_transformers?d_model=32&d_kv=8&d_ff=64&num_heads=4&vocab_size=100",
+}
+
+
+def assert_each_is_what_it_is_alone(points: list[Point], predictor: Predictor) -> Explored:
+    """What is found of them, which must be what is predicted of each."""
+    found = explore(points, predictor)
+    assert not found.errors
+    for i, point in enumerate(points):
+        alone, traced = predict_case(Case(point.text, point.batch_size, point.seq_len), predictor)
+        assert found.outcomes.runtime_s[i] == pytest.approx(alone.runtime_s.value, rel=1e-9)
+        assert found.parameters[i] == traced.parameters
+        assert alone.memory is not None
+        assert found.memory_bytes[i] == alone.memory.needed_bytes
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", SEVERAL.values(), ids=SEVERAL)
+def test_depths_of_blocks_of_several_sorts_are_what_each_is_alone(model: str, predictor: Predictor) -> None:
+    points = [Point(model, 1, 16, changes={"num_hidden_layers": depth}) for depth in (2, 4, 8)]
+    assert assert_each_is_what_it_is_alone(points, predictor).basis == ("traced",) * 3
+    # nothing is to be extrapolated from two and three blocks; each is its own network all the same
+    assert_each_is_what_it_is_alone(
+        [Point(model, 1, 16, changes={"num_hidden_layers": depth}) for depth in (2, 3)], predictor
+    )
+
+
+@pytest.mark.slow
+def test_depths_of_blocks_that_are_alike_take_few_traces(predictor: Predictor) -> None:
+    points = [Point(TINY, 1, 16, changes={"num_hidden_layers": depth}) for depth in range(2, 13)]
+    found = assert_each_is_what_it_is_alone(points, predictor)
+    assert set(found.basis) == {"formula"}
+    assert found.traces == 3  # two, three and twelve blocks
+
+
+@pytest.mark.slow
+def test_a_field_that_shows_in_further_blocks_alone_is_looked_at_there(predictor: Predictor) -> None:
+    # three blocks have no expert where the first three or more are dense; of six, small ones have none either
+    points = [
+        Point(SEVERAL["deepseek"], batch, length, changes={"num_hidden_layers": 6, "first_k_dense_replace": first})
+        for first, sizes_of in ((6, (8, 16)), (3, (32, 64)))
+        for batch in sizes_of
+        for length in sizes_of
+    ]
+    assert_each_is_what_it_is_alone(points, predictor)
+
+
+@pytest.mark.slow
+def test_a_form_says_nothing_beyond_the_members_that_it_was_found_from(predictor: Predictor) -> None:
+    # longt5 fills blocks of 128 up: what multiples have in common, 160 and 200 have not
+    local = "transformers:longt5?num_layers=2&num_decoder_layers=2&d_model=32&d_kv=8&d_ff=64&num_heads=4&vocab_size=100"
+    lengths = (*range(128, 1025, 128), 160, 200)
+    found = assert_each_is_what_it_is_alone([Point(local, 2, length) for length in lengths], predictor)
+    assert found.basis == ("formula",) * 8 + ("traced",) * 2
+    assert found.traces < len(lengths)
+
+
+@pytest.mark.slow
+def test_lengths_on_both_sides_of_a_window_have_forms_of_their_own(predictor: Predictor) -> None:
+    window = f"transformers:mistral?{SMALL}&num_hidden_layers=2&sliding_window=64"
+    points = [Point(window, batch, length) for length in range(16, 161, 16) for batch in (1, 2, 4)]
+    found = assert_each_is_what_it_is_alone(points, predictor)
+    assert set(found.basis) == {"formula"}
+    assert found.traces < len(points)
 
 
 @pytest.mark.slow

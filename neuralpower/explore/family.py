@@ -2,13 +2,16 @@
 
 Members differ in numbers: batch size, length, fields of the configuration. Each integer of each layer, parameter and
 storage is solved as a form of these numbers (`neuralpower.explore.forms`) and checked against members that were held
-out. Depth is apart: members are traced with two blocks; what a third adds, each further one adds again, which is checked
-by the layers and the parameter count of a member in full.
+out. A table serves the members that lie between traced ones that it gives back: networks change where a number passes
+another (a window, a number of positions), or is no multiple of one (a block), and a form says nothing beyond that.
+Depth is apart: members are traced with two blocks; what a third adds, each further one adds again, which is checked
+by the layers and the parameter count of members with as many blocks as the deepest has.
 A member that is unlike all that were traced, or whose numbers come out broken, is traced itself.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,9 +32,11 @@ Array = np.ndarray
 Key = tuple[str, str, str, int]  # pattern of the path, operator, kind, how often that operator was called there before
 Slot = tuple[str, str, bool]  # pattern of a parameter's or buffer's name, its dtype, whether it is learnt
 
+LENGTH = "seq_len"  # the number that blocks of one sort may use in another way than those of another sort
 SHALLOW, DEEPER = 2, 3  # blocks
 EXTRA = 3  # examples more than fields that vary, one of them held out, so that a wrong form shows
 MOST_EXAMPLES = 24  # of a class
+ROUNDING = 1e-9  # of logarithms
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,11 @@ class Table:
         more = np.where(depth < SHALLOW, np.nan, more)  # one block may have its peak elsewhere
         return self.weights_bytes(fields, depth) + highest + more, moving
 
+    @cached_property
+    def shown(self) -> frozenset[int]:
+        """Places of the fields that any form has."""
+        return frozenset(i for form in self.forms for e in form.exponents for i, power in enumerate(e) if power)
+
     @property
     def has_workspace(self) -> bool:
         """Whether a CPU's kernels need work space, and so the library that they come from."""
@@ -157,10 +167,8 @@ class Table:
 class Learnt:
     """What was found of a set of members: tables, and which member each serves; -1 where none does."""
 
-    fields: tuple[str, ...]
     tables: tuple[Table, ...]
     table_of: Array  # [members]
-    traces: int
     notes: tuple[str, ...] = ()
 
 
@@ -172,7 +180,7 @@ class Members:
     values: Array  # [members, names]
     depth: Array | None  # [members] blocks, where the family's depth can be changed
     full: Array | None  # the same, also where nothing is to be extrapolated from fewer
-    trace_of: Callable[[Mapping[str, float], int | None], Example]
+    trace_of: Callable[[Mapping[str, float], float | None], Example]
     traces: int = 0
     seen: dict[tuple[object, ...], Example] = field(default_factory=dict)  # by values and blocks
 
@@ -180,11 +188,19 @@ class Members:
         """Each traced in full."""
         return replace(self, depth=None)
 
-    def blocks(self, index: int) -> int | None:
-        """Of a member in full; None where they cannot be set."""
-        return None if self.full is None else int(self.full[index])
+    def part(self, index: Array) -> Members:
+        """Some of them; what was traced is kept."""
+        depth, full = (None if of is None else of[index] for of in (self.depth, self.full))
+        return replace(self, values=self.values[index], depth=depth, full=full)
 
-    def example(self, index: int, blocks: int | None) -> Example:
+    def blocks(self, index: int) -> float | None:
+        """Of a member in full; None where they cannot be set."""
+        if self.full is None:
+            return None
+        own = float(self.full[index])
+        return int(own) if own.is_integer() else own  # which the configuration refuses, as it does for one network
+
+    def example(self, index: int, blocks: float | None) -> Example:
         """Trace one, in full where `blocks` is None; raises NeuralPowerError."""
         blocks = self.blocks(index) if blocks is None else blocks
         key = (*self.values[index].tolist(), blocks)
@@ -222,73 +238,153 @@ def typed_as(layer: Layer, dtype: str) -> Layer:
     return typed(layer, dtype) if dtype == "tensorfloat32" and layer.dtype == "float32" else layer
 
 
-def learn(members: Members) -> Learnt:
-    """Tables for as many members as possible; members that raise when they are traced have none.
+@dataclass
+class Found:
+    """A table, with the members that speak for it."""
 
-    Class by class, the largest first: where a table that is there already gives a first example back, it serves the class;
-    else examples are added until a form is found for every number, and gives back the example that was left out.
-    """
+    structure: tuple[object, ...]
+    table: Table
+    traced: list[int] = field(default_factory=list)  # members that it gives back
+    in_full: list[int] = field(default_factory=list)  # of them those whose further blocks were looked at
+
+    def gives(self, example: Example, values: Array) -> bool:
+        """Whether the table gives an example back."""
+        if self.structure != example.structure:
+            return False
+        said = np.array([form(values[None])[0] for form in self.table.forms])
+        return np.allclose(said, example.numbers, rtol=1e-9, atol=0)
+
+    def takes(self, index: int, members: Members, notes: list[str]) -> bool:
+        """Add a member that the table gives back; False where its further blocks are others than the table says."""
+        if members.depth is not None and not self._looked_at(members, [index])[0]:
+            table = _holding(self.table, index, members, notes)
+            if table is None:
+                return False
+            self.table = table
+            self.in_full.append(index)
+        self.traced.append(index)
+        return True
+
+    def reaches(self, members: Members, index: Sequence[int] | Array) -> Array:
+        """Which members lie between those that the table gives back [index]."""
+        near = _between(members.values, self.traced, index)
+        return near if members.depth is None else near & self._looked_at(members, index)
+
+    def starts(self, alike: Sequence[int], members: Members, notes: list[str]) -> bool:
+        """Add the members that it was solved from, the ends of the lengths first; False where the first does not hold."""
+        at = members.names.index(LENGTH) if LENGTH in members.names else 0
+        shortest, *others = sorted(alike, key=lambda i: float(members.values[i, at]))
+        if not self.takes(shortest, members, notes):
+            return False
+        for i in reversed(others):
+            self.takes(i, members, notes)
+        return True
+
+    def serves(self, members: Members, index: Array, apart: Sequence[int]) -> Array:
+        """Which members follow it [index]; where one of `apart` lies between those traced, what does so says nothing."""
+        if self.reaches(members, apart).any():
+            return _among(members.values[index], members.values[self.traced])
+        return self.reaches(members, index)
+
+    def _looked_at(self, members: Members, index: Sequence[int] | Array) -> Array:
+        """Which members' further blocks are known: a field may show there alone, a length may matter there alone."""
+        some, known = members.values[index], members.values[self.in_full]
+        silent = [i for i in range(len(members.names)) if i not in self.table.shown]
+        near = (some[:, None, silent] == known[None, :, silent]).all(axis=2).any(axis=1)
+        if self.in_full and LENGTH in members.names:
+            length, lengths = some[:, members.names.index(LENGTH)], known[:, members.names.index(LENGTH)]
+            near &= (length >= lengths.min()) & (length <= lengths.max())
+        return np.asarray(near)
+
+
+def learn(members: Members) -> Learnt:
+    """Tables for as many members as possible; members that raise when they are traced have none."""
     notes: list[str] = []
-    examples: dict[int, Example] = {}
-    tables: list[tuple[object, Table]] = []
+    found: list[Found] = []
     served = np.full(len(members.values), -1)
     for group in _classes(members):
-        order, needed = _spread(members.values, group), _needed(members.values[group])
-        for number, i in enumerate(order):
-            try:
-                examples[i] = members.example(i, SHALLOW if members.depth is not None else None)
-            except NeuralPowerError as error:
-                notes.append(" ".join(str(error).split()))
-                break  # and the members of this class are traced one by one
-            place = _place(tables, examples[i], members.values[i])
-            if place is not None and not number:
-                served[group] = place
-                break
-            if len(order) < needed:
-                break  # tracing them all is as quick
-            mine = [j for j in order[: number + 1] if examples[j].structure == examples[i].structure]
-            table = _solved(mine, examples, members, notes, first=not tables) if len(mine) >= needed else None
-            if table is not None:
-                served[group] = len(tables)
-                tables.append((examples[i].structure, table))
-                break
-    return Learnt(
-        members.names, tuple(table for _, table in tables), served, members.traces, tuple(dict.fromkeys(notes))
-    )
+        _learn_class(members, group, found, served, notes)
+    return Learnt(tuple(f.table for f in found), served, tuple(dict.fromkeys(notes)))
 
 
-def _place(tables: Sequence[tuple[object, Table]], example: Example, values: Array) -> int | None:
-    """The table that gives an example back."""
-    for place, (structure, table) in enumerate(tables):
-        if structure == example.structure:
-            said = np.array([form(values[None])[0] for form in table.forms])
-            if np.allclose(said, example.numbers, rtol=1e-9, atol=0):
-                return place
-    return None
+def _learn_class(members: Members, group: Array, found: list[Found], served: Array, notes: list[str]) -> None:
+    """Trace members of a class until each lies between some that a table, there already or new, gives back."""
+    values, needed = members.values, _needed(members.values[group])
+    traced: list[int] = []
+    apart: dict[int, Example] = {}  # those of them that no table gives back
+    while len(traced) < MOST_EXAMPLES:
+        pending = group[served[group] < 0]
+        pending = pending[~_among(values[pending], values[list(apart)])]
+        if not len(pending):
+            return
+        i = _farthest(values[group], values[pending], values[traced], pending)
+        traced.append(i)
+        try:
+            apart[i] = members.example(i, SHALLOW if members.depth is not None else None)
+        except NeuralPowerError as error:
+            notes.append(" ".join(str(error).split()))
+            return  # and the members of this class are traced one by one
+        place = next(
+            (n for n, f in enumerate(found) if f.gives(apart[i], values[i]) and f.takes(i, members, notes)), None
+        )
+        if place is None:
+            if len(apart) + len(np.unique(values[pending], axis=0)) - 1 < needed:
+                return  # tracing them all is as quick
+            alike = [j for j in apart if apart[j].structure == apart[i].structure]
+            table = _solved(alike, apart, members, notes) if len(alike) >= needed else None
+            if table is None:
+                continue
+            new = Found(apart[i].structure, table)
+            if not new.starts(alike, members, notes):
+                return  # its blocks are of several sorts
+            place = len(found)
+            found.append(new)
+        apart = {j: example for j, example in apart.items() if j not in found[place].traced}
+        pending = group[served[group] < 0]
+        served[pending[found[place].serves(members, pending, list(apart))]] = place
 
 
 def _classes(members: Members) -> list[Array]:
-    """Members that may differ in numbers alone: as many sizes of one, and as many heads of one sort as of another."""
+    """Members that may differ in numbers alone: as many sizes of one, as many heads of one sort as of another, as deep."""
     heads = [i for i, name in enumerate(members.names) if "head" in name]
     labels: dict[tuple[object, ...], list[int]] = {}
     for i, row in enumerate(members.values.tolist()):
         ones = tuple(value == 1 for value in row)
         equal = tuple(row[j] == row[k] for j in heads for k in heads if j < k)
-        labels.setdefault((ones, equal), []).append(i)
+        labels.setdefault((ones, equal, members.blocks(i) if members.depth is None else None), []).append(i)
     return sorted((np.array(index) for index in labels.values()), key=len, reverse=True)
 
 
-def _spread(values: Array, group: Array) -> list[int]:
-    """Members of a class to trace, in this order: each as far as possible from those before; as many as forms may take."""
-    logs = np.log2(np.maximum(values[group], 1))
-    span = np.ptp(logs, axis=0)
-    logs = logs / np.where(span > 0, span, 1)
-    order = [int(np.argmin(logs.sum(axis=1)))]  # a small one first: it takes the least to build
-    distance = np.abs(logs - logs[order[0]]).sum(axis=1)
-    while distance.max() > 0 and len(order) < MOST_EXAMPLES:
-        order.append(int(np.argmax(distance)))
-        distance = np.minimum(distance, np.abs(logs - logs[order[-1]]).sum(axis=1))
-    return group[order].tolist()  # type: ignore[no-any-return]  # of numpy
+def _farthest(group: Array, pending: Array, traced: Array, index: Array) -> int:
+    """Which of `index`, whose values are `pending`, to trace next: that farthest from all before."""
+    span = np.ptp(np.log2(group), axis=0)
+    rows, known = (np.log2(some) / np.where(span > 0, span, 1) for some in (pending, traced))
+    if not len(known):
+        return int(index[np.argmin(rows.sum(axis=1))])  # a small one first: it takes the least to build
+    distance = np.min([np.abs(rows - one).sum(axis=1) for one in known], axis=0)
+    return int(index[np.argmax(distance)])
+
+
+def _among(rows: Array, some: Array) -> Array:
+    """Which rows are equal to one of some [rows]."""
+    return np.asarray((rows[:, None] == some[None]).all(axis=2).any(axis=1))
+
+
+def _between(values: Array, traced: Sequence[int], index: Sequence[int] | Array) -> Array:
+    """Which members lie between traced ones [index]: in each number, in each ratio of two, and in steps as theirs.
+
+    Between two lengths on one side of a window there is no window; between multiples of a block only multiples are.
+    """
+    logs = np.log2(values)
+    ratios = [logs[:, i] - logs[:, j] for i, j in itertools.combinations(range(logs.shape[1]), 2)]
+    places = np.column_stack([logs, *ratios])
+    low, high = places[traced].min(axis=0) - ROUNDING, places[traced].max(axis=0) + ROUNDING
+    near = np.all((places[index] >= low) & (places[index] <= high), axis=1)
+    for known, some in zip(values[traced].T, values[index].T, strict=True):
+        if np.all(known % 1 == 0):
+            step = np.gcd.reduce((known - known[0]).astype(np.int64))
+            near &= (some - known[0]) % step == 0 if step else some == known[0]
+    return np.asarray(near)
 
 
 def _needed(values: Array) -> int:
@@ -297,9 +393,7 @@ def _needed(values: Array) -> int:
     return varied + EXTRA if varied else 1
 
 
-def _solved(
-    mine: Sequence[int], examples: Mapping[int, Example], members: Members, notes: list[str], first: bool
-) -> Table | None:
+def _solved(mine: Sequence[int], examples: Mapping[int, Example], members: Members, notes: list[str]) -> Table | None:
     """The table that all examples of a structure follow, the last one held out; None where there is none yet."""
     fitted, values = list(mine[:-1]) or list(mine), members.values
     solver = Solver(values[fitted])
@@ -311,8 +405,7 @@ def _solved(
     said = np.array([form(values[[mine[-1]]])[0] for form in known])
     if not np.allclose(said, examples[mine[-1]].numbers, rtol=1e-9, atol=0):
         return None
-    deepest = max(mine, key=lambda i: members.blocks(i) or 0)
-    return _table(examples[deepest], known, members, deepest, notes, first)
+    return _table(examples[mine[0]], known, members, mine[0], notes)
 
 
 def alone(members: Members, index: int) -> Table:
@@ -324,9 +417,7 @@ def alone(members: Members, index: int) -> Table:
     return table
 
 
-def _table(
-    example: Example, forms: Sequence[Form], members: Members, index: int, notes: list[str], first: bool = True
-) -> Table | None:
+def _table(example: Example, forms: Sequence[Form], members: Members, index: int, notes: list[str]) -> Table | None:
     """The forms in their places, with counts at two and three blocks."""
     deeper = example
     if members.depth is not None:
@@ -367,7 +458,7 @@ def _table(
         sizes.append(SizeForm(left.pop(0), 1, factor, slot[0]))
     storages = tuple(zip(example.storages, left, strict=True))
     caches = tuple(SizeForm(form.scaled(1 / SHALLOW)) for s, form in storages if s.part == CACHE)
-    table = Table(
+    return Table(
         tuple(RowForms(*made[same], *calls) for same, calls in rows.items()),
         tuple(unmodelled),
         tuple(numbers),
@@ -377,40 +468,48 @@ def _table(
         tuple(forms),
         caches if members.depth is not None else (),
     )
-    if members.depth is None:
-        return table
-    if not _holds(table, deeper, members, index, notes, first):
-        return None
-    seen = peak(deeper.storages)[0] + sum(size for _, _, size in deeper.parameters)
-    told = table.peaks(members.values[[index]], np.array([float(DEEPER)]))[0][0]
-    if abs(seen - told) > 1e-9 * seen:
-        notes.append(f"memory of {DEEPER} blocks is {seen} B, {told:.0f} B were expected: none is given")
-        return replace(table, known_peak=False)
+
+
+def _holding(table: Table, index: int, members: Members, notes: list[str]) -> Table | None:
+    """The table where it says what a member has with three blocks and with the fewest and most of all members; else None."""
+    assert members.full is not None  # nothing is compared where there is no depth
+    for blocks in dict.fromkeys((DEEPER, int(members.full.max()), max(1, min(SHALLOW, int(members.full.min()))))):
+        try:
+            seen = members.example(index, blocks)
+        except NeuralPowerError as error:
+            notes.append(" ".join(str(error).split()))
+            return None
+        told = _told(table, members.values[[index]], np.array([float(blocks)]))
+        if told != _seen(seen):
+            notes.append(f"{blocks} blocks are not two blocks and what a third adds: members are traced in full")
+            return None
+        needed = peak(seen.storages)[0] + sum(size for _, _, size in seen.parameters)
+        said = table.peaks(members.values[[index]], np.array([float(blocks)]))[0][0]
+        if abs(needed - said) > 1e-9 * needed:
+            notes.append(f"memory of {blocks} blocks is {needed} B, {said:.0f} B were expected: none is given")
+            table = replace(table, known_peak=False)
     return table
 
 
-def _holds(table: Table, deeper: Example, members: Members, index: int, notes: list[str], first: bool) -> bool:
-    """Whether a member with three blocks and, for a family's first table, one in full, is what the table says."""
-    fields = members.values[[index]]
-    full = members.blocks(index)
-    for blocks in dict.fromkeys((DEEPER, full if first and full is not None else DEEPER)):
-        try:
-            seen = deeper if blocks == DEEPER else members.example(index, blocks)
-        except NeuralPowerError as error:
-            notes.append(str(error))
-            return False
-        depth, said = np.array([float(blocks)]), Counter[Layer]()
-        for row in table.rows:
-            said[member_layer(row, fields)] += int(row.calls(depth)[0])
-        if +said != Counter(layer for _, layer in seen.layers):
-            notes.append(f"{blocks} blocks have other layers than two blocks and what is added: all are traced in full")
-            return False
-        counted = sum(count for (_, _, learnt), count, _ in seen.parameters if learnt)
-        told = table.parameter_count(fields, depth)[0]
-        if abs(counted - told) > 0.5:
-            notes.append(f"{blocks} blocks have {counted} parameters, {told:.0f} were expected: all are traced in full")
-            return False
-    return True
+Content = tuple[Counter[Layer], int, int, int]  # layers, learnt numbers, calls and bytes that are not modelled
+
+
+def _told(table: Table, fields: Array, depth: Array) -> Content:
+    """What a table says of one member."""
+    layers = Counter[Layer]()
+    for row in table.rows:
+        layers[member_layer(row, fields)] += int(row.calls(depth)[0])
+    calls = sum(1 + (depth[0] - SHALLOW) * (size.deeper - 1) for size in table.unmodelled)
+    size = _added(table.unmodelled, fields, depth)[0]
+    learnt = table.parameter_count(fields, depth)[0]
+    return layers, round(learnt), round(calls), round(size)
+
+
+def _seen(example: Example) -> Content:
+    """What a member has."""
+    learnt = sum(count for (_, _, is_learnt), count, _ in example.parameters if is_learnt)
+    sizes = [size for _, _, size in example.unmodelled]
+    return Counter(layer for _, layer in example.layers), learnt, len(sizes), sum(sizes)
 
 
 def member_layer(row: RowForms, fields: Array) -> Layer:

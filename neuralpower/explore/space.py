@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 from neuralpower.errors import NeuralPowerError
-from neuralpower.explore.family import Example, Learnt, Members, Table, alone, example_of, learn
+from neuralpower.explore.family import LENGTH, Example, Members, Table, alone, example_of, learn
 from neuralpower.explore.outcomes import Outcomes, Pool
 from neuralpower.layers.base import torch_dtype
 from neuralpower.memory import FORWARD, framework_of
@@ -25,7 +25,7 @@ from neuralpower.trace import trace
 
 Array = np.ndarray
 DEPTH = "num_hidden_layers"
-BATCH, LENGTH = "batch_size", "seq_len"
+BATCH = "batch_size"
 FORMULA, TRACED = "formula", "traced"
 
 
@@ -85,9 +85,9 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
     basis, errors, traces, notes = [FORMULA] * count, dict[int, str](), 0, dict[str, None]()
     framework = framework_of(predictor.accelerator)
     for family in _families(points):
-        learnt, used = tables_of(family)
-        notes |= dict.fromkeys(learnt.notes)
-        traces += learnt.traces
+        used, took, told = tables_of(family)
+        notes |= dict.fromkeys(told)
+        traces += took
         pool = pools.setdefault(points[family.index[0]].dtype, Pool(count))
         for served in used:
             where = np.array([family.index[i] for i in served.members])
@@ -146,7 +146,7 @@ class Subject:
     depth_name: str | None  # field that sets the number of blocks
     input_shape: tuple[int, ...] | None  # of one sample
 
-    def traced(self, numbers: Mapping[str, float], blocks: int | None) -> Example:
+    def traced(self, numbers: Mapping[str, float], blocks: float | None) -> Example:
         """The member with these numbers, and so many blocks where the family has a field for them."""
         changes = dict(self.words) | {
             name: int(value) if float(value).is_integer() else value
@@ -175,28 +175,34 @@ class Served:
     error: str = ""
 
 
-def tables_of(family: Family) -> tuple[Learnt, list[Served]]:
-    """Learn a family; members that no table serves, or whose numbers come out broken, are traced alone."""
-    members = family.members
-    learnt = learn(members)
-    if members.depth is not None and not learnt.tables:
-        members = members.without_depth()
-        learnt = learn(members)
-    depth = members.depth if members.depth is not None else np.full(len(members.values), 2.0)
-    served, left = [], set(range(len(members.values)))
-    for number, table in enumerate(learnt.tables):
-        index = np.flatnonzero(learnt.table_of == number)
-        good = index[whole(table, members.values[index]) & (depth[index] >= 1)] if len(index) else index
-        if len(good):
-            served.append(Served(good, table, members.values[good], depth[good]))
-            left -= set(good.tolist())
-    for i in sorted(left):
+def tables_of(family: Family) -> tuple[list[Served], int, tuple[str, ...]]:
+    """(members with their tables, traces, notes) of a family.
+
+    Members that no table serves with depth apart are learnt in full, and what is left then, or comes out broken, is traced.
+    """
+    members, left = family.members, np.arange(len(family.members.values))
+    served: list[Served] = []
+    notes: tuple[str, ...] = ()
+    for kept in dict.fromkeys((members.depth is not None, False)):
+        part = (members if kept else members.without_depth()).part(left)
+        learnt = learn(part)
+        notes += learnt.notes
+        members = replace(members, traces=part.traces)
+        depth = part.depth if part.depth is not None else np.full(len(left), 2.0)
+        for number, table in enumerate(learnt.tables):
+            index = np.flatnonzero(learnt.table_of == number)
+            good = index[whole(table, part.values[index]) & (depth[index] % 1 == 0)] if len(index) else index
+            if len(good):
+                traced = not kept and not np.ptp(part.values[good], axis=0).any()
+                served.append(Served(left[good], table, part.values[good], depth[good], alone=traced))
+        left = np.setdiff1d(left, np.concatenate([np.zeros(0, int), *(some.members for some in served)]))
+    for i in left.tolist():
         fields, full = members.values[[i]], np.array([2.0])
         try:
             served.append(Served(np.array([i]), alone(members, i), fields, full, alone=True))
         except NeuralPowerError as error:
             served.append(Served(np.array([i]), None, fields, full, error=" ".join(str(error).split())))
-    return replace(learnt, traces=members.traces), served
+    return served, members.traces, notes
 
 
 def whole(table: Table, fields: Array) -> Array:
