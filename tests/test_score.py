@@ -131,6 +131,13 @@ BROKEN = [
     ('{"layers": [{"kind": "linear", "rows": 8}]}', "no value for 'in_features'"),
     (json.dumps({"layers": [{**ROW, "row": 1}]}), "unknown field of linear 'row'"),
     (json.dumps({"layers": [{**ROW, "count": 0}]}), "count is 0, must be a whole number, 1 or more"),
+    (json.dumps({"layers": [{**ROW, "dtype": "foo"}]}), "unknown dtype of linear 'foo'"),
+    (json.dumps({"layers": [{**ROW, "phase": "foo"}]}), "unknown phase of linear 'foo': known: backward, forward"),
+    (json.dumps({"layers": [ROW], "batch_size": 2}), "unknown field of a list of layers 'batch_size'"),
+    ('{"model": "zoo:alexnet", "batchsize": 2}', "unknown field of a model 'batchsize': did you mean batch_size"),
+    ('{"model": "zoo:alexnet", "input_shape": [3, 0]}', "input_shape is [3, 0], must be a list of whole numbers"),
+    ('{"model": "zoo:alexnet", "input_shape": 224}', "input_shape is 224, must be a list of whole numbers"),
+    ('{"model": "transformers:llama", "changes": {"num_hidden_layers": 1.5}, "seq_len": 8}', "expected int, got float"),
 ]
 
 
@@ -139,6 +146,21 @@ def test_a_broken_line_is_told_and_the_rest_is_scored(line: str, message: str, p
     bad, good = score([line, json.dumps({"layers": [ROW]})], predictor)
     assert message in bad.error
     assert (bad.rank, bad.runtime_s, good.rank, good.error) == (None, None, 1, "")
+
+
+def test_a_fraction_of_a_block_is_told_beside_whole_ones(predictor: Predictor) -> None:
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    bad, *good = score(
+        [{"model": MODEL, "changes": {**size, "num_hidden_layers": n}, "seq_len": 8} for n in (3.5, 2, 3, 5)], predictor
+    )
+    assert "expected int, got float" in bad.error
+    assert [(one.error, one.basis) for one in good] == [("", "formula")] * 3
+
+
+def test_a_model_takes_the_shape_of_one_sample(predictor: Predictor) -> None:
+    (found,) = score([{"model": "zoo:squeezenet", "input_shape": [3, 64, 64]}], predictor)
+    alone, _ = predict_case(Case("zoo:squeezenet", 1, input_shape=(3, 64, 64)), predictor)
+    assert found.runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
 
 
 @pytest.mark.slow

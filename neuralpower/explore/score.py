@@ -3,7 +3,8 @@
     {"model": "transformers:llama", "changes": {"hidden_size": 512, "num_hidden_layers": 6}, "batch_size": 1, "seq_len": 128}
     {"layers": [{"kind": "linear", "rows": 128, "in_features": 64, "out_features": 64, "bias": true, "count": 3}, ...]}
 
-A `name` and other fields are kept out of the way; a line that cannot be used is told, and the rest is scored.
+Either may have a `name`, a model also an `input_shape` of one sample; a line that cannot be used is told, and the rest is
+scored.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from neuralpower.predictor import Predictor
 
 BY = ("latency", "energy", "memory")
 LISTED = "layers"  # basis of a candidate that came as its layers
+FIELDS = ("name", "model", "changes", "batch_size", "seq_len", "input_shape", "dtype")  # of a model
+FIELDS_LISTED = ("name", LISTED)
 
 
 @dataclass(frozen=True)
@@ -121,22 +124,39 @@ def _read(number: int, candidate: str | Mapping[str, Any], lists: Lists) -> tupl
         return number, f"line {number}", f"is a {type(data).__name__}, must be an object"
     name = str(data.get("name", f"line {number}"))
     try:
-        if "layers" in data:
-            lists.add(data["layers"])
+        if LISTED in data:
+            _check(data, "a list of layers", FIELDS_LISTED)
+            lists.add(data[LISTED])
             return number, name, None
         return number, name, _point(data)
     except (NeuralPowerError, KeyError, TypeError, ValueError) as error:
         return number, name, " ".join(str(error).split()) or type(error).__name__
 
 
+def _check(data: Mapping[str, Any], what: str, fields: Sequence[str]) -> None:
+    for name in data:
+        if name not in fields:
+            raise unknown(f"field of {what}", name, fields)
+
+
 def _point(data: Mapping[str, Any]) -> Point:
     model, changes = data.get("model"), data.get("changes", {})
     if not isinstance(model, str):
         raise InputError("has neither a model nor layers; give one of them")
+    _check(data, "a model", FIELDS)
     if not isinstance(changes, Mapping):
         raise InputError(f"changes is a {type(changes).__name__}, must be an object of fields and values")
     sizes = {"batch_size": data.get("batch_size", 1), "seq_len": data.get("seq_len")}
     for name, value in sizes.items():
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        if value is not None and not _is_size(value):
             raise InputError(f"{name} is {value!r}, must be a whole number, 1 or more")
-    return Point(model, sizes["batch_size"] or 1, sizes["seq_len"], str(data.get("dtype", "float32")), dict(changes))
+    shape = data.get("input_shape")
+    if shape is not None and (not isinstance(shape, list | tuple) or not shape or not all(map(_is_size, shape))):
+        raise InputError(f"input_shape is {shape!r}, must be a list of whole numbers, 1 or more: those of one sample")
+    dtype = str(data.get("dtype", "float32"))
+    batch_size = sizes["batch_size"] or 1
+    return Point(model, batch_size, sizes["seq_len"], dtype, dict(changes), tuple(shape) if shape else None)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

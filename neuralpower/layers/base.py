@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.errors import DatasetError, Unmodelled
+from neuralpower.errors import DatasetError, Unmodelled, unknown
 
 ITEMSIZE = {
     "float64": 8,
@@ -384,6 +384,11 @@ class Layer(ABC):
                     raise DatasetError(f"{cls.kind}: no value for {name!r}; needed are {', '.join(cls.field_names())}")
                 value = f.default
             values[name] = _as_field(cls.kind, name, f.type, value)
+        phase = str(_declared(cls)["phase"].default)
+        phases = (FORWARD, BACKWARD) if phase == FORWARD else (phase,)
+        for name, known in (("dtype", tuple(ITEMSIZE)), ("phase", phases)):
+            if values[name] not in known:
+                raise unknown(f"{name} of {cls.kind}", values[name], known, DatasetError)
         return cls(**values)
 
 
