@@ -25,6 +25,10 @@ from neuralpower.trace import LayerCall, Trace
 
 MODEL = "transformers:llama"
 ROW = {"kind": "linear", "rows": 8, "in_features": 16, "out_features": 32, "bias": True}
+CONVOLUTION = {
+    **{"kind": "conv1d", "batch": 1, "in_channels": 4, "in_length": 8, "out_channels": 4, "kernel_length": 3},
+    **{"stride_length": 1, "padding_length": 0, "dilation_length": 1, "groups": 1, "bias": True},
+}
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +135,8 @@ BROKEN = [
     ('{"layers": [{"kind": "linear", "rows": 8}]}', "no value for 'in_features'"),
     (json.dumps({"layers": [{**ROW, "row": 1}]}), "unknown field of linear 'row'"),
     (json.dumps({"layers": [{**ROW, "count": 0}]}), "count is 0, must be a whole number, 1 or more"),
+    (json.dumps({"layers": [{**CONVOLUTION, "groups": 0}]}), "conv1d: nothing comes out of it"),
+    (json.dumps({"layers": [{**CONVOLUTION, "stride_length": 0}]}), "conv1d: nothing comes out of it"),
     (json.dumps({"layers": [{**ROW, "dtype": "foo"}]}), "unknown dtype of linear 'foo'"),
     (json.dumps({"layers": [{**ROW, "phase": "foo"}]}), "unknown phase of linear 'foo': known: backward, forward"),
     (json.dumps({"layers": [ROW], "batch_size": 2}), "unknown field of a list of layers 'batch_size'"),

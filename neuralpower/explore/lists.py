@@ -60,7 +60,14 @@ def _layer(row: Mapping[str, Any]) -> Layer:
         raise unknown("layer kind", kind, KINDS)
     if not row.keys() <= NAMES[kind]:
         raise unknown(f"field of {kind}", min(row.keys() - NAMES[kind]), KINDS[kind].field_names())
-    return KINDS[kind].from_row(row)
+    layer = KINDS[kind].from_row(row)
+    try:
+        written = int(layer.bytes().output)
+    except ZeroDivisionError:
+        written = 0
+    if written <= 0:
+        raise InputError(f"{kind}: nothing comes out of it, an output needs every size at 1 or more; check its fields")
+    return layer
 
 
 def _count(row: Mapping[str, Any]) -> int:
