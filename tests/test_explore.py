@@ -283,6 +283,13 @@ def test_two_predictors_share_no_errors() -> None:
     assert found.a_faster == pytest.approx(0.5)
 
 
+def test_what_takes_no_time_is_not_compared(predictor: Predictor) -> None:
+    nothing, one = side(nn.Identity(), predictor, "nothing"), side(nn.Linear(64, 64), predictor, "one")
+    for pair in ((nothing, nothing), (nothing, one), (one, nothing)):
+        with pytest.raises(InputError, match="nothing: takes 0 s, a ratio needs more; compare networks with layers"):
+            compare(*pair)
+
+
 # ---- what fits ----
 
 

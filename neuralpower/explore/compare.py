@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.compose import Interval, Prediction
+from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.predictor import ROOFLINE_FACTOR, Predictor
 from neuralpower.regress import NINETY
@@ -59,7 +60,12 @@ class Side:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """The ratio of two sides' times."""
+    """The ratio of two sides' times; raises InputError where one takes none."""
+    for side in (a, b):
+        if side.runtime_s.value <= 0:
+            raise InputError(
+                f"{side.name}: takes {side.runtime_s.value:g} s, a ratio needs more; compare networks with layers"
+            )
     one = a.predictor is b.predictor
     deviation = _together(a, b) if one else math.hypot(_deviation(a.runtime_s), _deviation(b.runtime_s))
     value = a.runtime_s.value / b.runtime_s.value
