@@ -313,7 +313,7 @@ def compose(
         unmodelled=_unmodelled(unknown, unmodelled_s, total),
         flops=sum(row.flops for row in shared),
         parameters=trace.parameters,
-        coverage=1 - sum(row.share for row in shared if row.basis == ROOFLINE),
+        coverage=_coverage(shared),
         extrapolated=sum(row.share for row in shared if row.basis == EXTRAPOLATED),
         method=trace.method,
         notes=trace.notes,
@@ -369,7 +369,7 @@ def joined(
         rows=shared,
         unmodelled=tuple(replace(u, share=u.runtime_s / total) for p in everything for u in p.unmodelled),
         flops=sum(p.flops for p in everything),
-        coverage=1 - sum(row.share for row in shared if row.basis == ROOFLINE),
+        coverage=_coverage(shared),
         extrapolated=sum(row.share for row in shared if row.basis == EXTRAPOLATED),
         notes=tuple(dict.fromkeys(note for p in everything for note in p.notes)),
         power_w=power,
@@ -459,6 +459,11 @@ def flops_and_bytes(layer: Layer) -> tuple[int, int]:
 
 def _in_tf32(layer: Layer) -> Layer:
     return typed(layer, TENSORFLOAT32) if layer.dtype == "float32" else layer
+
+
+def _coverage(rows: Sequence[Row]) -> float:
+    """Share of the time that regressors account for; shares add up to 1 but for rounding."""
+    return max(0.0, 1 - sum(row.share for row in rows if row.basis == ROOFLINE))
 
 
 def _with_share(row: Row, total: float) -> Row:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 from torch import nn
 
 from neuralpower import codec as predictors
@@ -19,6 +20,7 @@ from neuralpower.compose import compose
 from neuralpower.dataset import Dataset
 from neuralpower.devices.host import Cpu
 from neuralpower.errors import DatasetError, InputError, PredictorError
+from neuralpower.explore.outcomes import outcomes_of
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.linear import Linear
 from neuralpower.learn import Trained, train
@@ -263,3 +265,14 @@ def test_what_is_not_modelled_is_named_with_its_share(predictor: Predictor) -> N
     assert prediction.coverage == pytest.approx(1 - prediction.unmodelled[0].share)
     assert prediction.basis == ROOFLINE
     assert prediction.runtime_s.value > predictor.estimate([calls[0].layer]).runtime_s[0] + 1e-6
+
+
+def test_shares_that_round_to_more_than_all_leave_no_coverage_below_0(predictor: Predictor) -> None:
+    # convolutions were not learnt: rooflines all, whose shares add up to 1 give or take rounding
+    drawn = list(draw(KINDS["conv2d"], 40, 3, QUICK))
+    for count in range(1, 40):
+        layers = drawn[:count]
+        calls = tuple(LayerCall(str(n), layer) for n, layer in enumerate(layers))
+        assert 0 <= compose(Trace(calls), predictor, model="m", batch_size=1).coverage < 1e-9
+        everything = csr_array(np.ones((1, len(layers))))
+        assert 0 <= outcomes_of(layers, everything, predictor).coverage[0] < 1e-9

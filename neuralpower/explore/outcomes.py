@@ -73,7 +73,7 @@ class Work:
         def share(basis: str) -> Array:
             return np.asarray(counts @ np.where(e.basis_code == BASES.index(basis), e.runtime_s, 0.0))
 
-        coverage = 1 - (share(ROOFLINE) + extra) / apart
+        coverage = np.maximum(0.0, 1 - (share(ROOFLINE) + extra) / apart)
         return Outcomes(value, low, high, energy, coverage, share(EXTRAPOLATED) / apart)
 
 
