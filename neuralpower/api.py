@@ -18,12 +18,13 @@ from neuralpower.explore.compare import Comparison, Side, compare
 from neuralpower.explore.fit import Fit, Request, bytes_of, fit
 from neuralpower.explore.score import Score, score
 from neuralpower.explore.sweep import Sweep, device_memory, sweep
-from neuralpower.inputs import called_with, tensors_of
+from neuralpower.inputs import called_with
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.phases import PHASES, Pass, Phase
 from neuralpower.predictor import Predictor
 from neuralpower.sources import resolve
 from neuralpower.training import RECIPE, TRAINING, Recipe
+from neuralpower.values import tensors_of
 
 
 @dataclass(frozen=True)

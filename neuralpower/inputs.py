@@ -7,7 +7,7 @@ floating inputs from a normal distribution. No attention mask is made: a full ba
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError
+from neuralpower.values import map_tensors, tensors_of
 
 TOKENS = 128  # default text length, clipped to the model's maximum
 CHOICES = 2  # of multiple choice and double heads
@@ -57,31 +58,6 @@ class InputRequest:
                 f"input_shape is {self.input_shape}, but every size must be at least 1; "
                 "give it without the batch, as in 3x224x224"
             )
-
-
-def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with every tensor in its tuples, lists and mappings changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: map_tensors(item, change) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(item, change) for item in value))
-    if isinstance(value, (tuple, list)):
-        return type(value)(map_tensors(item, change) for item in value)
-    return value
-
-
-def tensors_of(value: Any) -> list[Tensor]:
-    """All tensors in `value`, in order."""
-    found: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    map_tensors(value, note)
-    return found
 
 
 def place(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:

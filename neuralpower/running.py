@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 
 from neuralpower.lifetimes import tensors_within
 from neuralpower.repeats import Repeats, tensors_in
+from neuralpower.values import promised
 
 META = torch.device("meta")
 ASKING = ("item", "_local_scalar_dense", "is_nonzero")  # operators that want a number
@@ -63,8 +64,9 @@ def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ins
 
 
 def on_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
-    """Random numbers for what has none: the whole of the work is done."""
-    state = {name: with_values(t) for name, t in _state(model)}
+    """Random numbers for what has none and is promised none: the whole of the work is done."""
+    buffers = {name: with_values(t) for name, t in model.named_buffers()}  # first: a model may be built for them
+    state = {name: with_values(t) for name, t in model.named_parameters()} | buffers
     args, kwargs = converted((args, kwargs), with_values)
     inside.begins({**dict(_state(model)), **state}, (args, kwargs))
     with torch.inference_mode(), inside:
@@ -150,7 +152,10 @@ WAYS: tuple[tuple[str, Run], ...] = (("meta", on_meta), ("fake", on_fake), ("cpu
 
 
 def with_values(tensor: Tensor) -> Tensor:
-    """A copy on the CPU; a meta tensor's is small random numbers, or ones where these are no floats."""
+    """A copy on the CPU; a meta tensor's is what it promises, else small random numbers, or ones where these are no floats."""
+    draw = promised(tensor)
+    if draw is not None:
+        return draw().detach().to("cpu", tensor.dtype, copy=True)
     if not tensor.is_meta:
         return tensor.detach().cpu().clone()
     if tensor.is_floating_point():

@@ -14,6 +14,7 @@ and a transformers configuration object are accepted as they are.
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -34,6 +35,7 @@ from torch import Tensor, nn
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
 from neuralpower.inputs import InputRequest, Inputs, called_with, place, redrawn, shaped_inputs, transformers_inputs
 from neuralpower.layers.base import Call
+from neuralpower.values import promise, promised
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -63,10 +65,11 @@ class Source:
     def build(self, device: str = "meta", dtype: torch.dtype = torch.float32) -> nn.Module:
         """The model in eval mode with seeded random weights; raises ModelError.
 
-        A constructor that needs values (`.item()`) cannot run on meta: its model then comes back on the CPU.
+        A constructor that needs values (`.item()`) cannot run on meta: its model then comes back on the CPU. A model's
+        buffers on meta promise the values that they are built with.
         """
         try:
-            return self._construct(device, dtype)
+            return self._promising(self._construct(device, dtype), dtype)
         except NeuralPowerError:
             raise
         except Exception as error:
@@ -86,6 +89,18 @@ class Source:
         inputs = self.inputs(module, request, device=device)
         tensors = tuple(v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, torch.Tensor))
         return Call(module, tuple(inputs.args), dict(inputs.kwargs), warm=tensors)
+
+    def _promising(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
+        """`model`; where a run asks for the values of its buffers on meta, it is built once more, on the CPU."""
+        real = functools.cache(lambda: dict(self.build("cpu", dtype).named_buffers()))
+
+        def bind(name: str, buffer: Tensor) -> None:
+            if buffer.is_meta and promised(buffer) is None:
+                promise(buffer, lambda: real()[name])
+
+        for name, buffer in model.named_buffers():
+            bind(name, buffer)
+        return model
 
     def _construct(self, device: str, dtype: torch.dtype) -> nn.Module:
         with torch.random.fork_rng(devices=[]), torch.device(device):
@@ -165,7 +180,7 @@ def _module_source(module: nn.Module) -> Source:
 
 
 def _copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """A copy of `module` on `device`; its weights are not copied first, so meta costs no memory."""
+    """A copy of `module` on `device`; its weights are not copied first, so meta costs no memory and promises the originals."""
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.is_meta and device.type != "meta":
@@ -177,8 +192,17 @@ def _copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.M
         moved = tensor.detach().to(device=device, dtype=target)
         if isinstance(tensor, nn.Parameter):
             moved = nn.Parameter(moved, requires_grad=tensor.requires_grad)
+        if moved.is_meta:
+            _pass_on(tensor, moved)
         memo[id(tensor)] = moved
     return copy.deepcopy(module, memo)
+
+
+def _pass_on(tensor: Tensor, moved: Tensor) -> None:
+    """Let `moved`, on meta, promise the values of `tensor`, or what this one promises."""
+    draw = promised(tensor) if tensor.is_meta else lambda: tensor
+    if draw is not None:
+        promise(moved, draw)
 
 
 def _is_configuration(model: object) -> bool:

@@ -162,6 +162,8 @@ def trace(
                 if loss is not None:
                     with torch.inference_mode(), recorder.under(LOSS):
                         loss(output)
+        except ModelError:
+            raise  # of the model that was to be built for its values
         except Exception as error:
             failure = error
             notes.append(

@@ -22,6 +22,7 @@ ORDER = (
     "counter",
     "energy",
     "selftest",
+    "values",
     "inputs",
     "sources",
     "repeats",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError
 from neuralpower.sources import InputRequest, resolve
+from neuralpower.trace import trace
 
 TEXT = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64&vocab_size=99"
 IMAGE = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64&image_size=32&patch_size=16"
@@ -388,6 +389,13 @@ def test_tied_weights_stay_tied_in_the_copy() -> None:
     built = resolve(module).build("meta")
     assert isinstance(built, nn.Sequential)
     assert built[0].weight is built[1].weight
+
+
+def test_a_length_that_a_model_keeps_in_a_buffer_is_its_own() -> None:
+    source = resolve("transformers:encodec?num_filters=4&hidden_size=16&codebook_dim=16&num_lstm_layers=1")
+    model = source.build("meta")
+    inputs = source.inputs(model, InputRequest(input_shape=(1, 2000)))
+    assert trace(model, inputs.args, inputs.kwargs).method == "cpu"
 
 
 def test_a_module_without_values_cannot_go_to_the_cpu() -> None:

@@ -212,6 +212,43 @@ def test_experts_are_grouped_products() -> None:
     assert [(layer.rows, layer.inner, layer.columns) for layer in experts] == [(16, 64, 256), (16, 128, 64)]  # type: ignore[attr-defined]
 
 
+class Loop(nn.Module):
+    """Runs its layer as often as a buffer says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("steps", torch.tensor(10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(int(self.steps)):
+            x = self.linear(x)
+        return x
+
+
+@pytest.mark.parametrize("model", [Loop(), "tests.test_trace:Loop"], ids=["module", "function"])
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_forward_that_reads_a_buffer_finds_the_value_it_was_built_with(model: str | nn.Module, copies: int) -> None:
+    found = model
+    for _ in range(copies):
+        found = resolve(found).build("meta")
+    assert isinstance(found, nn.Module)
+    assert all(t.is_meta for t in (*found.parameters(), *found.buffers()))
+    result = trace(found, (torch.randn(4, 8),))
+    # ten times 2 * 4 * 8 * 8
+    assert (result.flops, result.method) == (5_120, "cpu")
+
+
+def test_a_model_that_cannot_be_built_for_its_values_says_so(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom tests.test_trace import Loop\n\n\nclass Here(Loop):\n    def __init__(self):\n"
+        "        super().__init__()\n        if not self.steps.is_meta:\n            raise MemoryError('not here')\n"
+    )
+    model = resolve(f"{tmp_path}/net.py:Here").build("meta")
+    with pytest.raises(ModelError, match=r"net.py:Here cannot be built: MemoryError: not here"):
+        trace(model, (torch.randn(4, 8),))
+
+
 def test_an_exported_program_is_traced(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
     torch.export.save(torch.export.export(model, (torch.randn(2, 8),)), tmp_path / "model.pt2")

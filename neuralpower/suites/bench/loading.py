@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError
-from neuralpower.inputs import Inputs, map_tensors
+from neuralpower.inputs import Inputs
 from neuralpower.suites.bench.images import Images
 from neuralpower.suites.steps import Batch
+from neuralpower.values import map_tensors
 
 
 class Synthetic:

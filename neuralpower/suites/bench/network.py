@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError
-from neuralpower.inputs import InputRequest, Inputs, tensors_of
+from neuralpower.inputs import InputRequest, Inputs
 from neuralpower.sources import Source, resolve
 from neuralpower.suites.bench.options import Options
 from neuralpower.suites.precision import Autocasting, Precision
 from neuralpower.suites.steps import make_optimizer
 from neuralpower.training import default_loss
+from neuralpower.values import tensors_of
 from neuralpower.zoo import ZOO, ZooEntry
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
