@@ -29,6 +29,7 @@ from neuralpower.layers.base import Call
 from neuralpower.lifetimes import tensors_within
 from neuralpower.running import META, WAYS, Answers, Run, converted, with_values
 from neuralpower.sources import Source
+from neuralpower.values import without_values
 
 FORWARD, PREFILL, DECODE, GENERATE = "forward", "prefill", "decode", "generate"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE)
@@ -130,7 +131,7 @@ def passes(source: Source, request: InputRequest, phase: Phase, module: nn.Modul
     request = phase.applied(request)
     module = module if module is not None else source.build("meta", request.dtype)
     if phase.name == FORWARD:
-        return (Pass(FORWARD, module, source.inputs(module, request)),)
+        return (Pass(FORWARD, module, source.inputs(module, request, "meta")),)
     decoder = Decoder(module, request, phase.name)
     if phase.name == DECODE:
         return (decoder.decode(phase.context),)
@@ -228,7 +229,7 @@ class Decoder:
         cache = self.cache(context)
         kwargs: dict[str, Any] = {str(self.cache_name): cache, **self._use_cache()}
         ids = "decoder_input_ids" if self.is_pair else self._ids_name()
-        kwargs[ids] = token_ids(self.module, self.request, 1)
+        kwargs[ids] = self._ids(1)
         if self.is_pair:
             kwargs["encoder_outputs"] = self._encoded
         return Pass(DECODE, self.module, Inputs(kwargs=kwargs), context, 1, cache)
@@ -291,10 +292,15 @@ class Decoder:
         else:
             self.fits(decoder_length, f"{decoder_length} tokens of the decoder take")
         asked = length if self.encodes_text or not self.is_pair else None
-        kwargs = dict(transformers_inputs(self.module, replace(self.request, seq_len=asked)).kwargs)
+        request = replace(self.request, seq_len=asked)
+        kwargs = without_values(lambda _: transformers_inputs(self.module, request).kwargs)
         if "decoder_input_ids" in kwargs:
-            kwargs["decoder_input_ids"] = token_ids(self.module, self.request, decoder_length)
+            kwargs["decoder_input_ids"] = self._ids(decoder_length)
         return {**kwargs, **self._use_cache()}
+
+    def _ids(self, length: int) -> Tensor:
+        ids: Tensor = without_values(lambda _: token_ids(self.module, self.request, length))
+        return ids
 
     def _use_cache(self) -> dict[str, bool]:
         names = ("use_cache", "use_mems") if self.cache_name == "mems" else ("use_cache",)

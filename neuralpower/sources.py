@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
 from neuralpower.inputs import InputRequest, Inputs, called_with, place, redrawn, shaped_inputs, transformers_inputs
 from neuralpower.layers.base import Call
-from neuralpower.values import promise, promised
+from neuralpower.values import promise, promised, without_values
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -78,10 +78,24 @@ class Source:
             return self.build("cpu", dtype)
 
     def inputs(self, model: nn.Module, request: InputRequest | None = None, device: str = "cpu") -> Inputs:
-        """Seeded random inputs for `model` on `device`; raises InputError or ModelError."""
+        """Seeded random inputs on `device`, which on meta promise their values; raises InputError or ModelError."""
         request = request or InputRequest()
         request.check()
-        return place(self.examples(model, request), device, request.dtype)
+        make = partial(self._made, model, request)
+        return Inputs(*(without_values(make) if torch.device(device).type == "meta" else make(device)))
+
+    def _made(self, model: nn.Module, request: InputRequest, device: str) -> tuple[Any, Any]:
+        """(positions, keywords) of a call; raises InputError or ModelError."""
+        try:
+            made = place(self.examples(model, request), device, request.dtype)
+        except NeuralPowerError:
+            raise
+        except Exception as error:
+            what = f"inputs of {self.name} cannot be made for batch size {request.batch_size}"
+            raise ModelError(
+                f"{_failed(what, error)}; ask for other sizes, or give inputs of your own in Python: predict(model, inputs)"
+            ) from error
+        return made.args, made.kwargs
 
     def call(self, request: InputRequest, device: str = "cpu") -> Call:
         """The network with random weights and inputs, ready to be timed."""

@@ -193,7 +193,7 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     source = resolve(str(row["model"]))
     module = source.build("meta", dtype)
     request = InputRequest(int(batch), length, tuple(shape) if shape else None, dtype)
-    inputs = source.inputs(module, request)
+    inputs = source.inputs(module, request, "meta")
     counts: dict[Layer, int] = {}
     for layer in trace(module, inputs.args, inputs.kwargs).layers:
         counts[layer] = counts.get(layer, 0) + 1

@@ -5,9 +5,12 @@ Shapes are all that a prediction reads, except where a forward pass decides by w
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 DRAW = "neuralpower_draw"  # attribute of a tensor on the meta device: what returns one of its shape with values
@@ -23,6 +26,23 @@ def promised(tensor: Tensor) -> Callable[[], Tensor] | None:
     """What draws a tensor's values, or None where nothing is known of them."""
     draw: Callable[[], Tensor] | None = getattr(tensor, DRAW, None)
     return draw
+
+
+def without_values(make: Callable[[str], Any]) -> Any:
+    """`make("meta")`, each of its tensors with the promise of its like in `make("cpu")`; that itself, where it needs values."""
+    try:
+        with torch.device("meta"):
+            shapes = make("meta")
+    except Exception:
+        return make("cpu")
+    real = functools.cache(lambda: tensors_of(make("cpu")))
+    order = itertools.count()
+
+    def bound(tensor: Tensor) -> Tensor:
+        place = next(order)
+        return promise(tensor.detach(), lambda: real()[place])
+
+    return map_tensors(shapes, bound)
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

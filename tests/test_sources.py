@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError
+from neuralpower.phases import Phase, passes
+from neuralpower.running import with_values
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import trace
 
@@ -329,6 +331,49 @@ def test_a_shape_for_a_model_that_starts_with_an_embedding_means_token_ids(file:
     inputs = source.inputs(model, InputRequest(batch_size=2, seq_len=9))
     assert inputs.args[0].dtype == torch.int64
     assert model(*inputs.args).shape == (2, 9, 2)
+
+
+def test_inputs_without_values_promise_those_that_are_drawn_on_the_cpu() -> None:
+    source = resolve(f"transformers:layoutlm?{TEXT}")
+    model, request = source.build(), InputRequest(batch_size=2, seq_len=7)
+    real, promised = (source.inputs(model, request, device).kwargs for device in ("cpu", "meta"))
+    assert all(tensor.is_meta for tensor in promised.values())
+    assert real.keys() == promised.keys()
+    assert all(with_values(promised[name]).equal(tensor) for name, tensor in real.items())
+
+
+def test_an_example_that_needs_values_is_made_on_the_cpu(file: Path) -> None:
+    sized = "torch.empty(batch_size, int(torch.ones(3).sum()), 4)"
+    file.write_text(FILE + EXAMPLE_INPUTS.replace("torch.empty(batch_size, seq_len, 4)", sized))
+    source = resolve(f"{file}:network")
+    assert source.inputs(source.build(), InputRequest(batch_size=2), "meta").kwargs["input"].shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize("phase", [Phase(), Phase.prefill(8), Phase.decode(context=8)], ids=lambda phase: phase.name)
+def test_a_batch_that_no_memory_holds_has_shapes(phase: Phase) -> None:
+    (one,) = passes(resolve(f"transformers:GPT2LMHeadModel?{GPT2}"), InputRequest(2**40), phase)
+    layers = trace(one.module, one.inputs.args, one.inputs.kwargs).layers
+    assert {layer.batch for layer in layers if layer.kind == "attention"} == {2**40}  # type: ignore[attr-defined]
+
+
+def test_inputs_that_no_memory_holds_are_refused_where_their_values_are_asked_for(file: Path) -> None:
+    source = resolve("zoo:sensor_net")
+    with pytest.raises(ModelError, match=rf"cannot be made for batch size {2**50}: RuntimeError: .*; ask for other"):
+        source.inputs(source.build(), InputRequest(2**50))
+    model = resolve(nn.Sequential(Choosing()))
+    inputs = model.inputs(model.build(), InputRequest(2**50, input_shape=(4,)), "meta")
+    with pytest.raises(ModelError, match=rf"inputs of Sequential cannot be made for batch size {2**50}: RuntimeError"):
+        trace(model.build(), inputs.args, inputs.kwargs)
+
+
+class Choosing(nn.Linear):
+    """Decides by what it reads."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) if input.sum() != 1 else input
 
 
 def test_a_constructor_that_needs_values_is_built_on_the_cpu(file: Path) -> None:

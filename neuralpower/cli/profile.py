@@ -73,7 +73,7 @@ def profile(
     request = InputRequest(batch_size, seq_len, shape, torch_dtype(options.dtype(dtype)))
     source = resolve(model)
     network = source.build(target, request.dtype)
-    inputs = source.inputs(network, request, device=str(place) if repeat else "cpu")
+    inputs = source.inputs(network, request, device=target)
     if phase == "training":
         network.train()
     if repeat:

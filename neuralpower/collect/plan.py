@@ -310,7 +310,7 @@ def _traced(
         source = resolve(model)
         request = InputRequest(batch_size=batch_size, seq_len=seq_len, dtype=torch_dtype(dtype))
         module = source.build("meta", request.dtype)
-        inputs = source.inputs(module, request)
+        inputs = source.inputs(module, request, "meta")
         loss = default_loss if training else None
         return trace(module, inputs.args, inputs.kwargs, training=training, loss=loss)
     except NeuralPowerError:

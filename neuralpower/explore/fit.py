@@ -13,21 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.inputs import Inputs
 from neuralpower.layers.base import torch_dtype
 from neuralpower.memory import FORWARD, TRAINING, Memory, forward_memory, framework_of, optimizer_named, training_memory
 from neuralpower.phases import DECODE, PREFILL, Phase, passes
-from neuralpower.running import converted
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import trace
 
 PHASES = (FORWARD, TRAINING, PREFILL, DECODE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
-DRAWN = 8  # the largest batch whose inputs are made with values
 CLOSE = 0.01  # of the answer: how far the bracket is closed for sizes above a hundred
 UNITS = {
     "": 1,
@@ -242,30 +237,7 @@ class _Probe:
         return replace(memory, phase=self.request.phase)
 
     def _inputs(self, batch: int, length: int | None) -> Inputs:
-        """Of any batch: a large one has the shapes of a small one, drawn out along the axes that follow the batch."""
-        if batch <= DRAWN:
-            return self._drawn(batch, length)
-        shapes: list[torch.Size] = []
-
-        def note(tensor: Tensor) -> Tensor:
-            shapes.append(tensor.shape)
-            return tensor
-
-        some, more = self._drawn(2, length), self._drawn(3, length)
-        converted((more.args, more.kwargs), note)
-        others = iter(shapes)
-
-        def grown(tensor: Tensor) -> Tensor:
-            shape = [
-                a if a == b else (b - a) * batch + 3 * a - 2 * b
-                for a, b in zip(tensor.shape, next(others), strict=True)
-            ]
-            return torch.empty(shape, dtype=tensor.dtype, device="meta")
-
-        return Inputs(*converted((some.args, some.kwargs), grown))
-
-    def _drawn(self, batch: int, length: int | None) -> Inputs:
-        """Of a small batch; notes the length that a model takes by itself."""
+        """Shapes alone; notes the length that a model takes by itself."""
         phase = self.request.phase
         about = InputRequest(batch, length, self.request.input_shape, self.dtype)
         if phase == DECODE:

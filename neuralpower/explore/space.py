@@ -159,7 +159,7 @@ class Subject:
         module = source.build("meta", torch_dtype(self.dtype))
         length = int(numbers[LENGTH]) if LENGTH in numbers else None
         request = InputRequest(int(numbers[BATCH]), length, self.input_shape, torch_dtype(self.dtype))
-        inputs = source.inputs(module, request)
+        inputs = source.inputs(module, request, "meta")
         return example_of(trace(module, inputs.args, inputs.kwargs), module, self.dtype)
 
 

@@ -30,8 +30,8 @@ class Sketch:
         self.module = self.source.build("meta", dtype)
 
     def inputs(self, batch_size: int) -> Inputs:
-        """Of a batch, on the CPU."""
-        return self.source.inputs(self.module, InputRequest(batch_size, dtype=self.dtype))
+        """Of a batch, on the meta device."""
+        return self.source.inputs(self.module, InputRequest(batch_size, dtype=self.dtype), "meta")
 
     def trace(self, batch_size: int) -> Trace:
         """Of a forward pass."""
