@@ -15,7 +15,8 @@ is filled by a pass over the whole context.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -232,6 +233,9 @@ class Decoder:
         kwargs[ids] = self._ids(1)
         if self.is_pair:
             kwargs["encoder_outputs"] = self._encoded
+        kwargs |= dict.fromkeys(
+            name for name in _needed(self.parameters) if name not in kwargs
+        )  # None, as `generate` has it
         return Pass(DECODE, self.module, Inputs(kwargs=kwargs), context, 1, cache)
 
     def fits(self, tokens: int, what: str) -> None:
@@ -274,16 +278,17 @@ class Decoder:
     def _read(self, tokens: int) -> tuple[Any, Any]:
         """(cache, encoder's outputs) on the meta device after a first pass over so many tokens."""
         encoder = self.prompt(None) if self.encodes_text else tokens
-        output = _shapes_of_run(self.module, self._first(encoder, tokens), self.ways)
+        with _outputs_of(self._encoder()) as encoded:
+            output = _shapes_of_run(self.module, self._first(encoder, tokens), self.ways)
         cache = next((found for name in CACHES if (found := getattr(output, name, None)) is not None), None)
         if cache is None or next(tensors_within(cache), None) is None:
             raise self._no_cache()
-        hidden = getattr(output, "encoder_last_hidden_state", None)
-        if hidden is None:
-            return converted(cache, _on_meta), None
-        from transformers.modeling_outputs import BaseModelOutput
+        whole = [one for one in encoded if getattr(one, "last_hidden_state", None) is not None]
+        return converted(cache, _on_meta), converted(whole[-1], _on_meta) if whole else None
 
-        return converted(cache, _on_meta), BaseModelOutput(last_hidden_state=_on_meta(hidden))
+    def _encoder(self) -> nn.Module | None:
+        """The half of a pair that `generate` calls once."""
+        return self.module.get_encoder() if self.is_pair else None  # type: ignore[operator]  # every PreTrainedModel has it
 
     def _first(self, length: int, decoder_length: int) -> dict[str, Any]:
         """Keywords of a pass over a whole text of `length` tokens, of which a pair's decoder reads `decoder_length`."""
@@ -308,6 +313,24 @@ class Decoder:
 
     def _ids_name(self) -> str:
         return "input_ids" if "input_ids" in self.parameters else next(iter(self.parameters))
+
+
+@contextmanager
+def _outputs_of(module: nn.Module | None) -> Iterator[list[Any]]:
+    """What the module's forward returns meanwhile, in order."""
+    seen: list[Any] = []
+    handle = module.register_forward_hook(lambda _module, _args, output: seen.append(output)) if module else None
+    try:
+        yield seen
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+def _needed(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Names of those that a call has to give."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [name for name, p in parameters.items() if p.default is inspect.Parameter.empty and p.kind not in several]
 
 
 def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any], ways: Sequence[tuple[str, Run]]) -> Any:

@@ -41,6 +41,18 @@ BART = (
     "transformers:BartForConditionalGeneration?encoder_layers=2&decoder_layers=2&d_model=64&vocab_size=500"
     "&encoder_attention_heads=4&decoder_attention_heads=4&encoder_ffn_dim=128&decoder_ffn_dim=128"
 )
+MASKED = (
+    "transformers:MoonshineForConditionalGeneration?hidden_size=32&intermediate_size=64&encoder_num_hidden_layers=1"
+    "&decoder_num_hidden_layers=1&encoder_num_attention_heads=2&decoder_num_attention_heads=2&vocab_size=500"
+)  # its encoder returns a mask, too
+SPARSE = (
+    "transformers:nllb-moe?encoder_layers=1&decoder_layers=1&d_model=32&vocab_size=500&encoder_attention_heads=2"
+    "&decoder_attention_heads=2&encoder_ffn_dim=64&decoder_ffn_dim=64&num_experts=2&encoder_sparse_step=1"
+)  # its encoder returns what its routers chose
+DEMANDING = (
+    "transformers:fsmt?encoder_layers=1&decoder_layers=1&d_model=32&src_vocab_size=500&tgt_vocab_size=500"
+    "&encoder_attention_heads=2&decoder_attention_heads=2&encoder_ffn_dim=64&decoder_ffn_dim=64"
+)  # it demands the encoder's tokens, which a step does not read
 EVERY = {
     "llama": LLAMA,
     "windowed": WINDOWED,
@@ -120,6 +132,14 @@ def test_an_encoder_decoder_reads_its_own_tokens_and_those_of_the_encoder() -> N
     found = layers(PAIR, Phase.decode(context=20), "attention", seq_len=50)
     assert sorted(layer.key_length for layer in found) == [21, 21, 50, 50]
     assert {layer.query_length for layer in found} == {1}
+
+
+@pytest.mark.parametrize("model", [MASKED, SPARSE, DEMANDING], ids=["masked", "sparse", "demanding"])
+def test_a_step_is_given_what_its_own_encoder_returns(model: str) -> None:
+    one = one_pass(model, Phase.decode(context=8), batch=2, seq_len=None if model == MASKED else 20)
+    steps = traced(one)
+    assert not any("encoder" in call.path.split(".") for call in steps.calls)  # nor is it run again
+    assert one.inputs.kwargs["encoder_outputs"].last_hidden_state.is_meta
 
 
 def test_a_prefill_asks_the_head_for_one_position() -> None:
