@@ -178,10 +178,10 @@ class _Maker:
             if "decoder_input_ids" not in self.parameters:
                 yield "decoder_input_values"
         yield "bbox"
-        yield "visual_embeds"
+        yield from ("visual_embeds", "visual_feats", "visual_pos")
         if hasattr(self.config, "text_config") and self._integer("image_token_id", "image_token_index") is None:
             yield from ("input_ids", "pixel_values", "input_features")
-        if self.config.model_type in ("vilt", "bridgetower", "flava", "layoutlmv3", "git"):
+        if self.config.model_type in ("vilt", "bridgetower", "flava", "layoutlmv3", "git", "tvp"):
             yield from ("input_ids", "pixel_values")
 
     def _refuse_what_was_not_used(self, made: Mapping[str, Tensor]) -> None:
@@ -298,7 +298,8 @@ class _Maker:
 
     def _image_shape(self) -> tuple[int, ...]:
         channels = self._integer("num_channels", "in_channels", "in_chans") or 3
-        natural = next((s for c in _nested(self.config) if (s := _size(getattr(c, "image_size", None)))), None)
+        sizes = (getattr(c, name, None) for c in _nested(self.config) for name in ("image_size", "max_img_size"))
+        natural = next((s for size in sizes if (s := _size(size))), None)
         size = natural or (IMAGE_SIZE, IMAGE_SIZE)
         frames = self._frames()
         shape = self.request.input_shape

@@ -37,9 +37,14 @@ from neuralpower.repeats import key_of, tensors_in
 from neuralpower.routing import Routing
 from neuralpower.running import ASKING, WAYS, Answers, Run, is_composite, name_of, on_one_device
 from neuralpower.running import META as META
+from neuralpower.values import promised
 from neuralpower.workspace import workspace_blocks
 
 LOSS = "(loss)"  # path of the loss function
+MISFIT = (
+    "neuralpower cannot make inputs that fit it at these sizes: ask for others (batch size, sequence length, input shape), "
+    "or give inputs of your own in Python: predict(model, inputs)"
+)
 CACHED = type(functools.cache(abs))  # a function that remembers
 
 # Operators that neither compute nor move anything and yet return no view.
@@ -172,9 +177,14 @@ def trace(
             continue
         return recorder.trace(method, tuple(notes))
     first = str(failure).strip().splitlines()
+    made = any(promised(tensor) for tensor in tensors_within((args, kwargs)))
     raise ModelError(
         f"{type(model).__name__}: its forward raises {type(failure).__name__}: {first[0] if first else ''}; "
-        "check the inputs (batch size, sequence length, input shape) against what the model takes"
+        + (
+            MISFIT
+            if made
+            else "check the inputs (batch size, sequence length, input shape) against what the model takes"
+        )
     ) from failure
 
 

@@ -58,6 +58,8 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
         "input_features": (2, 80, 40),
         "decoder_input_ids": (2, 7),
     },
+    "transformers:lxmert?l_layers=1&x_layers=1&r_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64"
+    "&vocab_size=99": {"input_ids": (2, 7), "visual_feats": (2, 36, 2048), "visual_pos": (2, 36, 4)},
     # two convolutions: 7 frames need (7 - 1) * 2 + 3 = 15 steps, and these (15 - 1) * 5 + 10 = 80 samples
     f"transformers:Wav2Vec2ForCTC?{WAV2VEC2}": {"input_values": (2, 80)},
 }
@@ -85,6 +87,15 @@ def test_every_text_and_audio_model_runs_on_its_inputs(model: str) -> None:
 @pytest.mark.parametrize("model", IMAGES, ids=lambda model: model.partition("?")[0])
 def test_every_image_model_runs_on_its_inputs(model: str) -> None:
     assert run(model, InputRequest(batch_size=2)) == IMAGES[model]
+
+
+def test_a_model_that_reads_text_beside_video_gets_both() -> None:
+    source = resolve("transformers:tvp?num_hidden_layers=1&max_img_size=256&num_frames=2")
+    kwargs = source.inputs(source.build(), InputRequest(seq_len=7), "meta").kwargs
+    assert {name: tuple(tensor.shape) for name, tensor in kwargs.items()} == {
+        "input_ids": (1, 7),
+        "pixel_values": (1, 2, 3, 256, 256),
+    }
 
 
 def test_a_model_is_built_on_meta_in_eval_mode_and_its_inputs_too() -> None:

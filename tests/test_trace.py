@@ -161,6 +161,18 @@ def test_the_users_module_is_left_as_it_was_when_its_forward_raises() -> None:
     assert trace(model, (torch.randn(4, 8),)) == first  # and a second trace counts the same
 
 
+def test_whoever_made_the_inputs_is_told_that_they_do_not_fit() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(8, 2))
+    with pytest.raises(ModelError, match="cannot be multiplied.*; check the inputs"):
+        trace(model, (torch.randn(4, 9),))
+    source = resolve(model)
+    made = source.inputs(model, InputRequest(input_shape=(9,)), "meta")
+    with pytest.raises(
+        ModelError, match=r"; neuralpower cannot make inputs that fit .* in Python: predict\(model, inputs"
+    ):
+        trace(model, made.args, made.kwargs)
+
+
 def test_what_functions_cache_for_a_class_is_neither_left_nor_found() -> None:
     model, pixels = small_beit(32, blocks=3)
     model.eval()
