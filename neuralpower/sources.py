@@ -32,6 +32,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from neuralpower.copies import copied
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
 from neuralpower.inputs import InputRequest, Inputs, called_with, place, redrawn, shaped_inputs, transformers_inputs
 from neuralpower.layers.base import Call
@@ -183,7 +184,7 @@ def _module_source(module: nn.Module) -> Source:
     """The user's module, which is never changed: another device or dtype gets a copy."""
 
     def construct(dtype: torch.dtype) -> nn.Module:
-        return _copied(module, torch.get_default_device(), dtype)
+        return copied(module, torch.get_default_device(), dtype)
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
         if _is_transformers(model):
@@ -191,32 +192,6 @@ def _module_source(module: nn.Module) -> Source:
         return _by_shape(type(module).__name__, model, request)
 
     return Source(type(module).__name__, construct, examples)
-
-
-def _copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """A copy of `module` on `device`; its weights are not copied first, so meta costs no memory and promises the originals."""
-    memo: dict[int, Any] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.is_meta and device.type != "meta":
-            raise ModelError(
-                f"the weights of {type(module).__name__} are on the meta device and have no values for {device.type}; "
-                "give a module with weights, or the function that builds it"
-            )
-        target = dtype if tensor.is_floating_point() else tensor.dtype
-        moved = tensor.detach().to(device=device, dtype=target)
-        if isinstance(tensor, nn.Parameter):
-            moved = nn.Parameter(moved, requires_grad=tensor.requires_grad)
-        if moved.is_meta:
-            _pass_on(tensor, moved)
-        memo[id(tensor)] = moved
-    return copy.deepcopy(module, memo)
-
-
-def _pass_on(tensor: Tensor, moved: Tensor) -> None:
-    """Let `moved`, on meta, promise the values of `tensor`, or what this one promises."""
-    draw = promised(tensor) if tensor.is_meta else lambda: tensor
-    if draw is not None:
-        promise(moved, draw)
 
 
 def _is_configuration(model: object) -> bool:

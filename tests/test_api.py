@@ -108,6 +108,17 @@ def test_a_module_is_predicted_in_its_own_dtype(predictor: LoadedPredictor) -> N
     assert half[0].weight.dtype == torch.bfloat16
 
 
+def test_a_module_that_is_called_through_a_function_is_trained_as_any_and_left_alone(
+    predictor: LoadedPredictor,
+) -> None:
+    plain, other = (nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(2))
+    own = other[0].forward
+    other[0].forward = lambda x: own(x)
+    expected, found = (predictor.predict(net, torch.zeros(8, 64), phase="training") for net in (plain, other))
+    assert (found.runtime_s, found.memory) == (expected.runtime_s, expected.memory)
+    assert [weight.grad for weight in other.parameters()] == [None, None]
+
+
 def test_a_module_is_swept_and_fitted_with_its_own_dtype_and_shape(predictor: LoadedPredictor) -> None:
     network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 26 * 26, 10))
     swept = predictor.sweep(network, batch_sizes=(1, 8), input_shape=(1, 28, 28))

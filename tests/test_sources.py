@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from neuralpower.errors import InputError, ModelError
 from neuralpower.phases import Phase, passes
@@ -452,6 +454,61 @@ def test_a_length_that_a_model_keeps_in_a_buffer_is_its_own() -> None:
     model = source.build("meta")
     inputs = source.inputs(model, InputRequest(input_shape=(1, 2000)))
     assert trace(model, inputs.args, inputs.kwargs).method == "cpu"
+
+
+def test_functions_that_know_a_module_know_its_copy() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(5))
+            self.called = 0
+            last, chosen = self.layers[1].forward, list(self.layers[2:3])
+            surroundings: dict[str, Any] = {"layer": self.layers[4]}
+            self.layers[1].forward = lambda x: last(x) * 2
+            self.layers[0].register_forward_hook(lambda layer, args, output: chosen[0](output))
+            exec("def named(x): return layer(x)", surroundings)  # as in a script, by a global name
+            self.steps = [self.count, lambda x, layer=self.layers[3]: layer(x), surroundings["named"]]
+
+        @property
+        def count(self) -> Callable[[Tensor], Tensor]:
+            def counted(x: Tensor) -> Tensor:
+                self.called += 1
+                return self.layers[1](self.layers[0](x))
+
+            return counted
+
+        def forward(self, x: Tensor) -> Tensor:
+            for step in self.steps:
+                x = step(x)
+            return x
+
+    module = Net()
+    expected = module(torch.ones(1, 4)).double()
+    copied: Any = resolve(module).build("cpu", torch.float64)  # the original's layers refuse float64
+    assert torch.allclose(copied(torch.ones(1, 4, dtype=torch.float64)), expected)
+    assert (module.called, copied.called) == (1, 2)
+
+
+def test_a_function_that_calls_itself_is_copied() -> None:
+    def down(x: Tensor, depth: int = 2) -> Tensor:
+        return layer(x) if depth == 0 else down(x, depth - 1)
+
+    layer: Any = nn.Linear(4, 4)
+    layer.down = down
+    copied: Any = resolve(layer).build("meta")
+    assert copied.down(torch.ones(4, device="meta")).is_meta
+
+
+def test_what_a_graph_has_computed_is_copied_without_it() -> None:
+    module: Any = prune.random_unstructured(nn.Linear(4, 5), "weight", 0.5)
+    expected = module(torch.ones(1, 4))
+    module.seen = [expected]
+    copied = resolve(module).build("cpu", torch.float64)
+    assert torch.allclose(copied(torch.ones(1, 4, dtype=torch.float64)), expected.double())
+    on_meta: Any = resolve(module).build("meta")
+    assert on_meta.weight.is_meta
+    assert module.seen[0] is expected
+    assert module.weight.requires_grad
 
 
 def test_a_module_without_values_cannot_go_to_the_cpu() -> None:
