@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
@@ -40,6 +40,7 @@ from neuralpower.lifetimes import (
     Storage,
     peak,
 )
+from neuralpower.repeats import tensors_in
 from neuralpower.replay import FORWARD as PASS
 from neuralpower.replay import TRAINING as STEP
 from neuralpower.replay import heap_peak
@@ -226,7 +227,7 @@ def training_memory(
     The module is left as it was found and may be on the meta device.
 
     Raises:
-        InputError: an optimizer that is not known, or nothing to train.
+        InputError: an optimizer that is not known, nothing to train, or something that is no parameter of the module.
         ModelError: the step raises on fake tensors; the message quotes its own error.
     """
     step = training_lifetimes(
@@ -286,7 +287,7 @@ def training_lifetimes(
     trained = [t for t in state.values() if isinstance(t, nn.Parameter) and t.requires_grad]
     if not trained:
         raise InputError(f"{type(model).__name__} has no parameter that requires a gradient: there is nothing to train")
-    follower = _Follower()
+    follower = _Follower(type(model).__name__)
     lifetimes = follower.lifetimes
     lifetimes.hold(state.values(), WEIGHTS)
     lifetimes.hold(tree_iter(given), INPUTS)
@@ -344,13 +345,27 @@ def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
 class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Notes what every operator brings into the world."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.model = model
         self.lifetimes = Lifetimes()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
         name, kwargs = name_of(func), kwargs or {}
+        real = [tensor for tensor in tensors_in((args, kwargs)) if not isinstance(tensor, FakeTensor)]
+        if torch.is_grad_enabled() and name != "aten.detach":
+            self._refuse(real)
         output = grouped_product(*args) if name == "aten._grouped_mm" else func(*args, **kwargs)
         self.lifetimes.called(output, workspace_blocks(name, args, kwargs, output))
         return output
+
+    def _refuse(self, real: Sequence[Tensor]) -> None:
+        """Raise InputError for what would be left with a gradient of this step, which has no values."""
+        for tensor in real:
+            if tensor.requires_grad and tensor.is_leaf:
+                raise InputError(
+                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not reached as its parameters (but "
+                    "as a global's, or in a plain list), so that what training takes cannot be said; make them an attribute "
+                    "and call them through self, or detach them"
+                )

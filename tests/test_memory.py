@@ -325,6 +325,22 @@ def test_what_cannot_be_trained_is_refused() -> None:
         default_loss([torch.zeros(2)])
 
 
+def test_weights_that_are_no_parameters_are_refused_and_get_no_gradient() -> None:
+    outside = nn.Linear(4, 4)
+
+    class Net(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(outside(x))
+
+    with pytest.raises(
+        InputError, match=r"Net: its forward uses weights of \(4, 4\) that are not reached as its parameters"
+    ):
+        training_memory(Net(nn.Linear(4, 4)), (torch.zeros(2, 4),))
+    assert outside.weight.grad is None
+    outside.requires_grad_(False)
+    assert training_memory(Net(nn.Linear(4, 4)), (torch.zeros(2, 4),)).gradients_bytes == 80
+
+
 def test_a_loss_of_ones_own_is_used() -> None:
     small = training_memory(chain(), (torch.zeros(64, 4),), loss=lambda output: output[:1].sum())
     usual = training_memory(chain(), (torch.zeros(64, 4),))
