@@ -25,6 +25,10 @@ class ModelError(InputError):
     """A network that cannot be found, built or run."""
 
 
+class StepError(ModelError):
+    """A training step that cannot be run on tensors without values."""
+
+
 class DatasetError(InputError):
     """A dataset that cannot be read, written or learnt from."""
 

@@ -17,7 +17,7 @@ import torch
 
 from neuralpower.compose import Prediction, compose
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import InputError, ModelError
+from neuralpower.errors import InputError, ModelError, StepError
 from neuralpower.generation import predict_generation, with_step
 from neuralpower.layers.base import FORWARD, Call, torch_dtype
 from neuralpower.measure import NETWORK_ROUNDS, Sentinel, Timing, prepare_process, time_calls
@@ -159,7 +159,10 @@ def predict_pass(
     routing: Routing = ROUTING,
     seen: Seen | None = None,
 ) -> tuple[Prediction, Trace]:
-    """Predict one call of a module on the meta device, with its memory, forward, backward or as a step of training."""
+    """Predict one call of a module on the meta device, with its memory, forward, backward or as a step of training.
+
+    A step that asks for values has no memory, and a note that says so.
+    """
     found = _traced(one, phase, autocast, routing)
     about = {"model": model, "dtype": dtype, "phase": phase}
     prediction = compose(found, predictor, batch_size=batch_size, recipe=recipe, **about)
@@ -170,10 +173,15 @@ def predict_pass(
         return replace(prediction, memory=forward_memory(found, accelerator=accelerator)), found
     settings = settings_of(recipe) if phase == TRAINING else {"optimizer": None}
     inputs = one.inputs
-    lifetimes = training_lifetimes(one.module, inputs.args, inputs.kwargs, accelerator=accelerator, **settings)
+    lifetimes = None
+    try:
+        lifetimes = training_lifetimes(one.module, inputs.args, inputs.kwargs, accelerator=accelerator, **settings)
+        prediction = replace(prediction, memory=lifetimes.memory(accelerator))
+    except StepError as error:
+        prediction = replace(prediction, assumptions=(*prediction.assumptions, f"its memory is not known: {error}"))
     if seen is not None:
         seen(Stage(phase, found, prediction, lifetimes))
-    return replace(prediction, memory=lifetimes.memory(accelerator)), found
+    return prediction, found
 
 
 def _traced(one: Pass, phase: str = FORWARD, autocast: torch.dtype | None = None, routing: Routing = ROUTING) -> Trace:

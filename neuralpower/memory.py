@@ -13,6 +13,7 @@ A step that is not the first finds the optimizer's state in place, so that state
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
+from torch.utils.weak import WeakIdKeyDictionary
 
-from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.errors import InputError, NeuralPowerError, StepError, unknown
 from neuralpower.lifetimes import (
     ACTIVATIONS,
     CACHE,
@@ -50,6 +52,7 @@ from neuralpower.training import Loss, Recipe, checkpointed, default_loss
 from neuralpower.workspace import workspace_blocks
 
 FORWARD, TRAINING = "forward", "training"
+INDEXED = ("aten.index", "aten.index_put", "aten.index_put_")
 Numbers = Any  # a number, or an array of them
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -228,7 +231,8 @@ def training_memory(
 
     Raises:
         InputError: an optimizer that is not known, nothing to train, or something that is no parameter of the module.
-        ModelError: the step raises on fake tensors; the message quotes its own error.
+        StepError: the step raises on fake tensors; the message quotes its own error.
+        ModelError: it has no activation checkpointing to switch on.
     """
     step = training_lifetimes(
         model,
@@ -309,7 +313,7 @@ def training_lifetimes(
         raise
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        raise ModelError(
+        raise StepError(
             f"{type(model).__name__}: a training step on tensors without values raises {type(error).__name__}: "
             f"{first[:200]}; choose phase forward, or measure with `neuralpower profile --phase training`"
         ) from error
@@ -343,27 +347,57 @@ def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
 
 
 class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
-    """Notes what every operator brings into the world."""
+    """Notes what every operator brings into the world.
+
+    What decides which layers run and which places are masked has values: a number that is drawn, a mask made from data.
+    """
 
     def __init__(self, model: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.model = model
         self.lifetimes = Lifetimes()
+        self._known = WeakIdKeyDictionary()  # tensors with values, and what was computed from these alone
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
         name, kwargs = name_of(func), kwargs or {}
-        real = [tensor for tensor in tensors_in((args, kwargs)) if not isinstance(tensor, FakeTensor)]
+        tensors = tensors_in((args, kwargs))
         if torch.is_grad_enabled() and name != "aten.detach":
-            self._refuse(real)
-        output = grouped_product(*args) if name == "aten._grouped_mm" else func(*args, **kwargs)
+            self._refuse(tensors)
+        if name == "aten._grouped_mm":
+            output = grouped_product(*args)
+        elif self._has_values(func, name, args, tensors):
+            with unset_fake_temporarily():
+                output = func(*args, **kwargs)
+            self._known.update(dict.fromkeys(tensors_in(output), True))
+        else:
+            output = func(*(self._at_places(args) if name in INDEXED else args), **kwargs)
         self.lifetimes.called(output, workspace_blocks(name, args, kwargs, output))
         return output
 
-    def _refuse(self, real: Sequence[Tensor]) -> None:
+    def _has_values(self, func: Any, name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> bool:
+        """Whether a call's result is known, or drawn as a single number."""
+        if name == "aten.lift_fresh":
+            return tensors[0].dtype == torch.bool and not isinstance(tensors[0], FakeTensor)
+        if tensors:
+            return all(tensor in self._known for tensor in tensors)
+        sizes = [value for value in args if isinstance(value, (list, tuple))]
+        return torch.Tag.nondeterministic_seeded in func.tags and any(math.prod(size) == 1 for size in sizes)
+
+    def _at_places(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Arguments of an indexing call with places instead of known masks, whose number nothing else says."""
+        source, masks, *more = args
+        places: list[Any] = []
+        with unset_fake_temporarily():
+            for mask in masks:
+                known = mask is not None and mask in self._known and mask.dtype == torch.bool
+                places += mask.nonzero().unbind(1) if known else [mask]
+        return source, places, *more
+
+    def _refuse(self, tensors: Sequence[Tensor]) -> None:
         """Raise InputError for what would be left with a gradient of this step, which has no values."""
-        for tensor in real:
-            if tensor.requires_grad and tensor.is_leaf:
+        for tensor in tensors:
+            if not isinstance(tensor, FakeTensor) and tensor.requires_grad and tensor.is_leaf:
                 raise InputError(
                     f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not reached as its parameters (but "
                     "as a global's, or in a plain list), so that what training takes cannot be said; make them an attribute "

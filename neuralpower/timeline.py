@@ -37,6 +37,11 @@ class Stage:
     prediction: Prediction
     memory: StepLifetimes | None = None  # of a step of training
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether it is known what lives when: of a forward pass always."""
+        return self.memory is not None or self.prediction.phase not in (TRAINING, BACKWARD)
+
 
 @dataclass(frozen=True)
 class Omitted:

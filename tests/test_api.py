@@ -14,7 +14,7 @@ from torch import nn
 
 import neuralpower
 from neuralpower.api import LoadedPredictor
-from neuralpower.errors import InputError, PredictorError
+from neuralpower.errors import InputError, PredictorError, StepError
 from neuralpower.evaluate import Case, predict_case
 
 ROOT = Path(__file__).parent.parent
@@ -117,6 +117,19 @@ def test_a_module_that_is_called_through_a_function_is_trained_as_any_and_left_a
     expected, found = (predictor.predict(net, torch.zeros(8, 64), phase="training") for net in (plain, other))
     assert (found.runtime_s, found.memory) == (expected.runtime_s, expected.memory)
     assert [weight.grad for weight in other.parameters()] == [None, None]
+
+
+def test_a_step_that_asks_for_values_is_predicted_without_its_memory(predictor: LoadedPredictor) -> None:
+    class Scaled(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) * float(input.abs().max())
+
+    found = predictor.predict(Scaled(64, 64), torch.ones(8, 64), phase="training")
+    assert found.training is not None
+    assert found.memory is None
+    assert any(text.startswith("its memory is not known: Scaled: a training step") for text in found.remarks)
+    with pytest.raises(StepError, match="choose phase forward, or measure"):
+        predictor.fit(Scaled(64, 64), memory="8GB", input_shape=(64,), phase="training")
 
 
 def test_a_module_is_swept_and_fitted_with_its_own_dtype_and_shape(predictor: LoadedPredictor) -> None:

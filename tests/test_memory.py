@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError, ModelError
+from neuralpower.errors import InputError, ModelError, StepError
 from neuralpower.lifetimes import Lifetimes, Storage, peak, tensors_within
 from neuralpower.memory import (
     CPU,
@@ -240,6 +240,19 @@ class Convolutional(nn.Sequential):
         )
 
 
+class Masked(nn.Linear):
+    """Learns to fill places in, and draws whether it skips a layer, as networks that listen do."""
+
+    def __init__(self) -> None:
+        super().__init__(32, 32)
+        self.filling = nn.Parameter(torch.zeros(32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = super().forward(x)
+        x[torch.tensor([[True, False, False, False] * 3] * 4)] = self.filling
+        return x if torch.rand([]) < 0 else super().forward(x).relu()
+
+
 @pytest.fixture
 def slow_attention() -> Iterator[None]:
     """Without the one operator for a whole encoder layer, which hides its tensors."""
@@ -253,10 +266,11 @@ NETWORKS = [
     (nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 8)), (torch.zeros(16, 32),)),
     (Convolutional(), (torch.zeros(2, 3, 8, 8),)),
     (nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (torch.zeros(2, 24, 16),)),
+    (Masked(), (torch.zeros(4, 12, 32),)),
 ]
 
 
-@pytest.mark.parametrize(("model", "args"), NETWORKS, ids=["linear", "convolutional", "attention"])
+@pytest.mark.parametrize(("model", "args"), NETWORKS, ids=["linear", "convolutional", "attention", "masked"])
 def test_what_is_predicted_is_what_a_real_run_holds(
     model: nn.Module, args: tuple[Any, ...], slow_attention: None
 ) -> None:
@@ -265,7 +279,7 @@ def test_what_is_predicted_is_what_a_real_run_holds(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(("model", "args"), NETWORKS, ids=["linear", "convolutional", "attention"])
+@pytest.mark.parametrize(("model", "args"), NETWORKS, ids=["linear", "convolutional", "attention", "masked"])
 def test_what_is_predicted_of_a_training_step_is_what_a_real_one_holds(
     model: nn.Module, args: tuple[Any, ...], optimizer: str
 ) -> None:
@@ -319,7 +333,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
         training_memory(chain(), (torch.zeros(2, 4),), optimizer="rmsprop:fused")
     with pytest.raises(InputError, match="unknown implementation of an optimizer 'vast'"):
         training_memory(chain(), (torch.zeros(2, 4),), optimizer="momentum:vast")
-    with pytest.raises(ModelError, match="a training step on tensors without values raises RuntimeError"):
+    with pytest.raises(StepError, match="a training step on tensors without values raises RuntimeError"):
         training_memory(chain(), (torch.zeros(2, 5),))
     with pytest.raises(InputError, match="nothing to train on; give loss="):
         default_loss([torch.zeros(2)])

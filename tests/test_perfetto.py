@@ -338,6 +338,12 @@ def test_memory_of_a_step_of_training_peaks_at_what_is_predicted() -> None:
     assert sizes[-1] == 4 * 192 + 8 + 32
 
 
+def test_there_is_no_memory_row_of_a_step_whose_memory_is_not_known() -> None:
+    predictor = known(US)
+    made = stage(predictor, phase="training")
+    assert drawn(predictor, Stage(made.name, made.trace, made.prediction)).counters == []
+
+
 def test_memory_on_two_clocks_follows_the_host_who_asks_for_it() -> None:
     predictor = known({"linear": 2, "activation": 1}, accelerator=True, dispatch=dispatch(9, 5))
     counter = next(c for c in drawn(predictor, stage(predictor)).counters if c.name == "memory")

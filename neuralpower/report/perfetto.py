@@ -62,7 +62,7 @@ def predicted(
     rows = [Row(_device_row(predictor), drawn.device)]
     if predictor.dispatch is not None:
         rows.insert(0, Row("host: modules and launches", drawn.host))
-    counters = [Counter("memory", "bytes", _changes(drawn.memory))]
+    counters = [Counter("memory", "bytes", _changes(drawn.memory))] if drawn.memory else []
     if drawn.power:
         counters.insert(0, Counter("power", "W", _changes(drawn.power)))
     return Process(f"predicted: {prediction.model} on {prediction.device}", rows, counters)
@@ -133,7 +133,8 @@ def _draw(drawn: Drawn, stage: Stage, calls: Sequence[Timed], begun_s: float, pr
                 drawn.power.append((leaf.slice.start_ns, power))
     starts = [call.start_s if call.host_start_s is None else call.host_start_s for call in calls]
     times = [_ns(begun_s + start) for start in (*starts, p.runtime_s.value)]
-    drawn.memory += zip(times, memory_bytes(stage, calls), strict=True)
+    if stage.has_memory:
+        drawn.memory += zip(times, memory_bytes(stage, calls), strict=True)
 
 
 def _levels(stage: str, calls: Sequence[Timed], called: set[str]) -> list[tuple[Level, ...]]:
