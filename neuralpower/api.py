@@ -168,4 +168,4 @@ def _dtype(model: str | Path | nn.Module) -> str:
 
 
 def _batch(values: Any) -> int:
-    return next((int(t.shape[0]) for t in tensors_of(values) if t.dim()), 1)
+    return next((int(t.size(0)) for t in tensors_of(values) if t.dim()), 1)

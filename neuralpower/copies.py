@@ -1,7 +1,8 @@
 """A copy of a module on another device: its weights are not copied first, so on meta it costs no memory.
 
-There it promises the originals' values. `copy.deepcopy` keeps functions as they are. One that knows the module or a layer of it by a name of its surroundings, as a
-hook or a forward of one's own often does, would call the original from within the copy: it is made again, with the copy's.
+There it promises the originals' values. `copy.deepcopy` keeps functions as they are. One that knows the module or a layer of it
+by a name of its surroundings, as a hook or a forward of one's own often does, would call the original from within the copy: it
+is made again, with the copy's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_iter
 
 from neuralpower.errors import ModelError
@@ -24,8 +24,6 @@ def copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
     """A copy of `module` on `device`, floating weights in `dtype`; raises ModelError for meta weights to go elsewhere."""
     memo: dict[int, Any] = {}  # as deepcopy has it: identity of an original -> what stands for it
     for tensor in (*module.parameters(), *module.buffers(), *_computed(module)):
-        if is_lazy(tensor):
-            continue
         if tensor.is_meta and device.type != "meta":
             raise ModelError(
                 f"the weights of {type(module).__name__} are on the meta device and have no values for {device.type}; "

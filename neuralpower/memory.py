@@ -42,6 +42,7 @@ from neuralpower.lifetimes import (
     Storage,
     peak,
 )
+from neuralpower.refusals import check_followable
 from neuralpower.repeats import tensors_in
 from neuralpower.replay import FORWARD as PASS
 from neuralpower.replay import TRAINING as STEP
@@ -284,6 +285,7 @@ def training_lifetimes(
     """Lifetimes in the first training step, in which the optimizer makes its state; raises as `training_memory`."""
     make = optimizer_named(optimizer, accelerator) if optimizer else None
     model = unwrapped(model)
+    check_followable(model, (args, kwargs))
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     state = {name: _faked(t, fake) for name, t in (*model.named_parameters(), *model.named_buffers())}

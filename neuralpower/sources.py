@@ -36,6 +36,7 @@ from neuralpower.copies import copied
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
 from neuralpower.inputs import InputRequest, Inputs, called_with, place, redrawn, shaped_inputs, transformers_inputs
 from neuralpower.layers.base import Call
+from neuralpower.refusals import check_followable
 from neuralpower.values import promise, promised, without_values
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ def _module_source(module: nn.Module) -> Source:
     """The user's module, which is never changed: another device or dtype gets a copy."""
 
     def construct(dtype: torch.dtype) -> nn.Module:
+        check_followable(module, ())
         return copied(module, torch.get_default_device(), dtype)
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:

@@ -26,13 +26,14 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_iter
 
-from neuralpower.errors import ModelError, Unmodelled
+from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled
 from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import FLOATING, ITEMSIZE
 from neuralpower.layers.matmul import Matmul
 from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
 from neuralpower.phases import CACHES
+from neuralpower.refusals import check_followable, way_out
 from neuralpower.repeats import key_of, tensors_in
 from neuralpower.routing import Routing
 from neuralpower.running import ASKING, WAYS, Answers, Run, is_composite, name_of, on_one_device
@@ -41,10 +42,6 @@ from neuralpower.values import promised
 from neuralpower.workspace import workspace_blocks
 
 LOSS = "(loss)"  # path of the loss function
-MISFIT = (
-    "neuralpower cannot make inputs that fit it at these sizes: ask for others (batch size, sequence length, input shape), "
-    "or give inputs of your own in Python: predict(model, inputs)"
-)
 CACHED = type(functools.cache(abs))  # a function that remembers
 
 # Operators that neither compute nor move anything and yet return no view.
@@ -149,10 +146,12 @@ def trace(
     `routing` says how many experts of a mixture are reached, `ways` which of the three are tried.
 
     Raises:
-        ModelError: the forward raises in all ways; the message quotes its own error.
+        ModelError: the forward raises in all ways; the message quotes its own error. Or it cannot be followed.
+        InputError: tensors that are not dense, or an output without a loss.
     """
     model = unwrapped(model)
     kwargs = dict(kwargs or {})
+    check_followable(model, (args, kwargs))
     notes: list[str] = []
     failure: BaseException | None = None
     for method, run in ways:
@@ -167,8 +166,8 @@ def trace(
                 if loss is not None:
                     with torch.inference_mode(), recorder.under(LOSS):
                         loss(output)
-        except ModelError:
-            raise  # of the model that was to be built for its values
+        except NeuralPowerError:
+            raise
         except Exception as error:
             failure = error
             notes.append(
@@ -180,11 +179,7 @@ def trace(
     made = any(promised(tensor) for tensor in tensors_within((args, kwargs)))
     raise ModelError(
         f"{type(model).__name__}: its forward raises {type(failure).__name__}: {first[0] if first else ''}; "
-        + (
-            MISFIT
-            if made
-            else "check the inputs (batch size, sequence length, input shape) against what the model takes"
-        )
+        f"{way_out(failure, made)}"
     ) from failure
 
 

@@ -95,7 +95,7 @@ def default_loss(output: Any) -> Tensor:
             return loss
     raise InputError(
         f"a {type(output).__name__} without a floating tensor that has a gradient: nothing to train on; "
-        "give loss=, a function of the output"
+        "wrap the network in a module that returns its loss"
     )
 
 

@@ -71,6 +71,11 @@ def test_a_prediction_is_frozen_and_shows_itself(predictor: LoadedPredictor) -> 
     assert "MB" in shown and "<table" in shown
 
 
+class Largest(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.argmax()
+
+
 def test_a_phase_of_a_language_model_may_be_a_name(predictor: LoadedPredictor) -> None:
     llama = "transformers:llama?hidden_size=32&intermediate_size=64&num_hidden_layers=1&num_attention_heads=4&vocab_size=100"
     assert predictor.predict(llama, phase="decode") == predictor.predict(llama, phase=neuralpower.Phase.decode())
@@ -85,6 +90,8 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         predictor.predict("zoo:deep_mnist", batch_size=0)
     with pytest.raises(PredictorError, match="has not learnt phase 'sideways'"):
         predictor.predict("zoo:deep_mnist", phase="sideways")
+    with pytest.raises(InputError, match="nothing to train on; wrap the network in a module that returns its loss$"):
+        predictor.predict(nn.Sequential(nn.Linear(8, 8), Largest()), torch.zeros(1, 8), phase="training")
     with pytest.raises(PredictorError, match="was learnt on one device and holds for it alone"):
         predictor.on("nvidia-t4")
     with pytest.raises(InputError, match="its memory is not known; give memory"):

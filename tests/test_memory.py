@@ -335,7 +335,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
         training_memory(chain(), (torch.zeros(2, 4),), optimizer="momentum:vast")
     with pytest.raises(StepError, match="a training step on tensors without values raises RuntimeError"):
         training_memory(chain(), (torch.zeros(2, 5),))
-    with pytest.raises(InputError, match="nothing to train on; give loss="):
+    with pytest.raises(InputError, match="nothing to train on; wrap the network"):
         default_loss([torch.zeros(2)])
 
 

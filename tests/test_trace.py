@@ -1,6 +1,7 @@
 """Everything counted or named, nothing left on the model."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from neuralpower.errors import ModelError
+import neuralpower
+from neuralpower.errors import InputError, ModelError
 from neuralpower.memory import training_memory
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace, trace_call
@@ -285,3 +287,38 @@ class _Stepping(nn.Module):
 
     def forward(self) -> None:
         self.optimizer.step()
+
+
+class Force(nn.Linear):
+    """Derives its output, as force fields do."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return torch.autograd.grad(super().forward(input.requires_grad_()).sum(), input)[0]
+
+
+RAGGED = [torch.zeros(2, 4), torch.zeros(3, 4)]
+PLAIN = torch.zeros(2, 4)
+
+
+@pytest.mark.filterwarnings("ignore")  # that TorchScript is deprecated, nested tensors and lazy layers are new
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: (torch.jit.trace(nn.Linear(4, 4), PLAIN), PLAIN), "it is TorchScript"),
+        (lambda: (nn.Sequential(nn.LazyLinear(4)), PLAIN), "0.weight has no shape before its layer has seen an input"),
+        (lambda: (nn.Sequential(nn.LazyBatchNorm2d()), PLAIN), "0.weight has no shape before"),
+        (
+            lambda: (nn.Linear(4, 4), torch.eye(4).to_sparse()),
+            r"a tensor of \(4, 4\) is torch.sparse_coo, and only dense",
+        ),
+        (lambda: (nn.Linear(4, 4), torch.nested.nested_tensor(RAGGED)), "a tensor is nested"),
+        (lambda: (nn.Linear(4, 4), torch.nested.nested_tensor(RAGGED, layout=torch.jagged)), "a tensor is nested"),
+        (lambda: (Force(4, 4), PLAIN), "has no gradients for a forward that takes them itself"),
+    ],
+)
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_what_cannot_be_followed_is_named(
+    make: Callable[[], tuple[nn.Module, Tensor]], message: str, phase: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        neuralpower.load("amd-epyc-2c").predict(*make(), phase=phase)
