@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+import torch
 from torch import nn
 
 from neuralpower import codec
@@ -18,13 +21,28 @@ from neuralpower.explore.compare import Comparison, Side, compare
 from neuralpower.explore.fit import Fit, Request, bytes_of, fit
 from neuralpower.explore.score import Score, score
 from neuralpower.explore.sweep import Sweep, device_memory, sweep
-from neuralpower.inputs import called_with
+from neuralpower.inputs import called_with, is_count
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.phases import PHASES, Pass, Phase
 from neuralpower.predictor import Predictor
 from neuralpower.sources import resolve
 from neuralpower.training import RECIPE, TRAINING, Recipe
 from neuralpower.values import tensors_of
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+def _on_cpu(asked: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """A default device that the caller has set does not matter inside."""
+
+    @functools.wraps(asked)
+    def answered(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        usual = torch.get_default_device().type == "cpu"  # a device of its own slows every call down
+        with contextlib.nullcontext() if usual else torch.device("cpu"):
+            return asked(*args, **kwargs)
+
+    return answered
 
 
 @dataclass(frozen=True)
@@ -52,6 +70,7 @@ class LoadedPredictor:
         """
         return LoadedPredictor(codec.on(self.predictor, device)[0])
 
+    @_on_cpu
     def predict(
         self,
         model: str | Path | nn.Module,
@@ -86,8 +105,8 @@ class LoadedPredictor:
         if isinstance(phase, str) and phase in PHASES:
             phase = Phase(phase)
         asked, way = (phase, FORWARD) if isinstance(phase, Phase) else (Phase(), phase)
-        if batch_size is not None and batch_size < 1:
-            raise InputError(f"batch size {batch_size}: must be 1 or more; choose 1")
+        if batch_size is not None and not is_count(batch_size):
+            raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
         dtype = dtype or _dtype(model)
         self.predictor.check(dtype, FORWARD if way == TRAINING else way)
         source = resolve(model)
@@ -107,10 +126,12 @@ class LoadedPredictor:
         about: dict[str, Any] = {"model": source.name, "dtype": dtype, "phase": way, "batch_size": batch}
         return predict_pass(one, self.predictor, recipe=recipe, **about)[0]
 
+    @_on_cpu
     def score(self, candidates: Iterable[str | Mapping[str, Any]], by: str = "latency") -> list[Score]:
         """Scores of candidates in their order, ranked: see `neuralpower.explore.score`; raises InputError."""
         return score(candidates, self.predictor, by)
 
+    @_on_cpu
     def sweep(
         self,
         model: str | nn.Module,
@@ -137,6 +158,7 @@ class LoadedPredictor:
             sides.append(Side(prediction.model, prediction, self.predictor))
         return compare(*sides)
 
+    @_on_cpu
     def fit(self, model: str | nn.Module, memory: str | None = None, **request: Any) -> Fit:
         """Whether a model fits into the device's memory, or another: `request` has the fields of `explore.fit.Request`.
 

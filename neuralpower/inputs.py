@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -48,16 +49,20 @@ class InputRequest:
     dtype: torch.dtype = torch.float32
 
     def check(self) -> None:
-        """Raise InputError for a size below one."""
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}, but at least 1 is needed; give a positive number")
-        if self.seq_len is not None and self.seq_len < 1:
-            raise InputError(f"seq_len is {self.seq_len}, but at least 1 is needed; give a positive number")
-        if self.input_shape is not None and (not self.input_shape or min(self.input_shape) < 1):
+        """Raise InputError for a size that is no positive whole number."""
+        for name, value in (("batch_size", self.batch_size), ("seq_len", self.seq_len)):
+            if value is not None and not is_count(value):
+                raise InputError(f"{name} is {value}, but a whole number of at least 1 is needed; give a positive one")
+        if self.input_shape is not None and not (self.input_shape and all(map(is_count, self.input_shape))):
             raise InputError(
-                f"input_shape is {self.input_shape}, but every size must be at least 1; "
+                f"input_shape is {self.input_shape}, but every size must be a whole number of at least 1; "
                 "give it without the batch, as in 3x224x224"
             )
+
+
+def is_count(value: object) -> bool:
+    """Whether a number is whole and positive."""
+    return isinstance(value, Integral) and int(value) >= 1
 
 
 def place(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:

@@ -12,7 +12,6 @@ A step that is not the first finds the optimizer's state in place, so that state
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ from neuralpower.repeats import tensors_in
 from neuralpower.replay import FORWARD as PASS
 from neuralpower.replay import TRAINING as STEP
 from neuralpower.replay import heap_peak
-from neuralpower.running import grouped_product, name_of
+from neuralpower.running import grouped_product, name_of, quiet
 from neuralpower.trace import Trace, own_caches, undisturbed, unwrapped
 from neuralpower.training import Loss, Recipe, checkpointed, default_loss
 from neuralpower.workspace import workspace_blocks
@@ -286,7 +285,6 @@ def training_lifetimes(
     make = optimizer_named(optimizer, accelerator) if optimizer else None
     model = unwrapped(model)
     check_followable(model, (args, kwargs))
-    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     state = {name: _faked(t, fake) for name, t in (*model.named_parameters(), *model.named_buffers())}
     given = tree_map(lambda v: _faked(v, fake) if isinstance(v, Tensor) else v, (tuple(args), dict(kwargs or {})))
@@ -302,7 +300,7 @@ def training_lifetimes(
         hook = parameter.register_post_accumulate_grad_hook
         hook(lambda p: lifetimes.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     try:
-        with undisturbed(model, True), own_caches(model), torch.enable_grad(), fake, follower:
+        with quiet(), undisturbed(model, True), own_caches(model), torch.enable_grad(), fake, follower:
             if checkpointing:
                 checkpointed(model)
             batches = _MicroBatches(model, loss or default_loss, accumulation, lambda: lifetimes.calls)

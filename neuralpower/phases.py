@@ -25,7 +25,16 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError
-from neuralpower.inputs import TOKENS, InputRequest, Inputs, positions, reads_text, token_ids, transformers_inputs
+from neuralpower.inputs import (
+    TOKENS,
+    InputRequest,
+    Inputs,
+    is_count,
+    positions,
+    reads_text,
+    token_ids,
+    transformers_inputs,
+)
 from neuralpower.layers.base import Call
 from neuralpower.lifetimes import tensors_within
 from neuralpower.running import META, WAYS, Answers, Run, converted, with_values
@@ -75,14 +84,14 @@ class Phase:
         return cls(GENERATE, batch, prompt=prompt, new_tokens=new_tokens)
 
     def check(self) -> None:
-        """Raise InputError for a number below one, or one that the phase does not read."""
+        """Raise InputError for a number that is not whole and positive, or one that the phase does not read."""
         reads = {PREFILL: ("prompt",), DECODE: ("context",), GENERATE: ("prompt", "new_tokens")}.get(self.name, ())
         for name in ("batch", "context", "prompt", "new_tokens"):
             value, option = getattr(self, name), "--" + name.replace("_", "-")
             if value is None:
                 continue
-            if value < 1:
-                raise InputError(f"{name} is {value}, but at least 1 is needed; give a positive number")
+            if not is_count(value):
+                raise InputError(f"{name} is {value}, but a whole number of at least 1 is needed; give a positive one")
             if name != "batch" and name not in reads:
                 homes = {"context": "decode", "prompt": "prefill or generate", "new_tokens": "generate"}
                 raise InputError(f"{option} {value} belongs to --phase {homes[name]}, not to {self.name}; leave it out")

@@ -6,12 +6,15 @@ inside a cache of keys and values, copies are made, since a forward pass writes 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import logging
+import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -48,8 +51,6 @@ def _shape_alone(tensor: Tensor) -> Tensor:
 
 def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
     """Shapes that say they are on the CPU; some models want to hear that."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    logger.setLevel(logging.CRITICAL)  # a failure here is only a fall-back's
     fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def convert(tensor: Tensor) -> Tensor:
@@ -59,8 +60,32 @@ def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ins
     state = {name: convert(t) for name, t in _state(model)}
     args, kwargs = converted((args, kwargs), convert)
     inside.begins({**dict(_state(model)), **state}, (args, kwargs))
-    with torch.inference_mode(), fake, inside:
+    with quiet(), torch.inference_mode(), fake, inside:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Fake tensors do not log what they cannot do: a failure is only a fall-back's, or told as an error."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def own_randomness() -> Iterator[None]:
+    """The random states of torch, of Python and of numpy are afterwards as they were."""
+    before, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(of_numpy)
 
 
 def on_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:

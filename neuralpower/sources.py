@@ -37,6 +37,7 @@ from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
 from neuralpower.inputs import InputRequest, Inputs, called_with, place, redrawn, shaped_inputs, transformers_inputs
 from neuralpower.layers.base import Call
 from neuralpower.refusals import check_followable
+from neuralpower.running import own_randomness
 from neuralpower.values import promise, promised, without_values
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Source:
         return model
 
     def _construct(self, device: str, dtype: torch.dtype) -> nn.Module:
-        with torch.random.fork_rng(devices=[]), torch.device(device):
+        with own_randomness(), torch.device(device):
             torch.manual_seed(0)
             model = self.construct(dtype)
         return _evaluating(model)

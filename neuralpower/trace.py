@@ -36,7 +36,7 @@ from neuralpower.phases import CACHES
 from neuralpower.refusals import check_followable, way_out
 from neuralpower.repeats import key_of, tensors_in
 from neuralpower.routing import Routing
-from neuralpower.running import ASKING, WAYS, Answers, Run, is_composite, name_of, on_one_device
+from neuralpower.running import ASKING, WAYS, Answers, Run, is_composite, name_of, on_one_device, own_randomness
 from neuralpower.running import META as META
 from neuralpower.values import promised
 from neuralpower.workspace import workspace_blocks
@@ -218,7 +218,7 @@ def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
         for m in model.modules()
     ]
     try:
-        with torch.random.fork_rng(devices=[]):
+        with own_randomness():
             for module, _, _ in before:
                 module.training = module.training if training is None else training
             yield

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import random
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -86,8 +89,13 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         neuralpower.load("amd-epyc-2")
     with pytest.raises(InputError, match="sizes and inputs are both given"):
         predictor.predict(nn.Linear(8, 8), torch.zeros(1, 8), seq_len=3)
-    with pytest.raises(InputError, match="batch size 0: must be 1 or more"):
-        predictor.predict("zoo:deep_mnist", batch_size=0)
+    for number in (0, 2.5):
+        with pytest.raises(InputError, match=f"batch size {number}: must be a whole number, 1 or more"):
+            predictor.predict("zoo:deep_mnist", batch_size=number)
+    with pytest.raises(InputError, match="seq_len is 2.5, but a whole number of at least 1 is needed"):
+        predictor.predict("transformers:bert", seq_len=2.5)
+    with pytest.raises(InputError, match="every size must be a whole number of at least 1"):
+        predictor.predict("zoo:resnet18", input_shape=(3, 224.0, 224))
     with pytest.raises(PredictorError, match="has not learnt phase 'sideways'"):
         predictor.predict("zoo:deep_mnist", phase="sideways")
     with pytest.raises(InputError, match="nothing to train on; wrap the network in a module that returns its loss$"):
@@ -137,6 +145,39 @@ def test_a_step_that_asks_for_values_is_predicted_without_its_memory(predictor: 
     assert any(text.startswith("its memory is not known: Scaled: a training step") for text in found.remarks)
     with pytest.raises(StepError, match="choose phase forward, or measure"):
         predictor.fit(Scaled(64, 64), memory="8GB", input_shape=(64,), phase="training")
+
+
+def test_a_default_device_does_not_matter(predictor: LoadedPredictor) -> None:
+    network = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+
+    def answers() -> list[object]:
+        return [
+            predictor.predict("zoo:deep_mnist"),
+            predictor.predict(network, batch_size=2, input_shape=(8,), phase="training"),
+            predictor.sweep("zoo:deep_mnist").points,
+            predictor.fit("zoo:deep_mnist", memory="1GB"),
+            predictor.score([{"model": "zoo:deep_mnist"}]),
+        ]
+
+    with torch.device("meta"):
+        elsewhere = answers()
+    assert elsewhere == answers()
+
+
+def test_a_prediction_leaves_loggers_and_random_states_as_they_were(predictor: LoadedPredictor) -> None:
+    class Drawing(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) * (random.random() + np.random.rand() + float(torch.rand([])))
+
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+
+    def states() -> list[object]:
+        return [random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist(), logger.level]
+
+    network = Drawing(8, 8)
+    before = states()
+    predictor.predict(network, torch.zeros(1, 8), phase="training")
+    assert states() == before
 
 
 def test_a_module_is_swept_and_fitted_with_its_own_dtype_and_shape(predictor: LoadedPredictor) -> None:

@@ -555,8 +555,8 @@ def test_a_file_that_is_no_exported_program_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "request_", "message"),
     [
-        (f"transformers:bert?{TEXT}", InputRequest(batch_size=0), "batch_size is 0, but at least 1"),
-        (f"transformers:bert?{TEXT}", InputRequest(seq_len=0), "seq_len is 0, but at least 1"),
+        (f"transformers:bert?{TEXT}", InputRequest(batch_size=0), "batch_size is 0, but a whole number of at least 1"),
+        (f"transformers:bert?{TEXT}", InputRequest(seq_len=0), "seq_len is 0, but a whole number of at least 1"),
         (f"transformers:bert?{TEXT}", InputRequest(seq_len=513), "seq_len is 513, but BertModel has 512 positions"),
         (f"transformers:gpt2?{GPT2}", InputRequest(seq_len=1025), "has 1024 positions; give at most 1024"),
         (f"transformers:roberta?{TEXT}&max_position_embeddings=514", InputRequest(seq_len=513), "has 512 positions"),
@@ -580,8 +580,12 @@ def test_a_file_that_is_no_exported_program_is_refused(tmp_path: Path) -> None:
             InputRequest(input_shape=(3, 64, 64)),
             r"override image_size \(MODEL\?image_size=64",
         ),
-        (f"transformers:vit?{IMAGE}", InputRequest(input_shape=(3, 0, 64)), "every size must be at least 1"),
-        ("zoo:sensor_net", InputRequest(input_shape=()), "every size must be at least 1"),
+        (
+            f"transformers:vit?{IMAGE}",
+            InputRequest(input_shape=(3, 0, 64)),
+            "every size must be a whole number of at least 1",
+        ),
+        ("zoo:sensor_net", InputRequest(input_shape=()), "every size must be a whole number"),
     ],
     ids=str,
 )
