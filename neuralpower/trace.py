@@ -382,7 +382,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             modules=tuple(self.modules.seen),
             gradients=tuple(self.gradient_calls),
             trained=tuple(p.numel() for p in parameters if p.requires_grad),
-            assumptions=tuple(self.assumptions),
+            assumptions=(*self.assumptions, *_packed(self.model)),
             storages=self.lifetimes.storages(),
         )
 
@@ -545,6 +545,16 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         if layer.multiplies and dtype.startswith("complex"):
             return "products of complex numbers are not learnt"
         return dataclasses.replace(layer, dtype=dtype)
+
+
+def _packed(model: nn.Module) -> Iterator[str]:
+    """In words, what is not seen of weights that quantized layers keep in objects of their own."""
+    count = sum(isinstance(v, torch.ScriptObject) for part in model.modules() for v in vars(part).values())
+    if count:
+        yield (
+            f"weights that quantized layers have packed ({count}) are of unknown size: parameters, memory and times are "
+            "without them"
+        )
 
 
 def pattern(path: str) -> str:
