@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_iter
 
 from neuralpower.errors import ModelError
 from neuralpower.values import promise, promised
+
+CONTAINERS = (dict, OrderedDict, list, tuple)
 
 
 def copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
@@ -51,40 +53,73 @@ def _pass_on(tensor: Tensor, moved: Tensor) -> None:
 
 def _computed(module: nn.Module) -> list[Tensor]:
     """Attributes that a graph has computed, as pruning and weight norm leave them: deepcopy refuses these."""
-    values = tree_iter([dict(vars(part)) for part in module.modules()])
-    return [value for value in values if isinstance(value, Tensor) and not value.is_leaf]
+    seen: set[int] = set()
+    found = (value for part in module.modules() for value in _held(vars(part), seen))
+    return [value for value in found if isinstance(value, Tensor) and not value.is_leaf]
+
+
+def _held(value: Any, seen: set[int]) -> Iterator[Any]:
+    """What a container holds, and those within it, each once; a value that is none itself."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if type(value) in CONTAINERS:
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _held(inner, seen)
+    else:
+        yield value
 
 
 def _own(value: Any, memo: dict[int, Any]) -> Any:
-    """What the copy has in place of `value`: the same, unless it holds a function or leads to the original."""
+    """What the copy has in place of `value`: the same, unless it leads to the original; of one value always one."""
     if id(value) in memo:
         return memo[id(value)]
+    if not _leads(value, memo, set()):
+        return value
     if isinstance(value, FunctionType):
         return _own_function(value, memo)
     if isinstance(value, MethodType):
         return MethodType(_own(value.__func__, memo), _own(value.__self__, memo))
-    if type(value) in (dict, OrderedDict):
-        own = {key: _own(inner, memo) for key, inner in value.items()}
-        return value if all(own[key] is inner for key, inner in value.items()) else type(value)(own)
-    if type(value) in (list, tuple):
-        inside = [_own(inner, memo) for inner in value]
-        return value if all(a is b for a, b in zip(inside, value, strict=True)) else type(value)(inside)
-    return value
+    if type(value) is tuple:
+        return tuple(_own(inner, memo) for inner in value)
+    made = memo[id(value)] = type(value)()  # before what it holds, which can be itself
+    if isinstance(made, list):
+        made += [_own(inner, memo) for inner in value]
+    else:
+        made.update((key, _own(inner, memo)) for key, inner in value.items())
+    return made
+
+
+def _leads(value: Any, memo: dict[int, Any], seen: set[int]) -> bool:
+    """Whether a function, or what holds some, reaches what has been copied."""
+    if id(value) in memo:
+        return True
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    inside: Iterable[Any] = ()
+    if isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]  # an empty one raises
+        inside = (*cells, value.__defaults__, value.__kwdefaults__, *_reaching(value, memo).values())
+    elif isinstance(value, MethodType):
+        inside = value.__func__, value.__self__
+    elif type(value) in CONTAINERS:
+        inside = value.values() if isinstance(value, dict) else value
+    return any(_leads(one, memo, seen) for one in inside)
 
 
 def _own_function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
     """The function with cells, defaults and globals of the copy's; functions that shared a cell share the new one."""
-    cells, names = function.__closure__ or (), _own_globals(function, memo)
-    if not (cells or names or function.__defaults__ or function.__kwdefaults__):
-        return function
+    cells = function.__closure__ or ()
     new = [cell for cell in cells if id(cell) not in memo]
     memo.update((id(cell), CellType()) for cell in new)
     own = tuple(memo[id(cell)] for cell in cells)
+    names = {name: _own(value, memo) for name, value in _reaching(function, memo).items()}
     space = {**function.__globals__, **names} if names else function.__globals__
     made = FunctionType(function.__code__, space, function.__name__, None, own or None)
     memo[id(function)] = made  # before what it is closed over, which can be itself
     for cell in new:
-        if cell != CellType():  # an empty one raises
+        if cell != CellType():
             memo[id(cell)].cell_contents = _own(cell.cell_contents, memo)
     made.__defaults__ = _own(function.__defaults__, memo)
     made.__kwdefaults__ = _own(function.__kwdefaults__, memo)
@@ -92,8 +127,7 @@ def _own_function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
     return made
 
 
-def _own_globals(function: FunctionType, memo: dict[int, Any]) -> dict[str, Any]:
-    """Global names of the function for the original, a part of it or a method of one -> the copy's."""
+def _reaching(function: FunctionType, memo: dict[int, Any]) -> dict[str, Any]:
+    """Global names by which the function knows the original, a part of it, or a method of one."""
     found = {name: function.__globals__.get(name) for name in function.__code__.co_names}
-    reaching = {name: value for name, value in found.items() if id(getattr(value, "__self__", value)) in memo}
-    return {name: _own(value, memo) for name, value in reaching.items()}
+    return {name: value for name, value in found.items() if id(getattr(value, "__self__", value)) in memo}

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from neuralpower.errors import InputError, ModelError
 from neuralpower.values import map_tensors, tensors_of
 
+LARGEST_SIZE = 2**53  # of a batch or an axis: tables hold it exactly
 TOKENS = 128  # default text length, clipped to the model's maximum
 CHOICES = 2  # of multiple choice and double heads
 SAMPLES = 16_000  # default raw audio: one second at 16 kHz
@@ -61,8 +62,8 @@ class InputRequest:
 
 
 def is_count(value: object) -> bool:
-    """Whether a number is whole and positive."""
-    return isinstance(value, Integral) and int(value) >= 1
+    """Whether a number is whole and positive, and no larger than a size can be."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= LARGEST_SIZE
 
 
 def place(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:

@@ -64,6 +64,7 @@ class Source:
     name: str
     construct: Callable[[torch.dtype], nn.Module]
     examples: Callable[[nn.Module, InputRequest], Inputs]
+    has_values: bool = True  # whether what it builds on the CPU says what buffers on meta hold
 
     def build(self, device: str = "meta", dtype: torch.dtype = torch.float32) -> nn.Module:
         """The model in eval mode with seeded random weights; raises ModelError.
@@ -85,7 +86,8 @@ class Source:
         request = request or InputRequest()
         request.check()
         make = partial(self._made, model, request)
-        return Inputs(*(without_values(make) if torch.device(device).type == "meta" else make(device)))
+        with own_randomness():
+            return Inputs(*(without_values(make) if torch.device(device).type == "meta" else make(device)))
 
     def _made(self, model: nn.Module, request: InputRequest, device: str) -> tuple[Any, Any]:
         """(positions, keywords) of a call; raises InputError or ModelError."""
@@ -109,6 +111,8 @@ class Source:
 
     def _promising(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         """`model`; where a run asks for the values of its buffers on meta, it is built once more, on the CPU."""
+        if not self.has_values:
+            return model
         real = functools.cache(lambda: dict(self.build("cpu", dtype).named_buffers()))
 
         def bind(name: str, buffer: Tensor) -> None:
@@ -194,7 +198,7 @@ def _module_source(module: nn.Module) -> Source:
             return transformers_inputs(model, request)
         return _by_shape(type(module).__name__, model, request)
 
-    return Source(type(module).__name__, construct, examples)
+    return Source(type(module).__name__, construct, examples, has_values=False)  # copies promise the originals' values
 
 
 def _is_configuration(model: object) -> bool:

@@ -166,15 +166,17 @@ def trace(
                 if loss is not None:
                     with torch.inference_mode(), recorder.under(LOSS):
                         loss(output)
-        except NeuralPowerError:
-            raise
         except Exception as error:
+            if isinstance(error, NeuralPowerError) and not isinstance(error, ModelError):
+                raise  # no other way mends what was asked for
             failure = error
             notes.append(
                 f"{method}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[:300]
             )
             continue
         return recorder.trace(method, tuple(notes))
+    if isinstance(failure, ModelError):
+        raise failure
     first = str(failure).strip().splitlines()
     made = any(promised(tensor) for tensor in tensors_within((args, kwargs)))
     raise ModelError(

@@ -135,6 +135,12 @@ BROKEN = [
     ('{"layers": [{"kind": "linear", "rows": 8}]}', "no value for 'in_features'"),
     (json.dumps({"layers": [{**ROW, "row": 1}]}), "unknown field of linear 'row'"),
     (json.dumps({"layers": [{**ROW, "count": 0}]}), "count is 0, must be a whole number, 1 or more"),
+    (json.dumps({"layers": [{**ROW, "count": 10**400}]}), "must be a whole number, 1 or more"),
+    (
+        '{"model": "transformers:bert", "changes": {"num_hidden_layers": Infinity}}',
+        "is inf, must be a number up to 9007199254740992",
+    ),
+    (json.dumps({"model": "zoo:alexnet", "batch_size": 10**30}), "must be a whole number, 1 or more"),
     (json.dumps({"layers": [{**CONVOLUTION, "groups": 0}]}), "conv1d: nothing comes out of it"),
     (json.dumps({"layers": [{**CONVOLUTION, "stride_length": 0}]}), "conv1d: nothing comes out of it"),
     (json.dumps({"layers": [{**ROW, "dtype": "foo"}]}), "unknown dtype of linear 'foo'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -497,6 +498,52 @@ def test_a_function_that_calls_itself_is_copied() -> None:
     layer.down = down
     copied: Any = resolve(layer).build("meta")
     assert copied.down(torch.ones(4, device="meta")).is_meta
+
+
+def test_what_does_not_lead_to_a_module_is_its_copys_as_it_is() -> None:
+    module: Any = nn.Linear(4, 4)
+    module.act, module.table = torch.nn.functional.relu, {torch.nn.functional.relu: 1}
+    module.itself = {}
+    module.itself["again"] = module.itself
+    module.steps = [lambda x: module(x)]
+    module.alias = module.steps
+    copied: Any = resolve(module).build("meta")
+    assert copied.act is module.act and copied.table[copied.act] == 1
+    assert copied.itself["again"] is copied.itself
+    assert copied.steps is copied.alias and copied.steps is not module.steps
+    assert copied.steps[0](torch.ones(1, 4, device="meta")).is_meta
+
+
+def test_buffers_of_a_module_on_meta_are_anything_where_a_run_asks() -> None:
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.register_buffer("times", torch.tensor(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(int(self.times)):
+                x = self.layer(x)
+            return x
+
+    with torch.device("meta"):
+        module = Counted()
+    source = resolve(module)
+    found = trace(source.build("meta"), (torch.zeros(1, 4),))
+    assert (found.method, len(found.layers)) == ("cpu", 1)  # ones, as of all numbers that nobody knows
+
+
+def test_making_inputs_leaves_random_numbers_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "drawing.py").write_text(
+        "import random, torch\nfrom torch import nn\ndef net(): return nn.Linear(4, 4)\n"
+        "def example_inputs(batch_size):\n    random.seed(1)\n    torch.manual_seed(1)\n    return torch.rand(batch_size, 4)\n"
+    )
+    source = resolve(f"{tmp_path / 'drawing.py'}:net")
+    model, before = source.build("meta"), (random.getstate(), torch.get_rng_state())
+    source.inputs(model, device="meta")
+    source.inputs(model)
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
 
 
 def test_what_a_graph_has_computed_is_copied_without_it() -> None:

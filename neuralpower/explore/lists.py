@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.explore.outcomes import Outcomes, outcomes_of
+from neuralpower.inputs import is_count
 from neuralpower.layers import KINDS, Layer
 from neuralpower.predictor import Predictor
 
@@ -72,6 +73,6 @@ def _layer(row: Mapping[str, Any]) -> Layer:
 
 def _count(row: Mapping[str, Any]) -> int:
     count = row.get("count", 1)
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    if not is_count(count):
         raise InputError(f"count is {count!r}, must be a whole number, 1 or more")
-    return count
+    return int(count)

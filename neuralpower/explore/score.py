@@ -19,6 +19,7 @@ from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.explore.lists import Lists
 from neuralpower.explore.outcomes import Outcomes
 from neuralpower.explore.space import TRACED, Point, explore
+from neuralpower.inputs import LARGEST_SIZE, is_count
 from neuralpower.predictor import Predictor
 
 BY = ("latency", "energy", "memory")
@@ -146,17 +147,16 @@ def _point(data: Mapping[str, Any]) -> Point:
     _check(data, "a model", FIELDS)
     if not isinstance(changes, Mapping):
         raise InputError(f"changes is a {type(changes).__name__}, must be an object of fields and values")
+    for name, value in changes.items():
+        if isinstance(value, (int, float)) and not abs(value) <= LARGEST_SIZE:
+            raise InputError(f"{name} is {value!r:.40}, must be a number up to {LARGEST_SIZE}")
     sizes = {"batch_size": data.get("batch_size", 1), "seq_len": data.get("seq_len")}
     for name, value in sizes.items():
-        if value is not None and not _is_size(value):
+        if value is not None and not is_count(value):
             raise InputError(f"{name} is {value!r}, must be a whole number, 1 or more")
     shape = data.get("input_shape")
-    if shape is not None and (not isinstance(shape, list | tuple) or not shape or not all(map(_is_size, shape))):
+    if shape is not None and (not isinstance(shape, list | tuple) or not shape or not all(map(is_count, shape))):
         raise InputError(f"input_shape is {shape!r}, must be a list of whole numbers, 1 or more: those of one sample")
     dtype = str(data.get("dtype", "float32"))
     batch_size = sizes["batch_size"] or 1
     return Point(model, batch_size, sizes["seq_len"], dtype, dict(changes), tuple(shape) if shape else None)
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
