@@ -530,7 +530,7 @@ def test_the_command_ends_well_when_the_budget_is_spent(
     fake: Callable[..., Fake], faked: Callable[[Fake], None], tmp_path: Path
 ) -> None:
     out = tmp_path / "data"
-    faked(fake(count=200, item_s=0.002, block=5))
+    faked(fake(count=200, item_s=0.005, block=5))
     ran = command("collect-data", "--out", out, "--time-budget", "0.5s")
     assert ran.code == 0, ran.err
     assert ran.out == f"{out}\n"
