@@ -64,10 +64,15 @@ def _held(value: Any, seen: set[int]) -> Iterator[Any]:
         return
     seen.add(id(value))
     if type(value) in CONTAINERS:
-        for inner in value.values() if isinstance(value, dict) else value:
+        for inner in _inside(value):
             yield from _held(inner, seen)
     else:
         yield value
+
+
+def _inside(container: Any) -> Iterable[Any]:
+    """Its items; of a dictionary the values."""
+    return container.values() if isinstance(container, dict) else container
 
 
 def _own(value: Any, memo: dict[int, Any]) -> Any:
@@ -104,7 +109,7 @@ def _leads(value: Any, memo: dict[int, Any], seen: set[int]) -> bool:
     elif isinstance(value, MethodType):
         inside = value.__func__, value.__self__
     elif type(value) in CONTAINERS:
-        inside = value.values() if isinstance(value, dict) else value
+        inside = _inside(value)
     return any(_leads(one, memo, seen) for one in inside)
 
 

@@ -253,6 +253,13 @@ def test_a_forward_that_reads_a_buffer_finds_the_value_it_was_built_with(model: 
     assert (result.flops, result.method) == (5_120, "cpu")
 
 
+def test_buffers_of_a_module_on_meta_are_anything_where_a_run_asks() -> None:
+    with torch.device("meta"):
+        module = Loop()
+    found = trace(resolve(module).build("meta"), (torch.zeros(1, 8),))
+    assert (found.method, len(found.layers)) == ("cpu", 1)  # ones, as of all numbers that nobody knows
+
+
 def test_a_model_that_cannot_be_built_for_its_values_says_so(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         "import torch\nfrom tests.test_trace import Loop\n\n\nclass Here(Loop):\n    def __init__(self):\n"
