@@ -6,10 +6,10 @@ A kind names its `axes` ("height", "width") and its functional call, and writes 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,15 +72,17 @@ class Convolution(Layer):
 
     def sizes(self, name: str) -> tuple[Any, ...]:
         """The values of `name` ("kernel", "stride", ...) along the axes."""
-        return tuple(getattr(self, f"{name}_{axis}") for axis in self.axes)
+        return tuple([getattr(self, field) for field in _along(self.axes, name)])
 
-    @cached_property
+    @functools.cached_property
     def out_sizes(self) -> tuple[Any, ...]:
         """Output size per axis."""
         names = ("in", "padding", "dilation", "kernel", "stride")
         return tuple(
-            floor_div(size + 2 * padding - dilation * (kernel - 1) - 1, stride) + 1
-            for size, padding, dilation, kernel, stride in zip(*(self.sizes(n) for n in names), strict=True)
+            [
+                floor_div(size + 2 * padding - dilation * (kernel - 1) - 1, stride) + 1
+                for size, padding, dilation, kernel, stride in zip(*map(self.sizes, names), strict=True)
+            ]
         )
 
     @property
@@ -237,6 +239,12 @@ class Convolution(Layer):
             channels_last=inner > 1 and draw.chance(0.06 if len(cls.axes) == 2 else 0.3),
             **{name: value for name, value in fields.items() if name in cls.field_names()},
         )
+
+
+@functools.cache
+def _along(axes: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The fields that hold `name` along the axes."""
+    return tuple(f"{name}_{axis}" for axis in axes)
 
 
 def is_channels_last(x: Tensor) -> bool:
