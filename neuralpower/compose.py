@@ -288,6 +288,7 @@ def compose(
         InputError: nothing to train.
     """
     predictor.check(dtype, FORWARD if phase == TRAINING else phase)
+    recipe = recipe.on(predictor.accelerator)
     tasks, estimates, unknown, unmodelled_s = work_of(trace, predictor, dtype=dtype, phase=phase, recipe=recipe)
     layers = [task.layer for task in tasks]
     shares = np.array([task.share for task in tasks])

@@ -160,15 +160,14 @@ def optimizer_named(text: str, accelerator: bool = False) -> Callable[..., torch
     name, _, way = text.partition(":")
     if name not in OPTIMIZERS:
         raise unknown("optimizer", name, OPTIMIZERS)
-    Recipe({"momentum": "sgd"}.get(name, name), way or "loop")  # raises where torch has none
-    foreach = way == "foreach" or (accelerator and not way)
-    return partial(OPTIMIZERS[name], lr=1e-4, **({"fused": True} if way == "fused" else {"foreach": foreach}))
+    way = Recipe({"momentum": "sgd"}.get(name, name), way).on(accelerator).implementation  # raises where torch has none
+    return partial(OPTIMIZERS[name], lr=1e-4, **({"fused": True} if way == "fused" else {"foreach": way == "foreach"}))
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The keywords of `training_memory` for a recipe; its plain gradient descent has momentum."""
     name = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
-    optimizer = name if recipe.implementation == "loop" else f"{name}:{recipe.implementation}"
+    optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
     return {"optimizer": optimizer, "accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
 
 

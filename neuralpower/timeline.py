@@ -23,7 +23,7 @@ from neuralpower.lifetimes import alive
 from neuralpower.memory import StepLifetimes
 from neuralpower.predictor import Predictor
 from neuralpower.trace import Trace
-from neuralpower.training import OPTIMIZER, RECIPE, TRAINING, Recipe
+from neuralpower.training import OPTIMIZER, RECIPE, TRAINING
 
 UNPLACED = "not modelled"  # the part of a pass with the calls that stand nowhere
 
@@ -83,10 +83,11 @@ class Timed:
         return None if self.power_w is None else self.power_w * (self.end_s - self.start_s)
 
 
-def timed(stage: Stage, predictor: Predictor, recipe: Recipe = RECIPE) -> list[Timed]:
+def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
     """The calls of a stage in order, by the predictor that made its prediction."""
     p = stage.prediction
     phase = p.phase if p.phase in (TRAINING, BACKWARD) else FORWARD
+    recipe = p.training.recipe if p.training else RECIPE
     tasks, estimates, unknown, unknown_s = work_of(stage.trace, predictor, dtype=p.dtype, phase=phase, recipe=recipe)
     shares = np.array([task.share for task in tasks])
     hidden = shares * estimates.hidden_s

@@ -37,7 +37,9 @@ class Recipe:
     """How a network is trained."""
 
     optimizer: str = "adamw"
-    implementation: str = "loop"  # of the optimizer: loop, foreach or fused
+    implementation: str = (
+        ""  # of the optimizer: loop, foreach or fused; where it is not said, as torch chooses for the device
+    )
     accumulation: int = 1  # micro-batches per step
     checkpointing: bool = False  # repeated blocks run forward again instead of keeping what they computed
 
@@ -45,16 +47,21 @@ class Recipe:
         """Raise InputError for what cannot be."""
         if self.optimizer not in CLASSES:
             raise unknown("optimizer", self.optimizer, CLASSES)
-        if self.implementation not in IMPLEMENTATIONS:
+        if self.implementation not in ("", *IMPLEMENTATIONS):
             raise unknown("implementation of an optimizer", self.implementation, IMPLEMENTATIONS)
         if not possible(self.optimizer, self.implementation):
             raise InputError(f"{self.optimizer}: torch has no {self.implementation} one; choose loop or foreach")
         if self.accumulation < 1:
             raise InputError(f"accumulation {self.accumulation}: a step takes 1 micro-batch or more; choose 1")
 
+    def on(self, accelerator: bool) -> Recipe:
+        """The same, with the implementation that torch chooses on a CPU or an accelerator where none is said."""
+        return replace(self, implementation=self.implementation or ("foreach" if accelerator else "loop"))
+
     def __str__(self) -> str:
         """In words, what is usual left out."""
-        parts = [self.optimizer if self.implementation == "loop" else f"{self.optimizer} ({self.implementation})"]
+        usual = self.implementation in ("", "loop")
+        parts = [self.optimizer if usual else f"{self.optimizer} ({self.implementation})"]
         if self.accumulation > 1:
             parts.append(f"{self.accumulation} micro-batches")
         if self.checkpointing:
@@ -63,7 +70,8 @@ class Recipe:
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer, with momentum where it is plain gradient descent: no other setting changes its cost."""
-        ways = {way: way == self.implementation for way in ("foreach", "fused") if possible(self.optimizer, way)}
+        said = ("foreach", "fused") if self.implementation else ()
+        ways = {way: way == self.implementation for way in said if possible(self.optimizer, way)}
         momentum = {"momentum": 0.9} if self.optimizer == "sgd" else {}
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         made: torch.optim.Optimizer = CLASSES[self.optimizer](trained, lr=1e-5, **momentum, **ways)
@@ -162,6 +170,8 @@ class Task:
 
 def training_tasks(trace: Trace, recipe: Recipe, learnt: Learnt) -> list[Task]:
     """What one step does, in order, given the trace of a forward pass in training mode with its loss.
+
+    `recipe` says the optimizer's implementation (`Recipe.on`).
 
     Raises:
         InputError: no parameter of the model is trained.

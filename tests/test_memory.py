@@ -125,6 +125,8 @@ def test_on_an_accelerator_an_optimizer_has_temporaries_for_all_parameters_at_on
     assert one.activations_bytes == pytest.approx(120_000, abs=16)
     assert every.activations_bytes == pytest.approx(240_000, abs=32)
     assert every.framework_bytes == GPU.training_bytes
+    looping = training_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam:loop", accelerator=True)
+    assert looping.activations_bytes == one.activations_bytes
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "momentum"])

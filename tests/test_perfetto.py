@@ -288,9 +288,9 @@ def test_a_training_step_is_forward_then_backward_then_the_optimizer() -> None:
 
 
 def test_micro_batches_follow_each_other_and_unmodelled_gradients_stand_backward() -> None:
-    predictor, recipe = known(US), Recipe(accumulation=2)
-    made = stage(predictor, Net(Fourier()), "training", recipe)
-    calls = timed(made, predictor, recipe)
+    predictor = known(US)
+    made = stage(predictor, Net(Fourier()), "training", Recipe(accumulation=2))
+    calls = timed(made, predictor)
     blocks = [
         c.step for c, before in zip(calls, [None, *calls], strict=False) if before is None or before.step != c.step
     ]

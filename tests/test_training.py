@@ -20,7 +20,7 @@ from neuralpower.dataset import Dataset
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import InputError, ModelError
 from neuralpower.evaluate import Case, evaluate
-from neuralpower.layers import KINDS, Call, Layer
+from neuralpower.layers import KINDS, Call, Hardware, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.linear import Linear
@@ -157,7 +157,7 @@ CHAIN = traced(lambda net, x: net.two(net.one(x)))
 
 
 def test_a_step_goes_forward_and_back_in_the_opposite_order() -> None:
-    tasks = training_tasks(CHAIN, Recipe("adam"), known)
+    tasks = training_tasks(CHAIN, Recipe("adam", "loop"), known)
     assert [(task.path, task.layer.phase, task.share) for task in tasks] == [
         ("one", "forward", 1.0),
         ("two", "forward", 1.0),
@@ -270,6 +270,20 @@ def test_a_step_is_the_sum_of_its_three_parts(learnt: Predictor) -> None:
     assert p.runtime_s.value == pytest.approx(sum(part.value for part in parts.values()), rel=1e-6)
     assert Counter(row.step for row in p.rows)["optimizer"] == 1
     assert p.training.derived == ()
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "said", "implementation"),
+    [(False, "", "loop"), (True, "", "foreach"), (True, "loop", "loop"), (False, "fused", "fused")],
+)
+def test_the_optimizer_runs_as_torch_chooses_for_the_device_unless_it_is_said(
+    accelerator: bool, said: str, implementation: str, learnt: Predictor
+) -> None:
+    other = {("conv2d", "float32", "forward", "dense"): next(iter(learnt.regressors.values()))}  # float32 is learnt
+    bare = dataclasses.replace(learnt, hardware=Hardware(accelerator=accelerator), regressors=other)
+    p = mlp_step(Recipe("adam", said), bare)
+    (step,) = (row.layer.to_row() for row in p.rows if row.step == "optimizer")
+    assert step["implementation"] == p.to_json()["training"]["implementation"] == implementation
 
 
 def test_utilisation_counts_the_models_own_work_against_the_dense_peak(learnt: Predictor) -> None:

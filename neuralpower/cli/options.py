@@ -77,7 +77,7 @@ def recipe(optimizer: str, accumulation: int, checkpointing: bool, phase: str) -
     from neuralpower.training import RECIPE, TRAINING, Recipe
 
     name, _, way = optimizer.partition(":")
-    found = Recipe(name, way or "loop", accumulation, checkpointing)
+    found = Recipe(name, way, accumulation, checkpointing)
     if phase != TRAINING and found != RECIPE:
         raise InputError(
             f"{found}: optimizer, accumulation and checkpointing belong to phase training, not to {phase}; leave them out"

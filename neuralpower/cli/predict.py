@@ -101,7 +101,7 @@ def predict(
     if trace_file is not None:
         write(
             trace_file,
-            document([predicted(prediction, stages, learnt, recipe)], {"predicted": [about(prediction, stages)]}),
+            document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]}),
         )
     if csv is not None:
         prediction_csv(prediction, csv)

@@ -200,7 +200,7 @@ def _training_step(network: Traced) -> dict[str, Any] | None:
     if traced is None or traced.unmodelled or not traced.trained:
         return None
     counts: Counter[Layer] = Counter()
-    for task in training_tasks(traced, RECIPE, lambda kind, phase: True):
+    for task in training_tasks(traced, RECIPE.on(accelerator=False), lambda kind, phase: True):
         counts[task.layer] += task.share  # type: ignore[assignment]  # part of a backward pass
     held = 4 * traced.parameter_bytes + sum(layer.bytes().output for layer in traced.layers)
     return _total(network, counts, held, "float32", TRAINING)

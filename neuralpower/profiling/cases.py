@@ -71,7 +71,7 @@ def side_by_side(
         prediction, _ = predict_case(e.case, predictor, phase=phase, recipe=recipe, seen=stages.append)
         show(f"profiling {e.case.label}")
         profiled = profile_case(e.case, phase=phase, recipe=recipe, repeats=repeats)
-        processes += [predicted(prediction, stages, predictor, recipe), profiled.timeline()]
+        processes += [predicted(prediction, stages, predictor), profiled.timeline()]
         said["predicted"].append(about(prediction, stages))
         said["measured"].append(_measured(e, profiled, recipe if phase == TRAINING else RECIPE))
     return document(processes, said)

@@ -19,7 +19,6 @@ from neuralpower.compose import Prediction
 from neuralpower.predictor import BASES, Predictor
 from neuralpower.report.chrome import Counter, Process, Row, Slice
 from neuralpower.timeline import Omitted, Stage, Timed, memory_bytes, timed
-from neuralpower.training import RECIPE, Recipe
 
 WAIT = "(waits for the host)"
 DIGITS = 6  # significant ones of figures in args
@@ -47,17 +46,15 @@ class Drawn:
     memory: list[Point] = field(default_factory=list)
 
 
-def predicted(
-    prediction: Prediction, stages: Sequence[Stage | Omitted], predictor: Predictor, recipe: Recipe = RECIPE
-) -> Process:
-    """The timeline of a prediction from its stages, and the predictor and recipe that it was made with."""
+def predicted(prediction: Prediction, stages: Sequence[Stage | Omitted], predictor: Predictor) -> Process:
+    """The timeline of a prediction from its stages, and the predictor that it was made with."""
     drawn, begun_s = Drawn(), 0.0
     for stage in stages:
         if isinstance(stage, Omitted):
             _draw_omitted(drawn, stage, begun_s)
             begun_s += stage.runtime_s
         else:
-            _draw(drawn, stage, timed(stage, predictor, recipe), begun_s, predictor)
+            _draw(drawn, stage, timed(stage, predictor), begun_s, predictor)
             begun_s += stage.prediction.runtime_s.value
     rows = [Row(_device_row(predictor), drawn.device)]
     if predictor.dispatch is not None:
