@@ -171,6 +171,18 @@ def test_a_form_says_nothing_beyond_the_members_that_it_was_found_from(predictor
 
 
 @pytest.mark.slow
+def test_a_width_that_is_another_parts_is_a_network_of_its_own(predictor: Predictor) -> None:
+    # between embeddings and blocks of one width Electra has no projection
+    electra = "transformers:electra?embedding_size=32&num_attention_heads=2&num_hidden_layers=2&vocab_size=100"
+    points = [
+        Point(electra, 1, 8, changes={"hidden_size": width, "intermediate_size": inner})
+        for width in (8, 16, 24, 32, 40, 48, 56, 64)
+        for inner in (64, 80, 128)
+    ]
+    assert assert_each_is_what_it_is_alone(points, predictor).traces < len(points) / 2
+
+
+@pytest.mark.slow
 def test_lengths_on_both_sides_of_a_window_have_forms_of_their_own(predictor: Predictor) -> None:
     window = f"transformers:mistral?{SMALL}&num_hidden_layers=2&sliding_window=64"
     points = [Point(window, batch, length) for length in range(16, 161, 16) for batch in (1, 2, 4)]

@@ -181,6 +181,7 @@ class Members:
     depth: Array | None  # [members] blocks, where the family's depth can be changed
     full: Array | None  # the same, also where nothing is to be extrapolated from fewer
     trace_of: Callable[[Mapping[str, float], float | None], Example]
+    widths: frozenset[int] = frozenset()  # of the configuration that do not vary
     traces: int = 0
     seen: dict[tuple[object, ...], Example] = field(default_factory=dict)  # by values and blocks
 
@@ -345,14 +346,24 @@ def _learn_class(members: Members, group: Array, found: list[Found], served: Arr
 
 
 def _classes(members: Members) -> list[Array]:
-    """Members that may differ in numbers alone: as many sizes of one, as many heads of one sort as of another, as deep."""
+    """Members that may differ in numbers alone: as many sizes of one, as many heads of one sort as of another, as deep.
+
+    And as wide as another part: between parts of one width some networks leave a projection out.
+    """
     heads = [i for i, name in enumerate(members.names) if "head" in name]
+    sizes = [i for i, name in enumerate(members.names) if is_width(name)]
     labels: dict[tuple[object, ...], list[int]] = {}
     for i, row in enumerate(members.values.tolist()):
         ones = tuple(value == 1 for value in row)
         equal = tuple(row[j] == row[k] for j in heads for k in heads if j < k)
+        equal += tuple(row[j] for j in sizes if row[j] in members.widths)
         labels.setdefault((ones, equal, members.blocks(i) if members.depth is None else None), []).append(i)
     return sorted((np.array(index) for index in labels.values()), key=len, reverse=True)
+
+
+def is_width(name: str) -> bool:
+    """Whether a field of a configuration says how wide a part is."""
+    return name.endswith(("_size", "_dim", "d_model"))
 
 
 def _farthest(group: Array, pending: Array, traced: Array, index: Array) -> int:

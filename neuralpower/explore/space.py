@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 from neuralpower.errors import NeuralPowerError
-from neuralpower.explore.family import LENGTH, Example, Members, Table, alone, example_of, learn
+from neuralpower.explore.family import LENGTH, Example, Members, Table, alone, example_of, is_width, learn
 from neuralpower.explore.outcomes import Outcomes, Pool
 from neuralpower.layers.base import torch_dtype
 from neuralpower.memory import FORWARD, framework_of
@@ -234,7 +234,7 @@ def _is_number(value: Any) -> bool:
 def _family(points: Sequence[Point], index: Sequence[int]) -> Family:
     first = points[index[0]]
     words = {name: value for name, value in first.changes.items() if not _is_number(value)}
-    depth_name, own_depth, aliases = _depth_of(first)
+    depth_name, own_depth, aliases, widths = _config_of(first)
     numbers = [name for name in first.changes if name not in words and name not in aliases]
     names = (BATCH, *([LENGTH] if first.seq_len is not None else []), *numbers)
     values = np.array(
@@ -250,15 +250,16 @@ def _family(points: Sequence[Point], index: Sequence[int]) -> Family:
         full = np.array([float(points[i].changes.get(changed or "", own_depth)) for i in index])
         depth = full if full.max() > 3 else None  # else nothing is gained
     subject = Subject(first.model, first.dtype, words, depth_name, first.input_shape)
-    return Family(tuple(index), Members(names, values, depth, full, trace_of=subject.traced))
+    return Family(tuple(index), Members(names, values, depth, full, subject.traced, widths))
 
 
-def _depth_of(point: Point) -> tuple[str | None, int | None, set[str]]:
-    """(field that sets the number of blocks, its value, all of its names) of a transformers model given by name."""
+def _config_of(point: Point) -> tuple[str | None, int | None, set[str], frozenset[int]]:
+    """(field that sets the number of blocks, its value, all of its names; unchanged widths) of a transformers model by name."""
+    nothing: tuple[None, None, set[str], frozenset[int]] = None, None, set(), frozenset()
     if not isinstance(point.model, str) or not (
         point.model.startswith("transformers:") or ":" not in point.model.partition("?")[0]
     ):
-        return None, None, set()
+        return nothing
     words = dict(point.changes)
     try:
         try:
@@ -266,9 +267,11 @@ def _depth_of(point: Point) -> tuple[str | None, int | None, set[str]]:
         except NeuralPowerError:
             module = resolve(point.model).build("meta", torch_dtype(point.dtype))
     except NeuralPowerError:
-        return None, None, set()  # which tracing it will tell
+        return nothing  # which tracing it will tell
     config: Any = getattr(module, "config", None)
     depth = getattr(config, DEPTH, None)
     if not isinstance(depth, int):
-        return None, None, set()
-    return DEPTH, depth, {DEPTH, config.attribute_map.get(DEPTH, DEPTH)}
+        return nothing
+    given = {config.attribute_map.get(name, name) for name in point.changes} | set(point.changes)
+    widths = (v for n, v in config.to_dict().items() if is_width(n) and n not in given and isinstance(v, int))
+    return DEPTH, depth, {DEPTH, config.attribute_map.get(DEPTH, DEPTH)}, frozenset(widths)
