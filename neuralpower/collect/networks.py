@@ -469,6 +469,12 @@ VISION = (
     _image("ViTMAEModel", TWO, batch_sizes=(1, 2)),
     _image("VideoMAEModel", TWO, batch_sizes=(1,)),
     _image("ResNetForImageClassification", "depths=[2,2,2,2]", "num_labels=1000", batch_sizes=(1, 2)),
+    _image("SwiftFormerForImageClassification", "num_labels=1000"),
+    _image("SwiftFormerForImageClassification", "embed_dims=[48,96,192,384]", "depths=[4,3,10,5]", batch_sizes=(1, 2)),
+    _image("HGNetV2ForImageClassification", "num_labels=1000"),
+    _image("PPLCNetForImageClassification", "num_labels=1000", batch_sizes=(1, 8)),
+    _image("PPLCNetForImageClassification", "scale=2.0", batch_sizes=(1, 4)),
+    _image("TextNetForImageClassification", "image_size=224", batch_sizes=(1, 2)),
 )
 
 AUDIO = (
