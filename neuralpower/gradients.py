@@ -7,6 +7,7 @@ A gradient is asked for what depends on a trainable parameter. Followed while th
     additions        a tensor that is used n times gathers n gradients, which takes n - 1 additions
     slices           the gradient of a part is one of the whole, zero elsewhere; parts of a split are joined; what was
                      expanded is summed
+    views            a tensor and its views ask together, once one of them was written what asks: a scan's steps into its result
 
 Functions that a model runs under `torch.no_grad` are not told apart.
 """
@@ -30,49 +31,65 @@ PARTS = frozenset("slice select narrow unfold diagonal".split())  # views whose 
 NO_GRADIENT = frozenset("detach detach_ argmax argmin sign floor ceil round".split())
 
 
+class _Views:
+    """A tensor and its views; detached ones are others."""
+
+    ask = False  # whether one was written what asks for a gradient
+
+
 class Gradients:
     """Follows tensors from the trainable parameters on."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self._uses = WeakIdKeyDictionary()  # tensors that ask for a gradient: by how many calls they were used
+        self._views = WeakIdKeyDictionary()  # tensors that are viewed, and views: of which they are
         for parameter in parameters:
             self._uses[parameter] = 0
 
     def asks(self, tensor: Tensor) -> bool:
         """Whether a gradient is asked for it."""
-        return tensor in self._uses
+        return tensor in self._uses or (tensor in self._views and self._views[tensor].ask)
 
-    def share(self, kind: str, args: Any, kwargs: Any) -> float:
+    def share(self, kind: str, name: str, args: Any, kwargs: Any) -> float:
         """The part of a call's backward pass that is asked for: 0 where none of its inputs asks."""
-        tensors = [t for t in tensors_in((args, kwargs)) if t.is_floating_point()]
+        tensors = [t for t in tensors_in((args, kwargs)) if _differentiable(t)]
         asked = [self.asks(t) for t in tensors]
         if not any(asked):
             return 0.0
         if kind == "elementwise":
             counted = [a for a, t in zip(asked, tensors, strict=True) if t.numel() > 1] or asked
-        elif kind in ("linear", "matmul") or kind.startswith("conv"):  # of the two factors, the bias comes for nothing
-            counted = [a for a, t in zip(asked, tensors, strict=True) if t.dim() > 1][:2] or asked
+        elif kind in ("linear", "matmul") or kind.startswith("conv"):  # what is added to the product comes for nothing
+            first = 1 if name.startswith(("add", "badd")) else 0
+            counted = [self.asks(t) for t in tensors_in(args[first : first + 2])] or asked
         else:
             return 1.0
         return sum(counted) / len(counted)
 
     def note(self, name: str, args: Any, kwargs: Any, output: Any, view: bool) -> Iterator[Layer]:
         """Follow one call; yields what its backward pass takes beside its own: additions, and what a view turns into."""
-        inputs = tensors_in((args, kwargs))
-        asking = [t for t in inputs if self.asks(t)]
-        if not asking or name in NO_GRADIENT:
+        if name in NO_GRADIENT:
             return
-        outputs = [t for t in tensors_in(output) if t.is_floating_point()]
-        if not outputs:
+        inputs, outputs = tensors_in((args, kwargs)), [t for t in tensors_in(output) if _differentiable(t)]
+        asking = [t for t in inputs if self.asks(t)]
+        if view and outputs:
+            of = self._views[inputs[0]] if inputs[0] in self._views else _Views()
+            self._views.update(dict.fromkeys((inputs[0], *outputs), of))
+        if not asking or not outputs:
             return
         for tensor in asking:
-            self._uses[tensor] += 1
+            self._uses[tensor] = self._uses[tensor] + 1 if tensor in self._uses else 1
             if self._uses[tensor] > 1:
                 yield _addition(tensor)
         for tensor in outputs:
             self._uses[tensor] = 0  # what was written in place begins anew
+            if not view and tensor in self._views:
+                self._views[tensor].ask = True
         if view:
             yield from _of_view(name, inputs[0], outputs)
+
+
+def _differentiable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _addition(tensor: Tensor) -> Layer:

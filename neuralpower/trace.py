@@ -481,7 +481,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         if isinstance(layer, Layer):
             if not _is_empty(output):
                 shapes = _shapes((args, kwargs)), _shapes(output)
-                share = self.gradients.share(layer.kind, args, kwargs)
+                share = self.gradients.share(layer.kind, operator.split(".", 1)[-1], args, kwargs)
                 self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self.lifetimes.calls + 1))
                 self._follow(operator.split(".", 1)[-1], args, kwargs, output)
             return output

@@ -116,6 +116,28 @@ def test_a_factor_without_a_gradient_halves_the_pass() -> None:
     assert shares(t)[1] == ("elementwise", 0.5)
 
 
+def test_a_mask_that_is_added_to_a_product_is_none_of_its_factors() -> None:
+    mask = torch.empty(1, 8, 8, device=META)
+    t = traced(lambda net, x: torch.baddbmm(mask, net.one(x)[None].mT, net.two(x)[None]))
+    assert shares(t) == [("linear", 0.5), ("linear", 0.5), ("matmul", 1.0)]
+
+
+def test_a_gradient_goes_through_complex_numbers() -> None:
+    t = traced(lambda net, x: net.two(torch.fft.irfft(torch.fft.rfft(net.one(x)))))
+    assert shares(t) == [("linear", 0.5), ("linear", 1.0)]
+
+
+def test_what_is_written_into_parts_asks_as_a_whole_and_what_is_detached_does_not() -> None:
+    def scan(net: Net, x: Tensor) -> Tensor:
+        states = torch.zeros_like(x)
+        apart = states.detach()
+        for step in range(len(x)):
+            states[step] = net.one(x[step])
+        return net.two(states) + net.two(apart)
+
+    assert [share for kind, share in shares(traced(scan)) if kind == "linear"] == [0.5] * 4 + [1.0, 0.5]
+
+
 def test_the_loss_is_part_of_the_pass() -> None:
     t = trace(Net(lambda net, x: net.one(x)), (torch.empty(4, 8, device=META),), training=True, loss=default_loss)
     assert [(call.path, call.layer.kind) for call in t.calls] == [
