@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from neuralpower.collect.plan import affordable, draw
@@ -15,6 +16,7 @@ from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
 from neuralpower.layers.conv2d import Conv2d
 from neuralpower.layers.conv_transpose2d import ConvTranspose2d
+from neuralpower.layers.embedding import Embedding
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.pool2d import Pool2d
 from neuralpower.layers.recurrent import Recurrent
@@ -224,6 +226,59 @@ def test_a_transposed_convolution_along_one_axis_is_one_of_height_1() -> None:
     assert layer.out_sizes == (1, model(x).shape[-1])
     # each of 3 * 10 inputs meets 5 taps of 8 * 4 / 2 channels
     assert layer.macs() == 3 * 10 * 5 * 8 * 4 // 2
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "macs"),
+    [
+        # outputs * taps * channels
+        (nn.Conv1d(4, 6, 3), (4, 10), 6 * 8 * 3 * 4),
+        (nn.Conv2d(4, 6, 3), (4, 10, 10), 6 * 64 * 9 * 4),
+        (nn.ConvTranspose1d(4, 6, 2, 2), (4, 10), 10 * 2 * 4 * 6),
+        (nn.ConvTranspose2d(4, 6, 2, 2), (4, 10, 10), 100 * 4 * 4 * 6),
+    ],
+)
+def test_a_convolution_takes_one_sample_without_a_batch(model: nn.Module, shape: tuple[int, ...], macs: int) -> None:
+    found = trace(model, (torch.zeros(shape),))
+    assert (found.flops, found.unmodelled) == (2 * macs, ())
+
+
+def test_bags_of_an_embedding_read_the_rows_that_they_name() -> None:
+    model = nn.EmbeddingBag(1000, 16, mode="sum")
+    found = trace(model, (torch.zeros(40, dtype=torch.long), torch.tensor([0, 10, 20])))
+    assert found.layers == (Embedding(tokens=40, vocabulary=1000, width=16),)
+
+
+class Scattering(nn.Module):
+    """Writes into a table [10, 4] at places of its own."""
+
+    def __init__(self, write: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.write = write
+
+    def forward(self, table: Tensor) -> Tensor:
+        return self.write(table)
+
+
+PLACES = torch.zeros(30, dtype=torch.long)
+ROWS = torch.zeros(30, 4)
+
+
+@pytest.mark.parametrize(
+    ("write", "elements"),
+    [
+        (lambda t: t.index_add(0, PLACES, ROWS), 30 * 4),  # 30 messages to 10 nodes
+        (lambda t: t.scatter_reduce(0, PLACES[:, None].expand(-1, 4), ROWS, "amax"), 30 * 4),
+        (lambda t: t.index_add(0, PLACES[:3], ROWS[:3]), 10 * 4),  # a new table is written as a whole
+        (lambda t: t.index_copy_(0, PLACES[:3], ROWS[:3]), 3 * 4),  # a cache in its place is not
+        (lambda t: t.index_put_((PLACES[:3],), ROWS[:3]), 3 * 4),
+        (lambda t: t.index_put_((PLACES[:3, None], PLACES[:2]), torch.ones(())), 3 * 2),
+        (lambda t: t.index_put_((torch.ones(10, dtype=torch.bool),), torch.ones(())), 10 * 4),
+    ],
+)
+def test_a_scatter_is_as_large_as_what_it_writes(write: Callable[[Tensor], Tensor], elements: int) -> None:
+    *_, layer = trace(Scattering(write), (torch.zeros(10, 4),)).layers
+    assert (layer.to_row()["function"], layer.to_row()["elements"]) == ("scatter", elements)
 
 
 def test_products_of_complex_numbers_are_not_taken_for_real_ones() -> None:

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Draw, same_rank
 from neuralpower.layers.convolution import Convolution
 from neuralpower.layers.registry import layer_kind
@@ -46,12 +45,10 @@ class ConvTranspose2d(Convolution):
         if operator != "aten.conv_transpose1d":
             return super().from_call(operator, output, *args, **kwargs)
         given: dict[str, Any] = {**dict(zip(cls.argument_order, args, strict=False)), **kwargs}
-        if given["input"].dim() != 3:
-            raise Unmodelled(f"{cls.kind} of a tensor with {given['input'].dim()} axes; 3 are described along one axis")
-        given |= {name: given[name].unsqueeze(2) for name in ("input", "weight")}
+        given |= {name: given[name].unsqueeze(-2) for name in ("input", "weight")}
         for name, of_height in (("stride", 1), ("dilation", 1), ("padding", 0), ("output_padding", 0)):
             given[name] = (of_height, *same_rank(name, given.get(name, of_height), 1))
-        return super().from_call(operator, output.unsqueeze(2), **given)
+        return super().from_call(operator, output.unsqueeze(-2), **given)
 
     @property
     def out_sizes(self) -> tuple[Any, ...]:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, floor_div, memory_terms, same_rank
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -48,8 +47,8 @@ class Convolution(Layer):
         """`aten.convNd(x, W, b, stride, padding, dilation, groups)`, padding as numbers or by name."""
         given: dict[str, Any] = {**dict(zip(cls.argument_order, args, strict=False)), **kwargs}
         x, weight, rank = given["input"], given["weight"], len(cls.axes)
-        if x.dim() != rank + 2:
-            raise Unmodelled(f"{cls.kind} of a tensor with {x.dim()} axes; {rank + 2} are described")
+        if x.dim() == rank + 1:  # one sample
+            x, output = x.unsqueeze(0), output.unsqueeze(0)
         sizes = {"in": tuple(x.shape[2:]), "kernel": tuple(weight.shape[2:])}
         for name, default in (("stride", 1), ("dilation", 1), ("padding", 0), ("output_padding", 0)):
             value = given.get(name, default)

@@ -15,7 +15,7 @@ from neuralpower.layers.movement import Movement
 from neuralpower.layers.registry import layer_kind
 
 
-@layer_kind("embedding", "aten.embedding")
+@layer_kind("embedding", "aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forward_only")
 @dataclass(frozen=True, kw_only=True)
 class Embedding(Layer):
     """y [tokens, width] from a table [vocabulary, width]."""
@@ -29,7 +29,7 @@ class Embedding(Layer):
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
-        """`aten.embedding(table, indices)`."""
+        """`aten.embedding(table, indices)`; bags add up the rows that they look up."""
         table, indices = args[:2]
         return cls(tokens=indices.numel(), vocabulary=table.shape[0], width=table.shape[1])
 

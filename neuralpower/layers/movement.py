@@ -33,7 +33,8 @@ FUNCTIONS = {
     "gather": "gather take_along_dim",
     "scatter": """
         index_put index_put_ scatter scatter_ index_copy index_copy_ index_add index_add_ scatter_add
-        scatter_add_ masked_scatter masked_scatter_ slice_scatter select_scatter index_fill index_fill_
+        scatter_add_ scatter_reduce scatter_reduce_
+        masked_scatter masked_scatter_ slice_scatter select_scatter index_fill index_fill_
     """,
     "fill": """
         arange zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full fill_ zero_ linspace
@@ -81,7 +82,12 @@ class Movement(Pointwise):
         if operator in ("aten.cat", "aten.concat") and _appends(args, kwargs):
             function = "append"
         source = args[1] if operator == "aten.copy_" else x
-        elements = x.numel() if function == "sort" and x is not None else sum(t.numel() for t in tensors)
+        elements = sum(t.numel() for t in tensors)
+        if x is not None and (function == "sort" or operator == "aten.col2im"):
+            elements = x.numel()
+        if function == "scatter":
+            written = _written(operator, y, args)
+            elements = written if operator.endswith("_") else max(written, elements)
         run = 0
         if function in ("copy", "cast", "roll") and isinstance(source, Tensor) and source.numel() == y.numel() > 1:
             # what changes its shape is copied in the order of its axes
@@ -181,6 +187,21 @@ class Movement(Pointwise):
         """Copies in order run at memory speed, what grows a cache reads it cold; searches each have their own."""
         function = np.asarray(self.function)
         return np.where(np.isin(function, APART), function, "copy")
+
+
+def _written(operator: str, y: Tensor, args: Any) -> int:
+    """Numbers that a scatter writes into y: as many as there are places; masks, which say nothing of that, are for all of y."""
+    name = operator.removeprefix("aten.").rstrip("_")
+    if name.startswith("scatter"):
+        return int(args[2].numel())
+    if name in ("index_add", "index_copy", "index_fill"):
+        return y.numel() // max(y.shape[args[1]], 1) * int(args[2].numel()) if y.dim() else 1
+    places = {axis: index for axis, index in enumerate(args[1]) if index is not None} if name == "index_put" else {}
+    if not places or any(index.dtype in (torch.bool, torch.uint8) for index in places.values()):
+        return y.numel()
+    one = y.numel() // max(math.prod(y.shape[axis] for axis in places), 1)
+    shape = torch.broadcast_shapes(*(i.shape for i in places.values()))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return one * math.prod(shape)
 
 
 def _appends(args: Any, kwargs: Any) -> bool:
