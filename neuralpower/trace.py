@@ -16,6 +16,7 @@ import functools
 import math
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CellType, FunctionType
@@ -214,9 +215,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
-    """Set the mode, and put back every attribute of every module afterwards, whatever the forward did to them."""
+    """Set the mode, and put back every attribute of every module afterwards, whatever the forward did to them.
+
+    Lists and dictionaries get back what they held, as those of parameters, of hooks, or in which a model keeps activations.
+    """
     before = [
-        (m, dict(m.__dict__), {name: dict(m.__dict__[name]) for name in ("_parameters", "_buffers", "_modules")})
+        (m, dict(vars(m)), [(v, v.copy()) for v in vars(m).values() if type(v) in (dict, OrderedDict, list)])
         for m in model.modules()
     ]
     try:
@@ -225,12 +229,12 @@ def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
                 module.training = module.training if training is None else training
             yield
     finally:
-        for module, attributes, tables in before:
-            module.__dict__.clear()
-            module.__dict__.update(attributes)
-            for name, table in tables.items():
-                module.__dict__[name].clear()
-                module.__dict__[name].update(table)
+        for module, attributes, held in before:
+            vars(module).clear()
+            vars(module).update(attributes)
+            for container, content in held:
+                container.clear()
+                (container.extend if type(container) is list else container.update)(content)
 
 
 @contextlib.contextmanager

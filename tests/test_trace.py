@@ -39,9 +39,11 @@ class Block(nn.Module):
         self.norm = nn.BatchNorm1d(8)
         self.scale = torch.tensor([2.0] * 8)  # a plain attribute: stays on the CPU
         self.calls = 0
+        self.seen: list[Tensor] = []
 
     def forward(self, x: Tensor, fail: bool = False) -> Tensor:
         self.calls += 1
+        self.seen.append(x)
         self.cache = x
         y = torch.relu(self.norm(self.linear(x))) * self.scale
         if fail:
@@ -140,7 +142,7 @@ def test_the_users_module_is_left_as_it_was() -> None:
     trace(model, (torch.randn(4, 8, generator=torch.Generator().manual_seed(0)),), training=True)
     torch.testing.assert_close(model.state_dict(), twin.state_dict())
     assert model.__dict__.keys() == twin.__dict__.keys()
-    assert model.calls == 0
+    assert (model.calls, model.seen) == (0, [])
     assert model.training
     assert all(m.training for m in model.modules())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
