@@ -19,12 +19,13 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CellType, FunctionType
+from types import CellType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import checkpoint
 from torch.utils._pytree import tree_iter
 
 from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled
@@ -70,6 +71,7 @@ class LayerCall:
     outputs: Shapes = ()
     gradient: float = 0.0  # share of its backward pass that training asks for
     at: int = field(default=0, compare=False)  # which operator call it is, as `Trace.storages` counts them; from 1
+    again: bool = False  # the model has it run once more in a backward pass, by `torch.utils.checkpoint`
 
 
 @dataclass(frozen=True)
@@ -374,6 +376,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.outside = ""  # path of what runs outside of every module
         self.lifetimes = Lifetimes()
         self._in_optimizer = False
+        self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
         """What was seen."""
@@ -424,11 +427,42 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             register_optimizer_step_post_hook(self._after_step),
         ]
         try:
-            with self.modules.attached():
+            with self.modules.attached(), self._checkpointing():
                 yield
         finally:
             for handle in handles:
                 handle.remove()
+
+    @contextlib.contextmanager
+    def _checkpointing(self) -> Iterator[None]:
+        """See what `torch.utils.checkpoint` runs: in place of its two ways, which do nothing more where there are no gradients."""
+
+        def reentrant(function: Callable[..., Any], _: bool, *args: Any) -> Any:
+            with self._checkpoint():
+                return function(*args)
+
+        def other(*_: Any, **__: Any) -> Iterator[None]:
+            with self._checkpoint():
+                yield
+
+        ways = {
+            "CheckpointFunction": SimpleNamespace(apply=reentrant),
+            "_checkpoint_without_reentrant_generator": other,
+        }
+        before = {name: getattr(checkpoint, name) for name in ways}
+        vars(checkpoint).update(ways)
+        try:
+            yield
+        finally:
+            vars(checkpoint).update(before)
+
+    @contextlib.contextmanager
+    def _checkpoint(self) -> Iterator[None]:
+        self._checkpoints += 1
+        try:
+            yield
+        finally:
+            self._checkpoints -= 1
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         layer = self._described("optimizer.step", None, (optimizer,), {})
@@ -486,7 +520,10 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             if not _is_empty(output):
                 shapes = _shapes((args, kwargs)), _shapes(output)
                 share = self.gradients.share(layer.kind, operator.split(".", 1)[-1], args, kwargs)
-                self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self.lifetimes.calls + 1))
+                again = self._checkpoints > 0
+                self.calls.append(
+                    LayerCall(self.path, layer, operator, *shapes, share, self.lifetimes.calls + 1, again)
+                )
                 self._follow(operator.split(".", 1)[-1], args, kwargs, output)
             return output
         self._follow(operator.split(".", 1)[-1], args, kwargs, output)

@@ -3,7 +3,8 @@
 micro-batch   forward calls, then the backward passes of those that a gradient goes through, the last one first,
               with the additions that gradients of tensors used more than once take
 accumulation  the same for every micro-batch, and from the second on an addition per trained tensor
-checkpointing a repeated block keeps nothing but its input: its forward pass runs once more before its backward pass
+checkpointing a repeated block keeps nothing but its input: its forward pass runs once more before its backward pass; so does
+              what the model itself gives to `torch.utils.checkpoint`
 optimizer     one step over all trained tensors
 """
 
@@ -199,13 +200,11 @@ def backward_tasks(trace: Trace, learnt: Learnt, checkpointing: bool = False) ->
 
     A kind whose backward pass was not measured does what its formulas say, as forward passes.
     """
-    tasks: list[Task] = []
-    if checkpointing:
-        tasks += [
-            Task(c.path, c.layer, BACKWARD, again=True, operator=c.operator)
-            for c in trace.calls
-            if pattern(c.path) != c.path
-        ]
+    tasks = [
+        Task(c.path, c.layer, BACKWARD, again=True, operator=c.operator)
+        for c in trace.calls
+        if c.again or (checkpointing and pattern(c.path) != c.path)
+    ]
     for call in reversed(trace.calls):
         if call.gradient and call.layer.dtype in FLOATING:
             tasks += _reversed(call, learnt)

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction, _checkpoint_without_reentrant_generator, checkpoint
 
 from neuralpower.calls import Backward, call_of
 from neuralpower.collect.plan import draw, kinds_named, make_plan
@@ -221,6 +222,19 @@ def test_checkpointing_runs_repeated_blocks_again() -> None:
     again = [task for task in training_tasks(t, Recipe(checkpointing=True), known) if task.again]
     assert [task.path for task in again] == [f"blocks.{i}.{j}" for i in range(3) for j in range(2)]
     assert {(task.step, task.layer.phase) for task in again} == {("backward", "forward")}
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_a_model_checkpoints_itself_runs_again(reentrant: bool) -> None:
+    ways = CheckpointFunction, _checkpoint_without_reentrant_generator
+
+    def step(net: Net, x: Tensor) -> Tensor:
+        return net.two(checkpoint(net.one, x, use_reentrant=reentrant))
+
+    tasks = training_tasks(traced(step), Recipe(), known)
+    assert [task.path for task in tasks if task.again] == ["one"]
+    found = torch.utils.checkpoint
+    assert (found.CheckpointFunction, found._checkpoint_without_reentrant_generator) == ways
 
 
 @pytest.mark.parametrize(
