@@ -1,6 +1,7 @@
 """Which calls of a forward pass a backward pass goes through, and what it adds to theirs.
 
-A gradient is asked for what depends on a trainable parameter. Followed while the forward pass runs, tensor by tensor:
+A gradient is asked for what depends on a trainable parameter, or on an input that requires one. Followed while the forward
+pass runs, tensor by tensor:
 
     differentiable   a call with such an input: its backward pass runs
     share            of that backward pass, where not all of its operands ask for a gradient: images do not, nor do masks
@@ -38,7 +39,7 @@ class _Views:
 
 
 class Gradients:
-    """Follows tensors from the trainable parameters on."""
+    """Follows tensors from those on of which gradients are wanted."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self._uses = WeakIdKeyDictionary()  # tensors that ask for a gradient: by how many calls they were used

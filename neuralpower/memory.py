@@ -342,7 +342,9 @@ def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
     """A tensor of that shape and layout on a CPU that is not there."""
     with fake:
         new = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
-    return nn.Parameter(new, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(new, requires_grad=tensor.requires_grad)
+    return new.requires_grad_(tensor.requires_grad)
 
 
 class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped

@@ -46,7 +46,9 @@ def _shape_alone(tensor: Tensor) -> Tensor:
     """A meta tensor of its own: what a cache drops must die, though the caller keeps the cache that it gave."""
     if not tensor.is_meta:
         return tensor.to(META)
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
+    return torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META, requires_grad=tensor.requires_grad
+    )
 
 
 def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
@@ -55,7 +57,8 @@ def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ins
 
     def convert(tensor: Tensor) -> Tensor:
         with fake:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+            empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+        return empty.requires_grad_(tensor.requires_grad)
 
     state = {name: convert(t) for name, t in _state(model)}
     args, kwargs = converted((args, kwargs), convert)
@@ -92,7 +95,7 @@ def on_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], insi
     """Random numbers for what has none and is promised none: the whole of the work is done."""
     buffers = {name: with_values(t) for name, t in model.named_buffers()}  # first: a model may be built for them
     state = {name: with_values(t) for name, t in model.named_parameters()} | buffers
-    args, kwargs = converted((args, kwargs), with_values)
+    args, kwargs = converted((args, kwargs), lambda t: with_values(t).requires_grad_(t.requires_grad))
     inside.begins({**dict(_state(model)), **state}, (args, kwargs))
     with torch.inference_mode(), inside:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)

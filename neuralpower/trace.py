@@ -401,7 +401,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.lifetimes.hold(state.values(), WEIGHTS)
         self.lifetimes.hold(tensors_within([kwargs[name] for name in CACHES if name in kwargs]), CACHE)
         self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
-        self.gradients = Gradients(state[name] for name, p in self.model.named_parameters() if p.requires_grad)
+        trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
+        self.gradients = Gradients([*trained, *(t for t in tensors_within((args, kwargs)) if t.requires_grad)])
 
     def ends(self, output: Any) -> None:
         """What the model returned is in memory until the last operator; keys and values of a cache are told apart."""

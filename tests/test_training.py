@@ -31,6 +31,7 @@ from neuralpower.layers.reduction import Reduction
 from neuralpower.learn import train
 from neuralpower.measure import Sentinel, Timing, time_calls
 from neuralpower.predictor import NetworkSpeed, Predictor
+from neuralpower.running import WAYS, Run
 from neuralpower.trace import META, Trace, trace
 from neuralpower.training import Recipe, TrainingStep, backward_tasks, default_loss, training_tasks
 from tests.beit import small_beit
@@ -69,6 +70,13 @@ def test_an_input_asks_for_no_gradient_and_what_depends_on_a_weight_does() -> No
     assert shares(t) == [("elementwise", 0.0), ("linear", 0.5), ("activation", 1.0), ("linear", 1.0)]
     assert t.gradients == ()
     assert t.trained == (64, 64)
+
+
+@pytest.mark.parametrize(("way", "run"), WAYS)
+def test_an_input_that_requires_a_gradient_gets_one(way: str, run: Run) -> None:
+    net, x = Net(lambda net, x: net.two(torch.exp(x))), torch.empty(4, 8, requires_grad=True)
+    found = trace(net, (x,), training=True, ways=[(way, run)])
+    assert shares(found) == [("elementwise", 1.0), ("linear", 1.0)]
 
 
 def test_what_is_frozen_or_detached_asks_for_none() -> None:
