@@ -46,7 +46,7 @@ from neuralpower.repeats import tensors_in
 from neuralpower.replay import FORWARD as PASS
 from neuralpower.replay import TRAINING as STEP
 from neuralpower.replay import heap_peak
-from neuralpower.running import grouped_product, name_of, quiet
+from neuralpower.running import Assumed, grouped_product, name_of, quiet
 from neuralpower.trace import Trace, own_caches, undisturbed, unwrapped
 from neuralpower.training import Loss, Recipe, checkpointed, default_loss
 from neuralpower.workspace import workspace_blocks
@@ -350,7 +350,8 @@ def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
 class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Notes what every operator brings into the world.
 
-    What decides which layers run and which places are masked has values: a number that is drawn, a mask made from data.
+    What decides which layers run and which places are masked has values: a number that is drawn, a mask made from data. Where
+    a step asks whether a mask is all ones, it is, as in a trace.
     """
 
     def __init__(self, model: str) -> None:
@@ -358,6 +359,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self.model = model
         self.lifetimes = Lifetimes()
         self._known = WeakIdKeyDictionary()  # tensors with values, and what was computed from these alone
+        self._assumed = Assumed()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
@@ -365,6 +367,8 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         tensors = tensors_in((args, kwargs))
         if torch.is_grad_enabled() and name != "aten.detach":
             self._refuse(tensors)
+        if name == "aten._local_scalar_dense" and (value := self._assumed.value(args[0])) is not None:
+            return value
         if name == "aten._grouped_mm":
             output = grouped_product(*args)
         elif self._has_values(func, name, args, tensors):
@@ -373,6 +377,8 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             self._known.update(dict.fromkeys(tensors_in(output), True))
         else:
             output = func(*(self._at_places(args) if name in INDEXED else args), **kwargs)
+            if isinstance(output, Tensor):
+                self._assumed.note(name.split(".", 1)[-1], output, args)
         self.lifetimes.called(output, workspace_blocks(name, args, kwargs, output))
         return output
 

@@ -109,7 +109,7 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.made = Repeats()
-        self._assumed: dict[int, tuple[Tensor, int]] = {}  # the tensor is kept, lest its id be used again
+        self.assumed = Assumed()
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
         """Told before a run: the tensors that stand for the model's parameters and buffers, and those it is given."""
@@ -126,22 +126,38 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
 
     def answered(self, operator: str, args: Any) -> Any:
         """What a call gives, where torch's code for meta tensors does not say; else NotImplemented."""
-        if operator.split(".", 1)[-1] in ASKING and id(args[0]) in self._assumed:
-            return self._assumed[id(args[0])][1]
+        if operator.split(".", 1)[-1] in ASKING and (value := self.assumed.value(args[0])) is not None:
+            return value
         if operator == "aten._grouped_mm" and args[0].device == META:
             return grouped_product(*args)
         return NotImplemented
 
     def assume(self, name: str, output: Any, args: Any) -> None:
         """Remember what a real run would find in a number that may be asked for."""
-        if not isinstance(output, Tensor) or not output.is_meta or output.dim():
+        if isinstance(output, Tensor) and output.is_meta:
+            self.assumed.note(name, output, args)
+
+
+class Assumed:
+    """Numbers without values that are known all the same: a mask is all ones, and nothing is infinite."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, tuple[Tensor, int]] = {}  # the tensor is kept, lest its id be used again
+
+    def value(self, tensor: Any) -> int | None:
+        """What a real run would find in it; None where that is not known."""
+        return self._values[id(tensor)][1] if id(tensor) in self._values else None
+
+    def note(self, name: str, output: Tensor, args: Any) -> None:
+        """Remember the result of a call."""
+        if output.dim():
             return
         if name in ("all", "any"):
-            self._assumed[id(output)] = (output, name == "all")
+            self._values[id(output)] = (output, name == "all")
         elif name == "sum" and args[0].dtype == torch.bool:
-            self._assumed[id(output)] = (output, args[0].numel())
-        elif name == "eq" and id(args[0]) in self._assumed and isinstance(args[1], int):
-            self._assumed[id(output)] = (output, self._assumed[id(args[0])][1] == args[1])
+            self._values[id(output)] = (output, args[0].numel())
+        elif name == "eq" and self.value(args[0]) is not None and isinstance(args[1], int):
+            self._values[id(output)] = (output, self.value(args[0]) == args[1])
 
 
 def grouped_product(a: Tensor, b: Tensor, ends: Tensor | None = None, *_: Any) -> Tensor:

@@ -308,6 +308,16 @@ def test_keys_and_values_of_a_cache_are_told_apart() -> None:
     assert found.cache_bytes == 2 * 2 * 3 * 2 * 10 * 8 * 4
 
 
+def test_a_step_that_asks_whether_a_mask_is_the_usual_one_has_a_memory() -> None:
+    mask = nn.Transformer.generate_square_subsequent_mask(4)
+    model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True)  # asks whether it is causal
+    plain, masked = (
+        training_memory(model, (torch.zeros(2, 5, 16), torch.zeros(2, 4, 16)), {"tgt_mask": m}) for m in (None, mask)
+    )
+    assert masked.weights_bytes == plain.weights_bytes > 0
+    assert plain.tensor_bytes < masked.tensor_bytes < 1.05 * plain.tensor_bytes
+
+
 def test_tensors_are_found_in_containers_and_objects_but_not_in_modules() -> None:
     class Box:
         def __init__(self) -> None:
