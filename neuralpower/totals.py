@@ -89,7 +89,8 @@ def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[
         )
     totals, rejected = [], []
     blank = table.isna().all(axis=1).to_numpy()
-    for i, row in enumerate(table.to_dict("records")):
+    cells = table.astype(object).where(table.notna(), None)  # whatever a column has for what is not there
+    for i, row in enumerate(cells.to_dict("records")):
         if blank[i]:
             continue
         try:
@@ -103,14 +104,13 @@ def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[
 
 
 def _total(row: Mapping[str, Any], line: int) -> Total:
-    if row.get("status", "ok") not in ("ok", None) and row["status"] == row["status"]:  # not NaN
+    if row.get("status") not in ("ok", None):
         raise ValueError(f"status {row['status']}")
     runtime = _number(row, "runtime_s")
     for reason, found in unusable(np.array([runtime])).items():
         if found.any():
             raise ValueError(reason)
-    given = row.get("layers")
-    parts = _listed(given) if isinstance(given, str) else list(_traced(row).items())
+    parts = list(_traced(row).items()) if row.get("layers") is None else _listed(row["layers"])
     if not parts:
         raise ValueError("it has no layers")
     layers, counts = zip(*parts, strict=True)
@@ -132,19 +132,23 @@ def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A cell's JSON object."""
     try:
         value = json.loads(row[name])
-    except ValueError:
+    except (ValueError, TypeError):  # the latter where it holds no text, as cells of Parquet may
         value = None
     if not isinstance(value, dict):
-        raise ValueError(f"{name} is {row[name]!r}, but must be a JSON object")
+        raise ValueError(f"{name} is {row[name]!r}, but must be the text of a JSON object")
     return value
 
 
-def _listed(text: str) -> list[tuple[Layer, float]]:
+def _listed(text: Any) -> list[tuple[Layer, float]]:
     """Layers with how often each is called, from a cell of column `layers`."""
     try:
-        return [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in json.loads(text)]
+        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in json.loads(text)]
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"layers cannot be read ({type(error).__name__}: {error})") from None
+    for layer, count in parts:
+        if not 0 < count < np.inf:  # NaN is none either
+            raise ValueError(f"layers call {layer.kind} {count:g} times, but must call it more than 0 times")
+    return parts
 
 
 def _least_s(total: Total, hardware: Hardware) -> float:
@@ -175,7 +179,7 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     from neuralpower.sources import InputRequest, resolve
     from neuralpower.trace import trace
 
-    settings = _object(row, "input") if isinstance(row.get("input"), str) else {}
+    settings = {} if row.get("input") is None else _object(row, "input")
     phase = row.get("phase")
     if (isinstance(phase, str) and phase != FORWARD) or "context" in settings:
         raise ValueError("a step needs its layers in column `layers`")

@@ -241,10 +241,16 @@ def test_networks_that_cannot_be_used_are_named_with_their_lines() -> None:
         ({"layers": '[["lineal", {}, 1]]'}, "layers cannot be read (KeyError: 'lineal'"),
         ({"layers": '[["linear", {"rows": 1}, 1]]'}, "linear: no value for 'in_features'"),
         ({"layers": "[]"}, "it has no layers"),
+        *(
+            ({"layers": f'[["softmax", {{"rows": 1, "width": 8}}, {count}]]'}, "layers call softmax ")
+            for count in ("-3", "0", "NaN", "Infinity")
+        ),
+        ({"layers": ["linear", 1]}, "layers cannot be read (TypeError"),
         ({"layers": None, "batch": 1.5}, "batch is 1.5, but must be a whole number from 1"),
         ({"layers": None, "batch": "many"}, "batch is 'many', but must be a number"),
-        ({"layers": None, "input": "[3]"}, "input is '[3]', but must be a JSON object"),
-        ({"layers": None, "input": "{"}, "input is '{', but must be a JSON object"),
+        ({"layers": None, "input": "[3]"}, "input is '[3]', but must be the text of a JSON object"),
+        ({"layers": None, "input": "{"}, "input is '{', but must be the text of a JSON object"),
+        ({"layers": None, "input": {"seq_len": 8}}, "input is {'seq_len': 8}, but must be the text of a JSON object"),
         ({"layers": None, "input": '{"input_shape": "3x224x224"}'}, "sizes must be whole numbers from 1"),
         (
             {"layers": None, "model": "transformers:bert", "input": '{"seq_len": "long"}'},
@@ -389,8 +395,10 @@ def test_a_few_networks_do_not_tell_which_of_them_is_wrong() -> None:
 
 
 def test_gaps_in_a_networks_row_are_defaults_and_blank_rows_none() -> None:
-    row = {"model": "zoo:deep_mnist", "batch": 1.0, "input": None, "dtype": np.nan, "runtime_s": 0.01}
-    totals, rejected = read_totals(pd.DataFrame([row, dict.fromkeys(row), row]))
+    row = {"model": "zoo:deep_mnist", "batch": 1.0, "input": None, "dtype": np.nan, "runtime_s": 0.01, "status": None}
+    table = pd.DataFrame([row, dict.fromkeys(row), row])
+    table["sentinel_s"] = pd.array([1e-3, pd.NA, pd.NA], "Float64")
+    totals, rejected = read_totals(table)
     assert ([total.line for total in totals], rejected) == ([2, 4], [])
     assert {layer.dtype for layer in totals[0].layers} == {"float32"}
 
