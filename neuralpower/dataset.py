@@ -52,6 +52,7 @@ FASTEST_FLOPS = 1e17  # FLOP/s that no single device reaches
 HIGHEST_W = 5000.0  # that no single device draws
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 
+META = ("includes_launch", "hardware", "autograd_start_s")  # what `dataset.json` can say that changes what is learnt
 HARDWARE = (  # what `dataset.json` can say of its device; numbers that are missing are not known
     *("accelerator", "cores", "l2_bytes", "llc_bytes", "peak_flops_per_s", "memory_bytes_per_s", "base_clock"),
     *("limit_w", "idle_w", "year", "lanes_per_scheduler"),
@@ -226,12 +227,21 @@ def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
 
 
 def _read_csv(file: Path) -> pd.DataFrame:
-    """A table whose rows stand where they stand in the file, an empty one for each blank line."""
+    """A table whose rows stand where they stand in the file, an empty one for each blank line; raises ValueError."""
     import pandas as pd
+
+    from neuralpower.layers import KINDS
 
     with file.open("rb") as lines:
         blank = sum(1 for _ in itertools.takewhile(lambda line: not line.strip(), lines))
     table = pd.read_csv(file, skipinitialspace=True, skip_blank_lines=False, skiprows=blank)
+    if len(table.columns) == 1 and any(mark in table.columns[0] for mark in ";\t"):
+        raise ValueError("its values must be separated by commas")
+    table.columns = table.columns.str.strip()
+    known = KINDS[file.stem].field_names() if file.stem in KINDS else ("model", "batch", "input", "layers")
+    for name in (*known, "runtime_s", "power_w", "energy_j"):
+        if f"{name}.1" in table:  # so pandas calls the second
+            raise ValueError(f"column {name} stands twice")
     return table.reindex(range(-blank, len(table))).reset_index(drop=True) if blank else table
 
 
@@ -279,7 +289,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise unknown("dataset", str(folder), near, DatasetError)
     file = folder / "dataset.json"
     try:
-        meta = json.loads(file.read_text())
+        meta = json.loads(file.read_text("utf-8-sig"))  # Windows' editors begin a file with a mark
     except FileNotFoundError:
         raise DatasetError(
             f'{folder}: has no dataset.json; it needs at least {{"schema": 1, "device": "..."}}'
@@ -290,10 +300,33 @@ def read_meta(folder: Path) -> dict[str, Any]:
         given = {name: meta.get(name) for name in ("schema", "device")} if isinstance(meta, dict) else meta
         raise DatasetError(f'{file}: holds {given}; needed are at least {{"schema": {SCHEMA}, "device": "..."}}')
     try:
+        _check_meta(meta)
         check_hardware(meta.get("hardware") or {})
     except DatasetError as error:
         raise DatasetError(f"{file}: {error}") from None
     return meta
+
+
+def _check_meta(meta: Mapping[str, Any]) -> None:
+    """Raise DatasetError for what would be taken for something else, or not be seen; other names are left alone."""
+    _refuse_near(meta, "field", META)
+    if not isinstance(meta["device"], str) or not meta["device"].strip():
+        raise _impossible("device", meta["device"], "a name")
+    if not isinstance(meta.get("includes_launch") or False, bool):
+        raise _impossible("includes_launch", meta["includes_launch"], "true or false")
+    start_s = meta.get("autograd_start_s") or 0
+    if isinstance(start_s, bool) or not isinstance(start_s, (int, float)) or not 0 <= start_s < LONGEST_S:
+        raise _impossible("autograd_start_s", start_s, "seconds, 0 or more")
+    sessions = meta.get("sessions") or []
+    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
+        raise _impossible("sessions", sessions, "a list of objects")
+
+
+def _refuse_near(given: Collection[str], what: str, known: Collection[str]) -> None:
+    """Raise DatasetError for a name that is nearly one that means something."""
+    for name in given:
+        if name not in known and difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.88):
+            raise unknown(what, name, known, DatasetError)
 
 
 def check_hardware(hardware: Any) -> None:
@@ -304,10 +337,7 @@ def check_hardware(hardware: Any) -> None:
         raise _impossible("hardware", hardware, "an object")
     own = {"base_clock": Key(0.01, 1, "of the boost clock"), "lanes_per_scheduler": Key(1, 1024, "lanes")}
     rules = {**KEYS, **own, "year": Key(1970, 2100, "", whole=True)}
-    for name in hardware:
-        near = difflib.get_close_matches(name, HARDWARE, n=1, cutoff=0.88)
-        if near and name not in HARDWARE:
-            raise unknown("value of hardware", name, HARDWARE, DatasetError)
+    _refuse_near(hardware, "value of hardware", HARDWARE)
     given = {name: value for name, value in hardware.items() if name in HARDWARE and value is not None}
     if not isinstance(given.pop("accelerator", False), bool):
         raise _impossible("accelerator", hardware["accelerator"], "true or false")
@@ -485,6 +515,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
         for value in sorted(set(status) - {"ok"}):
             reject(status == value, f"status {value}")
     columns: dict[str, Any] = {}
+    flags = {field.name for field in dataclasses.fields(layer_kind) if field.type == "bool"}
     for name in layer_kind.field_names():
         values = table[name] if name in table else pd.Series([defaults[name]] * len(table))
         if isinstance(defaults.get(name, 0), str) or name == "function":
@@ -504,6 +535,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
             numbers[values.isna().to_numpy()] = defaults[name]
         bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
         reject(bad, f"{name} is no whole number, 0 or more")
+        reject(numbers > (1 if name in flags else np.inf), f"{name} is neither true nor false")
         columns[name] = np.where(bad, 1, numbers)
     runtime = _numbers(table["runtime_s"])
     for reason, found in unusable(runtime).items():
@@ -562,10 +594,10 @@ def _power(
 
 
 def _words(values: pd.Series, default: str) -> np.ndarray:
-    """A column as text, `default` where it holds nothing."""
+    """A column as text without spaces around it, `default` where it holds nothing."""
     words = values.astype(object).to_numpy(copy=True)
     words[values.isna().to_numpy()] = default
-    return np.array([str(word) for word in words], dtype=object)
+    return np.array([str(word).strip() for word in words], dtype=object)
 
 
 def _optional(table: pd.DataFrame, column: str) -> np.ndarray:
@@ -577,6 +609,8 @@ def _numbers(values: pd.Series) -> np.ndarray:
     """A column as float64, NaN where it holds nothing or no number; true and false, however written, are 1 and 0."""
     import pandas as pd
 
+    if values.dtype.kind in "mM":  # moments and durations, whose unit would be the file's
+        return np.full(len(values), np.nan)
     if values.dtype.kind not in "biuf":
         truths = {"true": 1, "false": 0}
         values = values.astype(object).map(lambda value: truths.get(str(value).strip().lower(), value))

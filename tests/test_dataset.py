@@ -529,6 +529,31 @@ def test_truth_may_be_spelt_in_any_way(tmp_path: Path) -> None:
     assert columns(rows).strided.tolist() == [1, 1, 1, 0, 0, 0]
 
 
+def test_a_table_from_another_program_is_read_or_what_is_wrong_with_it_is_said(tmp_path: Path) -> None:
+    text = needed(12).assign(dtype="float32").to_csv(index=False)
+    (tmp_path / "dataset.json").write_bytes(DEVICE.encode("utf-8-sig"))
+    file = tmp_path / "softmax.csv"
+    for given in (text.encode("utf-8-sig"), text.replace("\n", "\r\n").encode(), text.replace(",", " , ").encode()):
+        file.write_bytes(given)
+        rows = screen("softmax", read_dataset(tmp_path).tables["softmax"])
+        assert (rows.rejected, rows.runtime_s.tolist()) == ((), needed(12)["runtime_s"].tolist())
+    for mark in ";\t":
+        file.write_text(text.replace(",", mark))
+        with pytest.raises(
+            DatasetError, match=r"softmax.csv: cannot be read \(its values must be separated by commas\)"
+        ):
+            read_dataset(tmp_path)
+    file.write_text(text.replace("dtype", "runtime_s", 1))
+    with pytest.raises(DatasetError, match="column runtime_s stands twice"):
+        read_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("change", [pd.to_timedelta, pd.to_datetime])
+def test_durations_and_moments_are_no_seconds(change: Any) -> None:
+    table = needed().assign(runtime_s=change(needed()["runtime_s"], unit="s"))
+    assert {row.reason for row in screen("softmax", table).rejected} == {"runtime_s is no number"}
+
+
 # ---- rows that no fit may see ----
 
 WHOLE = "{} is no whole number, 0 or more"
@@ -548,6 +573,7 @@ def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
         ("rows", None, WHOLE.format("rows")),
         ("width", "16 wide", WHOLE.format("width")),
         ("strided", "perhaps", WHOLE.format("strided")),
+        ("strided", 7, "strided is neither true nor false"),
         ("runtime_s", "fast", "runtime_s is no number"),
         ("runtime_s", None, "runtime_s is no number"),
         ("runtime_s", "nan", "runtime_s is no number"),
@@ -677,6 +703,16 @@ def test_reasons_are_summed_up_with_their_first_lines() -> None:
         ("[1, 2]", "holds .1, 2.; needed"),
         ("{", "is no JSON .*; write it again"),
         ("\ufffe", "is no JSON"),
+        ('{"schema": 1, "device": ["x"]}', r"device is \['x'\], but must be a name"),
+        ('{"schema": 1, "device": " "}', "device is ' ', but must be a name"),
+        ('{"schema": 1, "device": "x", "includes_launch": "no"}', "includes_launch is 'no', but must be true or false"),
+        ('{"schema": 1, "device": "x", "include_launch": true}', "unknown field 'include_launch': did you mean"),
+        ('{"schema": 1, "device": "x", "Hardware": {}}', "unknown field 'Hardware': did you mean hardware"),
+        (
+            '{"schema": 1, "device": "x", "autograd_start_s": "27 us"}',
+            "autograd_start_s is '27 us', but must be seconds",
+        ),
+        ('{"schema": 1, "device": "x", "sessions": "one"}', "sessions is 'one', but must be a list of objects"),
     ],
 )
 def test_a_description_that_cannot_be_used_is_refused(tmp_path: Path, meta: str, said: str) -> None:
@@ -692,6 +728,7 @@ def test_a_description_that_cannot_be_used_is_refused(tmp_path: Path, meta: str,
         ({"cores": 0}, "cores is 0"),
         ({"cores": 2.5}, "cores is 2.5, but must be a whole number"),
         ({"core": 40}, "unknown value of hardware 'core': did you mean cores"),
+        ({"L2_bytes": 40}, "unknown value of hardware 'L2_bytes': did you mean l2_bytes"),
         ({"idle_w": 100, "limit_w": 10}, "idle_w is 100, but must be less than limit_w, which is 10"),
         ({"peak_flops_per_s": {"fp32": 8e12}}, "unknown dtype of peak_flops_per_s 'fp32'"),
         ({"l2_bytes": 0}, "l2_bytes is 0"),
