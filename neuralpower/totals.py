@@ -120,12 +120,13 @@ def _total(row: Mapping[str, Any], line: int) -> Total:
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:
-    """A cell's number; NaN where it is empty or not there."""
+    """A cell's number; NaN where it is empty, not there, or without end."""
     value = row.get(name)
     try:
-        return np.nan if value is None or value == "" else float(value)
+        number = np.nan if value is None or value == "" else float(value)
     except (ValueError, TypeError):
         raise ValueError(f"{name} is {value!r}, but must be a number") from None
+    return number if np.isfinite(number) else np.nan
 
 
 def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -397,8 +397,10 @@ def test_a_few_networks_do_not_tell_which_of_them_is_wrong() -> None:
 def test_gaps_in_a_networks_row_are_defaults_and_blank_rows_none() -> None:
     row = {"model": "zoo:deep_mnist", "batch": 1.0, "input": None, "dtype": np.nan, "runtime_s": 0.01, "status": None}
     table = pd.DataFrame([row, dict.fromkeys(row), row])
-    table["sentinel_s"] = pd.array([1e-3, pd.NA, pd.NA], "Float64")
+    table["sentinel_s"] = pd.array([1e-3, pd.NA, np.inf], "Float64")
+    table["dispatch_s"] = [np.inf, np.nan, np.nan]
     totals, rejected = read_totals(table)
+    assert [(total.pace, np.isnan(total.dispatch_s)) for total in totals] == [(Pace(1e-3), True), (None, True)]
     assert ([total.line for total in totals], rejected) == ([2, 4], [])
     assert {layer.dtype for layer in totals[0].layers} == {"float32"}
 
