@@ -195,6 +195,7 @@ def test_lengths_on_both_sides_of_a_window_have_forms_of_their_own(predictor: Pr
 def test_a_point_that_cannot_be_built_leaves_the_others(predictor: Predictor) -> None:
     found = explore([Point(DEEP, 1, 16), Point("transformers:nothing_of_the_kind", 1, 16)], predictor)
     assert list(found.errors) == [1]
+    assert found.basis[1] == "traced"  # no formula speaks for it
     assert np.isfinite(found.outcomes.runtime_s[0])
     assert np.isnan(found.outcomes.runtime_s[1])
 
@@ -389,6 +390,12 @@ def test_what_cannot_be_asked_of_fit_is_refused() -> None:
         fit(Request("zoo:nothing"), 1e9)
 
 
+def test_a_sweep_without_a_point_knows_no_energy(predictor: Predictor) -> None:
+    found = sweep("zoo:alexnot", [predictor], batch_sizes=(1, 2))
+    assert all(point.error and not point.best for point in found.points)
+    assert found.front == "throughput and latency"
+
+
 # ---- commands ----
 
 
@@ -455,6 +462,8 @@ def test_fit_ends_with_0_or_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         (("fit", "zoo:alexnet", "--memory", "lots"), "write a positive number with a unit"),
         (("fit", "zoo:alexnet", "--device", "nvidia-t5"), "unknown device"),
         (("compare", "zoo:alexnet", "zoo:alexnot"), "unknown zoo network"),
+        (("sweep", "zoo:alexnot", "--batch-size", "1,2"), "no point can be predicted: unknown zoo network"),
+        (("sweep", "zoo:alexnet", "--seq-len", "3", "--json"), "leave seq_len out"),
     ],
 )
 def test_bad_usage_is_one_line_and_code_2(
@@ -462,5 +471,6 @@ def test_bad_usage_is_one_line_and_code_2(
 ) -> None:
     assert run(monkeypatch, *arguments) == 2
     captured = capsys.readouterr()
+    assert captured.out == ""
     assert message in captured.err
     assert len(captured.err.splitlines()) == 1

@@ -34,7 +34,7 @@ def sweep(
     as_json: bool = JSON,
 ) -> None:
     """Predict a grid of batch sizes, lengths, types and devices from few traces; the points nothing beats are marked."""
-    from neuralpower.errors import CoverageError
+    from neuralpower.errors import InputError
     from neuralpower.explore import fit as fitting
     from neuralpower.explore import sweep as sweeping
     from neuralpower.report.explored import check_plot, sweep_plot, sweep_table
@@ -51,14 +51,14 @@ def sweep(
         input_shape=options.shape(input_shape),
         memory_bytes=fitting.bytes_of(memory) if memory else None,
     )
+    if all(point.error for point in found.points):
+        raise InputError(f"no point can be predicted: {found.points[0].error}")
     _warn(predictors)
     if csv is not None:
         sweeping.write_csv(found, csv)
     if plot is not None:
         sweep_plot(found, plot)
     print(json.dumps(sweeping.to_json(found)) if as_json else sweep_table(found, top))
-    if all(point.error for point in found.points):
-        raise CoverageError(f"no point could be predicted: {found.points[0].error}")
 
 
 def compare(

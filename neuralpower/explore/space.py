@@ -113,6 +113,7 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
         )
     )
     for i in errors:
+        basis[i] = TRACED  # or tried to
         for name in Outcomes.__dataclass_fields__:
             getattr(chosen, name)[i] = np.nan
     return Explored(tuple(points), chosen, parameters, memory, high, tuple(basis), errors, traces, tuple(notes))

@@ -107,7 +107,8 @@ def sweep(
                     error=explored.errors.get(i, ""),
                 )
             )
-    energy = all(p.energy_j is not None for p in found if not p.error)
+    known = [p for p in found if not p.error]
+    energy = bool(known) and all(p.energy_j is not None for p in known)
     front = "latency and energy per sample" if energy else "throughput and latency"
     usable = [i for i, p in enumerate(found) if p.runtime_s is not None and p.fits is not False]
     first = np.array([found[i].runtime_s for i in usable], dtype=float)
