@@ -76,8 +76,8 @@ class Source:
             return self._promising(self._construct(device, dtype), dtype)
         except NeuralPowerError:
             raise
-        except Exception as error:
-            if torch.device(device).type != "meta" or isinstance(error, ImportError):
+        except (Exception, SystemExit) as error:
+            if torch.device(device).type != "meta" or isinstance(error, (ImportError, SystemExit)):
                 raise ModelError(_failed(f"{self.name} cannot be built", error)) from error
             return self.build("cpu", dtype)
 
@@ -139,6 +139,8 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
     if not isinstance(model, (str, Path)):
         raise ModelError(f"a {type(model).__name__} is no MODEL; {GRAMMAR}, an nn.Module or a configuration object")
     text = str(model)
+    if not text.strip():
+        raise ModelError(f"no model is named; {GRAMMAR}")  # an empty path would be the working folder
     location, mark, query = text.partition("?")
     overrides = _overrides(text, query) if mark else {}
     prefix, colon, rest = location.partition(":")
@@ -169,7 +171,7 @@ def _overrides(text: str, query: str) -> dict[str, Any]:
     return found
 
 
-def _failed(what: str, error: Exception) -> str:
+def _failed(what: str, error: BaseException) -> str:
     """`what`, then the first line of a foreign error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{what}: {type(error).__name__}: {' '.join(lines[:2])[:300]}"
@@ -585,7 +587,7 @@ def _loaded_file(location: str) -> ModuleType:
     try:
         with _importing_from(path.parent):
             specification.loader.exec_module(loaded)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script's own parser of arguments ends the program
         del sys.modules[name]
         raise ModelError(_failed(f"{location} cannot be imported", error)) from error
     return loaded
@@ -600,7 +602,7 @@ def _imported(text: str, location: str) -> ModuleType:
         if error.name is None or not (location == error.name or location.startswith(error.name + ".")):
             raise ModelError(_failed(f"{location} cannot be imported", error)) from error
         raise ModelError(f"there is no module {location!r} for {text!r}; {GRAMMAR}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(_failed(f"{location} cannot be imported", error)) from error
 
 

@@ -217,6 +217,7 @@ def test_a_folder_without_configuration_is_refused(tmp_path: Path) -> None:
     ("model", "message"),
     [
         ("bert", "'bert' is no folder and names no source; MODEL is"),
+        ("", "no model is named; MODEL is"),
         ("transformers:brt", "unknown transformers model type or class 'brt': did you mean .*bert"),
         ("transformers:BertForMaskedML", "did you mean .*BertForMaskedLM"),
         ("transformers:bert?hidden_sise=3", "unknown field of BertConfig.*did you mean hidden_size"),
@@ -416,6 +417,15 @@ def test_a_file_that_cannot_be_imported_says_why(file: Path) -> None:
     file.write_text("import no_such_package")
     with pytest.raises(ModelError, match=r"net\.py cannot be imported: ModuleNotFoundError"):
         resolve(f"{file}:network")
+
+
+def test_a_script_that_ends_the_program_is_refused_as_any_that_fails(file: Path) -> None:
+    file.write_text("raise SystemExit(3)  # as argparse does, of arguments that are not its own")
+    with pytest.raises(ModelError, match=r"net\.py cannot be imported: SystemExit: 3"):
+        resolve(f"{file}:network")
+    file.write_text("def network():\n    raise SystemExit(7)")
+    with pytest.raises(ModelError, match=r"net\.py:network cannot be built: SystemExit: 7"):
+        resolve(f"{file}:network").build()
 
 
 def test_a_model_without_known_inputs_asks_for_a_shape(file: Path) -> None:
