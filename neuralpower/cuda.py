@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from neuralpower.errors import DeviceError, LostDeviceError
+from neuralpower.errors import DeviceError, LostDeviceError, first_line
 
 Step = Callable[[], Any]
 
@@ -151,7 +151,7 @@ class TorchCuda:
         except RuntimeError as error:
             if "synchroniz" not in str(error):
                 raise
-            raise NotCapturable(str(error).partition("\n")[0]) from None
+            raise NotCapturable(first_line(error)) from None
         finally:
             torch.cuda.set_sync_debug_mode(before)
         graph = torch.cuda.CUDAGraph()
@@ -162,7 +162,7 @@ class TorchCuda:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise NotCapturable(str(error).partition("\n")[0]) from None
+            raise NotCapturable(first_line(error)) from None
         return graph
 
     def mark(self) -> TorchMark:

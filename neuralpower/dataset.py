@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.errors import DatasetError, DeviceError, NeuralPowerError, unknown
+from neuralpower.errors import DatasetError, DeviceError, NeuralPowerError, first_line, unknown
 from neuralpower.journal import force, read_journal
 from neuralpower.locations import fetched, is_remote
 
@@ -207,7 +207,9 @@ def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
             else:
                 table = _read_csv(file)
         except Exception as error:  # each reader has its own errors
-            raise DatasetError(f"{file}: cannot be read ({_line(error)}); write it again, or take it away") from None
+            raise DatasetError(
+                f"{file}: cannot be read ({first_line(error)}); write it again, or take it away"
+            ) from None
         parts.setdefault(file.stem, []).append(table)
     fresh: dict[str, list[dict[str, Any]]] = {}
     for record in read_journal(folder):
@@ -252,11 +254,6 @@ def _without_samples(file: Path) -> list[str]:
     return [name for name in pyarrow.parquet.read_schema(file).names if name not in SAMPLES]
 
 
-def _line(error: Exception) -> str:
-    """The first line of a foreign error."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
 def kept_rows(
     folder: Path, columns: Sequence[str] | None = None, ids: Collection[str] | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -275,7 +272,7 @@ def kept_rows(
             chosen = None if ids is None else [("config_id", "in", list(ids))]
             table = pyarrow.parquet.read_table(file, columns=wanted, filters=chosen)
         except (OSError, ValueError) as error:
-            raise DatasetError(f"{file}: cannot be read ({_line(error)}); move it away, or mend it") from None
+            raise DatasetError(f"{file}: cannot be read ({first_line(error)}); move it away, or mend it") from None
         yield from ((file.stem, row) for row in table.to_pylist() if row["config_id"] is not None)
     for record in read_journal(folder):
         if record.get("type") == "result" and (ids is None or record["row"].get("config_id") in ids):
@@ -402,7 +399,7 @@ def seal(folder: Path) -> dict[str, int]:
                 aside.unlink()
         raise _unwritten(
             error,
-            f"{folder}: the tables cannot be written ({_line(error)}); the journal holds everything that was measured, "
+            f"{folder}: the tables cannot be written ({first_line(error)}); the journal holds everything that was measured, "
             "mend that and give the same command again",
         ) from None
 

@@ -65,6 +65,17 @@ class Unmodelled(Exception):  # noqa: N818  # a verdict on a call, not a fault
     """An operator call that a layer kind's fields cannot describe; the text says why."""
 
 
+def first_line(error: BaseException | None) -> str:
+    """The first line of what a foreign error says; its class where it says nothing."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def quoted(error: BaseException | None) -> str:
+    """A foreign error's class and the first line of what it says."""
+    name, said = type(error).__name__, first_line(error)
+    return name if said == name else f"{name}: {said}"
+
+
 def unknown(what: str, value: object, known: Iterable[str], error: type[InputError] = InputError) -> InputError:
     """The error for a name that is not known: the value, the nearest valid names, or all of them when few."""
     names = sorted(known)

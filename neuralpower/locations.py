@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from neuralpower.errors import DatasetError
+from neuralpower.errors import DatasetError, first_line
 
 PUBLISHED = ("*.parquet", "*.csv", "README.md", "journal.jsonl.gz", "dataset.json")
 READ = (".parquet", ".csv", ".json", ".jsonl")
@@ -106,5 +106,4 @@ def _opened(location: str) -> tuple[Any, str]:
 
 
 def _failed(location: str, verb: str, error: Exception) -> DatasetError:
-    text = str(error).strip().partition("\n")[0] or type(error).__name__
-    return DatasetError(f"{location}: cannot be {verb} ({text}); mend that, or give a local folder")
+    return DatasetError(f"{location}: cannot be {verb} ({first_line(error)}); mend that, or give a local folder")

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
-from neuralpower.errors import InputError, NeuralPowerError, StepError, unknown
+from neuralpower.errors import InputError, NeuralPowerError, StepError, quoted, unknown
 from neuralpower.lifetimes import (
     ACTIVATIONS,
     CACHE,
@@ -311,10 +311,9 @@ def training_lifetimes(
     except NeuralPowerError:
         raise
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
         raise StepError(
-            f"{type(model).__name__}: a training step on tensors without values raises {type(error).__name__}: "
-            f"{first[:200]}; choose phase forward, or measure with `neuralpower profile --phase training`"
+            f"{type(model).__name__}: a training step on tensors without values raises {quoted(error)[:200]}; "
+            "choose phase forward, or measure with `neuralpower profile --phase training`"
         ) from error
     compiler = made is not None and not any(type(m).__module__.startswith("transformers.") for m in model.modules())
     return StepLifetimes(lifetimes.storages(), tuple(batches.ends), lifetimes.calls, compiler)

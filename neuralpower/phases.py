@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError, ModelError
+from neuralpower.errors import InputError, ModelError, first_line
 from neuralpower.inputs import (
     TOKENS,
     InputRequest,
@@ -350,10 +350,9 @@ def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any], ways: Sequence[tup
             return run(module, (), kwargs, Answers())
         except Exception as error:
             failure = failure or error
-    first = str(failure).strip().splitlines()
     raise ModelError(
         f"{type(module).__name__}: its forward raises {type(failure).__name__} while its cache is filled: "
-        f"{first[0] if first else ''}; choose --phase forward"
+        f"{first_line(failure)}; choose --phase forward"
     ) from failure
 
 

@@ -28,7 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_iter
 
-from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled
+from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled, quoted
 from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import FLOATING, ITEMSIZE
@@ -173,18 +173,14 @@ def trace(
             if isinstance(error, NeuralPowerError) and not isinstance(error, ModelError):
                 raise  # no other way mends what was asked for
             failure = error
-            notes.append(
-                f"{method}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[:300]
-            )
+            notes.append(f"{method}: {quoted(error)}"[:300])
             continue
         return recorder.trace(method, tuple(notes))
     if isinstance(failure, ModelError):
         raise failure
-    first = str(failure).strip().splitlines()
     made = any(promised(tensor) for tensor in tensors_within((args, kwargs)))
     raise ModelError(
-        f"{type(model).__name__}: its forward raises {type(failure).__name__}: {first[0] if first else ''}; "
-        f"{way_out(failure, made)}"
+        f"{type(model).__name__}: its forward raises {quoted(failure)}; {way_out(failure, made)}"
     ) from failure
 
 

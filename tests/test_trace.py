@@ -165,6 +165,16 @@ def test_the_users_module_is_left_as_it_was_when_its_forward_raises() -> None:
     assert trace(model, (torch.randn(4, 8),)) == first  # and a second trace counts the same
 
 
+@pytest.mark.parametrize(("said", "quoted"), [("", "ValueError"), (" \n", "ValueError"), ("a\nb", "ValueError: a")])
+def test_what_a_forward_raises_is_quoted_where_it_says_something(said: str, quoted: str) -> None:
+    class Raising(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError(said)
+
+    with pytest.raises(ModelError, match=f"Raising: its forward raises {quoted}; check the inputs"):
+        trace(Raising(), (torch.randn(4, 8),))
+
+
 def test_whoever_made_the_inputs_is_told_that_they_do_not_fit() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(8, 2))
     with pytest.raises(ModelError, match="cannot be multiplied.*; check the inputs"):

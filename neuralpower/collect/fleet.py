@@ -23,7 +23,7 @@ from neuralpower.collect.process import Worker
 from neuralpower.collect.recover import Local, Results
 from neuralpower.collect.schedule import Batch
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import DeviceError, InputError, LostDeviceError, NeuralPowerError
+from neuralpower.errors import DeviceError, InputError, LostDeviceError, NeuralPowerError, first_line
 
 RESOURCE = "neuralpower"
 CONNECT_S = 5.0
@@ -182,7 +182,7 @@ class Fleet:
             cause = error.cause
             raise (cause if isinstance(cause, NeuralPowerError) else DeviceError(str(cause))) from None
         except ray.exceptions.RayActorError as error:
-            raise LostDeviceError(str(error).partition("\n")[0]) from None
+            raise LostDeviceError(first_line(error)) from None
 
 
 def _ray() -> Any:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_iter
 
 from neuralpower.bench import failure
 from neuralpower.energy import PowerWindow, measure_power
-from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, OutOfMemory, unknown
+from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, OutOfMemory, quoted, unknown
 from neuralpower.lifetimes import tensors_within
 from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
@@ -260,16 +260,11 @@ def told(name: str, before: str = "") -> Iterator[None]:
     except NeuralPowerError:
         raise
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
         if failure(error)["status"] == "oom":
-            raise OutOfMemory(f"{name}: out of memory{_said(first)}; choose a smaller batch") from error
+            raise OutOfMemory(f"{name}: out of memory ({quoted(error)[:200]}); choose a smaller batch") from error
         raise ModelError(
-            f"{name}: {before}running it raises {type(error).__name__}: {first[:200]}; check dtype, inputs and device"
+            f"{name}: {before}running it raises {quoted(error)[:200]}; check dtype, inputs and device"
         ) from error
-
-
-def _said(text: str) -> str:
-    return f" ({text[:200]})" if text else ""
 
 
 def _seconds(marks: Sequence[tuple[str, Any]], clock: Clock) -> dict[str, float]:

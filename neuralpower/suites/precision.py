@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError, first_line, unknown
 from neuralpower.layers.base import torch_dtype
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -75,7 +75,7 @@ def lacking(dtype: torch.dtype, device: torch.device) -> str | None:
         torch.nn.functional.conv2d(one, one)
         one[0, 0] @ one[0, 0]
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+        return first_line(error)[:120]
     return None
 
 

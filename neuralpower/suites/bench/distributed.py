@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from neuralpower.errors import DeviceError, InputError, NeuralPowerError, OutOfMemory
+from neuralpower.errors import DeviceError, InputError, NeuralPowerError, OutOfMemory, first_line
 from neuralpower.suites.bench.options import Options
 
 ADDRESS = "127.0.0.1"
@@ -85,11 +85,10 @@ def joined(world: World) -> Iterator[None]:
     try:
         dist.init_process_group(world.backend, rank=world.rank, world_size=world.size)
     except (RuntimeError, ValueError) as error:
-        first = str(error).strip().splitlines()[0][:200]
         if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
             raise port_in_use(int(os.environ.get("MASTER_PORT", "0"))) from None
         raise DeviceError(
-            f"process {world.rank} of {world.size} found no others ({first}); start all of them"
+            f"process {world.rank} of {world.size} found no others ({first_line(error)[:200]}); start all of them"
         ) from None
     try:
         yield

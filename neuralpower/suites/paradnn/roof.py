@@ -17,7 +17,7 @@ import torch
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec
-from neuralpower.errors import DeviceError, InputError
+from neuralpower.errors import DeviceError, InputError, first_line
 from neuralpower.layers.base import torch_dtype
 
 L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}  # NVIDIA's architecture white papers
@@ -85,9 +85,7 @@ def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = 
         source = torch.ones(max(size_bytes // 8, 1), dtype=torch.float32, device=place)
         target = torch.empty_like(source)
     except (RuntimeError, MemoryError) as error:
-        raise DeviceError(
-            f"copy of {size_bytes} bytes on {device}: {str(error).splitlines()[0]}; choose fewer"
-        ) from None
+        raise DeviceError(f"copy of {size_bytes} bytes on {device}: {first_line(error)}; choose fewer") from None
     calls = max(1, 2**22 // max(size_bytes, 1))
     best = float("inf")
     for _ in range(REPEATS + 1):
