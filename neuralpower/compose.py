@@ -17,7 +17,7 @@ import numpy as np
 
 from neuralpower.dispatch import Dispatch
 from neuralpower.layers import Layer
-from neuralpower.layers.base import BACKWARD, FORWARD, TENSORFLOAT32, typed
+from neuralpower.layers.base import BACKWARD, FORWARD, TENSORFLOAT32, in_tf32
 from neuralpower.memory import Memory
 from neuralpower.predictor import (
     BASES,
@@ -344,7 +344,7 @@ def work_of(
     """What `compose` adds up; raises InputError where there is nothing to train."""
     tasks = _tasks(trace, predictor, phase, recipe)
     if dtype == TENSORFLOAT32:
-        tasks = [replace(task, layer=_in_tf32(task.layer)) for task in tasks]
+        tasks = [replace(task, layer=in_tf32(task.layer)) for task in tasks]
     # what is not modelled takes as long backward as forward
     passes = 2 * recipe.accumulation if phase == TRAINING else 1
     unknown = [missing for missing in trace.unmodelled for _ in range(passes)]
@@ -456,10 +456,6 @@ def flops_and_bytes(layer: Layer) -> tuple[int, int]:
     """Work and traffic of a layer in its phase."""
     parts = layer.backward() if layer.phase == BACKWARD else (layer,)
     return sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)
-
-
-def _in_tf32(layer: Layer) -> Layer:
-    return typed(layer, TENSORFLOAT32) if layer.dtype == "float32" else layer
 
 
 def _coverage(rows: Sequence[Row]) -> float:

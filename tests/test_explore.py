@@ -46,16 +46,16 @@ def test_monomials_and_sums_of_two_are_found_again() -> None:
     fields = np.array([[1, 8, 2], [2, 8, 2], [4, 16, 4], [3, 24, 2], [7, 40, 8], [5, 64, 4]], dtype=float)
     batch, width, heads = fields.T
     solver = Solver(fields)
-    wanted: dict[str, np.ndarray] = {
-        "3 batch width^2": 3 * batch * width**2,
-        "1 width heads^-1": width / heads,
-        "5": 0 * batch + 5,
-        "1 width + 4 heads": width + 4 * heads,
-    }
-    for text, values in wanted.items():
+    wanted = [  # terms: a coefficient, exponents of batch, width and heads
+        ({(3, (1, 2, 0))}, 3 * batch * width**2),
+        ({(1, (0, 1, -1))}, width / heads),
+        ({(5, (0, 0, 0))}, 0 * batch + 5),
+        ({(1, (0, 1, 0)), (4, (0, 0, 1))}, width + 4 * heads),
+    ]
+    for terms, values in wanted:
         form = solver.solve(tuple(values))
         assert form is not None
-        assert sorted(form.text(("batch", "width", "heads")).split(" + ")) == sorted(text.split(" + "))
+        assert set(zip(form.coefficients, form.exponents, strict=True)) == terms
         np.testing.assert_allclose(form(fields), values)
     assert solver.solve(tuple(np.sqrt(width))) is None
     assert solver.solve((0, 1, 2, 3, 4, 5)) is None  # a zero stands for another case

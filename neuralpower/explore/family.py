@@ -24,7 +24,7 @@ from torch import nn
 from neuralpower.errors import NeuralPowerError
 from neuralpower.explore.forms import Form, Solver, constant
 from neuralpower.layers import Layer
-from neuralpower.layers.base import typed
+from neuralpower.layers.base import TENSORFLOAT32, in_tf32
 from neuralpower.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage, peak
 from neuralpower.trace import Trace, pattern
 
@@ -52,17 +52,17 @@ class Example:
     def structure(self) -> tuple[object, ...]:
         """What must be equal for numbers to be compared one by one."""
         return (
-            tuple((key, tuple(v for v in _fields(layer).values() if not _is_number(v))) for key, layer in self.layers),
+            tuple((key, tuple(v for v in layer.to_row().values() if not _is_number(v))) for key, layer in self.layers),
             tuple((key, reason) for key, reason, _ in self.unmodelled),
             tuple(slot for slot, _, _ in self.parameters),
             tuple((s.birth, s.death, s.part) for s in self.storages),
-            tuple(v == 0 for _, layer in self.layers for v in _fields(layer).values() if _is_number(v)),
+            tuple(v == 0 for _, layer in self.layers for v in layer.to_row().values() if _is_number(v)),
         )
 
     @cached_property
     def numbers(self) -> list[float]:
         """All of them, in the order of the structure."""
-        values = [float(v) for _, layer in self.layers for v in _fields(layer).values() if _is_number(v)]
+        values = [float(v) for _, layer in self.layers for v in layer.to_row().values() if _is_number(v)]
         values += [float(size) for _, _, size in self.unmodelled]
         values += [float(v) for _, count, size in self.parameters for v in (count, size)]
         return values + [float(s.bytes) for s in self.storages]
@@ -84,24 +84,21 @@ class RowForms:
 
 @dataclass(frozen=True)
 class SizeForm:
-    """Bytes, and how often."""
+    """Numbers or bytes that are there once at two blocks, and how often at three."""
 
     form: Form
-    count: float = 1
-    deeper: float = 1
-    name: str = ""
-    reason: str = ""
+    deeper: float
 
-    def total(self, fields: Array, depth: Array) -> Array:
-        """Of all together."""
-        return self.form(fields) * (self.count + (depth - SHALLOW) * (self.deeper - self.count))
+    def count(self, depth: Array) -> Array:
+        """How often at each depth."""
+        return 1 + (depth - SHALLOW) * (self.deeper - 1)
 
 
-def _added(sizes: Sequence[SizeForm], fields: Array, depth: Array) -> Array:
+def added(sizes: Sequence[SizeForm], fields: Array, depth: Array) -> Array:
     """All together [rows]."""
     total = np.zeros(len(fields))
     for size in sizes:
-        total += size.total(fields, depth)
+        total += size.form(fields) * size.count(depth)
     return total
 
 
@@ -111,20 +108,20 @@ class Table:
 
     rows: tuple[RowForms, ...]
     unmodelled: tuple[SizeForm, ...]
-    parameters: tuple[SizeForm, ...]  # numbers
-    weights: tuple[SizeForm, ...]  # bytes
+    learnt: tuple[SizeForm, ...]  # numbers of parameters
+    weights: tuple[SizeForm, ...]  # bytes of parameters and buffers
     storages: tuple[tuple[Storage, Form], ...]
     known_peak: bool  # whether a deeper member's peak is what the storages say
     forms: tuple[Form, ...]  # of all numbers of an example, in its order
-    cache_per_block: tuple[SizeForm, ...]
+    cache_per_block: tuple[Form, ...]  # bytes
 
     def parameter_count(self, fields: Array, depth: Array) -> Array:
         """Numbers learnt [rows]."""
-        return _added([p for p in self.parameters if p.name == "learnt"], fields, depth)
+        return added(self.learnt, fields, depth)
 
     def weights_bytes(self, fields: Array, depth: Array) -> Array:
         """Of parameters and buffers [rows]."""
-        return _added(self.weights, fields, depth)
+        return added(self.weights, fields, depth)
 
     def peaks(self, fields: Array, depth: Array, accelerator: bool = False) -> tuple[Array, Array]:
         """(bytes at the peak, of them what comes and goes) [rows]: that of two blocks, and more caches.
@@ -148,7 +145,7 @@ class Table:
         total, moving = np.cumsum(live, axis=1)
         when = np.argmax(total, axis=0)[None]
         highest, moving = (np.take_along_axis(some, when, axis=0)[0] for some in (total, moving))
-        more = np.sum([c.form(fields) for c in self.cache_per_block], axis=0) * (depth - SHALLOW)
+        more = np.sum([form(fields) for form in self.cache_per_block], axis=0) * (depth - SHALLOW)
         more = np.where(depth < SHALLOW, np.nan, more)  # one block may have its peak elsewhere
         return self.weights_bytes(fields, depth) + highest + more, moving
 
@@ -223,7 +220,10 @@ def example_of(traced: Trace, module: nn.Module, dtype: str = "float32") -> Exam
         seen[path, operator] += 1
         return pattern(path), operator, kind, seen[path, operator]
 
-    layers = tuple((key(c.path, c.operator, c.layer.kind), typed_as(c.layer, dtype)) for c in traced.calls)
+    layers = tuple(
+        (key(c.path, c.operator, c.layer.kind), in_tf32(c.layer) if dtype == TENSORFLOAT32 else c.layer)
+        for c in traced.calls
+    )
     unmodelled = tuple((key(u.path, u.operator, ""), u.reason, u.bytes) for u in traced.unmodelled)
     tensors = [(n, t, True) for n, t in module.named_parameters()] + [(n, t, False) for n, t in module.named_buffers()]
     parameters = tuple(
@@ -232,11 +232,6 @@ def example_of(traced: Trace, module: nn.Module, dtype: str = "float32") -> Exam
         if t.numel()
     )
     return Example(layers, unmodelled, parameters, tuple(s for s in traced.storages if s.part != WEIGHTS))
-
-
-def typed_as(layer: Layer, dtype: str) -> Layer:
-    """As a prediction in TF32 has it."""
-    return typed(layer, dtype) if dtype == "tensorfloat32" and layer.dtype == "float32" else layer
 
 
 @dataclass
@@ -446,8 +441,8 @@ def _table(example: Example, forms: Sequence[Form], members: Members, index: int
         return None
     repeated: Counter[Key] = Counter()
     for key, layer in example.layers:
-        own = {name: left.pop(0) for name, value in _fields(layer).items() if _is_number(value)}
-        same = (layer.kind, tuple(v for v in _fields(layer).values() if not _is_number(v)), tuple(own.values()))
+        own = {name: left.pop(0) for name, value in layer.to_row().items() if _is_number(value)}
+        same = (layer.kind, tuple(v for v in layer.to_row().values() if not _is_number(v)), tuple(own.values()))
         calls = rows.setdefault(same, [0, 0])
         calls[0] += 1
         if not repeated[key]:
@@ -456,23 +451,21 @@ def _table(example: Example, forms: Sequence[Form], members: Members, index: int
         made.setdefault(same, (layer, own))
     unmodelled_counts = Counter(key for key, _, _ in deeper.unmodelled)
     own_counts = Counter(key for key, _, _ in example.unmodelled)
-    unmodelled = [
-        SizeForm(left.pop(0), 1, unmodelled_counts[key] / own_counts[key], key[1], reason)
-        for key, reason, _ in example.unmodelled
-    ]
+    unmodelled = [SizeForm(left.pop(0), unmodelled_counts[key] / own_counts[key]) for key, _, _ in example.unmodelled]
     slots = Counter(slot for slot, _, _ in example.parameters)
     more_slots = Counter(slot for slot, _, _ in deeper.parameters)
-    numbers, sizes = [], []
+    learnt, sizes = [], []
     for slot, _, _ in example.parameters:
-        factor = more_slots[slot] / slots[slot]
-        numbers.append(SizeForm(left.pop(0), 1, factor, "learnt" if slot[2] else "kept"))
-        sizes.append(SizeForm(left.pop(0), 1, factor, slot[0]))
+        number, size = (SizeForm(left.pop(0), more_slots[slot] / slots[slot]) for _ in range(2))
+        sizes.append(size)
+        if slot[2]:
+            learnt.append(number)
     storages = tuple(zip(example.storages, left, strict=True))
-    caches = tuple(SizeForm(form.scaled(1 / SHALLOW)) for s, form in storages if s.part == CACHE)
+    caches = tuple(form.scaled(1 / SHALLOW) for s, form in storages if s.part == CACHE)
     return Table(
         tuple(RowForms(*made[same], *calls) for same, calls in rows.items()),
         tuple(unmodelled),
-        tuple(numbers),
+        tuple(learnt),
         tuple(sizes),
         storages,
         True,
@@ -510,8 +503,8 @@ def _told(table: Table, fields: Array, depth: Array) -> Content:
     layers = Counter[Layer]()
     for row in table.rows:
         layers[member_layer(row, fields)] += int(row.calls(depth)[0])
-    calls = sum(1 + (depth[0] - SHALLOW) * (size.deeper - 1) for size in table.unmodelled)
-    size = _added(table.unmodelled, fields, depth)[0]
+    calls = sum(float(size.count(depth)[0]) for size in table.unmodelled)
+    size = added(table.unmodelled, fields, depth)[0]
     learnt = table.parameter_count(fields, depth)[0]
     return layers, round(learnt), round(calls), round(size)
 
@@ -525,15 +518,8 @@ def _seen(example: Example) -> Content:
 
 def member_layer(row: RowForms, fields: Array) -> Layer:
     """The layer of one member, `fields` [1, names]."""
-    changed = {}
-    for name, form in row.forms.items():
-        value = int(round(float(form(fields)[0])))
-        changed[name] = bool(value) if isinstance(getattr(row.example, name), bool) else value
-    return type(row.example)(**{**_fields(row.example), **changed})
-
-
-def _fields(layer: Layer) -> dict[str, Any]:
-    return {name: getattr(layer, name) for name in layer.field_names()}
+    numbers: dict[str, Any] = {name: round(float(form(fields)[0])) for name, form in row.forms.items()}
+    return replace(row.example, **numbers)
 
 
 def _is_number(value: object) -> bool:

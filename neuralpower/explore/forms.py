@@ -41,16 +41,6 @@ class Form:
         """Times a number."""
         return Form(tuple(factor * c for c in self.coefficients), self.exponents)
 
-    def text(self, names: Sequence[str]) -> str:
-        """As a formula."""
-        parts = []
-        for coefficient, exponent in zip(self.coefficients, self.exponents, strict=True):
-            factors = [
-                name + (f"^{power}" if power != 1 else "") for name, power in zip(names, exponent, strict=True) if power
-            ]
-            parts.append(" ".join([f"{coefficient:g}", *factors]))
-        return " + ".join(parts)
-
 
 def constant(value: float, fields: int) -> Form:
     """The same for every configuration."""

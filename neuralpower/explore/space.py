@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 from neuralpower.errors import NeuralPowerError
-from neuralpower.explore.family import LENGTH, Example, Members, Table, alone, example_of, is_width, learn
+from neuralpower.explore.family import LENGTH, Example, Members, Table, added, alone, example_of, is_width, learn
 from neuralpower.explore.outcomes import Outcomes, Pool
 from neuralpower.layers.base import torch_dtype
 from neuralpower.memory import FORWARD, framework_of
@@ -124,9 +124,9 @@ def fill(pool: Pool, table: Table, fields: Array, depth: Array, where: Array) ->
     for row in table.rows:
         numbers = {name: np.round(form(fields)) for name, form in row.forms.items()}
         pool.add(row.example, numbers, where, row.calls(depth) + np.zeros(len(where)))
+    pool.unmodelled_bytes[where] += added(table.unmodelled, fields, depth)
     for size in table.unmodelled:
-        pool.unmodelled_bytes[where] += size.total(fields, depth)
-        pool.unmodelled_calls[where] += size.count + (depth - 2) * (size.deeper - size.count)
+        pool.unmodelled_calls[where] += size.count(depth)
 
 
 @dataclass(frozen=True)
@@ -261,10 +261,9 @@ def _config_of(point: Point) -> tuple[str | None, int | None, set[str], frozense
         point.model.startswith("transformers:") or ":" not in point.model.partition("?")[0]
     ):
         return nothing
-    words = dict(point.changes)
     try:
         try:
-            module = resolve(Point(point.model, changes=words).text).build("meta", torch_dtype(point.dtype))
+            module = resolve(point.text).build("meta", torch_dtype(point.dtype))
         except NeuralPowerError:
             module = resolve(point.model).build("meta", torch_dtype(point.dtype))
     except NeuralPowerError:

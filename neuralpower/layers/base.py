@@ -437,6 +437,11 @@ def typed(layer: L, dtype: str) -> L:
     return dataclasses.replace(layer, dtype=dtype)
 
 
+def in_tf32(layer: L) -> L:
+    """A float32 layer as it is where products are allowed TF32; any other as it was."""
+    return typed(layer, TENSORFLOAT32) if layer.dtype == "float32" else layer
+
+
 def columns_of(kind: type[L], layers: Sequence[L]) -> L:
     """A layer of `kind` whose fields are arrays, one element per layer: the formulas then serve a whole table."""
     return as_columns(kind, {name: [getattr(layer, name) for layer in layers] for name in kind.field_names()})
