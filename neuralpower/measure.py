@@ -44,6 +44,7 @@ ROUNDS = 9
 NETWORK_ROUNDS = 21  # of whole networks, which are few: a 10th percentile that another run finds again
 SENTINEL_EVERY = 12  # calls
 SENTINEL_EVERY_S = 0.02
+WARM_UP_S = 0.1
 SLOW_CALL_S = 0.3  # a call of this length and more is timed in fewer rounds
 STEAL_LIMIT = 0.01
 SWITCH_LIMIT = 3 / 9  # share of a call's rounds with an involuntary switch, above what its length explains
@@ -289,15 +290,15 @@ def time_calls(
     ]
 
 
-def _warm_up(step: Step, clock_ns: Callable[[], int], limit_s: float = 0.1) -> float:
-    """At least two calls, then until two in a row agree within 5 % or `limit_s` is spent; the last call's time (s)."""
+def _warm_up(step: Step, clock_ns: Callable[[], int]) -> float:
+    """At least two calls, then until two in a row agree within 5 % or WARM_UP_S is spent; the last call's time (s)."""
     spent = last = 0.0
     for number in range(8):
         start = clock_ns()
         step()
         elapsed = (clock_ns() - start) / 1e9
         spent += elapsed
-        if number >= 1 and (abs(elapsed - last) <= 0.05 * elapsed or spent > limit_s):
+        if number >= 1 and (abs(elapsed - last) <= 0.05 * elapsed or spent > WARM_UP_S):
             return elapsed
         last = elapsed
     return last

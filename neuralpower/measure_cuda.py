@@ -47,15 +47,15 @@ DISPATCH_STRETCHES = 7
 COOLINGS, COOL_S = 2, 10.0
 
 
-def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """(low, high): the order statistics between which the median lies with that confidence; None for five and fewer.
+def median_interval(samples: Sequence[float]) -> tuple[float, float] | None:
+    """(low, high): the order statistics between which the median lies with CONFIDENCE; None for five and fewer.
 
     The number of samples below the median is binomial (n, 1/2), whatever their distribution: of nine samples the second
     and the eighth hold it between them with 96.1 %.
     """
     from scipy.stats import binom
 
-    outside = int(binom.ppf((1 - confidence) / 2, len(samples), 0.5)) - 1
+    outside = int(binom.ppf((1 - CONFIDENCE) / 2, len(samples), 0.5)) - 1
     if outside < 0:
         return None
     ordered = sorted(samples)

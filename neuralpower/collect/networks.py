@@ -580,15 +580,14 @@ INNER = (
 FOLLOWERS = ("pooler_hidden_size", "word_embed_proj_dim", "projection_size")  # equal to the width, and stay so
 
 
-def swept(model: str, generator: random.Random, count: int | None = None) -> list[Network]:
+def swept(model: str, generator: random.Random) -> list[Network]:
     """Networks drawn from a family's ranges where `model` names a family of the zoo by its bare name; none where it does not."""
     ranges = _ranges(model)
     if ranges is None:
         return []
-    wanted = SWEPT if count is None else count
     found: dict[str, Network] = {}
-    for _ in range(4 * wanted):
-        if len(found) < wanted:
+    for _ in range(4 * SWEPT):
+        if len(found) < SWEPT:
             chosen = {key: generator.choice(values) for key, values in ranges.items()}
             batch = int(chosen.pop("batch_size", 1))
             drawn = _with_overrides(model, chosen)

@@ -180,11 +180,11 @@ def slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].rstrip("-") or "chart"
 
 
-def limits(values: Sequence[float], log: bool, pad: float = 0.06) -> tuple[float, float]:
+def limits(values: Sequence[float], log: bool) -> tuple[float, float]:
     """Ends of an axis that holds all values with some room: of their logarithms to base 10 where `log`."""
     scaled = [math.log10(value) if log else float(value) for value in values] or [0.0, 1.0]
     low, high = min(scaled), max(scaled)
-    room = (high - low) * pad or (0.5 if log else abs(high) * 0.5 or 1.0)
+    room = (high - low) * 0.06 or (0.5 if log else abs(high) * 0.5 or 1.0)
     return low - room, high + room
 
 

@@ -73,11 +73,11 @@ def _stacked(wanted: Sequence[float], line: float, height: float) -> list[float]
     return found
 
 
-def along(ends: Sequence[tuple[float, float]], step: float = 8.0) -> list[tuple[float, float]]:
+def along(ends: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Points of a broken line, so near each other that no name fits between them; pixels."""
     found = list(ends[:1])
     for (x0, y0), (x1, y1) in pairwise(ends):
-        count = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / step))
+        count = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / 8))
         found += [(x0 + (x1 - x0) * k / count, y0 + (y1 - y0) * k / count) for k in range(1, count + 1)]
     return found
 

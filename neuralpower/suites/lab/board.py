@@ -23,12 +23,12 @@ GRID = 8  # images a side
 TAGS = {"train": ("Loss/train", "Accuracy/train"), "test": ("Loss/test", "Accuracy/test")}
 
 
-def image_grid(split: Split, side: int = GRID) -> Tensor:
-    """The first side x side images in one, uint8 [side * 28, side * 28]; black where there are fewer."""
-    images = torch.zeros(side * side, SIDE, SIDE, dtype=torch.uint8)
-    some = split.images[: side * side]
+def image_grid(split: Split) -> Tensor:
+    """The first GRID x GRID images in one, uint8 [GRID * 28, GRID * 28]; black where there are fewer."""
+    images = torch.zeros(GRID * GRID, SIDE, SIDE, dtype=torch.uint8)
+    some = split.images[: GRID * GRID]
     images[: len(some)] = some
-    return images.reshape(side, side, SIDE, SIDE).transpose(1, 2).reshape(side * SIDE, side * SIDE)
+    return images.reshape(GRID, GRID, SIDE, SIDE).transpose(1, 2).reshape(GRID * SIDE, GRID * SIDE)
 
 
 class Board:

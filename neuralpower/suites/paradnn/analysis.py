@@ -143,13 +143,13 @@ def _terms(frame: pd.DataFrame, order: int) -> tuple[list[str], Any]:
     return labels, products.transform(scaled)
 
 
-def chosen_widths(frame: pd.DataFrame, count: int = 3) -> list[int]:
+def chosen_widths(frame: pd.DataFrame) -> list[int]:
     """Up to three widths for a picture each: of the paper's 32, 256, 2048 or 32, 1024, 8192 those that are there, else spread."""
     family = family_named(one_family(frame))
     there = sorted(int(width) for width in frame[family.width].unique())
     for known in ((32, 256, 2048), (32, 1024, 8192)):
         if set(known) <= set(there):
             return list(known)
-    if len(there) <= count:
+    if len(there) <= 3:
         return there
-    return [there[int(i)] for i in np.linspace(0, len(there) - 1, count).round()]
+    return [there[int(i)] for i in np.linspace(0, len(there) - 1, 3).round()]
