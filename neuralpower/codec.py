@@ -18,7 +18,7 @@ from neuralpower.dataset import replace_file
 from neuralpower.devices.host import Cpu
 from neuralpower.devices.spec import find_spec, spec_of
 from neuralpower.dispatch import Dispatch
-from neuralpower.errors import DatasetError, InputError, PredictorError, unknown
+from neuralpower.errors import DatasetError, InputError, PredictorError, unknown, writing
 from neuralpower.layers import KINDS, Hardware
 from neuralpower.predictor import Key, NetworkSpeed, Predictor, Roofline
 from neuralpower.regress import Regressor, Scores, Spread, Term
@@ -88,10 +88,8 @@ def from_json(data: Mapping[str, Any], name: str = "") -> Predictor:
 
 def save(predictor: Predictor, path: Path) -> None:
     """Write the JSON file; raises DatasetError where it cannot be written."""
-    try:
+    with writing(path, "place", DatasetError):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
     replace_file(path, json.dumps(_rounded(to_json(predictor)), separators=(",", ":"), allow_nan=False) + "\n")
 
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, writing
 from neuralpower.profiling import NetworkProfile
 from neuralpower.profiling import profile as run
 from neuralpower.profiling.conventions import thop_macs
@@ -389,13 +389,10 @@ def _sizes(module: nn.Module) -> list[Any]:
 def write_op_file(header: Sequence[str], lines: Iterable[Mapping[str, Any]], path: str | Path | None = None) -> None:
     """Write lines under a header, "-" for what is None; raises InputError where the file cannot be written."""
     path = Path(path or OP_FILE)
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(header)
-            writer.writerows(["-" if line[name] is None else line[name] for name in header] for line in lines)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another folder") from None
+    with writing(path, "folder"), path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(["-" if line[name] is None else line[name] for name in header] for line in lines)
 
 
 def read_op_file(path: str | Path) -> list[dict[str, Any]]:

@@ -6,7 +6,8 @@ The class decides the exit code of the command line; a caller of the Python API 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class NeuralPowerError(Exception):
@@ -74,6 +75,15 @@ def quoted(error: BaseException | None) -> str:
     """A foreign error's class and the first line of what it says."""
     name, said = type(error).__name__, first_line(error)
     return name if said == name else f"{name}: {said}"
+
+
+@contextmanager
+def writing(path: object, instead: str, error: type[InputError] = InputError) -> Iterator[None]:
+    """Raise `error` where the system refuses what is written within; `instead`: what another is to be chosen of."""
+    try:
+        yield
+    except OSError as refused:
+        raise error(f"{path}: cannot be written ({refused.strerror}); choose another {instead}") from None
 
 
 def unknown(what: str, value: object, known: Iterable[str], error: type[InputError] = InputError) -> InputError:

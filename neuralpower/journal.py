@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neuralpower.errors import DatasetError, DeviceError
+from neuralpower.errors import DatasetError, DeviceError, writing
 
 SCHEMA = 1
 BALLAST_BYTES = 2**18  # some two hundred results
@@ -39,11 +39,9 @@ class Journal:
 
     def __enter__(self) -> Journal:
         """Create the folder, take the lock, repair the end of the file."""
-        try:
+        with writing(self.folder, "--out", DatasetError):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise DatasetError(f"{self.folder}: cannot be written ({error.strerror}); choose another --out") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

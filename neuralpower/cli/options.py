@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from neuralpower.phases import Phase
     from neuralpower.training import Recipe
 
@@ -44,6 +46,16 @@ def shape(text: str | None) -> tuple[int, ...] | None:
     ):
         raise InputError(f"input shape {text!r}: write positive sizes without the batch, such as 3x224x224")
     return tuple(sizes)
+
+
+def device(name: str) -> torch.device:
+    """The device of that name; raises InputError. Imports torch."""
+    import torch
+
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device {name!r}: no such device; choose cpu, cuda or cuda:0") from None
 
 
 def phase(name: str, context: int | None, prompt: int | None = None, new_tokens: int | None = None) -> Phase:

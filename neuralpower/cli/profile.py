@@ -38,7 +38,7 @@ def profile(
     trace_file: Path | None = typer.Option(None, help="Write a run for chrome://tracing or Perfetto to this file."),
 ) -> None:
     """Profile a network on this machine, layer by layer."""
-    from neuralpower.errors import CoverageError, InputError, unknown
+    from neuralpower.errors import CoverageError, InputError, unknown, writing
 
     if batch_size < 1:
         raise InputError(f"batch size {batch_size}: must be 1 or more; choose --batch-size 1")
@@ -66,7 +66,7 @@ def profile(
         if value not in known:
             raise unknown(what, value, known)
     check_convention(convention, unit, phase)
-    place = _device(device)
+    place = options.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise DeviceError(f"device {device}: torch finds no CUDA device here; choose --device cpu")
     target = str(place) if repeat else "meta"
@@ -94,7 +94,8 @@ def profile(
     if csv is not None:
         result.to_csv(csv, by=by, depth=depth)
     if markdown is not None:
-        _write(markdown, result.to_markdown(sort, top, by=by, depth=depth) + "\n")
+        with writing(markdown, "file"):
+            markdown.write_text(result.to_markdown(sort, top, by=by, depth=depth) + "\n", encoding="utf-8")
     if trace_file is not None:
         result.to_chrome_trace(trace_file)
     print(json.dumps(result.to_json()) if as_json else result.table(sort, top, by=by, depth=depth))
@@ -103,27 +104,6 @@ def profile(
         raise CoverageError(
             f"coverage {result.coverage:.1%}: {names} not counted; leave out --strict, or count them by own rules (custom=)"
         )
-
-
-def _device(name: str) -> torch.device:  # type: ignore[name-defined]  # noqa: F821  # torch is imported only in commands
-    """The device of that name; raises InputError."""
-    import torch
-
-    from neuralpower.errors import InputError
-
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device {name!r}: no such device; choose cpu, cuda or cuda:0") from None
-
-
-def _write(path: Path, text: str) -> None:
-    from neuralpower.errors import InputError
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another file") from None
 
 
 def register(app: typer.Typer) -> None:

@@ -22,17 +22,15 @@ def train_predictor(
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
     from neuralpower.codec import save
     from neuralpower.dataset import read_dataset, replace_file, summarised
-    from neuralpower.errors import InputError
+    from neuralpower.errors import writing
     from neuralpower.learn import train
     from neuralpower.report.cards import predictor_card
     from neuralpower.report.tables import training_table
 
     data = [read_dataset(folder, samples=False) for folder in datasets]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
-    try:  # now rather than after minutes of fitting
+    with writing(target, "--out"):  # now rather than after minutes of fitting
         target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written ({error.strerror}); choose another --out") from None
     trained = train(data, learner, jobs)
     print(training_table(trained))
     if trained.correction:

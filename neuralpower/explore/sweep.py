@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.spec import find_spec
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, writing
 from neuralpower.explore.space import Point, explore
 from neuralpower.memory import framework_of
 from neuralpower.predictor import Predictor
@@ -167,13 +167,10 @@ def sizes(text: str, what: str) -> tuple[int, ...]:
 
 def write_csv(result: Sweep, path: Path) -> None:
     """One line per point, SI units; raises InputError where the file cannot be written."""
-    try:
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(SweepPoint.__dataclass_fields__)
-            writer.writerows([getattr(p, name) for name in SweepPoint.__dataclass_fields__] for p in result.points)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another file") from None
+    with writing(path, "file"), path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(SweepPoint.__dataclass_fields__)
+        writer.writerows([getattr(p, name) for name in SweepPoint.__dataclass_fields__] for p in result.points)
 
 
 def to_json(result: Sweep) -> dict[str, Any]:

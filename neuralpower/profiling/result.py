@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError, unknown, writing
 from neuralpower.profiling.conventions import UNITS
 from neuralpower.profiling.rows import (
     OVERHEAD,
@@ -461,10 +461,8 @@ def _bytes(value: int | None) -> str:
 
 def _written(text: str, path: str | Path | None) -> str:
     if path is not None:
-        try:
+        with writing(path, "file"):
             Path(path).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written ({error.strerror}); choose another file") from None
     return text
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.dataset import replace_file
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, writing
 
 Event = dict[str, Any]
 
@@ -79,11 +79,9 @@ def check_place(path: str | Path) -> None:
     if not place.name or (place.exists() and not place.is_file()):
         raise InputError(f"{place}: is no file; choose a file's name, such as trace.json")
     aside = place.with_name(place.name + ".new")
-    try:
+    with writing(place, "place"):
         aside.touch()
         aside.unlink()
-    except OSError as error:
-        raise InputError(f"{place}: cannot be written ({error.strerror}); choose another place") from None
 
 
 def microseconds(time_ns: int) -> float:

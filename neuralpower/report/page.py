@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, writing
 from neuralpower.report import static
 from neuralpower.report.charts import Chart, slug
 from neuralpower.report.plots import plot
@@ -264,19 +264,15 @@ def _bare(text: str) -> str:
 
 def write_csv(table: Table, path: Path) -> None:
     """The header and the rows with all digits; empty for what is not known. Raises InputError where it cannot."""
-    try:
+    with writing(path, "folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(table.header)
             writer.writerows(table.rows)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another folder") from None
 
 
 def _write(path: Path, content: str | bytes) -> None:
-    try:
+    with writing(path, "folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another folder") from None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, writing
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
 from neuralpower.report.labels import along, is_far, place
 
@@ -49,12 +49,10 @@ def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png",
         else:
             _pies(figure, chart)
         paths = tuple(Path(folder) / f"{stem}.{kind}" for kind in formats)
-        try:
+        with writing(folder, "folder"):
             Path(folder).mkdir(parents=True, exist_ok=True)
             for path in paths:
                 figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be written ({error.strerror}); choose another folder") from None
     return paths
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.compose import Prediction, Row, Training
-from neuralpower.errors import InputError
+from neuralpower.errors import writing
 from neuralpower.evaluate import Evaluation, summary
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn import Trained
@@ -165,13 +165,10 @@ def _figures(row: Row) -> Iterator[str]:
 
 def prediction_csv(prediction: Prediction, path: Path) -> None:
     """One line per folded layer, SI units; raises InputError where the file cannot be written."""
-    try:
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(CSV_COLUMNS)
-            writer.writerows([getattr(row, name) for name in CSV_COLUMNS] for row in prediction.rows)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another file") from None
+    with writing(path, "file"), path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(CSV_COLUMNS)
+        writer.writerows([getattr(row, name) for name in CSV_COLUMNS] for row in prediction.rows)
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from neuralpower.errors import InputError
+from neuralpower.errors import writing
 from neuralpower.meters import MeterUnavailable, NullMeter, PowerMeter, Reading, open_meter
 
 PROC = Path("/proc")
@@ -133,11 +133,9 @@ class Monitor:
     def write(self, path: Path) -> None:
         """A line of blank-separated names, then one per sample, "-" for what is not known; raises InputError."""
         lines = [self.columns, *([_cell(value) for value in sample] for sample in self.samples)]
-        try:
+        with writing(path, "--monitor_file"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(" ".join(line) + "\n" for line in lines))
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written ({error.strerror}); choose another --monitor_file") from None
 
 
 def _meter(device: str) -> PowerMeter:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import DeviceError, InputError
+from neuralpower.errors import DeviceError, InputError, writing
 from neuralpower.suites.lab.images import SIDE, Split, normalised
 from neuralpower.suites.lab.training import Point
 
@@ -70,10 +70,8 @@ def open_board(folder: Path, first_step: int = 0) -> Iterator[Board]:
     """
     from torch.utils.tensorboard import SummaryWriter
 
-    try:
+    with writing(folder / EXPERIMENT, "--out"):
         writer = SummaryWriter(str(folder / EXPERIMENT), purge_step=first_step)
-    except OSError as error:
-        raise InputError(f"{folder / EXPERIMENT}: cannot be written ({error.strerror}); choose another --out") from None
     try:
         yield Board(writer)
     finally:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, first_line
 from neuralpower.suites.lab.images import Digits, Split, normalised
 from neuralpower.zoo.mnist import MnistCnn
 
@@ -151,7 +151,7 @@ class Training:
             self.scheduler.load_state_dict(state["scheduler"])
             self.done = int(state["epochs"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"{path}: not a checkpoint of this network ({_first_line(error)}); remove it") from None
+            raise InputError(f"{path}: not a checkpoint of this network ({first_line(error)}); remove it") from None
 
 
 def read_state(path: Path, device: torch.device) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def read_state(path: Path, device: torch.device) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # whatever torch makes of a damaged file
-        raise InputError(f"{path}: not a checkpoint ({_first_line(error)}); remove it to start anew") from None
+        raise InputError(f"{path}: not a checkpoint ({first_line(error)}); remove it to start anew") from None
     if not isinstance(state, dict):
         raise InputError(
             f"{path}: holds a {type(state).__name__}, a checkpoint is a dictionary; remove it to start anew"
@@ -179,8 +179,4 @@ def written(path: Path, write: Callable[[Path], object]) -> None:
         write(aside)
         aside.replace(path)
     except (OSError, RuntimeError) as error:  # torch's writer tells of a folder that is not there by the latter
-        raise InputError(f"{path}: cannot be written ({_first_line(error)}); choose another folder") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{path}: cannot be written ({first_line(error)}); choose another folder") from None

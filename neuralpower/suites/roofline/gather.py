@@ -22,7 +22,7 @@ from neuralpower.codec import default_predictor, known_predictors, load
 from neuralpower.compose import compose
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec, find_spec
-from neuralpower.errors import InputError, ModelError, NeuralPowerError
+from neuralpower.errors import InputError, ModelError, NeuralPowerError, writing
 from neuralpower.layers.base import torch_dtype
 from neuralpower.predictor import Predictor
 from neuralpower.report.tables import short
@@ -164,12 +164,8 @@ class Gathering:
             self.show(f"{self.folder}: goes on with {len(found.points)} points of an earlier run")
         self.data.settings, self.data.notes = settings, []
         self.data.environment = {"threads": torch.get_num_threads(), "torch": torch.__version__}
-        try:
+        with writing(self.folder, "folder with --out"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"{self.folder}: cannot be written ({error.strerror}); choose another folder with --out"
-            ) from None
         self.save()
 
     def _devices(self) -> None:
