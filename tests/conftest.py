@@ -1,9 +1,18 @@
 """What every test run has to itself."""
 
+import signal
 import tempfile
 from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c() -> Iterator[None]:
+    """A shell starts jobs in the background deaf to Ctrl-C, and what they start is: a test of it would wait for ever."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session", autouse=True)
