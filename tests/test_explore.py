@@ -364,6 +364,9 @@ def test_positions_end_a_context() -> None:
     name = "transformers:gpt2?n_embd=32&n_head=4&n_layer=2&vocab_size=100&n_positions=200"
     found = fit(Request(name, 1, 16), 1e9)
     assert (found.longest, found.longest_reason) == (200, "the model's positions")
+    almost = fit(Request(name, 1, 198), 1e9)
+    found = fit(Request(name, 1, 190), almost.memory.high_bytes + almost.process_bytes)
+    assert (found.longest, found.longest_reason) == (198, "memory")
 
 
 @pytest.mark.slow

@@ -143,7 +143,7 @@ def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[
             return float("inf")
 
     found = largest(size_at, room_bytes, start)
-    return found, "the model's positions" if found >= limit * (1 - CLOSE) - 1 and limit < MOST else "memory"
+    return found, "the model's positions" if found == limit < MOST else "memory"
 
 
 def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1) -> int:
