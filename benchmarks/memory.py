@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from neuralpower.memory import FORWARD, TRAINING, Memory, forward_memory, settings_of, training_memory
+from neuralpower.memory import FORWARD, TRAINING, Memory, forward_memory, settings_of, training_lifetimes
 from neuralpower.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import trace
@@ -119,7 +119,7 @@ class Run:
         (one,) = passes(source, request, asked)
         args, kwargs = one.inputs.args, one.inputs.kwargs
         if self.phase == TRAINING:
-            return training_memory(one.module, args, kwargs, **settings_of(self.recipe))
+            return training_lifetimes(one.module, args, kwargs, **settings_of(self.recipe)).memory()
         return forward_memory(trace(one.module, args, kwargs))
 
 

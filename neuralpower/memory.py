@@ -165,7 +165,7 @@ def optimizer_named(text: str, accelerator: bool = False) -> Callable[..., torch
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """The keywords of `training_memory` for a recipe; its plain gradient descent has momentum."""
+    """The keywords of `training_lifetimes` for a recipe; its plain gradient descent has momentum."""
     name = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
     optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
     return {"optimizer": optimizer, "accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
@@ -210,42 +210,6 @@ def forward_memory(traced: Trace, *, accelerator: bool = False) -> Memory:
     return memory_of(traced.storages, FORWARD, accelerator=accelerator)
 
 
-def training_memory(
-    model: nn.Module,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    optimizer: str | None = "adamw",
-    loss: Loss | None = None,
-    accelerator: bool = False,
-    accumulation: int = 1,
-    checkpointing: bool = False,
-) -> Memory:
-    """Of a training step: forward in training mode, loss (by default the mean square of the first output), backward, optimizer.
-
-    `accumulation` micro-batches come before the optimizer, or are all there is without one; with `checkpointing`, the
-    model's own switch for it is on. `optimizer` may name a way, as "adamw:foreach": working on all parameters at once,
-    which is usual on an accelerator, takes temporaries as large as they are; "adamw:fused" takes none.
-    The module is left as it was found and may be on the meta device.
-
-    Raises:
-        InputError: an optimizer that is not known, nothing to train, or something that is no parameter of the module.
-        StepError: the step raises on fake tensors; the message quotes its own error.
-        ModelError: it has no activation checkpointing to switch on.
-    """
-    step = training_lifetimes(
-        model,
-        args,
-        kwargs,
-        optimizer=optimizer,
-        loss=loss,
-        accelerator=accelerator,
-        accumulation=accumulation,
-        checkpointing=checkpointing,
-    )
-    return step.memory(accelerator)
-
-
 class StepLifetimes(NamedTuple):
     """When memory is born and dies in the first training step, in operator calls, and its parts' last calls."""
 
@@ -280,7 +244,19 @@ def training_lifetimes(
     accumulation: int = 1,
     checkpointing: bool = False,
 ) -> StepLifetimes:
-    """Lifetimes in the first training step, in which the optimizer makes its state; raises as `training_memory`."""
+    """Lifetimes in the first training step, in which the optimizer makes its state.
+
+    That is forward in training mode, loss (by default the mean square of the first output), backward, optimizer.
+    `accumulation` micro-batches come before the optimizer, or are all there is without one; with `checkpointing`, the
+    model's own switch for it is on. `optimizer` may name a way, as "adamw:foreach": working on all parameters at once,
+    which is usual on an accelerator, takes temporaries as large as they are; "adamw:fused" takes none.
+    The module is left as it was found and may be on the meta device.
+
+    Raises:
+        InputError: an optimizer that is not known, nothing to train, or something that is no parameter of the module.
+        StepError: the step raises on fake tensors; the message quotes its own error.
+        ModelError: it has no activation checkpointing to switch on.
+    """
     make = optimizer_named(optimizer, accelerator) if optimizer else None
     model = unwrapped(model)
     check_followable(model, (args, kwargs))

@@ -22,7 +22,6 @@ from neuralpower.memory import (
     memory_of,
     settings_of,
     training_lifetimes,
-    training_memory,
 )
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
@@ -31,6 +30,10 @@ from neuralpower.running import grouped_product
 from neuralpower.trace import trace
 from neuralpower.training import Recipe, default_loss
 from neuralpower.workspace import workspace_blocks
+
+
+def training_memory(*args: Any, accelerator: bool = False, **settings: Any) -> Memory:
+    return training_lifetimes(*args, accelerator=accelerator, **settings).memory(accelerator)
 
 
 def chain(layers: int = 3, width: int = 4) -> nn.Sequential:

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import neuralpower
 from neuralpower.errors import InputError, ModelError
-from neuralpower.memory import training_memory
+from neuralpower.memory import training_lifetimes
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace, trace_call
 from tests.beit import small_beit
@@ -191,7 +191,7 @@ def test_what_functions_cache_for_a_class_is_neither_left_nor_found() -> None:
     model, pixels = small_beit(32, blocks=3)
     model.eval()
     first = trace(model, (pixels,))
-    training_memory(model, (pixels,))
+    training_lifetimes(model, (pixels,))
     with torch.no_grad():
         assert torch.isfinite(model(pixels).last_hidden_state).all()  # it was not left with tensors without values
     assert trace(model, (pixels,)) == first

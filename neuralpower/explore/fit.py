@@ -16,7 +16,15 @@ from typing import Any
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.inputs import Inputs
 from neuralpower.layers.base import torch_dtype
-from neuralpower.memory import FORWARD, TRAINING, Memory, forward_memory, framework_of, optimizer_named, training_memory
+from neuralpower.memory import (
+    FORWARD,
+    TRAINING,
+    Memory,
+    forward_memory,
+    framework_of,
+    optimizer_named,
+    training_lifetimes,
+)
 from neuralpower.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import trace
@@ -218,7 +226,7 @@ class _Probe:
     def _memory(self, batch: int, length: int | None) -> Memory:
         inputs = self._inputs(batch, length)
         if self.request.phase == TRAINING:
-            return training_memory(
+            step = training_lifetimes(
                 self.module,
                 inputs.args,
                 inputs.kwargs,
@@ -227,6 +235,7 @@ class _Probe:
                 accumulation=self.request.accumulation,
                 checkpointing=self.request.checkpointing,
             )
+            return step.memory(self.request.accelerator)
         try:
             traced = trace(self.module, inputs.args, inputs.kwargs)
         except ModelError as error:
