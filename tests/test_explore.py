@@ -231,7 +231,7 @@ def test_sizes_are_lists_doublings_and_steps(text: str, expected: tuple[int, ...
     assert sizes(text, "batch size") == expected
 
 
-@pytest.mark.parametrize("text", ["", "0", "8:1", "a", "1:8:0", "-1", "1:"])
+@pytest.mark.parametrize("text", ["", "0", "8:1", "a", "1:8:0", "-1", "1:", "1:9999999999:1"])
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="batch size"):
         sizes(text, "batch size")

@@ -71,9 +71,10 @@ def sweep(
         InputError: more than MOST_POINTS points.
         PredictorError: a dtype that a predictor has not learnt.
     """
+    count = len(dtypes) * len(lengths) * len(batch_sizes) * len(predictors)
+    if count > MOST_POINTS:
+        raise InputError(f"{count} points: at most {MOST_POINTS} are swept; leave some out")
     grid = list(itertools.product(dtypes, lengths, batch_sizes))
-    if len(grid) * len(predictors) > MOST_POINTS:
-        raise InputError(f"{len(grid) * len(predictors)} points: at most {MOST_POINTS} are swept; leave some out")
     shape = tuple(input_shape) if input_shape is not None else None
     found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
@@ -157,6 +158,8 @@ def sizes(text: str, what: str) -> tuple[int, ...]:
                 f"{what} {part!r}: the end must not be below the start, a step not below 1; turn them round"
             )
         if step is not None:
+            if (high - low) // int(step) >= MOST_POINTS:
+                raise InputError(f"{what} {part!r}: more than {MOST_POINTS} sizes; take larger steps")
             found += range(low, high + 1, int(step))
         else:
             while low <= high:
