@@ -34,6 +34,11 @@ class Outcomes:
     extrapolated: Array  # share of the time outside of what was sampled
 
 
+def finite(value: float) -> float | None:
+    """A number of outcomes; None for NaN."""
+    return float(value) if np.isfinite(value) else None
+
+
 @dataclass(frozen=True)
 class Work:
     """Networks as counts of distinct layers, predicted."""

@@ -10,14 +10,13 @@ scored.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.explore.lists import Lists
-from neuralpower.explore.outcomes import Outcomes
+from neuralpower.explore.outcomes import Outcomes, finite
 from neuralpower.explore.space import TRACED, Point, explore
 from neuralpower.inputs import LARGEST_SIZE, is_count
 from neuralpower.predictor import Predictor
@@ -80,7 +79,7 @@ def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, b
                 continue
             found[n] = replace(
                 _scored(n, name, explored.outcomes, i),
-                memory_bytes=_number(explored.memory_bytes[i]),
+                memory_bytes=finite(explored.memory_bytes[i]),
                 parameters=int(explored.parameters[i]),
                 basis=explored.basis[i],
             )
@@ -99,12 +98,8 @@ def _scored(line: int, name: str, outcomes: Outcomes, i: int) -> Score:
         runtime_s=float(outcomes.runtime_s[i]),
         low_s=float(outcomes.low_s[i]),
         high_s=float(outcomes.high_s[i]),
-        energy_j=_number(outcomes.energy_j[i]),
+        energy_j=finite(outcomes.energy_j[i]),
     )
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _ranked(scores: Sequence[Score], by: str) -> list[Score]:

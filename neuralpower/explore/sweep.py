@@ -14,6 +14,7 @@ import numpy as np
 
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError, writing
+from neuralpower.explore.outcomes import finite
 from neuralpower.explore.space import Point, explore
 from neuralpower.memory import framework_of
 from neuralpower.predictor import Predictor
@@ -86,7 +87,7 @@ def sweep(
         taken_bytes = framework_of(predictor.accelerator).process_bytes
         for i, (dtype, length, batch) in enumerate(grid):
             o = explored.outcomes
-            value, high = _known(o.runtime_s[i]), _known(explored.memory_high_bytes[i])
+            value, high = finite(o.runtime_s[i]), finite(explored.memory_high_bytes[i])
             found.append(
                 SweepPoint(
                     model=model if isinstance(model, str) else type(model).__name__,
@@ -96,15 +97,15 @@ def sweep(
                     seq_len=length,
                     dtype=dtype,
                     runtime_s=value,
-                    low_s=_known(o.low_s[i]),
-                    high_s=_known(o.high_s[i]),
+                    low_s=finite(o.low_s[i]),
+                    high_s=finite(o.high_s[i]),
                     samples_per_s=batch / value if value else None,
-                    energy_j=_known(o.energy_j[i]),
-                    memory_bytes=_known(explored.memory_bytes[i]),
+                    energy_j=finite(o.energy_j[i]),
+                    memory_bytes=finite(explored.memory_bytes[i]),
                     memory_high_bytes=high,
                     fits=high + taken_bytes <= room if room is not None and high is not None else None,
                     basis=explored.basis[i],
-                    coverage=_known(o.coverage[i]),
+                    coverage=finite(o.coverage[i]),
                     error=explored.errors.get(i, ""),
                 )
             )
@@ -139,10 +140,6 @@ def device_memory(predictor: Predictor) -> float | None:
         return find_spec(predictor.device).get("memory_bytes")
     except InputError:
         return None
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def sizes(text: str, what: str) -> tuple[int, ...]:
