@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from neuralpower import __version__
 from neuralpower.devices.host import MODEL
+from neuralpower.devices.machine import installed
 
 PROTOCOL_VERSION = 4
 LIBRARIES = ("torch", "transformers", "numpy", "scikit-learn")
@@ -18,13 +18,7 @@ MEASURED = ("torch", "cuda", "driver")  # software that decides how long a call 
 
 def versions() -> dict[str, str]:
     """Of neuralpower and of the libraries that are installed here."""
-    found = {"neuralpower": __version__}
-    for library in LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            continue
-    return found
+    return {"neuralpower": __version__, **installed(LIBRARIES)}
 
 
 def device_key(hardware: Mapping[str, Any]) -> str:

@@ -6,11 +6,13 @@ What cannot be read is None, and none of it names a person or a host.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import platform
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,15 @@ def read_machine(proc: Path = PROC, sys: Path = SYS, cgroups: Path = CGROUPS) ->
         "memory_bytes": cpu.memory_bytes,
         **cgroup_limits(proc, cgroups),
     }
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of those that are installed here."""
+    found = {}
+    for package in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def cgroup_limits(proc: Path = PROC, cgroups: Path = CGROUPS) -> dict[str, float | int | None]:

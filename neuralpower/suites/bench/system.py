@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from neuralpower import __version__
 from neuralpower.devices.host import read_cpu
-from neuralpower.devices.machine import read_machine
+from neuralpower.devices.machine import installed, read_machine
 from neuralpower.meters import MeterUnavailable
 from neuralpower.meters.nvml import list_gpus
 
@@ -24,7 +23,7 @@ def versions() -> Iterator[tuple[str, Any]]:
     yield "torch.version", torch.__version__
     yield "cuda.version", torch.version.cuda
     yield "cudnn.version", torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    yield "sys.software", {**read_machine(), **{name: _version(name) for name in PACKAGES if _version(name)}}
+    yield "sys.software", {**read_machine(), **installed(PACKAGES)}
 
 
 def machine() -> Iterator[tuple[str, Any]]:
@@ -35,10 +34,3 @@ def machine() -> Iterator[tuple[str, Any]]:
     except MeterUnavailable as error:
         yield "sys.gpus", error.reason
     yield "sys.threads", torch.get_num_threads()
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

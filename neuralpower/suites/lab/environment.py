@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from neuralpower import __version__
 from neuralpower.devices.host import read_cpu
+from neuralpower.devices.machine import installed
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "tensorboard", "matplotlib")
 
@@ -30,7 +30,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "neuralpower": __version__,
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": dict.fromkeys(PACKAGES) | installed(PACKAGES),
     }
 
 
@@ -50,10 +50,3 @@ def rows(found: Mapping[str, Any]) -> list[list[str]]:
         ["CUDA", found["cuda"] or "none (torch was built without)"],
         ["threads", str(found["threads"])],
     ]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
