@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity
 from torch.profiler import profile as profiler
 
 from neuralpower.errors import DeviceError, InputError
+from neuralpower.profiling.steps import clock_of
 from neuralpower.suites.lab.images import Split, normalised
 from neuralpower.suites.lab.operators import Operator, OperatorTable, operators_of, summed
 from neuralpower.suites.lab.training import written
@@ -78,14 +79,10 @@ def profile_inference(
 
 def _run(model: nn.Module, batches: list[Tensor], device: torch.device, clock_ns: Callable[[], int]) -> float:
     """Seconds of one pass over the batches, to the end of the last."""
-    _wait(device)
+    wait = clock_of(device).wait
+    wait()
     start = clock_ns()
     for batch in batches:
         model(batch)
-    _wait(device)
+    wait()
     return (clock_ns() - start) / 1e9
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -19,6 +19,7 @@ from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec
 from neuralpower.errors import DeviceError, InputError, first_line
 from neuralpower.layers.base import torch_dtype
+from neuralpower.profiling.steps import clock_of
 
 L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}  # NVIDIA's architecture white papers
 LANES = {7.0: 64, 7.5: 64, 8.0: 64, 8.6: 128, 8.9: 128, 9.0: 128, 10.0: 128}  # float32, of a multiprocessor
@@ -87,13 +88,13 @@ def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = 
     except (RuntimeError, MemoryError) as error:
         raise DeviceError(f"copy of {size_bytes} bytes on {device}: {first_line(error)}; choose fewer") from None
     calls = max(1, 2**22 // max(size_bytes, 1))
-    best = float("inf")
+    best, wait = float("inf"), clock_of(place).wait
     for _ in range(REPEATS + 1):
-        _wait(place)
+        wait()
         begun = clock()
         for _ in range(calls):
             target.copy_(source)
-        _wait(place)
+        wait()
         best = min(best, (clock() - begun) / calls)
     return 2 * source.nbytes / best
 
@@ -103,11 +104,6 @@ def cache_roof(device: str) -> float | None:
     place = torch.device(device)
     size = read_cpu().llc_bytes if place.type == "cpu" else int(torch.cuda.get_device_properties(place).L2_cache_size)
     return copy_bytes_per_s(device, size // 2) if size else None
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def figures(properties: Any) -> dict[str, float]:
