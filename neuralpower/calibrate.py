@@ -105,10 +105,10 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     slow = np.array([timing.sentinel_s / sentinel_s for timing in timings]) ** estimates.exponent
     measured = np.array([timing.runtime_s for timing in timings]) / slow
     keys = list(predictor.regressors)
-    shares = np.zeros((len(layers), len(keys)))
     known = estimates.regressor >= 0
-    shares[np.flatnonzero(known), estimates.regressor[known]] = (estimates.runtime_s / measured)[known]
-    shares, measured = shares[known], measured[known]
+    shares = (
+        np.equal.outer(estimates.regressor[known], np.arange(len(keys))) * (estimates.runtime_s / measured)[known, None]
+    )
     factors, held_out = fit_factors(shares, common=True)
     relative = shares.sum(axis=1)
     before, after = (float(np.expm1(np.mean(np.abs(np.log(np.maximum(r, 1e-12)))))) for r in (relative, held_out))

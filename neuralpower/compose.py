@@ -184,11 +184,11 @@ class Prediction:
 
     def by_kind(self) -> list[Row]:
         """One row per kind, the slowest first."""
-        return _merged(self.rows, lambda row: "", lambda row: row.kind)
+        return _merged(self.rows, lambda row: ("", row.kind))
 
     def by_module(self, depth: int = 2) -> list[Row]:
         """One row per module down to `depth` names of its path, in the order they first run."""
-        return _merged(self.rows, lambda row: ".".join(row.path.split(".")[:depth]), lambda row: "", in_order=True)
+        return _merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""), in_order=True)
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per folded layer, SI units, in the columns of `Row`; power_w is the value alone."""
@@ -542,12 +542,11 @@ def _runs(names: Sequence[str]) -> str:
     return ",".join(parts)
 
 
-def _merged(
-    rows: Sequence[Row], path_of: Callable[[Row], str], kind_of: Callable[[Row], str], in_order: bool = False
-) -> list[Row]:
+def _merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]], in_order: bool = False) -> list[Row]:
+    """One row for each path and kind that `key` gives; a kind of "" stands for all that there are."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((path_of(row), kind_of(row)), []).append(row)
+        groups.setdefault(key(row), []).append(row)
     merged = [
         Row(
             path,

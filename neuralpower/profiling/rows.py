@@ -247,10 +247,10 @@ class Builder:
             rows.append(_timed(forward, times.pop(("forward", path, kind), None)))
             found = times.pop(("backward", path, kind), None)
             if found is not None or self.runs is None:
-                backward.append(_timed(self._backward(forward, calls, found), found))
+                backward.append(_timed(self._backward(forward, calls), found))
         return rows + backward[::-1]
 
-    def _backward(self, forward: Row, calls: Sequence[LayerCall | UnmodelledCall], found: _Times | None) -> Row:
+    def _backward(self, forward: Row, calls: Sequence[LayerCall | UnmodelledCall]) -> Row:
         """What the gradients of some calls take: products as they ran, the rest by the layers' own account."""
         layers = [call.layer for call in calls if isinstance(call, LayerCall)]
         parts = [part for layer in layers for part in layer.backward()]
