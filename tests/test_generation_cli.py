@@ -123,6 +123,13 @@ def test_a_line_of_no_measured_phase_is_refused(tmp_path: Path, line: str) -> No
         listed(file)
 
 
+def test_a_list_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "list.txt"
+    file.write_bytes(b"\xff\xfe\x80")
+    with pytest.raises(InputError, match="list.txt: cannot be read .* lines of MODEL"):
+        listed(file)
+
+
 # ---- what is collected ----
 
 

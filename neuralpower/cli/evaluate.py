@@ -97,13 +97,13 @@ def evaluate(
 
 def listed(file: Path) -> list[tuple[str, int, int | None, Phase | None]]:
     """(MODEL, batch size, sequence length, phase) of each line; raises InputError."""
-    from neuralpower.errors import InputError
+    from neuralpower.errors import InputError, first_line
 
     try:
-        lines = file.read_text().splitlines()
-    except OSError as error:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{file}: cannot be read ({error.strerror}); it holds lines of MODEL, batch size, length, phase, tokens"
+            f"{file}: cannot be read ({first_line(error)}); it holds lines of MODEL, batch size, length, phase, tokens"
         ) from None
     cases: list[tuple[str, int, int | None, Phase | None]] = []
     for number, line in enumerate(lines, 1):
