@@ -53,7 +53,6 @@ def evaluate(
         raise unknown("phase", phase, MEASURED)
     asked = options.phase(phase, context, prompt)
 
-    from neuralpower.codec import default_predictor, load
     from neuralpower.evaluate import Case
     from neuralpower.evaluate import evaluate as run
     from neuralpower.report.chrome import check_place, write
@@ -69,7 +68,7 @@ def evaluate(
         else:
             cases.append(Case(model, batch_size, seq_len, shape, options.dtype(dtype), asked))
     cpu = read_cpu()
-    learnt = load(predictor) if predictor else default_predictor(cpu)
+    learnt = options.predictor(predictor)
     learnt.check(options.dtype(dtype), "forward")
     apart = learnt.unlike(cpu)
     if apart:

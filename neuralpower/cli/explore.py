@@ -41,7 +41,7 @@ def sweep(
 
     if plot is not None:
         check_plot(plot)
-    predictors = [_loaded(name) for name in options.names(predictor) or (None,)]
+    predictors = [options.predictor(name) for name in options.names(predictor) or (None,)]
     found = sweeping.sweep(
         model,
         predictors,
@@ -83,7 +83,7 @@ def compare(
     for text in (a, b):
         model, _, name = text.partition("@")
         model, name = model or a.partition("@")[0], name or predictor or ""
-        known[name] = known.get(name) or _loaded(name or None)
+        known[name] = known.get(name) or options.predictor(name or None)
         case = Case(model, batch_size, seq_len, shape, options.dtype(dtype))
         known[name].check(case.dtype, "forward")
         prediction, _ = predict_case(case, known[name])
@@ -110,7 +110,7 @@ def score(
         lines = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read ({error}); choose another file") from None
-    learnt = _loaded(predictor)
+    learnt = options.predictor(predictor)
     found = scored(lines.splitlines(), learnt, by)
     for one in found:
         if one.error:
@@ -184,13 +184,6 @@ def _room(device: str | None, memory: str | None) -> tuple[float, bool, str]:
     if own is None:
         raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
     return float(own), accelerator, name
-
-
-def _loaded(name: str | None) -> Predictor:
-    from neuralpower.codec import default_predictor, load
-    from neuralpower.devices.host import read_cpu
-
-    return load(name) if name else default_predictor(read_cpu())
 
 
 def _warn(predictors: Iterable[Predictor]) -> None:

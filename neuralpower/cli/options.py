@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from neuralpower.phases import Phase
+    from neuralpower.predictor import Predictor
     from neuralpower.training import Recipe
 
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -46,6 +47,14 @@ def shape(text: str | None) -> tuple[int, ...] | None:
     ):
         raise InputError(f"input shape {text!r}: write positive sizes without the batch, such as 3x224x224")
     return tuple(sizes)
+
+
+def predictor(name: str | None) -> Predictor:
+    """That of the name or in the file, else this machine's; raises InputError. Imports torch."""
+    from neuralpower.codec import default_predictor, load
+    from neuralpower.devices.host import read_cpu
+
+    return load(name) if name else default_predictor(read_cpu())
 
 
 def device(name: str) -> torch.device:

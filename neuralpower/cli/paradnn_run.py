@@ -78,10 +78,9 @@ def setup_of(common: Common, dtype: str) -> Setup:
 def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
     """The setup as it can be had, and what says the times; raises NeuralPowerError."""
     if common.predicted:
-        from neuralpower.codec import default_predictor, load
         from neuralpower.suites.paradnn.predicted import predict_point, predictable
 
-        learnt = load(common.predictor) if common.predictor else default_predictor(read_cpu())
+        learnt = options.predictor(common.predictor)
         setup, changed = predictable(setup, learnt)
         if changed:
             print(f"note: {changed}", file=sys.stderr)

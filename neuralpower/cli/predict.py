@@ -55,7 +55,6 @@ def predict(
     ),
 ) -> None:
     """Predict a network's latency, in total and layer by layer, without running it."""
-    from neuralpower.devices.host import read_cpu
     from neuralpower.errors import CoverageError, InputError, unknown
 
     views = ("layer", "kind", "module")
@@ -70,7 +69,7 @@ def predict(
     shape = options.shape(input_shape)
     case_phase = options.phase(phase, context, prompt, new_tokens)
 
-    from neuralpower.codec import default_predictor, load, on
+    from neuralpower.codec import on
     from neuralpower.evaluate import Case, predict_case
     from neuralpower.layers.base import torch_dtype
     from neuralpower.report.chrome import check_place, document, write
@@ -82,7 +81,7 @@ def predict(
 
     if trace_file is not None:
         check_place(trace_file)
-    learnt = load(predictor) if predictor else default_predictor(read_cpu())
+    learnt = options.predictor(predictor)
     if device_spec is not None:
         if predictor and "@" in predictor and not Path(predictor).is_file():
             raise InputError(f"predictor {predictor} and device spec {device_spec} both name a device; leave one out")
