@@ -153,6 +153,11 @@ BROKEN = [
 ]
 
 
+def test_a_count_is_judged_by_itself_whatever_was_read_before(predictor: Predictor) -> None:
+    found = score([{"layers": [{**ROW, "count": count}]} for count in (True, 1, True, 1.0)], predictor)
+    assert [one.error.partition(",")[0] for one in found] == ["count is True", "", "count is True", "count is 1.0"]
+
+
 @pytest.mark.parametrize(("line", "message"), BROKEN)
 def test_a_broken_line_is_told_and_the_rest_is_scored(line: str, message: str, predictor: Predictor) -> None:
     bad, good = score([line, json.dumps({"layers": [ROW]})], predictor)
