@@ -240,6 +240,8 @@ def test_other_sizes_are_refused(text: str) -> None:
 def test_the_front_is_what_nothing_else_beats_in_both() -> None:
     # (1, 9) and (3, 2) and (2, 4) are beaten by none; (2, 5) by (2, 4); (4, 2) by (3, 2)
     assert pareto(np.array([1.0, 2, 2, 3, 4]), np.array([9.0, 5, 4, 2, 2])) == [0, 2, 3]
+    # neither of two equals beats the other
+    assert pareto(np.array([1.0, 1, 2, 2]), np.array([9.0, 9, 9, 5])) == [0, 1, 3]
     assert pareto(np.array([]), np.array([])) == []
 
 

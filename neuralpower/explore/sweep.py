@@ -124,14 +124,11 @@ def sweep(
 
 def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
     """Places where no other is as small in both and smaller in one."""
-    order = np.lexsort((second, first))
-    found: list[int] = []
-    least = np.inf
-    for i in order.tolist():
-        if second[i] < least:
-            found.append(i)
-            least = second[i]
-    return sorted(found)
+
+    def beaten(a: float, b: float) -> bool:
+        return bool(np.any((first <= a) & (second <= b) & ((first < a) | (second < b))))
+
+    return [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if not beaten(a, b)]
 
 
 def device_memory(predictor: Predictor) -> float | None:
