@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +56,17 @@ def fetch(location: str, folder: Path) -> bool:
 
 def continue_from(location: str, folder: Path) -> None:
     """Have a local folder go on with what is at a location; raises DatasetError where the two are of different devices."""
-    there = _description(location)
-    here = folder / DESCRIPTION
+    system, root = _opened(location)
+    there = _described(location, lambda: system.cat_file(f"{root.rstrip('/')}/{DESCRIPTION}"))
     if there is None:
         return
-    if not here.exists():
+    here = _described(str(folder), (folder / DESCRIPTION).read_bytes)
+    if here is None:
         fetch(location, folder)
-    elif (known := json.loads(here.read_text()).get("device")) != there.get("device"):
+    elif here.get("device") != there.get("device"):
         raise DatasetError(
-            f"{location}: holds measurements of {there.get('device')!r}, {folder} of {known!r}; choose another --out"
+            f"{location}: holds measurements of {there.get('device')!r}, {folder} of {here.get('device')!r}; "
+            "choose another --out"
         )
 
 
@@ -80,15 +82,14 @@ def publish(folder: Path, location: str) -> None:
         raise _failed(location, "written", error) from None
 
 
-def _description(location: str) -> dict[str, Any] | None:
-    """The `dataset.json` at a location; None where there is none yet. Raises DatasetError."""
-    system, root = _opened(location)
+def _described(place: str, read: Callable[[], bytes]) -> dict[str, Any] | None:
+    """What a place's `dataset.json` says; None where there is none yet. Raises DatasetError."""
     try:
-        return dict(json.loads(system.cat_file(f"{root.rstrip('/')}/{DESCRIPTION}")))
+        return dict(json.loads(read()))
     except FileNotFoundError:
         return None
     except Exception as error:  # each system has its own errors
-        raise _failed(location, "read", error) from None
+        raise _failed(place, "read", error) from None
 
 
 def _opened(location: str) -> tuple[Any, str]:

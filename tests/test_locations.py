@@ -69,6 +69,9 @@ def test_a_folder_goes_on_with_what_was_published(place: str, tmp_path: Path) ->
     sealed(tmp_path / "other", device="y")
     with pytest.raises(DatasetError, match="holds measurements of 'x', .*other of 'y'; choose another --out"):
         continue_from(place, tmp_path / "other")
+    (tmp_path / "other" / "dataset.json").write_text("{")
+    with pytest.raises(DatasetError, match="other: cannot be read .*; mend that"):
+        continue_from(place, tmp_path / "other")
 
 
 @pytest.mark.parametrize(
