@@ -77,8 +77,6 @@ def train(
         DatasetError: missing columns, no group with FEWEST_ROWS usable rows, or a device whose peaks are not known.
         InputError: an unknown learner.
     """
-    import joblib
-
     if learner not in LEARNERS:
         raise unknown("learner", learner, LEARNERS)
     given = [datasets] if isinstance(datasets, Dataset) else datasets
@@ -112,20 +110,7 @@ def train(
             f"{first.path}: {rows.usable} usable rows, {len(rejected)} left out, and no kind has {FEWEST_ROWS} different "
             f"configurations{why}; collect more, or mend the rows"
         )
-    fits = joblib.Parallel(n_jobs=jobs, return_as="generator")(
-        joblib.delayed(fit)(problems[name], learner) for name in order
-    )
-    fitted: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
-    for (target, key), result in zip(order, fits, strict=True):
-        fitted[target][key] = result.regressor
-        if target == RUNTIME and launched:
-            shortest = float(np.quantile(problems[target, key].target, SHORTEST_SHARE))
-            fitted[target][key] = dataclasses.replace(result.regressor, launch_s=shortest)
-        lines = np.concatenate([part.line for part in rows.parts[target, key]])[result.contradicting]
-        found = [Rejected(key[0], int(line), f"{target} contradicts its neighbours") for line in lines]
-        rejected += [one for one in found if one not in rejected]  # a row may serve its key and its kind
-        if target == RUNTIME:
-            show(key, result.regressor)
+    fitted = _fitted(rows, {name: problems[name] for name in order}, learner, jobs, launched, show)
     telling: Sequence[Total] = rows.totals
     if alone:
         fitted[RUNTIME], telling, left_out = learn_totals(telling, hardware, rejected)
@@ -136,16 +121,7 @@ def train(
         hardware=None if portable else hardware,
         regressors=dict(sorted(fitted[RUNTIME].items())),
         rooflines=_rooflines(rows.work, hardware),
-        dataset={
-            "name": " + ".join(dataset.name for dataset in datasets),
-            "rows": rows.usable,
-            "accelerator": accelerator,
-            "devices": {d.device: dataclasses.asdict(hardware_from(d.meta)) for d in datasets} if portable else {},
-            "hardware": first.meta.get("hardware", {}),
-            "sessions": first.meta.get("sessions", []),
-            "source": first.meta.get("source"),
-            "trained": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        },
+        dataset=_about(datasets, rows, accelerator, portable),
         learner=learner,
         name=first.name,
         sentinel_s=first.sentinel_s,
@@ -164,6 +140,49 @@ def train(
     about = {**predictor.dataset, "networks": len(telling), "rejected": len(rejected)}
     predictor = dataclasses.replace(predictor, dataset=about)
     return Trained(predictor, tuple(rejected), skipped, correction, tuple(rows.doubts))
+
+
+def _fitted(
+    rows: _Read,
+    problems: Mapping[tuple[str, Key], Problem],
+    learner: str,
+    jobs: int,
+    launched: bool,
+    show: Callable[[Key, Regressor], None],
+) -> dict[str, dict[Key, Regressor]]:
+    """Regressors by target and key, in the order of the problems; rows that contradict their neighbours become rejected ones."""
+    import joblib
+
+    fits = joblib.Parallel(n_jobs=jobs, return_as="generator")(
+        joblib.delayed(fit)(problem, learner) for problem in problems.values()
+    )
+    fitted: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
+    for (target, key), result in zip(problems, fits, strict=True):
+        fitted[target][key] = result.regressor
+        if target == RUNTIME and launched:
+            shortest = float(np.quantile(problems[target, key].target, SHORTEST_SHARE))
+            fitted[target][key] = dataclasses.replace(result.regressor, launch_s=shortest)
+        lines = np.concatenate([part.line for part in rows.parts[target, key]])[result.contradicting]
+        found = [Rejected(key[0], int(line), f"{target} contradicts its neighbours") for line in lines]
+        rows.rejected += [one for one in found if one not in rows.rejected]  # a row may serve its key and its kind
+        if target == RUNTIME:
+            show(key, result.regressor)
+    return fitted
+
+
+def _about(datasets: Sequence[Dataset], rows: _Read, accelerator: bool, portable: bool) -> dict[str, Any]:
+    """What a predictor says of where it was learnt."""
+    first = datasets[0]
+    return {
+        "name": " + ".join(dataset.name for dataset in datasets),
+        "rows": rows.usable,
+        "accelerator": accelerator,
+        "devices": {d.device: dataclasses.asdict(hardware_from(d.meta)) for d in datasets} if portable else {},
+        "hardware": first.meta.get("hardware", {}),
+        "sessions": first.meta.get("sessions", []),
+        "source": first.meta.get("source"),
+        "trained": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
 
 
 class _Read:
