@@ -174,7 +174,7 @@ def test_a_sweep_has_no_layer_twice_and_none_that_costs_too_much() -> None:
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     """A collection of the softmax sweep, as a user makes it."""
     out = tmp_path_factory.mktemp("real") / "datasets" / "here"
-    options = ("--preset", "quick", "--kinds", "softmax", "--models", "none", "--time-budget", "60s")
+    options = ("--preset", "quick", "--kinds", "softmax", "--models", "none", "--time-budget", "10m")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collection, "ATTEMPTS", 1)  # a test run is noisy: once is enough
         return out, command("collect-data", *options, "--out", out)
@@ -242,7 +242,7 @@ def test_resuming_measures_only_what_is_missing(real: tuple[Path, Ran], monkeypa
     before = pd.read_parquet(out / "softmax.parquet").sort_values("replicate", kind="stable")
     before.iloc[4:].to_parquet(out / "softmax.parquet", index=False)
     seen: list[Progress] = []
-    request = Request("quick", ("softmax",), ("none",), ("float32",), 0, 60, out)
+    request = Request("quick", ("softmax",), ("none",), ("float32",), 0, 600, out)
     executor = Local(Worker(read_cpu().cores, worker_command()))
     counts = collect(request, lambda progress: seen.append(replace(progress)), executor)
     assert counts == {"softmax": len(before)}
