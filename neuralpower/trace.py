@@ -109,7 +109,7 @@ class Trace:
     notes: tuple[str, ...] = field(default=())  # why the earlier ways did not
     modules: tuple[ModuleCall, ...] = ()  # in the order in which they return
     gradients: tuple[LayerCall, ...] = ()  # what a backward pass does beside the calls' own: see neuralpower.gradients
-    trained: tuple[int, ...] = ()  # numbers in each tensor that is trained
+    trained: tuple[tuple[str, int], ...] = ()  # dtype of each tensor that is trained, and numbers in it
     assumptions: tuple[str, ...] = ()  # about what only data can tell
     storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died
 
@@ -386,7 +386,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             notes=notes,
             modules=tuple(self.modules.seen),
             gradients=tuple(self.gradient_calls),
-            trained=tuple(p.numel() for p in parameters if p.requires_grad),
+            trained=tuple((_dtype_of((p,), {}, None), p.numel()) for p in parameters if p.requires_grad),
             assumptions=(*self.assumptions, *_packed(self.model)),
             storages=self.lifetimes.storages(),
         )

@@ -185,14 +185,15 @@ def training_tasks(trace: Trace, recipe: Recipe, learnt: Learnt) -> list[Task]:
         tasks += forward
         tasks += backward_tasks(trace, learnt, recipe.checkpointing)
         if number:
-            tasks += [Task("", _addition(size), BACKWARD) for size in trace.trained]
-    step = Optimizer(
-        function=recipe.optimizer,
-        implementation=recipe.implementation,
-        tensors=len(trace.trained),
-        elements=sum(trace.trained),
-    )
-    return [*tasks, Task("", step, OPTIMIZER)]
+            tasks += [Task("", _addition(dtype, numbers), BACKWARD) for dtype, numbers in trace.trained]
+    for dtype in dict.fromkeys(dtype for dtype, _ in trace.trained):
+        sizes = [numbers for other, numbers in trace.trained if other == dtype]
+        function, implementation = recipe.optimizer, recipe.implementation
+        step = Optimizer(
+            dtype=dtype, function=function, implementation=implementation, tensors=len(sizes), elements=sum(sizes)
+        )
+        tasks.append(Task("", step, OPTIMIZER))
+    return tasks
 
 
 def backward_tasks(trace: Trace, learnt: Learnt, checkpointing: bool = False) -> list[Task]:
@@ -226,5 +227,5 @@ def _reversed(call: LayerCall, learnt: Learnt) -> Iterator[Task]:
     )
 
 
-def _addition(elements: int) -> Layer:
-    return Elementwise(function="add", elements=elements, operands=2, broadcast=False, inplace=True)
+def _addition(dtype: str, elements: int) -> Layer:
+    return Elementwise(dtype=dtype, function="add", elements=elements, operands=2, broadcast=False, inplace=True)

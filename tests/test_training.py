@@ -69,7 +69,7 @@ def test_an_input_asks_for_no_gradient_and_what_depends_on_a_weight_does() -> No
     # exp of the input has no backward pass; the first product has one of its two, that of the weights
     assert shares(t) == [("elementwise", 0.0), ("linear", 0.5), ("activation", 1.0), ("linear", 1.0)]
     assert t.gradients == ()
-    assert t.trained == (64, 64)
+    assert t.trained == (("float32", 64), ("float32", 64))
 
 
 @pytest.mark.parametrize(("way", "run"), WAYS)
@@ -84,7 +84,7 @@ def test_what_is_frozen_or_detached_asks_for_none() -> None:
     net.two.weight.requires_grad = False
     t = trace(net, (torch.empty(4, 8, device=META),), training=True)
     assert [call.gradient for call in t.calls if call.layer.kind == "linear"] == [0.5, 0.0]
-    assert t.trained == (64,)
+    assert t.trained == (("float32", 64),)
 
 
 def test_a_tensor_used_twice_gathers_two_gradients() -> None:
@@ -215,6 +215,17 @@ def test_micro_batches_repeat_the_passes_and_add_to_the_gradients() -> None:
     assert [layer.to_row()["elements"] for layer in added] == [64] * 4  # two weights, from the second micro-batch on
 
 
+def test_gradients_and_optimizers_are_of_the_weights_dtypes() -> None:
+    mixed = nn.Sequential(nn.Linear(8, 8, bias=False, dtype=torch.bfloat16, device="meta"), Cast(), nn.LayerNorm(8))
+    t = trace(mixed, (torch.empty(4, 8, dtype=torch.bfloat16, device=META),), training=True)
+    *_, low, high = training_tasks(t, Recipe("adam", "loop"), known)
+    assert low.layer == Optimizer(dtype="bfloat16", function="adam", tensors=1, elements=64)
+    assert high.layer == Optimizer(dtype="float32", function="adam", tensors=2, elements=16)
+    again = training_tasks(t, Recipe("adam", "loop", accumulation=2), known)
+    added = [task.layer.dtype for task in again if task.layer.kind == "elementwise" and task.path == ""]
+    assert added == ["bfloat16", "float32", "float32"]
+
+
 def test_checkpointing_runs_repeated_blocks_again() -> None:
     blocks = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8, device="meta"), nn.ReLU()) for _ in range(3)))
 
@@ -266,6 +277,11 @@ def test_nothing_to_train_is_refused() -> None:
     t = trace(nn.ReLU(), (torch.empty(4, 8, device=META),), training=True)
     with pytest.raises(InputError, match="no parameter of the model requires a gradient"):
         training_tasks(t, Recipe(), known)
+
+
+class Cast(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float()
 
 
 # ---- a device whose costs are known ----
