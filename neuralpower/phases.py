@@ -97,7 +97,11 @@ class Phase:
                 raise InputError(f"{option} {value} belongs to --phase {homes[name]}, not to {self.name}; leave it out")
 
     def applied(self, request: InputRequest) -> InputRequest:
-        """The request with this phase's batch and prompt."""
+        """The request with this phase's batch and prompt; raises InputError where it has another length."""
+        if self.prompt is not None and request.seq_len not in (None, self.prompt):
+            raise InputError(
+                f"--prompt {self.prompt} and --seq-len {request.seq_len} both are the prompt's length; leave one out"
+            )
         return replace(request, batch_size=self.batch or request.batch_size, seq_len=self.prompt or request.seq_len)
 
     @property
@@ -134,7 +138,8 @@ def passes(source: Source, request: InputRequest, phase: Phase, module: nn.Modul
         module: of the source, where it has been built already; on the meta device by default.
 
     Raises:
-        InputError: numbers that are not positive, more positions than the model has, or a model that keeps no cache.
+        InputError: numbers that are not positive or say two things, more positions than the model has, or a model that keeps
+            no cache.
         ModelError: the model cannot be built, or its forward raises.
     """
     phase.check()
@@ -144,6 +149,11 @@ def passes(source: Source, request: InputRequest, phase: Phase, module: nn.Modul
         return (Pass(FORWARD, module, source.inputs(module, request, "meta")),)
     decoder = Decoder(module, request, phase.name)
     if phase.name == DECODE:
+        if request.seq_len is not None and not decoder.encodes_text:
+            raise InputError(
+                f"--seq-len {request.seq_len} is what the encoder of a pair reads, and {decoder.name} has none for text; "
+                "give --context alone"
+            )
         return (decoder.decode(phase.context),)
     first = decoder.prefill(phase.prompt)
     if phase.name == PREFILL:

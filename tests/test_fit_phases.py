@@ -50,7 +50,8 @@ def test_a_batch_drawn_out_has_the_memory_that_is_predicted_of_it(request_: Requ
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_the_largest_batch_fits_and_a_larger_one_does_not(phase: str) -> None:
     def asked(batch: int) -> Request:
-        return Request(LLAMA, batch, 100, phase=phase, context=100 if phase == "decode" else None)
+        sizes = {"context": 100} if phase == "decode" else {"seq_len": 100}
+        return Request(LLAMA, batch, phase=phase, **sizes)
 
     room = 40e6 + CPU.process_bytes
     batch = fit(asked(1), room).largest_batch
