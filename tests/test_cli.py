@@ -382,6 +382,8 @@ def test_a_training_step_is_predicted_in_its_parts(predictor: Path) -> None:
     assert min(parts) > 0
     assert {row["phase"] for row in data["layers"]} == {"forward", "backward", "optimizer"}
     assert (step["optimizer"], step["samples"]) == ("sgd", 1)
+    named = ("predict", BERT, "--predictor", predictor, "--phase", "training", "--optimizer", "momentum", "--json")
+    assert loaded(done(*named)) == data  # the name that `fit` has for it
     text = done("predict", BERT, "--predictor", predictor, "--phase", "training")
     assert "step: forward" in text
     assert "not measured backward, taken as the forward passes of their products" in text

@@ -466,6 +466,10 @@ def test_fit_ends_with_0_or_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         (("sweep", "zoo:alexnet", "--plot", "x.gif"), "the ending must be one of .html, .png, .svg"),
         (("fit", "zoo:alexnet", "--memory", "lots"), "write a positive number with a unit"),
         (("fit", "zoo:alexnet", "--device", "nvidia-t5"), "unknown device"),
+        (
+            ("fit", "zoo:alexnet", "--optimizer", "sgd"),
+            "optimizer, accumulation and checkpointing belong to phase training",
+        ),
         (("compare", "zoo:alexnet", "zoo:alexnot"), "unknown zoo network"),
         (("sweep", "zoo:alexnot", "--batch-size", "1,2"), "no point can be predicted: unknown zoo network"),
         (("sweep", "zoo:alexnet", "--seq-len", "3", "--json"), "leave seq_len out"),

@@ -31,7 +31,7 @@ def evaluate(
     context: int | None = typer.Option(None, help="decode: tokens in the cache before the step."),
     prompt: int | None = typer.Option(None, help="prefill: tokens of the prompt."),
     optimizer: str = typer.Option(
-        "adamw", help="Of training: sgd, rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
+        "adamw", help="Of training: sgd (with momentum), rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
     ),
     accumulation: int = typer.Option(1, help="Micro-batches of --batch-size in a training step."),
     checkpointing: bool = typer.Option(False, help="Train with the model's own activation checkpointing."),

@@ -134,7 +134,8 @@ def fit(
     input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
     dtype: str = typer.Option("float32", help="Of weights and inputs."),
     optimizer: str = typer.Option(
-        "adamw", help="For training: sgd, momentum, rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
+        "adamw",
+        help="For training: sgd (without momentum), momentum, rmsprop, adam or adamw; also adamw:foreach, adamw:fused.",
     ),
     accumulation: int = typer.Option(1, help="For training: micro-batches per step."),
     checkpointing: bool = typer.Option(False, "--checkpointing", help="For training: blocks run forward again."),

@@ -98,6 +98,7 @@ def recipe(optimizer: str, accumulation: int, checkpointing: bool, phase: str) -
     from neuralpower.training import RECIPE, TRAINING, Recipe
 
     name, _, way = optimizer.partition(":")
+    name = "sgd" if name == "momentum" else name  # as `fit` calls it, which knows sgd without momentum, too
     found = Recipe(name, way, accumulation, checkpointing)
     if phase != TRAINING and found != RECIPE:
         raise InputError(

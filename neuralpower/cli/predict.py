@@ -35,7 +35,7 @@ def predict(
         "uniform", help="Tokens over a mixture's experts: uniform, worst, or how many each gets."
     ),
     optimizer: str = typer.Option(
-        "adamw", help="Of training: sgd, rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
+        "adamw", help="Of training: sgd (with momentum), rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
     ),
     accumulation: int = typer.Option(1, help="Micro-batches of --batch-size in a training step."),
     checkpointing: bool = typer.Option(

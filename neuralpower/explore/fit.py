@@ -56,7 +56,7 @@ class Request:
     input_shape: tuple[int, ...] | None = None
     dtype: str = "float32"
     phase: str = FORWARD
-    optimizer: str = "adamw"
+    optimizer: str = "adamw"  # of training: here "sgd" keeps nothing, "momentum" a number per parameter
     accelerator: bool = False
     context: int | None = None  # decode: tokens in the cache before the step
     accumulation: int = 1  # training: micro-batches of `batch_size` per step
@@ -118,9 +118,10 @@ def fit(request: Request, room_bytes: float) -> Fit:
     optimizer_named(request.optimizer)
     if request.context is not None and request.phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {request.phase}; leave it out")
-    if request.phase != TRAINING and (request.accumulation != 1 or request.checkpointing):
+    how = (request.optimizer, request.accumulation, request.checkpointing)
+    if request.phase != TRAINING and how != (Request.optimizer, Request.accumulation, Request.checkpointing):
         raise InputError(
-            f"accumulation and checkpointing belong to phase training, not to {request.phase}; leave them out"
+            f"optimizer, accumulation and checkpointing belong to phase training, not to {request.phase}; leave them out"
         )
     if request.accumulation < 1:
         raise InputError(f"accumulation {request.accumulation}: a step takes 1 micro-batch or more; choose 1")
