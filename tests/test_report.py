@@ -365,6 +365,20 @@ def test_a_folder_of_another_report_is_left_alone(nets: str, tmp_path: Path) -> 
         gathering(nets, tmp_path / "out", training_batch=4).run()
 
 
+def test_a_network_that_is_none_is_told_before_anything_is_measured(nets: str, tmp_path: Path) -> None:
+    bench = FakeBench()
+    with pytest.raises(ModelError, match="unknown zoo network 'alexnot'"):
+        gathering(nets, tmp_path / "out", bench, models=(f"{nets}:thin", "zoo:alexnot")).run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_a_measured_report_takes_no_predicted_one(nets: str, tmp_path: Path) -> None:
+    gathering(nets, tmp_path / "out").run()
+    predicted = replace(gathering(nets, tmp_path / "out").request, device=None)
+    with pytest.raises(InputError, match="holds a report with device .*, this one has none; choose another folder"):
+        Gathering(predicted, tmp_path / "out").run()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -26,6 +26,7 @@ from neuralpower.errors import InputError, ModelError, NeuralPowerError, writing
 from neuralpower.layers.base import torch_dtype
 from neuralpower.predictor import Predictor
 from neuralpower.report.tables import short
+from neuralpower.sources import resolve
 from neuralpower.suites.roofline.records import (
     BUDGET,
     FAILED,
@@ -143,6 +144,8 @@ class Gathering:
 
     def _open(self) -> None:
         self.request.check()
+        for model in self.request.models:
+            resolve(model)  # a name that is none is told before anything is measured
         if self.bench is not None:
             self.bench.check(self.request.dtype)
         name = None if self.bench is None else self.bench.name
@@ -157,7 +160,8 @@ class Gathering:
             for key, value in settings.items():
                 if found.settings.get(key) != value:
                     raise InputError(
-                        f"{self.folder}: holds a report with {key} {found.settings.get(key)}, this one has {value}; "
+                        f"{self.folder}: holds a report with {key} {found.settings.get(key) or 'none'}, this one has "
+                        f"{value or 'none'}; "
                         "choose another folder with --out"
                     )
             self.data = found
