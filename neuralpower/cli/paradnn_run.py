@@ -23,6 +23,18 @@ Measure = Callable[[Point], Result]
 
 def run(start: Point, kinds: Sequence[str], common: Common) -> None:
     """One point, or the sweep around it; raises NeuralPowerError."""
+    of_sweeps = {
+        "--shard": common.shard,
+        "--slurm": common.slurm,
+        "--out": common.out,
+        "--time-budget": common.time_budget,
+        "--again": common.again,
+    }
+    for name, value in of_sweeps.items():
+        if value is not None and not common.swept:
+            raise InputError(f"{name} {value}: is of a sweep; add --benchmark, --grid or --sample N, or leave it out")
+    if common.as_json and common.swept:
+        raise InputError("--json: is of a single run; a sweep writes results.json into its folder, leave it out")
     if common.slurm is not None:
         from neuralpower.suites.paradnn.slurm import array_script
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.cli import options
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from neuralpower.suites.paradnn.operators import OperatorTimes
     from neuralpower.suites.paradnn.roof import Roof
+
+FORMATS = ("png", "svg", "pdf")
 
 
 def report(
@@ -33,11 +35,15 @@ def report(
     from neuralpower.report.page import write_csv, write_html, write_markdown
     from neuralpower.suites.paradnn.page import page_of
 
+    pictures = options.names(formats) or ()
+    for name in pictures:
+        if name not in FORMATS:
+            raise unknown("format of pictures", name, FORMATS)
     points = pd.concat([_frame(source) for source in sources], ignore_index=True)
     profiled = [_operators(name) for name in options.names(operators) or ()]
     page = page_of(points, _roofs(points, spec), profiled)
     write_html(page, out / "paradnn.html")
-    write_markdown(page, out / "paradnn.md", out / "pictures", options.names(formats) or ())
+    write_markdown(page, out / "paradnn.md", out / "pictures", pictures)
     for stem, table in page.tables():
         write_csv(table, out / f"{stem}.csv")
     points.to_csv(out / "points.csv", index=False)

@@ -13,7 +13,7 @@ from neuralpower.profiling.steps import clock_of, told
 from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.roof import check_dtype
 from neuralpower.suites.paradnn.room import SHARE, available_bytes
-from neuralpower.suites.paradnn.run import machine_name
+from neuralpower.suites.paradnn.run import machine_name, place_of
 
 SIZE, WARMUP, STEPS = 16384, 20, 10
 TF32_FROM = (8, 0)  # compute capability
@@ -55,12 +55,12 @@ def matmul_benchmark(
     """Multiply; `tf32` None: from compute capability 8.0 on.
 
     Raises:
-        InputError: a size or number of steps below 1, a dtype that is none, or TF32 where there is none.
+        InputError: a size or number of steps below 1, a device or dtype that is none, or TF32 where there is none.
         OutOfMemory: three such matrices do not fit.
     """
     if size < 1 or steps < 1 or warmup < 0:
         raise InputError(f"size {size}, {warmup} warm-up and {steps} timed steps: at least 1, 0 and 1 are needed")
-    kind, place = check_dtype(dtype), torch.device(device)
+    kind, place = check_dtype(dtype), place_of(device)
     allowed = tf32_by_default(dtype, place)
     if tf32 and not allowed:
         raise InputError(f"tf32 with {dtype} on {device}: is float32 on CUDA from compute capability 8.0; leave it out")

@@ -66,11 +66,20 @@ def machine_name(device: torch.device) -> str:
     return f"{platform.node()}-cpu"
 
 
+def place_of(name: str) -> torch.device:
+    """The device of that name; raises InputError where this machine has none."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise unknown("device", name, ["cpu", "cuda:0"]) from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"device {name}: torch sees no such CUDA device here; choose --device cpu or --predict")
+    return device
+
+
 def check_setup(setup: Setup) -> Precision:
     """How numbers are computed with; raises InputError for a device, dtype, mode or optimizer that cannot be."""
-    device = torch.device(setup.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {setup.device}: torch sees no CUDA device here; choose --device cpu or --predict")
+    device = place_of(setup.device)
     if setup.mode not in MODES:
         raise unknown("mode", setup.mode, MODES)
     if setup.tf32 and (device.type != "cuda" or setup.dtype != "float32"):
