@@ -140,13 +140,13 @@ class LoadedPredictor:
         lengths: Sequence[int | None] = (None,),
         dtypes: Sequence[str] | None = None,
         input_shape: Sequence[int] | None = None,
-        memory: str | None = None,
+        memory: str | float | None = None,
     ) -> Sweep:
-        """A grid of sizes from few traces; `memory` of the device, such as "24GB"; raises as `neuralpower.explore.sweep`.
+        """A grid of sizes from few traces; raises as `neuralpower.explore.sweep`. `memory` of the device, such as "24GB", or bytes.
 
         `dtypes`: a module's own by default, else float32; `input_shape`: of one sample.
         """
-        room = bytes_of(memory) if memory else None
+        room = bytes_of(memory) if memory is not None else None
         grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes or (_dtype(model),)}
         return sweep(model, [self.predictor], input_shape=input_shape, memory_bytes=room, **grid)
 
@@ -159,15 +159,15 @@ class LoadedPredictor:
         return compare(*sides)
 
     @_on_cpu
-    def fit(self, model: str | nn.Module, memory: str | None = None, **request: Any) -> Fit:
-        """Whether a model fits into the device's memory, or another: `request` has the fields of `explore.fit.Request`.
+    def fit(self, model: str | nn.Module, memory: str | float | None = None, **request: Any) -> Fit:
+        """Whether a model fits into the device's memory, or another: "24GB", or bytes.
 
-        Its `dtype` is a module's own by default, else float32.
+        `request` has the fields of `explore.fit.Request`. Its `dtype` is a module's own by default, else float32.
 
         Raises:
             InputError: the device's memory is not known and none is given.
         """
-        room = bytes_of(memory) if memory else device_memory(self.predictor)
+        room = bytes_of(memory) if memory is not None else device_memory(self.predictor)
         if room is None:
             raise InputError(f"{self.device}: its memory is not known; give memory, such as '24GB'")
         request = {"dtype": _dtype(model), "accelerator": self.predictor.accelerator, **request}

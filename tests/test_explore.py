@@ -383,8 +383,8 @@ def test_a_training_step_takes_more_and_a_larger_optimizer_more_still() -> None:
 
 
 def test_what_cannot_be_asked_of_fit_is_refused() -> None:
-    assert [bytes_of(t) for t in ("24GB", "1 GiB", "512MiB", "7")] == [24e9, 2**30, 512 * 2**20, 7]
-    for text in ("24 parsecs", "", "-1GB", "0GB"):
+    assert [bytes_of(t) for t in ("24GB", "1 GiB", "512MiB", "7", 8e9)] == [24e9, 2**30, 512 * 2**20, 7, 8e9]
+    for text in ("24 parsecs", "", "-1GB", "0GB", 0, -8e9, float("nan")):
         with pytest.raises(InputError, match="write a positive number with a unit"):
             bytes_of(text)
     with pytest.raises(InputError, match="unknown phase 'decoding'"):
@@ -393,6 +393,21 @@ def test_what_cannot_be_asked_of_fit_is_refused() -> None:
         fit(Request(DEEP, phase="training", optimizer="adamm"), 1e9)
     with pytest.raises(ModelError):
         fit(Request("zoo:nothing"), 1e9)
+
+
+@pytest.mark.parametrize(
+    ("sizes_", "message"),
+    [
+        ({"batch_sizes": (1, 0)}, "batch size 0: a sweep takes a list of whole numbers"),
+        ({"batch_sizes": (1.5,)}, "batch size 1.5: a sweep"),
+        ({"batch_sizes": "1:4"}, "batch size '1': a sweep"),
+        ({"lengths": (16, -1)}, "length -1: a sweep"),
+        ({"batch_sizes": ()}, "no point to sweep"),
+    ],
+)
+def test_sizes_that_are_none_are_not_swept(sizes_: dict[str, Any], message: str, predictor: Predictor) -> None:
+    with pytest.raises(InputError, match=message):
+        sweep("zoo:deep_mnist", [predictor], **sizes_)
 
 
 def test_a_sweep_without_a_point_knows_no_energy(predictor: Predictor) -> None:

@@ -97,9 +97,9 @@ class Fit:
         }
 
 
-def bytes_of(text: str) -> float:
-    """24e9 for "24GB", 24 * 2**30 for "24GiB"; raises InputError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+def bytes_of(text: str | float) -> float:
+    """24e9 for "24GB", 24 * 2**30 for "24GiB", a number as it is; raises InputError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
     if not match or match.group(2) not in UNITS or float(match.group(1)) <= 0:
         raise InputError(f"memory {text!r}: write a positive number with a unit, such as 24GB or 80GiB")
     return float(match.group(1)) * UNITS[match.group(2)]

@@ -16,6 +16,7 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError, writing
 from neuralpower.explore.outcomes import finite
 from neuralpower.explore.space import Point, explore
+from neuralpower.inputs import is_count
 from neuralpower.memory import framework_of
 from neuralpower.predictor import Predictor
 
@@ -69,12 +70,20 @@ def sweep(
     """Predict the grid; `input_shape` of one sample, `memory_bytes` of the device, by default those of its spec sheet.
 
     Raises:
-        InputError: more than MOST_POINTS points.
+        InputError: a size that is not whole and positive, no point, or more than MOST_POINTS.
         PredictorError: a dtype that a predictor has not learnt.
     """
     count = len(dtypes) * len(lengths) * len(batch_sizes) * len(predictors)
     if count > MOST_POINTS:
         raise InputError(f"{count} points: at most {MOST_POINTS} are swept; leave some out")
+    if not count:
+        raise InputError(
+            "no point to sweep: give a batch size, a length (None for a model's own), a dtype and a predictor"
+        )
+    for what, values in (("batch size", batch_sizes), ("length", [length for length in lengths if length is not None])):
+        for size in values:
+            if not is_count(size):
+                raise InputError(f"{what} {size!r}: a sweep takes a list of whole numbers, each 1 or more")
     grid = list(itertools.product(dtypes, lengths, batch_sizes))
     shape = tuple(input_shape) if input_shape is not None else None
     found: list[SweepPoint] = []
