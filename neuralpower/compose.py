@@ -560,7 +560,17 @@ def _merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]], in_order
             max(some, key=lambda r: r.runtime_s).bound,
             max((r.basis for r in some), key=BASES.index),
             sum(r.share for r in some),
+            _mean_power(some),
         )
         for (path, kind), some in groups.items()
     ]
     return merged if in_order else sorted(merged, key=lambda row: -row.runtime_s)
+
+
+def _mean_power(rows: Sequence[Row]) -> Interval | None:
+    """Over the rows' time; None where one of them is not known."""
+    known = [(row.power_w, row.runtime_s) for row in rows if row.power_w is not None]
+    total = sum(seconds for _, seconds in known)
+    if len(known) < len(rows) or total <= 0:
+        return None
+    return Interval(*(sum(getattr(p, bound) * s for p, s in known) / total for bound in ("value", "low", "high")))

@@ -18,7 +18,8 @@ from neuralpower.dataset import Dataset
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import columns_of, typed
 from neuralpower.learn import train
-from neuralpower.predictor import Predictor, whole_kind
+from neuralpower.predictor import BASES, Predictor, whole_kind
+from neuralpower.report.tables import prediction_csv, prediction_table, quantity
 from neuralpower.trace import trace
 
 PEAKS, BANDWIDTH, LAUNCH_S = {"float32": 4e13, "bfloat16": 1.6e14}, 2e12, 3e-6
@@ -153,6 +154,34 @@ def test_the_power_of_a_kind_travels_in_the_file(sparse: Predictor, tmp_path: Pa
 def test_a_kind_whose_every_key_has_its_power_needs_no_other(predictor: Predictor) -> None:
     assert predictor.power is not None
     assert set(predictor.power) == set(predictor.regressors)
+
+
+@pytest.mark.parametrize("by", ["kind", "layer", "module"])
+def test_a_table_shows_watts_and_joules_where_they_are_learnt(predictor: Predictor, by: str) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(3)))
+    p = compose(trace(model, (torch.zeros(2048, 512),)), predictor, model="net", batch_size=2048)
+    assert p.energy_j is not None and p.power_w is not None
+    _, _, energy, _, header, _, *lines = prediction_table(p, by, 3, 0).splitlines()
+    assert energy.startswith(f"energy {quantity(p.energy_j.value, 'J')} (")
+    assert f", power {quantity(p.power_w.value, 'W')} (" in energy
+    assert header.split()[-5:] == ["power", "energy", "FLOP", "bound", "basis"]
+    merged = {"kind": p.by_kind(), "module": p.by_module(3), "layer": p.rows}[by]
+    assert sum(row.energy_j or 0 for row in merged) == pytest.approx(sum(row.energy_j or 0 for row in p.rows))
+    shown = [line for line in lines if line.split()[-1] in BASES]
+    assert len(shown) == len(merged)
+    assert all(" W " in line and "J " in line for line in shown)
+
+
+def test_a_csv_has_watts_and_joules_or_nothing(predictor: Predictor, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(512, 512), nn.Conv1d(2048, 8, 1))  # a kind that was not measured
+    p = compose(trace(model, (torch.zeros(2048, 512),)), predictor, model="net", batch_size=2048)
+    prediction_csv(p, tmp_path / "rows.csv")
+    table = pd.read_csv(tmp_path / "rows.csv")
+    for said, row in zip(table.itertuples(), p.rows, strict=True):
+        assert (said.energy_j == pytest.approx(row.energy_j)) if row.energy_j is not None else np.isnan(said.energy_j)
+    first = table.iloc[0]
+    assert first.energy_j == pytest.approx(first.power_w * first.runtime_s)
+    assert table.energy_j.isna().any()
 
 
 def test_energy_is_null_where_power_is_known_for_less_than_nine_tenths_of_the_time(sparse: Predictor) -> None:

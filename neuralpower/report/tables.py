@@ -14,12 +14,12 @@ from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn import Trained
 from neuralpower.memory import Memory
 from neuralpower.regress import Regressor
+from neuralpower.report.tokens import bounded, tokens
 from neuralpower.report.tokens import quantity as quantity
-from neuralpower.report.tokens import tokens
 from neuralpower.training import STEPS
 
 WIDEST = 24  # letters of a group
-CSV_COLUMNS = ("path", "kind", "count", "runtime_s", "low_s", "high_s", "flops", "bytes", "bound", "share", "basis")
+CSV_COLUMNS = tuple("path kind count runtime_s low_s high_s flops bytes bound share basis power_w energy_j".split())
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -96,7 +96,8 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
     else:
         rows = sorted(p.rows, key=lambda row: -row.runtime_s)
     shown = rows[:top] if top else rows
-    cells = [[_name(row, by), row.kind if by == "layer" else "", *_figures(row)] for row in shown]
+    powered = any(row.power_w is not None for row in p.rows)
+    cells = [[_name(row, by), row.kind if by == "layer" else "", *_figures(row, powered)] for row in shown]
     if len(shown) < len(rows):
         rest = rows[len(shown) :]
         cells.append(
@@ -106,9 +107,7 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
                 str(sum(r.count for r in rest)),
                 quantity(sum(r.runtime_s for r in rest), "s"),
                 f"{sum(r.share for r in rest):.1%}",
-                "",
-                "",
-                "",
+                *[""] * (5 if powered else 3),
             ]
         )
     t = p.runtime_s
@@ -118,9 +117,21 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
         f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters, "
         f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
     )
+    if p.energy_j is not None and p.power_w is not None:
+        head += f"\nenergy {bounded(p.energy_j, 'J')}, power {bounded(p.power_w, 'W')}"
+    elif powered:
+        head += f"\nenergy is not known: {p.power_reason}"
     if p.memory is not None:
         head += "\n" + memory_line(p.memory)
-    header = [by, "kind" if by == "layer" else "", "calls", "latency", "share", "FLOP", "bound", "basis"]
+    header = [
+        by,
+        "kind" if by == "layer" else "",
+        "calls",
+        "latency",
+        "share",
+        *(["power", "energy"] if powered else []),
+    ]
+    header += ["FLOP", "bound", "basis"]
     foot = [f"unmodelled: {u.operator} x{u.count}, {u.share:.1%} by roofline ({u.reason})" for u in p.unmodelled]
     if p.host_bound and p.idle_s:
         foot.append(f"launch-bound: the device waits for the host {p.idle_s / t.value:.0%} of the time")
@@ -154,10 +165,13 @@ def _name(row: Row, by: str) -> str:
     return row.kind if by == "kind" else row.path or "(model)"
 
 
-def _figures(row: Row) -> Iterator[str]:
+def _figures(row: Row, powered: bool) -> Iterator[str]:
     yield str(row.count)
     yield quantity(row.runtime_s, "s")
     yield f"{row.share:.1%}"
+    if powered:
+        yield "-" if row.power_w is None else quantity(row.power_w.value, "W")
+        yield "-" if row.energy_j is None else quantity(row.energy_j, "J")
     yield quantity(row.flops, "FLOP") if row.flops else "-"
     yield row.bound
     yield row.basis
@@ -168,7 +182,9 @@ def prediction_csv(prediction: Prediction, path: Path) -> None:
     with writing(path, "file"), path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(CSV_COLUMNS)
-        writer.writerows([getattr(row, name) for name in CSV_COLUMNS] for row in prediction.rows)
+        for row in prediction.rows:
+            power_w = None if row.power_w is None else row.power_w.value
+            writer.writerow([power_w if name == "power_w" else getattr(row, name) for name in CSV_COLUMNS])
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
