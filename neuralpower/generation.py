@@ -20,6 +20,7 @@ from neuralpower.compose import Interval, Prediction, Row, compose, joined
 from neuralpower.inputs import TOKENS
 from neuralpower.layers import Layer
 from neuralpower.layers.movement import APPENDED
+from neuralpower.memory import forward_memory
 from neuralpower.phases import GENERATE, Decoder, Pass, Phase, cache_bytes
 from neuralpower.predictor import Predictor
 from neuralpower.timeline import Omitted, Seen, Stage
@@ -97,7 +98,9 @@ def with_step(prediction: Prediction, one: Pass) -> Prediction:
     """The prediction of a prefill or a step, with what it means for tokens."""
     count = prediction.batch_size * max(one.tokens, 1)
     rate, energy = _rate(count, prediction.runtime_s), _scaled(prediction.energy_j, 1 / count)
-    return replace(prediction, phase=one.name, generation=Step(one.context, one.tokens, rate, energy, one.cache_bytes))
+    memory = None if prediction.memory is None else replace(prediction.memory, phase=one.name)
+    step = Step(one.context, one.tokens, rate, energy, one.cache_bytes)
+    return replace(prediction, phase=one.name, memory=memory, generation=step)
 
 
 def predict_generation(
@@ -155,7 +158,10 @@ def predict_generation(
         if decode is not None:
             _show(seen, growing, partial(compose, predictor=predictor, **about), decode, joules)
     whole = joined(first, _typical(nodes, weights), runtime, energy)
-    return replace(whole, phase=GENERATE, generation=generation), trace
+    ends = (trace, growing.at(growing.last)) if steps else (trace,)  # between them nothing needs more
+    memories = [forward_memory(one, accelerator=predictor.accelerator) for one in ends]
+    memory = replace(max(memories, key=lambda one: one.high_bytes), phase=GENERATE)
+    return replace(whole, phase=GENERATE, memory=memory, generation=generation), trace
 
 
 def _show(

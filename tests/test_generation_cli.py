@@ -32,6 +32,7 @@ def test_a_step_is_predicted_on_the_command_line() -> None:
     data = json.loads(done("predict", LLAMA, "--phase", "decode", "--context", "100", *SHIPPED, "--json"))
     assert data["phase"] == "decode"
     assert data["generation"]["context"] == 100
+    assert data["memory"]["phase"] == "decode"
     # 2 layers x (keys, values) x 2 key heads x 100 tokens x 16 wide x 4 B
     assert data["generation"]["cache_bytes"] == 51_200
     assert data["generation"]["energy_per_token_j"] is None
@@ -59,6 +60,20 @@ def test_a_prefill_is_predicted_on_the_command_line() -> None:
 
 def test_a_forward_pass_says_nothing_of_tokens() -> None:
     assert json.loads(done("predict", LLAMA, "--seq-len", "16", *SHIPPED, "--json"))["generation"] is None
+
+
+@pytest.mark.parametrize(("prompt", "new_tokens"), [(64, 2), (4, 300), (16, 1)])
+def test_a_generation_needs_the_memory_of_its_prefill_or_of_its_last_step(prompt: int, new_tokens: int) -> None:
+    def memory(phase: str, *sizes: object) -> dict[str, int]:
+        data = json.loads(done("predict", LLAMA, "--phase", phase, *sizes, *SHIPPED, "--json"))
+        assert data["memory"]["phase"] == phase
+        return dict(data["memory_bytes"])
+
+    found = memory("generate", "--prompt", prompt, "--new-tokens", new_tokens)
+    passes = [memory("prefill", "--prompt", prompt)]
+    if new_tokens > 1:
+        passes.append(memory("decode", "--context", prompt + new_tokens - 2))
+    assert found == max(passes, key=lambda one: one["high"])
 
 
 @pytest.mark.parametrize(
