@@ -291,6 +291,7 @@ def test_what_was_measured_outlives_an_interruption(networks: Path) -> None:
         (("--model=sensor_net", "--batch_size=1", "--dtype=int8"), 2, "unknown dtype 'int8'"),
         (("--model=sensor_net", "--batch_size=1", "--autocast"), 2, "autocast to float32"),
         (("--model=sensor_net", "--batch_size=1", "--grid=seed=1,2"), 2, "add --out DIR"),
+        (("--model=sensor_net", "--batch_size=1", "--out=x"), 2, "--out x: holds a grid's results; add --grid"),
         (
             ("--model=sensor_net", "--batch_size=1", "--grid=batch_size=1,2", "--out=x"),
             2,

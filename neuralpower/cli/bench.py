@@ -117,6 +117,10 @@ def bench(
         _warn("exp.docker is set, and this runs on the host; --print_docker prints the command of a container")
     if axes and out is None:
         raise InputError("a grid without a folder for its results; add --out DIR")
+    if out is not None and not axes:
+        raise InputError(
+            f"--out {out}: holds a grid's results; add --grid NAME=A,B, or leave it out and keep what is printed"
+        )
     with interruptible():
         if out is not None and axes:
             _grid(points, out, boolean(retry_failed or "false"))
