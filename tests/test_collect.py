@@ -18,6 +18,7 @@ import torch
 
 from neuralpower import cli
 from neuralpower.bench import CpuBench
+from neuralpower.cli.collect import outlook
 from neuralpower.collect import collection
 from neuralpower.collect.checkout import checkout
 from neuralpower.collect.collection import ATTEMPTS
@@ -29,7 +30,7 @@ from neuralpower.collect.process import Worker
 from neuralpower.collect.process import command as worker_command
 from neuralpower.collect.recover import Local
 from neuralpower.collect.request import Progress, Request
-from neuralpower.collect.schedule import make_schedule
+from neuralpower.collect.schedule import Estimate, make_schedule
 from neuralpower.collect.supervisor import collect
 from neuralpower.collect.worker import measure_items
 from neuralpower.dataset import config_id, read_dataset
@@ -561,3 +562,15 @@ def test_another_devices_dataset_is_refused(
     (tmp_path / "data" / "dataset.json").write_text('{"schema": 1, "device": "Other CPU", "hardware": {"cores": 2}}')
     refused(command("collect-data", "--out", tmp_path / "data"), "'Other CPU'", "choose another --out")
     assert worker.log() == []
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "seconds", "said"),
+    [
+        (20, 50, "about 50 s; this run ends after 20 s, the same command goes on"),
+        (1200, 2574, "about 42.9 minutes; this run ends after 20 minutes, the same command goes on"),
+    ],
+)
+def test_what_is_left_is_said_in_seconds_or_minutes(budget_s: float, seconds: float, said: str) -> None:
+    progress = Progress(100, 10, Estimate(90, 0, seconds, 3), budget_s=budget_s)
+    assert outlook(progress) == f"90 runtimes and 0 powers to measure: {said}"

@@ -100,7 +100,7 @@ def collect_data(
 
         def show(progress: Progress) -> None:
             if not progress.measured and not progress.powered:
-                bar.console.print(_outlook(progress), highlight=False)
+                bar.console.print(outlook(progress), highlight=False)
             bar.update(task, description="measuring", total=progress.planned, completed=progress.done)
             bar.update(task, rate=_rate(progress))
 
@@ -145,16 +145,17 @@ def _executor(name: str, address: str | None, device: str, power: str, threads: 
     return Local(Worker(threads, command(device, power)), lock)
 
 
-def _outlook(progress: Progress) -> str:
+def outlook(progress: Progress) -> str:
     """What is still to be done, in one line."""
     left = progress.estimate
     if not left.runtime and not left.power:
         return "nothing is left to measure"
-    time = f"{left.seconds:.0f} s" if left.seconds < 120 else f"{left.seconds / 60:.0f} minutes"
-    ends = (
-        f"; this run ends after {progress.budget_s / 60:.3g} minutes, the same command goes on" if left.runs > 1 else ""
-    )
-    return f"{left.runtime} runtimes and {left.power} powers to measure: about {time}{ends}"
+    ends = f"; this run ends after {_time(progress.budget_s)}, the same command goes on" if left.runs > 1 else ""
+    return f"{left.runtime} runtimes and {left.power} powers to measure: about {_time(left.seconds)}{ends}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{round(seconds / 60, 1):g} minutes"
 
 
 def _rate(progress: Progress) -> str:
