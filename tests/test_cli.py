@@ -1,8 +1,13 @@
 """The command line: what it prints where, how it ends, and how it refuses."""
 
+import contextlib
 import csv
+import errno
+import io
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
-from neuralpower import __version__
+from neuralpower import __version__, cli
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.devices.host import read_cpu
@@ -417,6 +422,19 @@ def test_a_predictor_in_the_models_folder_is_found_by_name(networks: Path, predi
     listed = loaded(done("devices", "--json"))["predictors"]
     assert {"name": "mine", "device": "Synthetic", "dtypes": ["float32"], "phases": ["forward"]} in listed
     assert "predictor  mine: Synthetic, float32, forward" in done("devices")
+
+
+def test_a_full_disk_behind_the_output_is_one_line_and_code_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys, "argv", ["neuralpower", "models", "--names"])
+    err = io.StringIO()
+    with contextlib.redirect_stdout(Full()), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 4
+    assert err.getvalue() == "error: standard output: the disk is full; make room, or write to another place\n"
 
 
 def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> None:

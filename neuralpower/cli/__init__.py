@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -9,7 +10,7 @@ import sys
 import typer
 
 from neuralpower import __version__
-from neuralpower.errors import NeuralPowerError
+from neuralpower.errors import DeviceError, NeuralPowerError
 
 app = typer.Typer(
     name="neuralpower",
@@ -67,6 +68,11 @@ def main() -> None:
     except NeuralPowerError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         code = error.exit_code
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        print("error: standard output: the disk is full; make room, or write to another place", file=sys.stderr)
+        code = DeviceError.exit_code
     except Exception as error:
         # typer's own: it brings a copy of click, whose classes cannot be named here
         if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
