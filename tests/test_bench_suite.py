@@ -384,6 +384,15 @@ def test_weak_scaling() -> None:
     ]
 
 
+def test_networks_below_a_sample_a_second_scale_too() -> None:
+    # 2 samples in 2.5 s, and 4 in the same time: throughputs of 0 and 1 as whole numbers
+    slow = {devices: result(devices=devices, batch=2, time_ms=2500.0) for devices in (1, 2)}
+    assert [v["results.throughput"] for v in slow.values()] == [0, 1]
+    for name, gains in (("weak", [1.0, 2.0]), ("strong", [1.0, 1.0])):
+        table = SUMMARIES[name](slow.values())
+        assert [row[-2] for row in table.rows] == gains
+
+
 def test_strong_scaling() -> None:
     # 32 samples: 16 ms on one device, 5 ms on four: 3.2 times
     table = SUMMARIES["strong"]([result(devices=4, time_ms=5.0), result(batch=32, time_ms=16.0)])
