@@ -140,6 +140,11 @@ def test_depths_of_blocks_of_several_sorts_are_what_each_is_alone(model: str, pr
     )
 
 
+def test_a_depth_that_no_override_sets_is_left_alone(predictor: Predictor) -> None:
+    name = "transformers:funnel?block_sizes=[2,2]&block_repeats=[1,1]&d_model=32&n_head=2&d_head=16&d_inner=64&vocab_size=100"
+    assert_each_is_what_it_is_alone([Point(name, b, 16) for b in (1, 2)], predictor)
+
+
 @pytest.mark.slow
 def test_depths_of_blocks_that_are_alike_take_few_traces(predictor: Predictor) -> None:
     points = [Point(TINY, 1, 16, changes={"num_hidden_layers": depth}) for depth in range(2, 13)]

@@ -269,9 +269,12 @@ def _config_of(point: Point) -> tuple[str | None, int | None, set[str], frozense
     except NeuralPowerError:
         return nothing  # which tracing it will tell
     config: Any = getattr(module, "config", None)
-    depth = getattr(config, DEPTH, None)
-    if not isinstance(depth, int):
+    if not hasattr(config, "attribute_map"):
         return nothing
-    given = {config.attribute_map.get(name, name) for name in point.changes} | set(point.changes)
-    widths = (v for n, v in config.to_dict().items() if is_width(n) and n not in given and isinstance(v, int))
-    return DEPTH, depth, {DEPTH, config.attribute_map.get(DEPTH, DEPTH)}, frozenset(widths)
+    fields = config.to_dict()
+    given = {alias for name in point.changes for alias in (name, config.attribute_map.get(name, name))}
+    widths = frozenset(v for n, v in fields.items() if is_width(n) and n not in given and isinstance(v, int))
+    depth = getattr(config, DEPTH, None)
+    if not isinstance(depth, int) or DEPTH not in {*fields, *config.attribute_map}:
+        return None, None, set(), widths  # Funnel's is the sum of its blocks' sizes, which no override sets
+    return DEPTH, depth, {DEPTH, config.attribute_map.get(DEPTH, DEPTH)}, widths
