@@ -81,10 +81,13 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_randomness() -> Iterator[None]:
-    """The random states of torch, of Python and of numpy are afterwards as they were."""
+    """The random states of torch, of Python and of numpy are the same ones inside at every time, and afterwards as they were."""
     before, of_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            random.seed(0)
+            np.random.seed(0)
             yield
     finally:
         random.setstate(before)

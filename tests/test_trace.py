@@ -214,6 +214,25 @@ def test_a_data_dependent_forward_falls_back_to_a_real_run_and_says_so() -> None
     assert [layer.kind for layer in result.layers if layer.kind == "linear"] == ["linear"]
 
 
+def test_what_random_numbers_decide_is_decided_alike_every_time() -> None:
+    class Routed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.experts = nn.Linear(8, 4), nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            chosen = self.gate(x + torch.randn_like(x)).argmax(-1)
+            return torch.cat([expert(x[chosen == i]) for i, expert in enumerate(self.experts)])
+
+    with torch.device("meta"):
+        model = Routed()
+    found = set()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        found.add(trace(model, (torch.empty(16, 8, device="meta"),)).calls)
+    assert len(found) == 1
+
+
 def test_wrappers_are_looked_through() -> None:
     model = nn.Sequential(nn.Linear(4, 4))
     wrapped = trace(nn.DataParallel(model), (torch.randn(2, 4),))
