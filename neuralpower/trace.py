@@ -44,6 +44,8 @@ from neuralpower.values import promised
 from neuralpower.workspace import workspace_blocks
 
 LOSS = "(loss)"  # path of the loss function
+FEW = 0.02  # share of the parameters that may be idle without a word
+SHOWN = 5  # modules that are named
 CACHED = type(functools.cache(abs))  # a function that remembers
 
 # Operators that neither compute nor move anything and yet return no view.
@@ -112,6 +114,7 @@ class Trace:
     trained: tuple[tuple[str, int], ...] = ()  # dtype of each tensor that is trained, and numbers in it
     assumptions: tuple[str, ...] = ()  # about what only data can tell
     storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died
+    idle: str = ""  # in words, which parameters no call used, where they are many
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -372,6 +375,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.outside = ""  # path of what runs outside of every module
         self.lifetimes = Lifetimes()
         self._in_optimizer = False
+        self._idle: dict[int, str] = {}  # identity of what stands for a parameter, until a call uses it -> its name
         self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
@@ -389,6 +393,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for p in parameters if p.requires_grad),
             assumptions=(*self.assumptions, *_packed(self.model)),
             storages=self.lifetimes.storages(),
+            idle=_idle(self.model, set(self._idle.values())),
         )
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
@@ -397,6 +402,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.lifetimes.hold(state.values(), WEIGHTS)
         self.lifetimes.hold(tensors_within([kwargs[name] for name in CACHES if name in kwargs]), CACHE)
         self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
+        self._idle = {id(state[name]): name for name, _ in self.model.named_parameters()}
         trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
         self.gradients = Gradients([*trained, *(t for t in tensors_within((args, kwargs)) if t.requires_grad)])
 
@@ -541,6 +547,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         return output
 
     def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False) -> None:
+        for tensor in tensors_in((args, kwargs)):
+            self._idle.pop(id(tensor), None)
         for layer in self.gradients.note(name, args, kwargs, output, view):
             self.gradient_calls.append(LayerCall(self.path, layer))
 
@@ -595,6 +603,24 @@ def _packed(model: nn.Module) -> Iterator[str]:
             f"weights that quantized layers have packed ({count}) are of unknown size: parameters, memory and times are "
             "without them"
         )
+
+
+def _idle(model: nn.Module, names: set[str]) -> str:
+    """In words, which of the parameters take no part, where they are more than a few: those of an image that was not given."""
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    share = sum(sizes[name] for name in names) / max(sum(sizes.values()), 1)
+    if share < FEW:
+        return ""
+    busy = {above for name in sizes.keys() - names for above in _prefixes(name)}
+    whole = dict.fromkeys(next((p for p in _prefixes(name) if p not in busy), name) for name in sizes if name in names)
+    more = f" and {len(whole) - SHOWN} more" if len(whole) > SHOWN else ""
+    return f"{share:.0%} of the parameters take no part: {', '.join([*whole][:SHOWN])}{more}; other inputs may use them"
+
+
+def _prefixes(name: str) -> list[str]:
+    """Of `a.b.c`: a, a.b."""
+    parts = name.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
 
 
 def pattern(path: str) -> str:

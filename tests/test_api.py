@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import neuralpower
 from neuralpower.api import LoadedPredictor
@@ -188,3 +188,24 @@ def test_a_module_is_swept_and_fitted_with_its_own_dtype_and_shape(predictor: Lo
     whole = predictor.fit(network, memory="8GB", input_shape=(1, 28, 28)).memory.weights_bytes
     half = predictor.fit(network.bfloat16(), memory="8GB", input_shape=(1, 28, 28)).memory.weights_bytes
     assert whole == 2 * half > 0
+
+
+def test_parameters_that_take_no_part_are_named() -> None:
+    class Two(nn.Module):
+        """Reads texts, and images where there are any."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.text = nn.Linear(8, 8)
+            self.image = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8))
+
+        def forward(self, text: Tensor, image: Tensor | None = None) -> Tensor:
+            return self.text(text) if image is None else self.text(text) + self.image(image)
+
+    predictor, x = neuralpower.load("amd-epyc-2c"), torch.zeros(2, 8)
+    for phase in ("forward", "training"):
+        # 8 x 16 + 16 and 16 x 8 + 8 of 8 x 8 + 8 more
+        assert predictor.predict(Two(), x, phase=phase).remarks == (
+            "80% of the parameters take no part: image; other inputs may use them",
+        )
+        assert predictor.predict(Two(), (x, x), phase=phase).remarks == ()
