@@ -45,6 +45,11 @@ def way_out(error: BaseException | None, made: bool) -> str:
             "a trace has no gradients for a forward that takes them itself; give the module that computes what is derived, "
             "and phase backward for the rest"
         )
+    if "fullgraph=True" in str(error):
+        return (
+            "a part of it runs compiled alone, as flex_attention does, and cannot be followed; choose another attention (of a "
+            "transformers model MODEL?attn_implementation=sdpa)"
+        )
     if made:
         return (
             "neuralpower cannot make inputs that fit it at these sizes: ask for others (batch size, sequence length, input shape), "

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 import neuralpower
@@ -341,6 +342,14 @@ class Force(nn.Linear):
         return torch.autograd.grad(super().forward(input.requires_grad_()).sum(), input)[0]
 
 
+class Flexible(nn.Linear):
+    """Attends to itself by what torch compiles."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        x = super().forward(input)
+        return flex_attention(x, x, x)  # type: ignore[return-value]
+
+
 RAGGED = [torch.zeros(2, 4), torch.zeros(3, 4)]
 PLAIN = torch.zeros(2, 4)
 
@@ -359,6 +368,7 @@ PLAIN = torch.zeros(2, 4)
         (lambda: (nn.Linear(4, 4), torch.nested.nested_tensor(RAGGED)), "a tensor is nested"),
         (lambda: (nn.Linear(4, 4), torch.nested.nested_tensor(RAGGED, layout=torch.jagged)), "a tensor is nested"),
         (lambda: (Force(4, 4), PLAIN), "has no gradients for a forward that takes them itself"),
+        (lambda: (Flexible(4, 4), torch.zeros(1, 1, 4, 4)), "runs compiled alone, as flex_attention does"),
     ],
 )
 @pytest.mark.parametrize("phase", ["forward", "training"])
