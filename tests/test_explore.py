@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from neuralpower import cli, codec
 from neuralpower.compose import Interval, compose
@@ -377,6 +377,30 @@ def test_positions_end_a_context() -> None:
 
 
 @pytest.mark.slow
+class Scan(nn.Module):
+    """A step of Python for each number of a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.cell = nn.Embedding(100, 8), nn.RNNCell(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(len(x), 8, device=x.device)
+        for step in self.words(x).unbind(1):
+            state = self.cell(step, state)
+        return state
+
+
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_a_scan_is_looked_at_no_further_than_its_calls_can_be_traced(
+    phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neuralpower.explore.fit.MOST_CALLS", 500)
+    found = fit(Request(Scan(), seq_len=4, phase=phase), 8e9)
+    assert found.longest is not None and 8 <= found.longest < 500
+    assert found.longest_reason.startswith("the calls, which grow with it")
+
+
 def test_a_training_step_takes_more_and_a_larger_optimizer_more_still() -> None:
     room = 1e9
     largest_of = {

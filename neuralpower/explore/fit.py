@@ -32,6 +32,7 @@ from neuralpower.trace import trace
 PHASES = (FORWARD, TRAINING, PREFILL, DECODE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
 CLOSE = 0.01  # of the answer: how far the bracket is closed for sizes above a hundred
+MOST_CALLS = 20_000  # in a trace, which takes seconds: a scan in Python makes more with each token
 UNITS = {
     "": 1,
     "b": 1,
@@ -77,7 +78,7 @@ class Fit:
     room_bytes: float
     largest_batch: int | None  # at the length that was asked for; 0 where not even one sample fits
     longest: int | None  # at the batch size that was asked for
-    longest_reason: str  # what ends it: memory, or the model's own positions
+    longest_reason: str  # what ends it: memory, the model's own positions, or calls that grow with it
     traces: int
     process_bytes: int = 0  # of the room: what the process takes before there is a network
 
@@ -140,10 +141,24 @@ def fit(request: Request, room_bytes: float) -> Fit:
     return Fit(own.high_bytes <= left_bytes, own, room_bytes, batch, longest, reason, probe.traces, process_bytes)
 
 
+class _TooManyCalls(Exception):  # noqa: N818  # a verdict on a length
+    """A text so long that tracing it would take minutes."""
+
+
 def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[int | None, str]:
     limit = MOST
+    fitting = 0
 
     def size_at(length: int) -> float:
+        nonlocal fitting
+        if probe.calls_at(batch, length) > MOST_CALLS:
+            raise _TooManyCalls
+        size = memory_at(length)
+        if size <= room_bytes:
+            fitting = max(fitting, length)
+        return size
+
+    def memory_at(length: int) -> float:
         nonlocal limit
         try:
             return probe(batch, length).high_bytes
@@ -151,7 +166,10 @@ def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[
             limit = min(limit, length - 1)
             return float("inf")
 
-    found = largest(size_at, room_bytes, start)
+    try:
+        found = largest(size_at, room_bytes, start)
+    except _TooManyCalls:
+        return fitting, "the calls, which grow with it: beyond, they are too many to be traced"
     return found, "the model's positions" if found == limit < MOST else "memory"
 
 
@@ -212,6 +230,7 @@ class _Probe:
         self.module = self.source.build("meta", self.dtype)
         self.own_length: int | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
+        self._calls: dict[tuple[int, int | None], int] = {}
 
     @property
     def traces(self) -> int:
@@ -223,6 +242,14 @@ class _Probe:
         if (batch, length) not in self._known:
             self._known[batch, length] = self._memory(batch, length)
         return self._known[batch, length]
+
+    def calls_at(self, batch: int, length: int) -> float:
+        """Of the operators in a trace, as the two longest that were looked at say; 0 where the number does not grow."""
+        known = sorted((size, calls) for (b, size), calls in self._calls.items() if b == batch and size is not None)
+        if len(known) < 2:
+            return 0.0
+        (before, fewer), (last, calls) = known[-2:]
+        return calls + (length - last) * (calls - fewer) / (last - before) if calls > fewer else 0.0
 
     def _memory(self, batch: int, length: int | None) -> Memory:
         inputs = self._inputs(batch, length)
@@ -236,6 +263,7 @@ class _Probe:
                 accumulation=self.request.accumulation,
                 checkpointing=self.request.checkpointing,
             )
+            self._calls[batch, length] = step.end
             return step.memory(self.request.accelerator)
         try:
             traced = trace(self.module, inputs.args, inputs.kwargs)
@@ -243,6 +271,7 @@ class _Probe:
             if length is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
             raise
+        self._calls[batch, length] = len(traced.every_call)
         memory = forward_memory(traced, accelerator=self.request.accelerator)
         return replace(memory, phase=self.request.phase)
 
