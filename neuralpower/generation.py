@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.compose import Interval, Prediction, Row, compose, joined
+from neuralpower.compose import Interval, Prediction, compose, joined
 from neuralpower.inputs import TOKENS
 from neuralpower.layers import Layer
 from neuralpower.layers.movement import APPENDED
@@ -28,6 +28,7 @@ from neuralpower.trace import Trace
 
 CALLS = 100_000  # layer calls of all steps that are predicted: a second
 FEWEST_STEPS = 9  # that are predicted, whatever a step costs
+SUMMED = ("runtime_s", "low_s", "high_s", "flops", "bytes")  # of rows
 SHOWN = 3  # first steps that a timeline shows, beside the last
 MOST_TRACES = 24  # past it, what lies between two traced steps is interpolated as it is
 
@@ -186,21 +187,28 @@ def _show(
 
 
 def _typical(nodes: Sequence[Prediction], weights: Sequence[float]) -> list[Prediction]:
-    """All steps together as one prediction: the middle one's rows, so often, with the time and work of all."""
+    """All steps together as one prediction: each row sums up its like; where steps differ in these, the middle one's share it."""
     if not nodes:
         return []
-    middle, steps = nodes[len(nodes) // 2], round(sum(weights))
-    busy = [sum(row.runtime_s for row in node.rows) for node in nodes]
-    factor = float(np.dot(weights, busy)) / busy[len(nodes) // 2] if busy[len(nodes) // 2] else 0.0
-    rows = tuple(_repeated(row, steps, factor) for row in middle.rows)
+    at, steps = len(nodes) // 2, round(sum(weights))
+    middle = nodes[at]
+    alike = len({tuple((row.path, row.kind, row.count) for row in node.rows) for node in nodes}) == 1
+    sums: dict[str, list[float]] = {}  # of all steps, by row
+    for name in SUMMED:
+        values = [[float(getattr(row, name)) for row in node.rows] for node in nodes]
+        if alike:
+            sums[name] = np.dot(weights, values).tolist()
+        else:
+            total, one = np.dot(weights, [sum(some) for some in values]), sum(values[at])
+            sums[name] = [value * total / one if one else 0.0 for value in values[at]]
+    for name in ("flops", "bytes"):
+        sums[name] = [round(value) for value in sums[name]]
+    of_rows: list[dict[str, Any]] = [{name: sums[name][i] for name in SUMMED} for i in range(len(middle.rows))]
+    rows = tuple(replace(r, count=r.count * steps, **of) for r, of in zip(middle.rows, of_rows, strict=True))
+    busy = sum(row.runtime_s for row in middle.rows)
+    factor = sum(sums["runtime_s"]) / busy if busy else 0.0
     missing = tuple(replace(u, count=u.count * steps, runtime_s=u.runtime_s * factor) for u in middle.unmodelled)
-    flops = round(float(np.dot(weights, [node.flops for node in nodes])))
-    return [replace(middle, rows=rows, unmodelled=missing, flops=flops)]
-
-
-def _repeated(row: Row, steps: int, factor: float) -> Row:
-    times = {name: getattr(row, name) * factor for name in ("runtime_s", "low_s", "high_s")}
-    return replace(row, count=row.count * steps, flops=row.flops * steps, bytes=row.bytes * steps, **times)
+    return [replace(middle, rows=rows, unmodelled=missing, flops=sum(row.flops for row in rows))]
 
 
 class Growing:

@@ -273,6 +273,10 @@ def test_a_generation_is_the_sum_over_its_steps(model: str, predictor: Predictor
     assert len(about.traced) < 12  # the others were interpolated
     assert sum(row.share for row in prediction.rows) == pytest.approx(1)
     assert sum(row.runtime_s for row in prediction.rows) == pytest.approx(prediction.runtime_s.value)
+    assert sum(row.flops for row in prediction.rows) == prediction.flops
+    if model != BART:  # whose encoder reads more in a step that is asked for alone
+        work = first.flops + sum(traced(one_pass(model, Phase.decode(context=start + i))).flops for i in range(12))
+        assert prediction.flops == pytest.approx(work, rel=1e-4)
 
 
 def test_interpolated_traces_are_the_traced_ones_beyond_a_window(predictor: Predictor) -> None:
