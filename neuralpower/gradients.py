@@ -103,7 +103,7 @@ def _of_view(name: str, whole: Tensor, outputs: list[Tensor]) -> Iterator[Layer]
     dtype, elements = _dtype(whole), whole.numel()
     if len(outputs) > 1:
         yield Movement(dtype=dtype, function="cat", elements=elements)
-    elif outputs[0].numel() > elements:
+    elif outputs[0].nbytes > whole.nbytes:  # not of complex numbers seen as pairs
         yield Reduction(dtype=dtype, function="sum", elements=outputs[0].numel(), outputs=elements, last=False)
     elif name in PARTS and outputs[0].numel() < elements:
         yield Movement(dtype=dtype, function="pad", elements=elements)

@@ -288,7 +288,7 @@ def test_a_training_step_is_forward_then_backward_then_the_optimizer() -> None:
 
 
 def test_micro_batches_follow_each_other_and_unmodelled_gradients_stand_backward() -> None:
-    predictor = known(US)
+    predictor = known({**US, "movement": 1.0})
     made = stage(predictor, Net(Fourier()), "training", Recipe(accumulation=2))
     calls = timed(made, predictor)
     blocks = [

@@ -134,6 +134,8 @@ def test_a_mask_that_is_added_to_a_product_is_none_of_its_factors() -> None:
 def test_a_gradient_goes_through_complex_numbers() -> None:
     t = traced(lambda net, x: net.two(torch.fft.irfft(torch.fft.rfft(net.one(x)))))
     assert shares(t) == [("linear", 0.5), ("linear", 1.0)]
+    t = traced(lambda net, x: torch.view_as_real(torch.fft.fft(net.one(x))))
+    assert t.gradients == ()  # pairs of numbers are complex ones as they lie
 
 
 def test_what_is_written_into_parts_asks_as_a_whole_and_what_is_detached_does_not() -> None:
