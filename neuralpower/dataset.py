@@ -72,6 +72,7 @@ class Rejected:
     kind: str
     line: int  # of the table, the header being line 1
     reason: str
+    dataset: str = ""  # whose table, where there are several
 
 
 @dataclass(frozen=True)
@@ -623,7 +624,8 @@ def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:
     """One line per reason: how many rows, and the first lines that they stand on."""
     reasons: dict[tuple[str, str], list[int]] = {}
     for row in rejected:
-        reasons.setdefault((row.kind, row.reason), []).append(row.line)
-    for (kind, reason), lines in reasons.items():
+        table = f"{row.dataset}: {row.kind}" if row.dataset else row.kind
+        reasons.setdefault((table, row.reason), []).append(row.line)
+    for (table, reason), lines in reasons.items():
         shown = ", ".join(str(line) for line in sorted(lines)[:5])
-        yield f"{kind}: {len(lines)} left out, {reason} (line {shown}{', ...' if len(lines) > 5 else ''})"
+        yield f"{table}: {len(lines)} left out, {reason} (line {shown}{', ...' if len(lines) > 5 else ''})"

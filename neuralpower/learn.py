@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from neuralpower.dataset import Dataset, Rejected, Rows, merge, screen, summarised
+from neuralpower.dataset import HARDWARE, Dataset, Rejected, Rows, merge, screen, summarised
 from neuralpower.dispatch import Dispatch, Observation, learn_dispatch
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
@@ -59,6 +59,12 @@ class _Part:
 
     problem: Problem
     line: np.ndarray  # of each row in its table
+    dataset: str  # whose table that is; empty where there is one alone
+
+    def without(self, dataset: str, lines: np.ndarray) -> _Part:
+        """The rows that do not stand on these lines of a dataset's table."""
+        kept = np.flatnonzero(~np.isin(self.line, lines) | (self.dataset != dataset))
+        return dataclasses.replace(self, problem=self.problem.at(kept), line=self.line[kept])
 
 
 def train(
@@ -74,17 +80,18 @@ def train(
     find on some devices has not held on the next (docs/accuracy.md).
 
     Raises:
-        DatasetError: missing columns, no group with FEWEST_ROWS usable rows, or a device whose peaks are not known.
+        DatasetError: missing columns, no group with FEWEST_ROWS usable rows, a device whose peaks are not known, or datasets
+            that say different things of one.
         InputError: an unknown learner.
     """
     if learner not in LEARNERS:
         raise unknown("learner", learner, LEARNERS)
     given = [datasets] if isinstance(datasets, Dataset) else datasets
-    datasets = merge([_without_start(dataset) for dataset in given])
+    datasets = _agreed(merge([_without_start(dataset) for dataset in given]))
     devices = list(dict.fromkeys(dataset.device for dataset in datasets))
     portable = len(devices) > 1
     learner = "lasso" if portable else learner
-    rows = _Read(devices)
+    rows = _Read(devices, len(datasets) > 1)
     for dataset in datasets:
         rows.add(dataset)
     classes = {hardware_from(dataset.meta).accelerator for dataset in datasets}
@@ -95,22 +102,19 @@ def train(
         )
     (accelerator,) = classes
     rows.pool_small_groups()
-    problems = {name: join([part.problem for part in parts]) for name, parts in rows.parts.items()}
-    few = {name for name, parts in rows.parts.items() if _too_few(parts)}
-    few |= {(POWER, whole_kind(key[0])) for key in _all_with_power(problems.keys() - few)}
-    skipped = {key: len(problems[target, key]) for target, key in few if target == RUNTIME}
-    order = sorted(problems.keys() - few, key=lambda name: (-len(problems[name]), name))
+    few = {key for target, key in rows.parts if target == RUNTIME and _too_few(rows.parts[target, key])}
+    skipped = {key: sum(len(part.problem) for part in rows.parts[RUNTIME, key]) for key in few}
     first, rejected = datasets[0], rows.rejected
     hardware = Hardware() if portable else hardware_from(first.meta)
     launched = all(dataset.meta.get("includes_launch") for dataset in datasets)
     alone = bool(rows.totals) and not rows.work and not portable
-    if not any(target == RUNTIME for target, _ in order) and not alone:
+    if not any(target == RUNTIME and key not in few for target, key in rows.parts) and not alone:
         why = "".join(f"; {line}" for line in summarised(rejected))
         raise DatasetError(
             f"{first.path}: {rows.usable} usable rows, {len(rejected)} left out, and no kind has {FEWEST_ROWS} different "
             f"configurations{why}; collect more, or mend the rows"
         )
-    fitted = _fitted(rows, {name: problems[name] for name in order}, learner, jobs, launched, show)
+    fitted = _fitted(rows, learner, jobs, launched, show)
     telling: Sequence[Total] = rows.totals
     if alone:
         fitted[RUNTIME], telling, left_out = learn_totals(telling, hardware, rejected)
@@ -143,30 +147,26 @@ def train(
 
 
 def _fitted(
-    rows: _Read,
-    problems: Mapping[tuple[str, Key], Problem],
-    learner: str,
-    jobs: int,
-    launched: bool,
-    show: Callable[[Key, Regressor], None],
+    rows: _Read, learner: str, jobs: int, launched: bool, show: Callable[[Key, Regressor], None]
 ) -> dict[str, dict[Key, Regressor]]:
-    """Regressors by target and key, in the order of the problems; rows that contradict their neighbours become rejected ones."""
+    """Regressors by target and key; rows that contradict their neighbours become rejected ones."""
     import joblib
 
-    fits = joblib.Parallel(n_jobs=jobs, return_as="generator")(
-        joblib.delayed(fit)(problem, learner) for problem in problems.values()
-    )
     fitted: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
-    for (target, key), result in zip(problems, fits, strict=True):
-        fitted[target][key] = result.regressor
-        if target == RUNTIME and launched:
-            shortest = float(np.quantile(problems[target, key].target, SHORTEST_SHARE))
-            fitted[target][key] = dataclasses.replace(result.regressor, launch_s=shortest)
-        lines = np.concatenate([part.line for part in rows.parts[target, key]])[result.contradicting]
-        found = [Rejected(key[0], int(line), f"{target} contradicts its neighbours") for line in lines]
-        rows.rejected += [one for one in found if one not in rows.rejected]  # a row may serve its key and its kind
-        if target == RUNTIME:
-            show(key, result.regressor)
+    for target in (RUNTIME, POWER):  # in this order: a row whose time is wrong says nothing of power either
+        problems = rows.problems(target)
+        order = sorted(problems, key=lambda key: (-len(problems[key]), key))
+        fits = joblib.Parallel(n_jobs=jobs, return_as="generator")(
+            joblib.delayed(fit)(problems[key], learner) for key in order
+        )
+        for key, result in zip(order, fits, strict=True):
+            fitted[target][key] = result.regressor
+            if target == RUNTIME and launched:
+                shortest = float(np.quantile(problems[key].target, SHORTEST_SHARE))
+                fitted[target][key] = dataclasses.replace(result.regressor, launch_s=shortest)
+            rows.leave_out(target, key, result.contradicting)
+            if target == RUNTIME:
+                show(key, result.regressor)
     return fitted
 
 
@@ -188,8 +188,8 @@ def _about(datasets: Sequence[Dataset], rows: _Read, accelerator: bool, portable
 class _Read:
     """The rows of datasets, screened and described, by target and regressor."""
 
-    def __init__(self, devices: Sequence[str]) -> None:
-        self.devices = devices
+    def __init__(self, devices: Sequence[str], several: bool) -> None:
+        self.devices, self.several = devices, several  # datasets
         self.parts: dict[tuple[str, Key], list[_Part]] = {}
         self.totals: list[Total] = []
         self.issued: list[Observation] = []  # the host's part
@@ -201,16 +201,17 @@ class _Read:
     def add(self, dataset: Dataset) -> None:
         """Take in one dataset; raises DatasetError where columns are missing, or peaks that several devices need."""
         hardware, portable = hardware_from(dataset.meta), len(self.devices) > 1
+        of = dataset.name if self.several else ""
         if portable:
             _check_peaks(dataset, hardware)
         for kind, table in dataset.tables.items():
             if kind == "network":
                 found, bad = read_totals(table, None if portable else hardware)
-                self.totals += found
-                self.rejected += bad
+                self.totals += [dataclasses.replace(total, dataset=of) for total in found]
+                self.rejected += [dataclasses.replace(row, dataset=of) for row in bad]
                 continue
             rows = screen(kind, table, dataset.sentinel_s, hardware)
-            self.rejected += rows.rejected
+            self.rejected += [dataclasses.replace(row, dataset=of) for row in rows.rejected]
             self.usable += len(rows)
             if len(rows):
                 self.doubts += [f"{dataset.name}: {doubt}" for doubt in _doubts(rows, hardware)]
@@ -226,12 +227,12 @@ class _Read:
                     device=self.devices.index(dataset.device),
                 )
                 some = _shared(part, problem.config) if portable else np.arange(len(part))
-                self.parts.setdefault((RUNTIME, key), []).append(_Part(problem.at(some), part.line[some]))
+                self.parts.setdefault((RUNTIME, key), []).append(_Part(problem.at(some), part.line[some], of))
                 metered = part.at(_metered(part))
                 if len(metered) and not portable:
                     problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
                     for name in (key, whole_kind(kind)):
-                        self.parts.setdefault((POWER, name), []).append(_Part(problem, metered.line))
+                        self.parts.setdefault((POWER, name), []).append(_Part(problem, metered.line, of))
 
     def pool_small_groups(self) -> None:
         """Add a group of those of a kind, dtype and phase that have too few rows each, where they have enough together.
@@ -249,6 +250,27 @@ class _Read:
                 name = TOGETHER.join(sorted(key[3] for key in keys))
                 self.parts[RUNTIME, (kind, dtype, phase, name)] = parts
 
+    def problems(self, target: str) -> dict[Key, Problem]:
+        """What can be learnt of time, or of power, by regressor."""
+        enough = {name for name, parts in self.parts.items() if not _too_few(parts)}
+        without = {key[0] for about, key in enough if about == RUNTIME and (POWER, key) not in enough}
+        chosen = [key for about, key in enough if about == target]  # of a kind as a whole where some key has no power
+        chosen = [key for key in chosen if key != whole_kind(key[0]) or key[0] in without]
+        return {key: join([part.problem for part in self.parts[target, key]]) for key in chosen}
+
+    def leave_out(self, target: str, key: Key, contradicting: np.ndarray) -> None:
+        """Note the rows, [rows of the regressor], that contradict their neighbours; of wrong times no power is learnt."""
+        start = 0
+        for part in self.parts[target, key]:
+            lines = part.line[contradicting[start : (start := start + len(part.line))]]
+            found = [
+                Rejected(key[0], line, f"{target} contradicts its neighbours", part.dataset) for line in lines.tolist()
+            ]
+            self.rejected += [one for one in found if one not in self.rejected]  # a row may serve its key and its kind
+            for name in [(POWER, key), (POWER, whole_kind(key[0]))] if target == RUNTIME and len(lines) else []:
+                others = self.parts.get(name, [])
+                others[:] = [other.without(part.dataset, lines) for other in others]
+
 
 def _too_few(parts: Sequence[_Part]) -> bool:
     """Rows of a configuration that was measured before tell nothing new."""
@@ -262,11 +284,23 @@ def _shared(rows: Rows, config: np.ndarray) -> np.ndarray:
     return np.sort(order[telling[order]][:ROWS_PER_DEVICE])
 
 
-def _all_with_power(names: Collection[tuple[str, Key]]) -> list[Key]:
-    """One key of each kind whose keys with a runtime have each a power of their own: the kind as a whole needs none."""
-    timed = [key for target, key in names if target == RUNTIME]
-    without = {key[0] for key in timed if (POWER, key) not in names}
-    return list({key[0]: key for key in timed if key[0] not in without}.values())
+def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:
+    """The datasets, each with what any of its device's says of the hardware; raises DatasetError where they contradict."""
+    known: dict[str, dict[str, Any]] = {}
+    for dataset in datasets:
+        said = known.setdefault(dataset.device, {})
+        for name, value in (dataset.meta.get("hardware") or {}).items():
+            if name in HARDWARE and value is not None and said.setdefault(name, value) != value and name != "idle_w":
+                raise DatasetError(
+                    f"{dataset.path}: says that {name} of {dataset.device!r} is {value}, another dataset of it that it is "
+                    f"{said[name]}; correct one, or call the devices by different names"
+                )
+    return [
+        dataclasses.replace(d, meta={**d.meta, "hardware": {**known[d.device], **(d.meta.get("hardware") or {})}})
+        if known[d.device]
+        else d
+        for d in datasets
+    ]
 
 
 def _without_start(dataset: Dataset) -> Dataset:

@@ -72,6 +72,7 @@ class Total:
     pace: Pace | None  # None: not known
     line: int
     dispatch_s: float = float("nan")  # of the host, to issue the whole of it; NaN where not known
+    dataset: str = ""  # whose table the line is of, where there are several
 
 
 def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[list[Total], list[Rejected]]:
@@ -171,7 +172,8 @@ def consistent(totals: Sequence[Total], predicted: Array) -> tuple[list[Total], 
     measured = np.array([total.runtime_s for total in totals])
     enough = len(known) >= FEWEST_NETWORKS
     far = set(known[far_off(np.log(measured[known] / predicted[known]))].tolist()) if enough else set()
-    left_out = [Rejected("network", totals[i].line, "runtime_s contradicts the other networks") for i in sorted(far)]
+    reason = "runtime_s contradicts the other networks"
+    left_out = [Rejected("network", totals[i].line, reason, totals[i].dataset) for i in sorted(far)]
     return [total for i, total in enumerate(totals) if i not in far], left_out
 
 

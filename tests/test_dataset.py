@@ -691,6 +691,31 @@ def test_reasons_are_summed_up_with_their_first_lines() -> None:
     ]
 
 
+def test_of_several_datasets_a_row_is_named_with_its_own(tmp_path: Path) -> None:
+    table, other = needed(40), needed(40).assign(width=lambda rows: rows["width"] + 1)
+    table.loc[3, "runtime_s"], other.loc[4, "runtime_s"], other.loc[30, "runtime_s"] = -1.0, -1.0, 1.0
+    data = [read_dataset(own(tmp_path / name, some)) for name, some in (("one", table), ("two", other))]
+    assert list(summarised(train(data, "lasso", jobs=1).rejected)) == [
+        "one: softmax: 1 left out, runtime_s is not above 0 (line 5)",
+        "two: softmax: 1 left out, runtime_s is not above 0 (line 6)",
+        "two: softmax: 1 left out, runtime_s contradicts its neighbours (line 32)",
+    ]
+
+
+def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: Path) -> None:
+    said = {"accelerator": True, "cores": 40, "peak_flops_per_s": {"float32": 1e13}, "memory_bytes_per_s": 3e11}
+    metas = [{"schema": 1, "device": "x"}, {"schema": 1, "device": "x", "hardware": said}]
+    data = [
+        read_dataset(own(tmp_path / str(i), needed(12).assign(width=16 + i), meta=json.dumps(meta)))
+        for i, meta in enumerate(metas)
+    ]
+    learnt = [train(some, "lasso", jobs=1).predictor for some in (data, data[::-1])]
+    assert [one.hardware and one.hardware.cores for one in learnt] == [40, 40]
+    other = json.dumps({**metas[1], "hardware": {**said, "cores": 41}})
+    with pytest.raises(DatasetError, match="cores of 'x' is 41, another dataset of it that it is 40; correct one"):
+        train([*data, read_dataset(own(tmp_path / "other", needed(12), meta=other))], jobs=1)
+
+
 # ---- folders that are no dataset ----
 
 

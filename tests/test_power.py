@@ -106,6 +106,19 @@ def test_energy_of_a_network_is_within_five_percent(predictor: Predictor, batch_
     assert prediction.energy_j.value == pytest.approx(prediction.power_w.value * prediction.runtime_s.value)
 
 
+def test_a_row_whose_time_is_wrong_says_nothing_of_power() -> None:
+    clean, about = table("linear"), {"schema": 1, "device": "known", "hardware": HARDWARE}
+    wrong = clean.iloc[[150]].assign(rows=lambda row: row["rows"] + 1, runtime_s=lambda row: 1e3 * row["runtime_s"])
+    trained, reference = (
+        train(Dataset(Path("known"), about, {"linear": some}), jobs=1)
+        for some in (pd.concat([clean, wrong], ignore_index=True), clean)
+    )
+    assert [(row.line, row.reason) for row in trained.rejected] == [(202, "runtime_s contradicts its neighbours")]
+    found, expected = (one.predictor.estimate(rows("linear", 60, 1)) for one in (trained, reference))
+    for name in ("runtime_s", "power_w", "power_low_w", "power_high_w"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9)
+
+
 def test_power_that_a_meter_is_not_sure_of_is_not_learnt() -> None:
     assert train(dataset(stated=0.3), learner="lasso", jobs=1).predictor.power is None
 
