@@ -14,6 +14,7 @@ from neuralpower.collect.presets import PRESETS, Preset
 from neuralpower.devices.host import Cpu
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers import KINDS, Layer
+from neuralpower.layers.base import FORWARD
 from neuralpower.measure import ROUNDS, Sentinel, Timing, time_calls
 from neuralpower.predictor import Predictor
 from neuralpower.totals import fit_factors
@@ -41,18 +42,22 @@ class Calibration:
 
 
 def check(predictor: Predictor, samples: int) -> None:
-    """Raise InputError unless the predictor can be calibrated on a CPU by so many layers, and was not before."""
+    """Raise InputError unless the predictor can be calibrated on a CPU by so many layers, and was not before.
+
+    And PredictorError where it has learnt no floating numbers, or serves several devices and none is chosen.
+    """
     if samples < FEWEST_SAMPLES:
         raise InputError(f"samples {samples}: {FEWEST_SAMPLES} or more are needed; the default is 50")
     if "calibrated_from" in predictor.dataset:
         raise InputError(
             f"predictor {predictor.name!r} is calibrated itself, from {predictor.dataset['calibrated_from']!r}; calibrate that one"
         )
-    if predictor.hardware is None or predictor.hardware.accelerator:
+    if predictor.accelerator:
         raise InputError(
             f"predictor {predictor.name!r} was learnt on {predictor.device}, an accelerator, and this machine is a CPU: "
             "factors do not lead from one class to the other; choose a predictor of a CPU"
         )
+    predictor.check(next(iter(predictor.dtypes), "float32"), FORWARD)
 
 
 def calibration_layers(predictor: Predictor, samples: int, seed: int = 0) -> list[Layer]:

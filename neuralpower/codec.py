@@ -199,11 +199,12 @@ def load(name: str | Path) -> Predictor:
     """
     path = Path(name)
     if not path.is_file():
-        learnt, at, device = str(name).rpartition("@")
-        if at:
+        text, known = str(name), known_predictors()
+        parts = [(text[:at], text[at + 1 :]) for at, mark in enumerate(text) if mark == "@"]
+        if parts:  # the names of many CPUs have one of their own
+            learnt, device = next((p for p in parts if p[0] in known or Path(p[0]).is_file()), parts[-1])
             there, slug = on(load(learnt), device)
             return dataclasses.replace(there, name=f"{Path(learnt).stem}@{slug}")
-        known = known_predictors()
         if str(name) not in known:
             raise unknown("predictor", str(name), known, PredictorError)
         path = known[str(name)]

@@ -242,11 +242,16 @@ class Predictor:
         for what, asked, has in (("dtype", dtype, self.dtypes), ("phase", phase, passes)):
             if asked not in has:
                 more = f", or collect-data --{what} {asked}" if asked in (*FLOATING, FORWARD, BACKWARD) else ""
+                way = f"it has {', '.join(has)}; choose one of them" if has else "it has none; choose another predictor"
                 raise PredictorError(
-                    f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: it has {', '.join(has)}; "
-                    f"choose one of them{more}"
+                    f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: {way}{more}"
                 )
-        self._known_hardware()
+        hardware = self._known_hardware()
+        if self.portable and dtype not in hardware.peak_flops_per_s:
+            raise PredictorError(
+                f"{self.device}: its spec sheet has no peak for {dtype}, which a predictor of several devices needs; add "
+                f"it, or choose one of {', '.join(hardware.peak_flops_per_s)}"
+            )
 
     def on(self, hardware: Hardware, device: str) -> Predictor:
         """The same for another device, from its peaks.
@@ -275,7 +280,9 @@ class Predictor:
             dtype: Roofline(peak, hardware.memory_bytes_per_s, peak)
             for dtype, peak in hardware.peak_flops_per_s.items()
         }
-        return replace(self, hardware=hardware, device=device, rooflines=peaks)
+        # which of them a layer was measured on is not known
+        regressors = {key: replace(regressor, measured=None) for key, regressor in self.regressors.items()}
+        return replace(self, hardware=hardware, device=device, rooflines=peaks, regressors=regressors)
 
     def _known_hardware(self) -> Hardware:
         if self.hardware is None:
@@ -407,7 +414,7 @@ class Predictor:
         kind, dtype, phase, group = key
         if dtype not in FLOATING:
             known = any(k[:3] == (kind, INTEGER, phase) for k in self.regressors)
-            dtype = INTEGER if known else "float32" if "float32" in self.dtypes else self.dtypes[0]
+            dtype = INTEGER if known else "float32" if "float32" in self.dtypes else next(iter(self.dtypes), INTEGER)
         for exact in ((kind, dtype, phase, group), (kind, dtype, phase, ALL)):
             if exact in self.regressors:
                 return exact, True

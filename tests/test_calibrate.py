@@ -7,7 +7,7 @@ import pytest
 
 from neuralpower import calibrate as calibration
 from neuralpower.devices.host import Cpu, unlike
-from neuralpower.errors import DeviceError, InputError
+from neuralpower.errors import DeviceError, InputError, PredictorError
 from neuralpower.layers import Hardware
 from neuralpower.learn import train
 from neuralpower.measure import Timing
@@ -108,6 +108,12 @@ def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
     gpu = dataclasses.replace(predictor, hardware=Hardware(accelerator=True), device="NVIDIA H200")
     with pytest.raises(InputError, match="NVIDIA H200, an accelerator, and this machine is a CPU"):
         calibration.check(gpu, 50)
+    several = dataclasses.replace(predictor, hardware=None, device="one CPU, another CPU", name="cpus")
+    with pytest.raises(PredictorError, match="'cpus' serves several devices .one CPU, another CPU.; say which"):
+        calibration.check(several, 50)
+    integers = {(kind, "integer", *rest): r for (kind, _, *rest), r in predictor.regressors.items()}
+    with pytest.raises(PredictorError, match="has not learnt dtype 'float32': it has none; choose another predictor"):
+        calibration.check(dataclasses.replace(predictor, regressors=integers), 50)
     with pytest.raises(InputError, match="samples 3: 10 or more are needed"):
         calibration.check(predictor, 3)
     with pytest.raises(DeviceError, match="2 layers could be measured here"):

@@ -87,6 +87,18 @@ def test_a_device_never_seen_is_predicted_from_its_peaks(portable: Predictor, tm
             asked = layers(kind, 40, seed=9)
             measured = [seconds(layer, UNSEEN) for layer in asked]
             assert np.median(np.abs(there.estimate(asked).runtime_s / measured - 1)) < 0.08
+        # these very layers were measured, but on other devices
+        assert "measured" not in there.estimate(layers("linear", 40)).basis
+
+
+def test_a_dtype_that_the_device_has_no_peak_of_is_refused(portable: Predictor) -> None:
+    both = {("linear", "bfloat16", "forward", "matrix"): next(iter(portable.regressors.values()))}
+    there = dataclasses.replace(portable, regressors={**portable.regressors, **both}).on(unseen(), "unseen")
+    there.check("float32", "forward")
+    with pytest.raises(
+        PredictorError, match="unseen: its spec sheet has no peak for bfloat16, .*choose one of float32"
+    ):
+        there.check("bfloat16", "forward")
 
 
 def test_a_new_device_has_the_usual_level_and_the_usual_launch() -> None:
@@ -244,6 +256,9 @@ def test_a_predictor_of_several_devices_is_named_with_the_device(portable: Predi
     assert given.hardware == find_spec("nvidia-l4").hardware()
     known = load(f"{tmp_path / 'both.json'}@middle")  # it was learnt there, and no sheet has that name
     assert (known.name, known.device, known.hardware) == ("both@middle", "middle", hardware_from(meta("middle")))
+    mine = {"CPU @ 2.60GHz": dataclasses.asdict(unseen())}
+    save(dataclasses.replace(portable, dataset={**portable.dataset, "devices": mine}), tmp_path / "mine.json")
+    assert load(f"{tmp_path / 'mine.json'}@CPU @ 2.60GHz").device == "CPU @ 2.60GHz"
     with pytest.raises(InputError, match="unknown device 'nvidia-l5'"):
         load(f"{tmp_path / 'both.json'}@nvidia-l5")
     with pytest.raises(PredictorError, match="EPYC 7763.*: is a CPU, predictor 'both' was learnt from accelerators"):

@@ -187,6 +187,19 @@ def test_a_dtype_that_is_only_cast_to_is_not_learnt(predictor: Predictor) -> Non
     assert replace(predictor, regressors=cast).dtypes == ("bfloat16",)  # all it has
 
 
+def test_a_predictor_of_integers_alone_serves_layers_and_no_network() -> None:
+    learnt = train(dataset(["linear"], dtype="int8"), jobs=1).predictor
+    assert learnt.dtypes == ()
+    for dtype in ("int8", "float32"):
+        with pytest.raises(PredictorError, match=f"dtype '{dtype}': it has none; choose another predictor"):
+            learnt.check(dtype, "forward")
+    assert set(learnt.estimate([replace(layer, dtype="int8") for layer in fresh("linear", 5)]).basis) <= {
+        IN_RANGE,
+        "measured",
+    }
+    assert set(learnt.estimate([replace(layer, dtype="int8") for layer in fresh("softmax", 5)]).basis) == {ROOFLINE}
+
+
 def test_dirty_rows_never_reach_a_fit() -> None:
     data = dataset(["softmax"])
     table = data.tables["softmax"]

@@ -70,7 +70,9 @@ def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, b
     known = [(n, name, p) for n, name, p in points if p.dtype in predictor.dtypes]
     for n, name, p in points:
         if p.dtype not in predictor.dtypes:
-            found[n] = Score(n, name, error=f"dtype {p.dtype!r} is not learnt: known are {', '.join(predictor.dtypes)}")
+            found[n] = Score(
+                n, name, error=f"dtype {p.dtype!r} is not learnt: known are {', '.join(predictor.dtypes) or 'none'}"
+            )
     if known:
         explored = explore([p for _, _, p in known], predictor)
         for i, (n, name, _) in enumerate(known):
