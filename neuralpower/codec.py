@@ -86,6 +86,15 @@ def from_json(data: Mapping[str, Any], name: str = "") -> Predictor:
         ) from None
 
 
+def check_place(path: Path) -> None:
+    """Raise InputError where no predictor's file and card can stand: to be asked before a long work. Makes its folder."""
+    if path.is_dir() or path.suffix == ".md":
+        what = "is a folder" if path.is_dir() else "is where the predictor's card goes"
+        raise InputError(f"{path}: {what}; choose a file's name for --out, such as {path.stem}.json")
+    with writing(path, "--out"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+
 def save(predictor: Predictor, path: Path) -> None:
     """Write the JSON file; raises DatasetError where it cannot be written."""
     with writing(path, "place", DatasetError):

@@ -102,7 +102,7 @@ def train(
         )
     (accelerator,) = classes
     rows.pool_small_groups()
-    few = {key for target, key in rows.parts if target == RUNTIME and _too_few(rows.parts[target, key])}
+    few = sorted(key for target, key in rows.parts if target == RUNTIME and _too_few(rows.parts[target, key]))
     skipped = {key: sum(len(part.problem) for part in rows.parts[RUNTIME, key]) for key in few}
     first, rejected = datasets[0], rows.rejected
     hardware = Hardware() if portable else hardware_from(first.meta)

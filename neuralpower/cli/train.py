@@ -20,17 +20,15 @@ def train_predictor(
     jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
-    from neuralpower.codec import save
+    from neuralpower.codec import check_place, save
     from neuralpower.dataset import read_dataset, replace_file, summarised
-    from neuralpower.errors import writing
     from neuralpower.learn import train
     from neuralpower.report.cards import predictor_card
     from neuralpower.report.tables import training_table
 
     data = [read_dataset(folder, samples=False) for folder in datasets]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
-    with writing(target, "--out"):  # now rather than after minutes of fitting
-        target.parent.mkdir(parents=True, exist_ok=True)
+    check_place(target)  # now rather than after minutes of fitting
     trained = train(data, learner, jobs)
     print(training_table(trained))
     if trained.correction:
