@@ -21,7 +21,7 @@ from neuralpower.explore.compare import Comparison, Side, compare
 from neuralpower.explore.fit import Fit, Request, bytes_of, fit
 from neuralpower.explore.score import Score, score
 from neuralpower.explore.sweep import Sweep, device_memory, sweep
-from neuralpower.inputs import called_with, is_count
+from neuralpower.inputs import Inputs, called_with, is_count
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.phases import PHASES, Pass, Phase
 from neuralpower.predictor import Predictor
@@ -98,7 +98,7 @@ class LoadedPredictor:
             recipe: of training: optimizer, accumulation, checkpointing.
 
         Raises:
-            InputError: sizes beside `inputs`, or sizes that the model does not take.
+            InputError: sizes beside `inputs`, sizes that the model does not take, or `inputs` of another dtype than asked for.
             ModelError: the model cannot be found, built or traced.
             PredictorError: a dtype or phase that was not learnt.
         """
@@ -107,7 +107,7 @@ class LoadedPredictor:
         asked, way = (phase, FORWARD) if isinstance(phase, Phase) else (Phase(), phase)
         if batch_size is not None and not is_count(batch_size):
             raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
-        dtype = dtype or _dtype(model)
+        asked_dtype, dtype = dtype, dtype or _dtype(model)
         self.predictor.check(dtype, FORWARD if way == TRAINING else way)
         source = resolve(model)
         if inputs is None:
@@ -121,6 +121,8 @@ class LoadedPredictor:
                 f"inputs and the phase {asked.name} are both given, and it makes its own inputs; leave one out"
             )
         given = called_with(inputs)
+        if asked_dtype:
+            _of_dtype(given, asked_dtype)
         one = Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given)
         batch = batch_size or _batch((given.args, dict(given.kwargs)))
         about: dict[str, Any] = {"model": source.name, "dtype": dtype, "phase": way, "batch_size": batch}
@@ -187,6 +189,14 @@ def _dtype(model: str | Path | nn.Module) -> str:
     """That of a module's weights."""
     weights = model.parameters() if isinstance(model, nn.Module) else ()
     return next((str(w.dtype).removeprefix("torch.") for w in weights if w.is_floating_point()), "float32")
+
+
+def _of_dtype(given: Inputs, dtype: str) -> None:
+    """Raise InputError where none of the floating tensors is of the weights' dtype: no device would run that."""
+    found = {tensor.dtype for tensor in tensors_of((given.args, given.kwargs)) if tensor.is_floating_point()}
+    if found and torch_dtype(dtype) not in found:
+        names = ", ".join(sorted(str(one).removeprefix("torch.") for one in found))
+        raise InputError(f"inputs are {names} and dtype {dtype} is asked for; give inputs of it, or leave dtype out")
 
 
 def _batch(values: Any) -> int:

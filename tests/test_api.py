@@ -118,6 +118,8 @@ def test_a_module_is_predicted_in_its_own_dtype(predictor: LoadedPredictor) -> N
         predictor.predict(half, torch.zeros(4, 16, dtype=torch.bfloat16))
     h200 = neuralpower.load("nvidia-h200-sxm-141gb")
     assert h200.predict(half, torch.zeros(4, 16, dtype=torch.bfloat16)).dtype == "bfloat16"
+    with pytest.raises(InputError, match="inputs are float32 and dtype bfloat16 is asked for; give inputs of it"):
+        h200.predict(half, {"input": torch.zeros(4, 16)}, dtype="bfloat16")
     assert predictor.predict(half, torch.zeros(4, 16), dtype="float32").dtype == "float32"
     assert predictor.predict(nn.Sequential(nn.ReLU()), torch.zeros(4, 16)).dtype == "float32"  # without weights
     assert half[0].weight.dtype == torch.bfloat16
