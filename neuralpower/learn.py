@@ -26,6 +26,7 @@ from neuralpower.totals import (
     correct,
     learn_totals,
     read_totals,
+    with_system,
 )
 
 LEARNERS = ("hybrid", "lasso")
@@ -117,7 +118,7 @@ def train(
     fitted = _fitted(rows, learner, jobs, launched, show)
     telling: Sequence[Total] = rows.totals
     if alone:
-        fitted[RUNTIME], telling, left_out = learn_totals(telling, hardware, rejected)
+        fitted[RUNTIME], telling, relative, left_out = learn_totals(telling, hardware, rejected)
         rejected += left_out
         rows.work.append(_work_of_totals(telling))
     predictor = Predictor(
@@ -131,11 +132,13 @@ def train(
         sentinel_s=first.sentinel_s,
         power=dict(sorted(fitted[POWER].items())) or None,
         portable=portable,
-        system=0.0 if alone else COMPOSITION,
+        system=COMPOSITION,
         dispatch=None if portable else _dispatch(rows.issued, telling),
     )
     correction = None
-    if telling and not alone and not portable:
+    if alone:
+        predictor = with_system(predictor, telling, relative)
+    elif telling and not portable:
         telling, left_out = consistent(telling, composed(predictor, telling))
         rejected += left_out
         predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))

@@ -349,7 +349,8 @@ def _system(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: A
     for total, found, relative in zip(totals, estimates, held_out, strict=True):
         composed = found.totals(np.asarray(total.counts, dtype=float)[None])
         needed.append((np.log(relative) / NINETY) ** 2 - float(composed.deviation[0]) ** 2)
-    return float(np.sqrt(max(np.quantile(needed, 0.9), 0.0) + DAYS**2))
+    share = min(0.9 * (1 + 1 / len(needed)), 1.0)  # of so few, so that nine in ten of those to come lie within
+    return float(np.sqrt(max(np.quantile(needed, share), 0.0) + DAYS**2))
 
 
 def _key(layer: Layer) -> Key:
@@ -359,10 +360,11 @@ def _key(layer: Layer) -> Key:
 
 def learn_totals(
     totals: Sequence[Total], hardware: Hardware, rejected: Sequence[Rejected] = ()
-) -> tuple[dict[Key, Regressor], Sequence[Total], list[Rejected]]:
+) -> tuple[dict[Key, Regressor], Sequence[Total], Array, list[Rejected]]:
     """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, weights by one Lasso over all.
 
-    And the networks that they were learnt from, and those that contradict the others.
+    And the networks that they were learnt from, what each is predicted to take, held out, relative to its time [networks], and
+    the networks that contradict the others.
 
     Raises:
         DatasetError: fewer than FEWEST_NETWORKS networks, the `rejected` ones not counted.
@@ -405,7 +407,17 @@ def learn_totals(
             spread=spread,
             scores=scores_of(target[some], held_out[some]),
         )
-    return regressors, totals, left_out
+    return regressors, totals, held_out / target, left_out
+
+
+def with_system(predictor: Predictor, totals: Sequence[Total], relative: Array) -> Predictor:
+    """The predictor of totals alone, with what its networks are off beyond its layers' errors; `relative` as `learn_totals` has it.
+
+    A network's error is that of all its regressors at once, which add up as if each went its own way.
+    """
+    known = [totals[i] for i in np.flatnonzero(relative > 0).tolist()]
+    estimates = [predictor.estimate(total.layers) for total in known]
+    return replace(predictor, system=_system(known, estimates, relative[relative > 0]))
 
 
 def _sums(

@@ -171,6 +171,21 @@ def test_totals_alone_make_a_predictor() -> None:
     assert np.mean((found.low <= measured) & (measured <= found.high)) >= 0.7
 
 
+@pytest.mark.parametrize("count", [12, 60])
+def test_nine_in_ten_networks_lie_within_the_bounds_that_totals_alone_give(count: int) -> None:
+    rates, noise = {"linear": 1.0, "softmax": 1.2, "norm": 1.1}, np.random.default_rng(5)
+    given, asked = (
+        table.assign(runtime_s=table["runtime_s"] * np.exp(noise.normal(0, 0.15, len(table))))
+        for table in (network_rows(count, rates), network_rows(300, rates, seed=1))
+    )
+    learnt = train(Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": given}), "lasso", jobs=1).predictor
+    totals, _ = read_totals(asked)
+    calls = [[la for la, n in zip(t.layers, t.counts, strict=True) for _ in range(int(n))] for t in totals]
+    found, measured = learnt.predict_many(calls), asked["runtime_s"].to_numpy()
+    assert np.mean((found.low <= measured) & (measured <= found.high)) > 0.85
+    assert np.median(found.high / found.low) < 2.5
+
+
 def test_networks_of_several_dtypes_teach_each_of_them() -> None:
     # a twentieth of the time in bfloat16, whatever the layer; networks of one, of the other, and of both
     def took(layer: Layer) -> float:
