@@ -793,6 +793,14 @@ def test_times_in_another_unit_are_asked_about(tmp_path: Path) -> None:
         assert all("softmax: no row reaches more than 0.0" in doubt for doubt in found.doubts)
 
 
+def test_rows_that_are_launches_alone_are_said_to_tell_nothing_of_larger_layers(tmp_path: Path) -> None:
+    table = pd.DataFrame([{"rows": 2**i, "width": 64 + i, "runtime_s": 6e-6 + 2**i * 1e-9} for i in range(16)])
+    for largest, doubts in ((12, 1), (16, 0)):  # 2 us beside a launch of 6 us; 33 us
+        found = train(read_dataset(own(tmp_path / str(largest), table.head(largest))), "lasso", jobs=1).doubts
+        assert len(found) == doubts
+        assert all("softmax: rows take nearly the same whatever their sizes (6e-06 to " in doubt for doubt in found)
+
+
 def documented_fields() -> dict[str, tuple[list[str], dict[str, str]]]:
     """By kind of the documentation's table: fields that are needed, and the others' defaults."""
     text = (ROOT / "docs" / "datasets.md").read_text()
