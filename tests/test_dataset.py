@@ -586,12 +586,14 @@ def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
         ("dtype", "float33", "dtype is none that torch knows"),
         ("status", "noisy", "status noisy"),
         ("phase", "fwd", "phase is none of forward, backward"),
+        ("power_w", "120 W", "power_w is no number"),
+        ("energy_j", "little", "energy_j is no number"),
     ],
 )
 def test_a_bad_value_is_left_out_with_its_line_and_the_reason(
     tmp_path: Path, column: str, value: Any, reason: str
 ) -> None:
-    given = needed().assign(strided=False, dtype="float32", phase="forward", status="ok")
+    given = needed().assign(strided=False, dtype="float32", phase="forward", status="ok", power_w=None, energy_j=None)
     table = given.astype({column: object})
     table.loc[2, column] = value
     rows = screened(tmp_path, table)
