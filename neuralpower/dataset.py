@@ -494,7 +494,6 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
 
     from neuralpower.layers import KINDS
     from neuralpower.layers.base import BACKWARD, FORWARD, ITEMSIZE, as_columns, fingerprint, peak_flops
-    from neuralpower.regress import far_off
 
     layer_kind = KINDS[kind]
     defaults = layer_kind.defaults()
@@ -552,12 +551,8 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
     reject(identity.duplicated(keep="first"), "repeats an earlier row")
     keep = reasons == ""
     blank = table.isna().all(axis=1).to_numpy()
-    slowdown = np.ones(len(table))
-    if sentinel_s is not None and "sentinel_s" in table:
-        slowdown = _numbers(table["sentinel_s"]) / sentinel_s
-        known = np.flatnonzero(np.isfinite(slowdown) & (slowdown > 0))
-        if len(known):  # no machine is so much slower for a moment
-            slowdown[known[far_off(np.log(slowdown[known]))]] = np.nan
+    known = sentinel_s is not None and "sentinel_s" in table
+    slowdown = _numbers(table["sentinel_s"]) / sentinel_s if known else np.ones(len(table))
     rejected = tuple(Rejected(kind, int(i) + 2, str(reasons[i])) for i in np.flatnonzero(~keep & ~blank))
     return Rows(
         kind,

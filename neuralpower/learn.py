@@ -17,7 +17,7 @@ from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import BACKWARD, FLOATING, peak_flops
 from neuralpower.predictor import INTEGER, TOGETHER, Key, Predictor, Roofline, whole_kind
-from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, fit, join
+from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, far_off, fit, join
 from neuralpower.totals import (
     Correction,
     Total,
@@ -216,7 +216,7 @@ class _Read:
                 self.totals += [dataclasses.replace(total, dataset=of) for total in found]
                 self.rejected += [dataclasses.replace(row, dataset=of) for row in bad]
                 continue
-            rows = screen(kind, table, dataset.sentinel_s, hardware)
+            rows = _believed(screen(kind, table, dataset.sentinel_s, hardware))
             self.rejected += [dataclasses.replace(row, dataset=of) for row in rows.rejected]
             self.usable += len(rows)
             if len(rows):
@@ -323,6 +323,13 @@ def _without_start(dataset: Dataset) -> Dataset:
             rest = np.maximum(runtime - start_s, SHORTEST_REST * runtime)
             tables[kind] = table.assign(runtime_s=table["runtime_s"].where(table["phase"] != BACKWARD, rest))
     return dataclasses.replace(dataset, tables=tables)
+
+
+def _believed(rows: Rows) -> Rows:
+    """The rows, without slow-downs so far from the others' that no machine has them for a moment."""
+    if not len(rows):
+        return rows
+    return dataclasses.replace(rows, slowdown=np.where(far_off(np.log(rows.slowdown)), 1.0, rows.slowdown))
 
 
 def _metered(rows: Rows) -> np.ndarray:

@@ -221,6 +221,11 @@ def test_rows_taken_while_the_machine_was_slow_count_as_if_it_had_not_been() -> 
     assert learnt.sentinel_s == pytest.approx(1e-3)
     layers = fresh("softmax")
     assert np.median(np.abs(learnt.estimate(layers).runtime_s / [seconds(layer) for layer in layers] - 1)) < 0.02
+    # a counter that ran wild says nothing of the machine's speed
+    table.loc[7, "sentinel_s"] = 1e6
+    wild = train(Dataset(data.path, data.meta, {"softmax": table}), jobs=1).predictor
+    key = ("softmax", "float32", "forward", "all")
+    assert wild.regressors[key].exponent == pytest.approx(learnt.regressors[key].exponent, abs=0.05)
 
 
 def test_too_few_rows_are_an_error_with_the_number_that_is_needed() -> None:
