@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from neuralpower import __version__, cli
+from neuralpower.cli import options
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.devices.host import read_cpu
@@ -605,6 +606,11 @@ def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: 
 def test_collect_refuses_before_it_touches_anything(arguments: list[str], words: list[str]) -> None:
     refused(run("collect-data", *arguments, "--out", "data"), *words)
     assert not Path("data").exists()
+
+
+def test_names_are_told_apart_by_commas_outside_of_a_models_overrides() -> None:
+    models = "zoo:alexnet, transformers:swin?depths=[2,2]&num_heads=[3,6],zoo:vgg11"
+    assert options.names(models) == ("zoo:alexnet", "transformers:swin?depths=[2,2]&num_heads=[3,6]", "zoo:vgg11")
 
 
 def test_collect_knows_every_meter_that_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from neuralpower.predictor import Predictor
     from neuralpower.training import Recipe
 
+OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def names(text: str | None) -> tuple[str, ...] | None:
-    """("a", "b") for "a,b"; None for nothing."""
-    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else None
+    """("a", "b") for "a,b", no comma within brackets, where a model's override is a list; None for nothing."""
+    return tuple(part.strip() for part in OUTER_COMMA.split(text) if part.strip()) if text else None
 
 
 def duration_s(text: str) -> float:
