@@ -21,7 +21,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -564,10 +564,11 @@ def _ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
 
 @contextmanager
 def _importing_from(folder: Path) -> Iterator[None]:
-    """Let the user's code import what lies beside it."""
+    """Let the user's code import what lies beside it; what it prints is no result."""
     sys.path.insert(0, str(folder))
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         if str(folder) in sys.path:
             sys.path.remove(str(folder))

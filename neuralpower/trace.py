@@ -219,13 +219,14 @@ def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
     """Set the mode, and put back every attribute of every module afterwards, whatever the forward did to them.
 
     Lists and dictionaries get back what they held, as those of parameters, of hooks, or in which a model keeps activations.
+    What the forward prints goes to stderr: it is no result of whoever traces it.
     """
     before = [
         (m, dict(vars(m)), [(v, v.copy()) for v in vars(m).values() if type(v) in (dict, OrderedDict, list)])
         for m in model.modules()
     ]
     try:
-        with own_randomness():
+        with own_randomness(), contextlib.redirect_stdout(sys.stderr):
             for module, _, _ in before:
                 module.training = module.training if training is None else training
             yield

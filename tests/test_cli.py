@@ -512,6 +512,33 @@ def test_a_function_that_makes_no_model_is_refused(
     refused(run("predict", f"{networks}:{function}", *shape, "--predictor", predictor), *words)
 
 
+TALKING = """
+from torch import nn
+
+
+class Talking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        print("built")
+
+    def forward(self, x):
+        print("called")
+        return self.linear(x)
+
+
+print("loaded")
+"""
+
+
+def test_what_a_model_prints_is_no_part_of_the_output(predictor: Path) -> None:
+    Path("talking.py").write_text(TALKING)
+    asked = ("predict", "talking.py:Talking", "--input-shape", "8", "--phase", "training", "--predictor", predictor)
+    ran = run(*asked, "--json")
+    assert json.loads(ran.out)["parameters"] == 72
+    assert {"loaded", "built", "called"} <= set(ran.err.splitlines())
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
