@@ -513,6 +513,7 @@ def test_a_function_that_makes_no_model_is_refused(
 
 
 TALKING = """
+import torch
 from torch import nn
 
 
@@ -527,16 +528,22 @@ class Talking(nn.Module):
         return self.linear(x)
 
 
+def example_inputs(batch_size):
+    return (torch.zeros(batch_size, 8),)
+
+
 print("loaded")
 """
 
 
 def test_what_a_model_prints_is_no_part_of_the_output(predictor: Path) -> None:
     Path("talking.py").write_text(TALKING)
-    asked = ("predict", "talking.py:Talking", "--input-shape", "8", "--phase", "training", "--predictor", predictor)
+    asked = ("predict", "talking.py:Talking", "--phase", "training", "--predictor", predictor)
     ran = run(*asked, "--json")
     assert json.loads(ran.out)["parameters"] == 72
     assert {"loaded", "built", "called"} <= set(ran.err.splitlines())
+    measured = done("evaluate", "talking.py:Talking", "--rounds", 3, "--predictor", predictor, "--json")
+    assert len(json.loads(measured)["networks"]) == 1
 
 
 @pytest.mark.parametrize(

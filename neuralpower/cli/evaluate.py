@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -79,7 +80,8 @@ def evaluate(
     def show(text: str) -> None:
         print(text, file=sys.stderr)
 
-    results = run(cases, learnt, **how, phase=way, recipe=recipe, show=show)
+    with contextlib.redirect_stdout(sys.stderr):  # what a network prints
+        results = run(cases, learnt, **how, phase=way, recipe=recipe, show=show)
     print(json.dumps(evaluation_json(results)) if as_json else evaluation_table(results))
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
