@@ -582,7 +582,7 @@ def _power(
     """Watts per row, from the power or from energy over time, NaN where neither is there; impossible ones are rejected."""
     power, energy = _optional(table, "power_w"), _optional(table, "energy_j")
     for name, values in (("power_w", power), ("energy_j", energy)):
-        reject(np.isnan(values) & (name in table and table[name].notna().to_numpy()), f"{name} is no number")
+        reject(~np.isfinite(values) & (name in table and table[name].notna().to_numpy()), f"{name} is no number")
     reject(power <= 0, "power_w is not above 0")
     reject(energy <= 0, "energy_j is not above 0: the counter wrapped or was read backwards")
     from_energy = energy / runtime

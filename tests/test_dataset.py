@@ -587,6 +587,7 @@ def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
         ("status", "noisy", "status noisy"),
         ("phase", "fwd", "phase is none of forward, backward"),
         ("power_w", "120 W", "power_w is no number"),
+        ("power_w", "inf", "power_w is no number"),
         ("energy_j", "little", "energy_j is no number"),
     ],
 )
