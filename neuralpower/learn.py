@@ -301,12 +301,12 @@ def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:
                     f"{dataset.path}: says that {name} of {dataset.device!r} is {value}, another dataset of it that it is "
                     f"{said[name]}; correct one, or call the devices by different names"
                 )
-    return [
-        dataclasses.replace(d, meta={**d.meta, "hardware": {**known[d.device], **(d.meta.get("hardware") or {})}})
-        if known[d.device]
-        else d
-        for d in datasets
-    ]
+    agreed = []
+    for dataset in datasets:
+        own = {name: value for name, value in (dataset.meta.get("hardware") or {}).items() if value is not None}
+        meta = {**dataset.meta, "hardware": {**known[dataset.device], **own}}
+        agreed.append(dataclasses.replace(dataset, meta=meta))
+    return agreed
 
 
 def _without_start(dataset: Dataset) -> Dataset:

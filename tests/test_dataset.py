@@ -707,7 +707,7 @@ def test_of_several_datasets_a_row_is_named_with_its_own(tmp_path: Path) -> None
 
 def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: Path) -> None:
     said = {"accelerator": True, "cores": 40, "peak_flops_per_s": {"float32": 1e13}, "memory_bytes_per_s": 3e11}
-    metas = [{"schema": 1, "device": "x"}, {"schema": 1, "device": "x", "hardware": said}]
+    metas = [{"schema": 1, "device": "x", "hardware": {"cores": None}}, {"schema": 1, "device": "x", "hardware": said}]
     data = [
         read_dataset(own(tmp_path / str(i), needed(12).assign(width=16 + i), meta=json.dumps(meta)))
         for i, meta in enumerate(metas)
