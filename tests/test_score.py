@@ -174,6 +174,15 @@ def test_a_fraction_of_a_block_is_told_beside_whole_ones(predictor: Predictor) -
     assert [(one.error, one.basis) for one in good] == [("", "formula")] * 3
 
 
+def test_a_depth_that_is_no_number_is_the_candidates_own_error(predictor: Predictor) -> None:
+    depths = ("deep", None, [2], 2)
+    *bad, good = score(
+        [{"model": "transformers:bert", "changes": {"num_hidden_layers": n}, "seq_len": 8} for n in depths], predictor
+    )
+    assert ["expected int" in one.error for one in bad] == [True] * 3
+    assert not good.error
+
+
 def test_a_model_takes_the_shape_of_one_sample(predictor: Predictor) -> None:
     (found,) = score([{"model": "zoo:squeezenet", "input_shape": [3, 64, 64]}], predictor)
     alone, _ = predict_case(Case("zoo:squeezenet", 1, input_shape=(3, 64, 64)), predictor)

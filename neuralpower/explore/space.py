@@ -247,7 +247,7 @@ def _family(points: Sequence[Point], index: Sequence[int]) -> Family:
     )
     depth = full = None
     changed = next((name for name in first.changes if name in aliases), None)
-    if depth_name and own_depth:
+    if depth_name and own_depth and changed not in words:
         full = np.array([float(points[i].changes.get(changed or "", own_depth)) for i in index])
         depth = full if full.max() > 3 else None  # else nothing is gained
     subject = Subject(first.model, first.dtype, words, depth_name, first.input_shape)
