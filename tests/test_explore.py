@@ -391,14 +391,16 @@ class Scan(nn.Module):
         return state
 
 
-@pytest.mark.parametrize("phase", ["forward", "training"])
-def test_a_scan_is_looked_at_no_further_than_its_calls_can_be_traced(
-    phase: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("phase", "longest"), [("forward", 749), ("training", 37)])  # of 4 calls a number, of 80
+def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
+    phase: str, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("neuralpower.explore.fit.MOST_CALLS", 500)
-    found = fit(Request(Scan(), seq_len=4, phase=phase), 8e9)
-    assert found.longest is not None and 8 <= found.longest < 500
-    assert found.longest_reason.startswith("the calls, which grow with it")
+    monkeypatch.setattr("neuralpower.explore.fit.MOST_CALLS", 3000)
+    found = [fit(Request(Scan(), seq_len=length, phase=phase), 8e9) for length in (4, 7)]
+    assert {(one.longest, one.longest_reason.partition(",")[0]) for one in found} == {(longest, "the calls")}
+    less = fit(Request(Scan(), seq_len=36, phase=phase), 8e9)
+    found[0] = fit(Request(Scan(), seq_len=4, phase=phase), less.memory.high_bytes + less.process_bytes)
+    assert (found[0].longest, found[0].longest_reason) == (36, "memory")
 
 
 def test_a_training_step_takes_more_and_a_larger_optimizer_more_still() -> None:

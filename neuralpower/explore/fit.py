@@ -147,16 +147,11 @@ class _TooManyCalls(Exception):  # noqa: N818  # a verdict on a length
 
 def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[int | None, str]:
     limit = MOST
-    fitting = 0
 
     def size_at(length: int) -> float:
-        nonlocal fitting
-        if probe.calls_at(batch, length) > MOST_CALLS:
+        if length > probe.longest_traced(batch):
             raise _TooManyCalls
-        size = memory_at(length)
-        if size <= room_bytes:
-            fitting = max(fitting, length)
-        return size
+        return memory_at(length)
 
     def memory_at(length: int) -> float:
         nonlocal limit
@@ -169,7 +164,10 @@ def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[
     try:
         found = largest(size_at, room_bytes, start)
     except _TooManyCalls:
-        return fitting, "the calls, which grow with it: beyond, they are too many to be traced"
+        end = int(probe.longest_traced(batch))
+        if memory_at(end) <= room_bytes:
+            return end, "the calls, which grow with it: beyond, they are too many to be traced"
+        found = largest(memory_at, room_bytes, end)
     return found, "the model's positions" if found == limit < MOST else "memory"
 
 
@@ -243,13 +241,14 @@ class _Probe:
             self._known[batch, length] = self._memory(batch, length)
         return self._known[batch, length]
 
-    def calls_at(self, batch: int, length: int) -> float:
-        """Of the operators in a trace, as the two longest that were looked at say; 0 where the number does not grow."""
+    def longest_traced(self, batch: int) -> float:
+        """Where a trace reaches MOST_CALLS, as the two longest that were looked at say; infinite where calls do not grow."""
         known = sorted((size, calls) for (b, size), calls in self._calls.items() if b == batch and size is not None)
         if len(known) < 2:
-            return 0.0
+            return float("inf")
         (before, fewer), (last, calls) = known[-2:]
-        return calls + (length - last) * (calls - fewer) / (last - before) if calls > fewer else 0.0
+        more = MOST_CALLS - calls
+        return last + max(more, 0) * (last - before) / (calls - fewer) if calls > fewer else float("inf")
 
     def _memory(self, batch: int, length: int | None) -> Memory:
         inputs = self._inputs(batch, length)
