@@ -17,6 +17,7 @@ from neuralpower.compose import compose, joined
 from neuralpower.dataset import Dataset, screen
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError, InputError, PredictorError
+from neuralpower.explore.score import score
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import typed
@@ -99,6 +100,11 @@ def test_a_dtype_that_the_device_has_no_peak_of_is_refused(portable: Predictor) 
         PredictorError, match="unseen: its spec sheet has no peak for bfloat16, .*choose one of float32"
     ):
         there.check("bfloat16", "forward")
+    bad, good = score([{"model": "zoo:deep_mnist", "dtype": dtype} for dtype in ("bfloat16", "float32")], there)
+    assert "no peak for bfloat16" in bad.error
+    assert not good.error
+    with pytest.raises(PredictorError, match="say which"):
+        score([{"model": "zoo:deep_mnist"}], portable)
 
 
 def test_a_new_device_has_the_usual_level_and_the_usual_launch() -> None:

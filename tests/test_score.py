@@ -125,7 +125,7 @@ BROKEN = [
     ('{"model": "transformers:llama", "changes": {"hidden": 8}, "seq_len": 8}', "unknown field of LlamaConfig"),
     ('{"model": "zoo:alexnot"}', "unknown zoo network 'alexnot'"),
     ('{"model": "zoo:alexnet", "batch_size": 0}', "batch_size is 0, must be a whole number, 1 or more"),
-    ('{"model": "zoo:alexnet", "dtype": "float8"}', "dtype 'float8' is not learnt"),
+    ('{"model": "zoo:alexnet", "dtype": "float8"}', "has not learnt dtype 'float8'"),
     ('{"layers": []}', "layers must be a list of one object or more"),
     ('{"layers": [3]}', "a layer is a int, must be an object with a kind"),
     ('{"layers": [{"kind": []}]}', "unhashable"),

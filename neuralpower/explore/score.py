@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from neuralpower.errors import InputError, NeuralPowerError, unknown
+from neuralpower.errors import InputError, NeuralPowerError, PredictorError, unknown
 from neuralpower.explore.lists import Lists
 from neuralpower.explore.outcomes import Outcomes, finite
 from neuralpower.explore.space import TRACED, Point, explore
 from neuralpower.inputs import LARGEST_SIZE, is_count
+from neuralpower.layers.base import FORWARD
 from neuralpower.predictor import Predictor
 
 BY = ("latency", "energy", "memory")
@@ -53,7 +54,7 @@ def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, b
 
     Raises:
         InputError: `by` is not known, or there is no candidate.
-        PredictorError: a dtype that the predictor has not learnt.
+        PredictorError: a predictor of several devices that is not told which.
     """
     if by not in BY:
         raise unknown("score", by, BY)
@@ -67,12 +68,15 @@ def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, b
         raise InputError("no candidate: give one JSON object a line, with a model and its changes, or with layers")
     found: dict[int, Score] = {n: Score(n, name, error=what) for n, name, what in read if isinstance(what, str)}
     points = [(n, name, what) for n, name, what in read if isinstance(what, Point)]
-    known = [(n, name, p) for n, name, p in points if p.dtype in predictor.dtypes]
+    known = []
     for n, name, p in points:
-        if p.dtype not in predictor.dtypes:
-            found[n] = Score(
-                n, name, error=f"dtype {p.dtype!r} is not learnt: known are {', '.join(predictor.dtypes) or 'none'}"
-            )
+        try:
+            predictor.check(p.dtype, FORWARD)
+            known.append((n, name, p))
+        except PredictorError as error:
+            if predictor.hardware is None:  # of one that serves several devices
+                raise
+            found[n] = Score(n, name, error=str(error))
     if known:
         explored = explore([p for _, _, p in known], predictor)
         for i, (n, name, _) in enumerate(known):
