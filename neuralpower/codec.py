@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower import __version__
-from neuralpower.dataset import replace_file
+from neuralpower.dataset import check_place, replace_file
 from neuralpower.devices.host import Cpu
 from neuralpower.devices.spec import find_spec, spec_of
 from neuralpower.dispatch import Dispatch
@@ -86,13 +86,15 @@ def from_json(data: Mapping[str, Any], name: str = "") -> Predictor:
         ) from None
 
 
-def check_place(path: Path) -> None:
-    """Raise InputError where no predictor's file and card can stand: to be asked before a long work. Makes its folder."""
-    if path.is_dir() or path.suffix == ".md":
-        what = "is a folder" if path.is_dir() else "is where the predictor's card goes"
-        raise InputError(f"{path}: {what}; choose a file's name for --out, such as {path.stem}.json")
+def check_places(path: Path) -> None:
+    """Raise InputError where no predictor's file and card can stand: to be asked before a long work. Makes their folder."""
     with writing(path, "--out"):
         path.parent.mkdir(parents=True, exist_ok=True)
+    check_place(path, "predictor.json")
+    card = path.with_suffix(".md")
+    if card == path:
+        raise InputError(f"{path}: is where the predictor's card goes; choose a file's name, such as {path.stem}.json")
+    check_place(card, "predictor.json")
 
 
 def save(predictor: Predictor, path: Path) -> None:

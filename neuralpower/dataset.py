@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.errors import DatasetError, DeviceError, NeuralPowerError, first_line, unknown
+from neuralpower.errors import DatasetError, DeviceError, InputError, NeuralPowerError, first_line, unknown, writing
 from neuralpower.journal import force, read_journal
 from neuralpower.locations import fetched, is_remote
 
@@ -381,6 +381,16 @@ def replace_file(path: Path, text: str) -> None:
         raise _unwritten(error, f"{path}: cannot be written ({error.strerror}); choose another place") from None
 
 
+def check_place(path: Path, example: str) -> None:
+    """Raise InputError where `replace_file` will not be able to write: to be asked before a long work."""
+    if not path.name or (path.exists() and not path.is_file()):
+        raise InputError(f"{path}: is no file; choose a file's name, such as {example}")
+    aside = path.with_name(path.name + ".new")
+    with writing(path, "place"):
+        aside.touch()
+        aside.unlink()
+
+
 def seal(folder: Path) -> dict[str, int]:
     """Turn the journal into tables, next to the rows that are there; the journal is kept, compressed. Rows per kind.
 
@@ -394,7 +404,7 @@ def seal(folder: Path) -> dict[str, int]:
         OSError,
         ValueError,
         TypeError,
-    ) as error:  # the last two are pyarrow's, of a column with values of two types
+    ) as error:  # of a column with values of two types pyarrow raises the last two
         for aside in folder.glob("*.new"):
             with contextlib.suppress(OSError):
                 aside.unlink()

@@ -619,7 +619,10 @@ def test_train_refuses_an_unknown_learner(dataset: Path) -> None:
 def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: Path) -> None:
     Path("file").write_text("a regular file")
     refused(run("train-predictor", dataset, "--out", "file/p.json"), "file/p.json", "cannot be written", "--out")
-    refused(run("train-predictor", dataset, "--out", "."), ".: is a folder", "--out")
+    refused(run("train-predictor", dataset, "--out", "."), ".: is no file", "such as predictor.json")
+    refused(run("train-predictor", dataset, "--out", "/proc/p.json"), "/proc/p.json: cannot be written")
+    Path("q.md").mkdir()
+    refused(run("train-predictor", dataset, "--out", "q.json"), "q.md: is no file")
     refused(run("train-predictor", dataset, "--out", "p.md"), "p.md: is where the predictor's card goes", "p.json")
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from neuralpower.codec import load
 from neuralpower.compose import compose
+from neuralpower.dataset import check_place
 from neuralpower.dispatch import Cost, Dispatch
 from neuralpower.errors import DatasetError, InputError
 from neuralpower.evaluate import Case, predict_case
@@ -24,7 +25,7 @@ from neuralpower.layers.base import Hardware
 from neuralpower.memory import forward_memory, memory_of, training_lifetimes
 from neuralpower.phases import Phase
 from neuralpower.predictor import BASES, IN_RANGE, Estimates, Predictor, Roofline
-from neuralpower.report.chrome import Counter, Process, Row, Slice, check_place, document, microseconds, write
+from neuralpower.report.chrome import Counter, Process, Row, Slice, document, microseconds, write
 from neuralpower.report.perfetto import WAIT, Leaf, nested, predicted
 from neuralpower.timeline import UNPLACED, Omitted, Stage, memory_bytes, timed
 from neuralpower.trace import trace
@@ -417,16 +418,16 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_known_before(tmp_path: Path) -> None:
-    check_place(tmp_path / "t.json")
+    check_place(tmp_path / "t.json", "trace.json")
     assert not list(tmp_path.iterdir())  # nothing is left behind
     with pytest.raises(InputError, match="cannot be written .No such file"):
-        check_place(tmp_path / "nowhere" / "t.json")
+        check_place(tmp_path / "nowhere" / "t.json", "trace.json")
     with pytest.raises(InputError, match="is no file; choose a file's name"):
-        check_place(tmp_path)
+        check_place(tmp_path, "trace.json")
     with pytest.raises(InputError, match="is no file"):
-        check_place("/dev/null")
+        check_place(Path("/dev/null"), "trace.json")
     (tmp_path / "t.json").write_text("old")
-    check_place(tmp_path / "t.json")
+    check_place(tmp_path / "t.json", "trace.json")
     assert (tmp_path / "t.json").read_text() == "old"
 
 

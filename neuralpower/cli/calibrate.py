@@ -19,7 +19,7 @@ def calibrate(
 ) -> None:
     """Adapt a predictor to this machine within two minutes, and say what that gained."""
     from neuralpower import calibrate as calibration
-    from neuralpower.codec import check_place, load, save
+    from neuralpower.codec import check_places, load, save
     from neuralpower.dataset import replace_file
     from neuralpower.devices.host import read_cpu
     from neuralpower.measure import prepare_process
@@ -29,7 +29,7 @@ def calibrate(
     calibration.check(given, samples)
     cpu = read_cpu()
     target = out or Path("models") / f"{cpu.slug}.json"
-    check_place(target)
+    check_places(target)
     prepare_process(cpu.cores)
     layers = calibration.calibration_layers(given, samples, seed)
     measured = calibration.measure_layers(layers, seed, show=lambda text: print(text, file=sys.stderr))

@@ -54,13 +54,14 @@ def evaluate(
         raise unknown("phase", phase, MEASURED)
     asked = options.phase(phase, context, prompt)
 
+    from neuralpower.dataset import check_place
     from neuralpower.evaluate import Case
     from neuralpower.evaluate import evaluate as run
-    from neuralpower.report.chrome import check_place, write
+    from neuralpower.report.chrome import write
     from neuralpower.report.tables import evaluation_json, evaluation_table
 
     if trace_file is not None:
-        check_place(trace_file)
+        check_place(trace_file, "trace.json")
     cases: list[Case] = []
     for model in models:
         if model.startswith("@"):

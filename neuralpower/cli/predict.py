@@ -70,9 +70,10 @@ def predict(
     case_phase = options.phase(phase, context, prompt, new_tokens)
 
     from neuralpower.codec import on
+    from neuralpower.dataset import check_place
     from neuralpower.evaluate import Case, predict_case
     from neuralpower.layers.base import torch_dtype
-    from neuralpower.report.chrome import check_place, document, write
+    from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
     from neuralpower.report.tables import prediction_csv, prediction_table
     from neuralpower.routing import Routing
@@ -80,7 +81,7 @@ def predict(
     from neuralpower.training import TRAINING
 
     if trace_file is not None:
-        check_place(trace_file)
+        check_place(trace_file, "trace.json")
     learnt = options.predictor(predictor)
     if device_spec is not None:
         if predictor and "@" in predictor and not Path(predictor).is_file():

@@ -20,7 +20,7 @@ def train_predictor(
     jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
-    from neuralpower.codec import check_place, save
+    from neuralpower.codec import check_places, save
     from neuralpower.dataset import read_dataset, replace_file, summarised
     from neuralpower.learn import train
     from neuralpower.report.cards import predictor_card
@@ -28,7 +28,7 @@ def train_predictor(
 
     data = [read_dataset(folder, samples=False) for folder in datasets]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
-    check_place(target)  # now rather than after minutes of fitting
+    check_places(target)  # now rather than after minutes of fitting
     trained = train(data, learner, jobs)
     print(training_table(trained))
     if trained.correction:

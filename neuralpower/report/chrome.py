@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.dataset import replace_file
-from neuralpower.errors import InputError, writing
 
 Event = dict[str, Any]
 
@@ -71,17 +70,6 @@ def document(processes: Sequence[Process], about: Mapping[str, Any] | None = Non
 def write(path: str | Path, data: Mapping[str, Any]) -> None:
     """Write a document aside, then rename it; raises DatasetError where it cannot be, DeviceError where the disk is full."""
     replace_file(Path(path), json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n")
-
-
-def check_place(path: str | Path) -> None:
-    """Raise InputError where `write` will not be able to write: to be asked before a long work."""
-    place = Path(path)
-    if not place.name or (place.exists() and not place.is_file()):
-        raise InputError(f"{place}: is no file; choose a file's name, such as trace.json")
-    aside = place.with_name(place.name + ".new")
-    with writing(place, "place"):
-        aside.touch()
-        aside.unlink()
 
 
 def microseconds(time_ns: int) -> float:
