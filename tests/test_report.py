@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -152,6 +153,16 @@ def test_a_forward_pass_is_timed_in_eval_mode() -> None:
     bench = SpyBench(torch.device("cpu"))
     assert bench.forward("zoo:alexnet", 2, "float32") == (1.0,)
     assert bench.modes == {False}
+
+
+@pytest.mark.parametrize(("raised", "told"), [(MemoryError(), MemoryError), (ValueError(), ModelError)])
+def test_what_fails_without_a_word_is_told_by_its_class(
+    raised: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = SpyBench(torch.device("cpu"))
+    monkeypatch.setattr(bench, "samples", Mock(side_effect=raised))
+    with pytest.raises(told, match=rf"{type(raised).__name__}$"):
+        bench.forward("zoo:alexnet", 2, "float32")
 
 
 # ---- roofs and chips ----

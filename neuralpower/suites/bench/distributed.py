@@ -104,7 +104,7 @@ def parallel(model: nn.Module, world: World, device: torch.device) -> nn.Module:
     try:
         return nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     except RuntimeError as error:
-        raise DeviceError(f"process {world.rank} of {world.size}: {str(error).splitlines()[0][:200]}") from None
+        raise DeviceError(f"process {world.rank} of {world.size}: {first_line(error)[:200]}") from None
 
 
 def port_in_use(port: int) -> DeviceError:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from neuralpower.errors import DeviceError, InputError, NeuralPowerError
+from neuralpower.errors import DeviceError, InputError, NeuralPowerError, first_line
 from neuralpower.inputs import Inputs
 from neuralpower.suites.bench.images import Images
 from neuralpower.suites.steps import Batch
@@ -198,8 +198,7 @@ class Loaded:
         except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
-            first = str(error).splitlines()[0]
-            raise DeviceError(f"{first}; choose a smaller batch or --num_loader_threads 0") from None
+            raise DeviceError(f"{first_line(error)}; choose a smaller batch or --num_loader_threads 0") from None
         highest = int(labels.max())
         if self.classes is not None and highest >= self.classes:
             raise InputError(

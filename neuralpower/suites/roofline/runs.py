@@ -13,7 +13,7 @@ import torch
 
 from neuralpower.devices.host import PROC, read_cpu
 from neuralpower.devices.machine import available_bytes
-from neuralpower.errors import DeviceError, InputError, ModelError
+from neuralpower.errors import DeviceError, InputError, ModelError, first_line, quoted
 from neuralpower.inputs import InputRequest
 from neuralpower.layers.base import TENSORFLOAT32, Call, torch_dtype
 from neuralpower.measure import Sentinel, prepare_process, time_calls
@@ -60,8 +60,7 @@ class Bench:
             one = torch.ones(2, 2, device=self.place).to(kind)
             torch.relu(torch.mm(one, one)).add(1)
         except (RuntimeError, TypeError) as error:
-            first = str(error).splitlines()[0]
-            raise InputError(f"dtype {dtype} on {self.place}: {first}; choose --dtype float32") from None
+            raise InputError(f"dtype {dtype} on {self.place}: {first_line(error)}; choose --dtype float32") from None
 
     def prepare(self) -> None:
         """Settings of a measuring process, and a sentinel that is warm."""
@@ -119,10 +118,10 @@ class Bench:
             return self.samples(call)
         except Exception as error:
             if is_out_of_memory(error):
-                raise MemoryError(str(error).splitlines()[0]) from None
+                raise MemoryError(first_line(error)) from None
             if isinstance(error, ModelError):
                 raise
-            raise ModelError(f"{model}: its forward raises {type(error).__name__}: {error}") from error
+            raise ModelError(f"{model}: its forward raises {quoted(error)}") from error
         finally:
             if self.place.type == "cuda":
                 torch.cuda.empty_cache()
@@ -138,7 +137,7 @@ class Bench:
             )
         except Exception as error:
             if is_out_of_memory(error):
-                raise MemoryError(str(error).splitlines()[0]) from None
+                raise MemoryError(first_line(error)) from None
             raise
 
 
