@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError, ModelError, first_line
+from neuralpower.errors import InputError, ModelError, quoted
 from neuralpower.inputs import (
     TOKENS,
     InputRequest,
@@ -361,8 +361,7 @@ def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any], ways: Sequence[tup
         except Exception as error:
             failure = failure or error
     raise ModelError(
-        f"{type(module).__name__}: its forward raises {type(failure).__name__} while its cache is filled: "
-        f"{first_line(failure)}; choose --phase forward"
+        f"{type(module).__name__}: its forward raises {quoted(failure)} (while its cache is filled); choose --phase forward"
     ) from failure
 
 

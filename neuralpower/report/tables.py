@@ -123,15 +123,8 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
         head += f"\nenergy is not known: {p.power_reason}"
     if p.memory is not None:
         head += "\n" + memory_line(p.memory)
-    header = [
-        by,
-        "kind" if by == "layer" else "",
-        "calls",
-        "latency",
-        "share",
-        *(["power", "energy"] if powered else []),
-    ]
-    header += ["FLOP", "bound", "basis"]
+    watts = ["power", "energy"] if powered else []
+    header = [by, "kind" if by == "layer" else "", "calls", "latency", "share", *watts, "FLOP", "bound", "basis"]
     foot = [f"unmodelled: {u.operator} x{u.count}, {u.share:.1%} by roofline ({u.reason})" for u in p.unmodelled]
     if p.host_bound and p.idle_s:
         foot.append(f"launch-bound: the device waits for the host {p.idle_s / t.value:.0%} of the time")
