@@ -182,7 +182,7 @@ def test_a_width_that_is_another_parts_is_a_network_of_its_own(predictor: Predic
     points = [
         Point(electra, 1, 8, changes={"hidden_size": width, "intermediate_size": inner})
         for width in (8, 16, 24, 32, 40, 48, 56, 64)
-        for inner in (64, 80, 128)
+        for inner in (16, 32, 48, 64, 80, 96, 112, 128)  # which is as wide as the embeddings in another way
     ]
     assert assert_each_is_what_it_is_alone(points, predictor).traces < len(points) / 2
 

@@ -351,7 +351,7 @@ def _classes(members: Members) -> list[Array]:
     for i, row in enumerate(members.values.tolist()):
         ones = tuple(value == 1 for value in row)
         equal = tuple(row[j] == row[k] for j in heads for k in heads if j < k)
-        equal += tuple(row[j] for j in sizes if row[j] in members.widths)
+        equal += tuple((j, row[j]) for j in sizes if row[j] in members.widths)
         labels.setdefault((ones, equal, members.blocks(i) if members.depth is None else None), []).append(i)
     return sorted((np.array(index) for index in labels.values()), key=len, reverse=True)
 
