@@ -66,6 +66,11 @@ class Unmodelled(Exception):  # noqa: N818  # a verdict on a call, not a fault
     """An operator call that a layer kind's fields cannot describe; the text says why."""
 
 
+def one_line(error: BaseException) -> str:
+    """All that an error says, in one line; its class where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def first_line(error: BaseException | None) -> str:
     """The first line of what a foreign error says; its class where it says nothing."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -15,7 +15,7 @@ Functions that a model runs under `torch.no_grad` are not told apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -66,11 +66,11 @@ class Gradients:
             return 1.0
         return sum(counted) / len(counted)
 
-    def note(self, name: str, args: Any, kwargs: Any, output: Any, view: bool) -> Iterator[Layer]:
+    def note(self, name: str, inputs: Sequence[Tensor], output: Any, view: bool) -> Iterator[Layer]:
         """Follow one call; yields what its backward pass takes beside its own: additions, and what a view turns into."""
         if name in NO_GRADIENT:
             return
-        inputs, outputs = tensors_in((args, kwargs)), [t for t in tensors_in(output) if _differentiable(t)]
+        outputs = [t for t in tensors_in(output) if _differentiable(t)]
         asking = [t for t in inputs if self.asks(t)]
         if view and outputs:
             of = self._views[inputs[0]] if inputs[0] in self._views else _Views()

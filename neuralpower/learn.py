@@ -266,13 +266,14 @@ class _Read:
 
     def leave_out(self, target: str, key: Key, contradicting: np.ndarray) -> None:
         """Note the rows, [rows of the regressor], that contradict their neighbours; of wrong times no power is learnt."""
-        start = 0
+        start, known = 0, set(self.rejected)
         for part in self.parts[target, key]:
             lines = part.line[contradicting[start : (start := start + len(part.line))]]
             found = [
                 Rejected(key[0], line, f"{target} contradicts its neighbours", part.dataset) for line in lines.tolist()
             ]
-            self.rejected += [one for one in found if one not in self.rejected]  # a row may serve its key and its kind
+            self.rejected += [one for one in found if one not in known]  # a row may serve its key and its kind
+            known.update(found)
             for name in [(POWER, key), (POWER, whole_kind(key[0]))] if target == RUNTIME and len(lines) else []:
                 others = self.parts.get(name, [])
                 others[:] = [other.without(part.dataset, lines) for other in others]

@@ -108,9 +108,7 @@ class Spread:
     edges: Array  # [bins - 1], log2 of predicted times
     low: Array  # [bins], below which ONE_SIDE of the measurements lie
     high: Array  # [bins]
-    growth: (
-        float  # by so much, times the root of the octaves away from what was sampled, an interval widens to each side
-    )
+    growth: float  # what an interval widens by to each side, times the root of the octaves away from what was sampled
     common: float  # standard deviation of what all layers of the regressor have in common
     common_growth: float  # and how much that grows, times the same root
     tail: float = 1e3  # log2 of a time that few sampled rows exceed: beyond, they are thin
@@ -692,9 +690,8 @@ def _spread(
         levels = np.array([np.median(error[problem.device == device]) for device in devices])
         common = max(common, float(np.sqrt(np.mean(levels**2))))
     spread = Spread(edges, low, high, 0.0, common, 0.0, _tail(target))
-    beyond: list[
-        tuple[Array, Array, Array]
-    ] = []  # by way to go beyond: errors, what bounds leave of them, root of octaves
+    # by way to go beyond: errors, what bounds leave of them, root of octaves
+    beyond: list[tuple[Array, Array, Array]] = []
     for times, test in (*((target, test) for test in tests[1:]), *far):
         held = np.isfinite(test.base)
         if held.sum() < FEWEST_FOR_BOUND or held.all():

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.dataset import Rejected, summarised, unusable
-from neuralpower.errors import DatasetError, NeuralPowerError
+from neuralpower.errors import DatasetError, NeuralPowerError, one_line
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FLOATING, FORWARD, peak_flops
@@ -100,7 +100,7 @@ def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[
                 raise ValueError("faster than the device's peak")
             totals.append(total)
         except (NeuralPowerError, ValueError, TypeError, KeyError) as error:
-            rejected.append(Rejected("network", i + 2, " ".join(str(error).split())[:120]))
+            rejected.append(Rejected("network", i + 2, one_line(error)[:120]))
     return totals, rejected
 
 

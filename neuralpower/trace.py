@@ -548,9 +548,10 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         return output
 
     def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False) -> None:
-        for tensor in tensors_in((args, kwargs)):
+        inputs = tensors_in((args, kwargs))
+        for tensor in inputs:
             self._idle.pop(id(tensor), None)
-        for layer in self.gradients.note(name, args, kwargs, output, view):
+        for layer in self.gradients.note(name, inputs, output, view):
             self.gradient_calls.append(LayerCall(self.path, layer))
 
     def _routed(self, layer: Matmul, pairs: int, experts: int) -> Matmul:

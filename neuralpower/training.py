@@ -38,9 +38,7 @@ class Recipe:
     """How a network is trained."""
 
     optimizer: str = "adamw"
-    implementation: str = (
-        ""  # of the optimizer: loop, foreach or fused; where it is not said, as torch chooses for the device
-    )
+    implementation: str = ""  # of the optimizer: loop, foreach or fused; "": as torch chooses for the device
     accumulation: int = 1  # micro-batches per step
     checkpointing: bool = False  # repeated blocks run forward again instead of keeping what they computed
 

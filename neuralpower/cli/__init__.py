@@ -10,7 +10,7 @@ import sys
 import typer
 
 from neuralpower import __version__
-from neuralpower.errors import DeviceError, NeuralPowerError
+from neuralpower.errors import DeviceError, NeuralPowerError, one_line
 
 app = typer.Typer(
     name="neuralpower",
@@ -66,7 +66,7 @@ def main() -> None:
     try:
         code = build()(standalone_mode=False)
     except NeuralPowerError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         code = error.exit_code
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:

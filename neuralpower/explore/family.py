@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from neuralpower.errors import NeuralPowerError
+from neuralpower.errors import NeuralPowerError, one_line
 from neuralpower.explore.forms import Form, Solver, constant
 from neuralpower.layers import Layer
 from neuralpower.layers.base import TENSORFLOAT32, in_tf32
@@ -49,20 +49,30 @@ class Example:
     storages: tuple[Storage, ...]  # but for weights
 
     @cached_property
+    def fields(self) -> list[dict[str, Any]]:
+        """Of each layer, by name."""
+        return [layer.to_row() for _, layer in self.layers]
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """The numbers among these."""
+        return [value for row in self.fields for value in row.values() if _is_number(value)]
+
+    @cached_property
     def structure(self) -> tuple[object, ...]:
         """What must be equal for numbers to be compared one by one."""
         return (
-            tuple((key, tuple(v for v in layer.to_row().values() if not _is_number(v))) for key, layer in self.layers),
+            tuple((key, _words(row)) for (key, _), row in zip(self.layers, self.fields, strict=True)),
             tuple((key, reason) for key, reason, _ in self.unmodelled),
             tuple(slot for slot, _, _ in self.parameters),
             tuple((s.birth, s.death, s.part) for s in self.storages),
-            tuple(v == 0 for _, layer in self.layers for v in layer.to_row().values() if _is_number(v)),
+            tuple(size == 0 for size in self._sizes),
         )
 
     @cached_property
     def numbers(self) -> list[float]:
         """All of them, in the order of the structure."""
-        values = [float(v) for _, layer in self.layers for v in layer.to_row().values() if _is_number(v)]
+        values = [float(size) for size in self._sizes]
         values += [float(size) for _, _, size in self.unmodelled]
         values += [float(v) for _, count, size in self.parameters for v in (count, size)]
         return values + [float(s.bytes) for s in self.storages]
@@ -318,7 +328,7 @@ def _learn_class(members: Members, group: Array, found: list[Found], served: Arr
         try:
             apart[i] = members.example(i, SHALLOW if members.depth is not None else None)
         except NeuralPowerError as error:
-            notes.append(" ".join(str(error).split()))
+            notes.append(one_line(error))
             return  # and the members of this class are traced one by one
         place = next(
             (n for n, f in enumerate(found) if f.gives(apart[i], values[i]) and f.takes(i, members, notes)), None
@@ -430,9 +440,9 @@ def _table(example: Example, forms: Sequence[Form], members: Members, index: int
         try:
             deeper = members.example(index, DEEPER)
         except NeuralPowerError as error:
-            notes.append(str(error))
+            notes.append(one_line(error))
             return None
-    left = list(forms)
+    left = iter(forms)
     rows: dict[tuple[object, ...], list[int]] = {}
     made: dict[tuple[object, ...], tuple[Layer, dict[str, Form]]] = {}
     counted, more = Counter(key for key, _ in example.layers), Counter(key for key, _ in deeper.layers)
@@ -440,9 +450,9 @@ def _table(example: Example, forms: Sequence[Form], members: Members, index: int
         notes.append("a deeper member has other layers")
         return None
     repeated: Counter[Key] = Counter()
-    for key, layer in example.layers:
-        own = {name: left.pop(0) for name, value in layer.to_row().items() if _is_number(value)}
-        same = (layer.kind, tuple(v for v in layer.to_row().values() if not _is_number(v)), tuple(own.values()))
+    for (key, layer), fields in zip(example.layers, example.fields, strict=True):
+        own = {name: next(left) for name, value in fields.items() if _is_number(value)}
+        same = (layer.kind, _words(fields), tuple(own.values()))
         calls = rows.setdefault(same, [0, 0])
         calls[0] += 1
         if not repeated[key]:
@@ -451,12 +461,12 @@ def _table(example: Example, forms: Sequence[Form], members: Members, index: int
         made.setdefault(same, (layer, own))
     unmodelled_counts = Counter(key for key, _, _ in deeper.unmodelled)
     own_counts = Counter(key for key, _, _ in example.unmodelled)
-    unmodelled = [SizeForm(left.pop(0), unmodelled_counts[key] / own_counts[key]) for key, _, _ in example.unmodelled]
+    unmodelled = [SizeForm(next(left), unmodelled_counts[key] / own_counts[key]) for key, _, _ in example.unmodelled]
     slots = Counter(slot for slot, _, _ in example.parameters)
     more_slots = Counter(slot for slot, _, _ in deeper.parameters)
     learnt, sizes = [], []
     for slot, _, _ in example.parameters:
-        number, size = (SizeForm(left.pop(0), more_slots[slot] / slots[slot]) for _ in range(2))
+        number, size = (SizeForm(next(left), more_slots[slot] / slots[slot]) for _ in range(2))
         sizes.append(size)
         if slot[2]:
             learnt.append(number)
@@ -481,7 +491,7 @@ def _holding(table: Table, index: int, members: Members, notes: list[str]) -> Ta
         try:
             seen = members.example(index, blocks)
         except NeuralPowerError as error:
-            notes.append(" ".join(str(error).split()))
+            notes.append(one_line(error))
             return None
         told = _told(table, members.values[[index]], np.array([float(blocks)]))
         if told != _seen(seen):
@@ -520,6 +530,11 @@ def member_layer(row: RowForms, fields: Array) -> Layer:
     """The layer of one member, `fields` [1, names]."""
     numbers: dict[str, Any] = {name: round(float(form(fields)[0])) for name, form in row.forms.items()}
     return replace(row.example, **numbers)
+
+
+def _words(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of a layer's fields that are no numbers."""
+    return tuple(value for value in fields.values() if not _is_number(value))
 
 
 def _is_number(value: object) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from neuralpower.errors import InputError, NeuralPowerError, PredictorError, unknown
+from neuralpower.errors import InputError, NeuralPowerError, PredictorError, one_line, unknown
 from neuralpower.explore.lists import Lists
 from neuralpower.explore.outcomes import Outcomes, finite
 from neuralpower.explore.space import TRACED, Point, explore
@@ -132,7 +132,7 @@ def _read(number: int, candidate: str | Mapping[str, Any], lists: Lists) -> tupl
             return number, name, None
         return number, name, _point(data)
     except (NeuralPowerError, KeyError, TypeError, ValueError) as error:
-        return number, name, " ".join(str(error).split()) or type(error).__name__
+        return number, name, one_line(error)
 
 
 def _check(data: Mapping[str, Any], what: str, fields: Sequence[str]) -> None:

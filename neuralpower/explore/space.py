@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from neuralpower.errors import NeuralPowerError
+from neuralpower.errors import NeuralPowerError, one_line
 from neuralpower.explore.family import LENGTH, Example, Members, Table, added, alone, example_of, is_width, learn
 from neuralpower.explore.outcomes import Outcomes, Pool
 from neuralpower.layers.base import torch_dtype
@@ -202,7 +202,7 @@ def tables_of(family: Family) -> tuple[list[Served], int, tuple[str, ...]]:
         try:
             served.append(Served(np.array([i]), alone(members, i), fields, full, alone=True))
         except NeuralPowerError as error:
-            served.append(Served(np.array([i]), None, fields, full, error=" ".join(str(error).split())))
+            served.append(Served(np.array([i]), None, fields, full, error=one_line(error)))
     return served, members.traces, notes
 
 

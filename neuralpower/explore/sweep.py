@@ -133,11 +133,14 @@ def sweep(
 
 def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
     """Places where no other is as small in both and smaller in one."""
-
-    def beaten(a: float, b: float) -> bool:
-        return bool(np.any((first <= a) & (second <= b) & ((first < a) | (second < b))))
-
-    return [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if not beaten(a, b)]
+    found: list[int] = []
+    best = (np.inf, np.inf)  # of those found, the smallest second, with its first
+    for i in np.lexsort((second, first)).tolist():
+        here = float(second[i]), float(first[i])
+        if here[0] < best[0] or here == best:
+            found.append(i)
+            best = here
+    return sorted(found)
 
 
 def device_memory(predictor: Predictor) -> float | None:

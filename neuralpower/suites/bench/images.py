@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, one_line
 from neuralpower.suites.bench.augment import augmented
 from neuralpower.suites.bench.datum import Datum, parse_datum
 
@@ -63,7 +63,7 @@ class Images(Dataset[tuple[Tensor, int]]):
                 image, label = self.store.read((number + further) % len(self.store))
                 return augmented(image, self.channels, self.size, self._own_generator()), label
             except UNREADABLE as error:
-                why = " ".join(str(error).split())
+                why = one_line(error)
                 with self.skipped.get_lock():
                     self.skipped.value += 1
         raise InputError(

@@ -18,7 +18,7 @@ from torch import nn
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes
-from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory
+from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line
 from neuralpower.inputs import InputRequest, place
 from neuralpower.profiling.steps import clock_of, told
 from neuralpower.suites.bench import system
@@ -88,7 +88,7 @@ class Bench:
             self.emit("results.reason", "oom" if isinstance(error, OutOfMemory) else type(error).__name__)
             if isinstance(error, TooLarge):
                 self.emit("results.largest_batch", error.largest_batch)
-            self.emit("results.error", " ".join(str(error).split()))
+            self.emit("results.error", one_line(error))
             self._tail(monitor, "failure")
             raise
         self._tail(monitor, "ok")

@@ -22,7 +22,7 @@ from neuralpower.codec import default_predictor, known_predictors, load
 from neuralpower.compose import compose
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec, find_spec
-from neuralpower.errors import InputError, ModelError, NeuralPowerError, writing
+from neuralpower.errors import InputError, ModelError, NeuralPowerError, one_line, writing
 from neuralpower.layers.base import torch_dtype
 from neuralpower.predictor import Predictor
 from neuralpower.report.tables import short
@@ -320,7 +320,7 @@ class Gathering:
         except MemoryError as error:
             return replace(point, status=MEMORY, reason=str(error)[:200])
         except ModelError as error:
-            return replace(point, status=FAILED, reason=" ".join(str(error).split())[:200])
+            return replace(point, status=FAILED, reason=one_line(error)[:200])
         return replace(point, runtime_s=bench.statistic(samples), samples_s=samples)
 
     def _estimate_s(self, model: str, batch: int) -> float:
@@ -413,7 +413,7 @@ class Gathering:
         except MemoryError as error:
             return replace(step, status=MEMORY, reason=str(error)[:200])
         except NeuralPowerError as error:
-            return replace(step, status=FAILED, reason=" ".join(str(error).split())[:200])
+            return replace(step, status=FAILED, reason=one_line(error)[:200])
         kinds: tuple[Kind, ...] = kinds_of(profile, times=True)
         flops, phases = flops_by_phase(kinds), profile.total.phases_s
         samples = len(profile.total.spread.samples_s) if profile.total.spread else 0
