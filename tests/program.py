@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import signal
 import sys
 from typing import NamedTuple
 
@@ -18,13 +19,14 @@ class Ran(NamedTuple):
 
 def run(*arguments: object) -> Ran:
     """Run `neuralpower ARGUMENTS`."""
-    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    out, err, before = io.StringIO(), io.StringIO(), (sys.argv, signal.getsignal(signal.SIGTERM))
     sys.argv = ["neuralpower", *map(str, arguments)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
             cli.main()
     finally:
-        sys.argv = before
+        sys.argv = before[0]
+        signal.signal(signal.SIGTERM, before[1])
     code = ended.value.code
     return Ran(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
 

@@ -1,13 +1,9 @@
 """Collecting: the real worker on tiny plans; a fake one that dies, hangs and is killed as a test wants it."""
 
-import contextlib
-import io
 import json
-import signal
-import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 
-from neuralpower import cli
 from neuralpower.bench import CpuBench
 from neuralpower.cli.collect import outlook
 from neuralpower.collect import collection
@@ -42,35 +37,13 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.meters import NullMeter
 from neuralpower.totals import read_totals
 from tests.fake_worker import Fake, is_gone, names, run, statuses, waited
+from tests.program import Ran
+from tests.program import run as command
 
 ROOT = Path(__file__).parent.parent
 QUICK = PRESETS["quick"]
 
 CPU = torch.device("cpu")
-
-
-# ---- the command, as it is typed ----
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-
-def command(*arguments: object) -> Ran:
-    """Run `neuralpower ARGUMENTS` in this process."""
-    out, err, before = io.StringIO(), io.StringIO(), (sys.argv, signal.getsignal(signal.SIGTERM))
-    sys.argv = ["neuralpower", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = before[0]
-        signal.signal(signal.SIGTERM, before[1])
-    code = ended.value.code
-    return Ran(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
 
 
 def refused(ran: Ran, *words: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuralpower import cli, codec
+from neuralpower import codec
 from neuralpower.compose import Interval, compose
 from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.evaluate import Case, predict_case
@@ -27,6 +26,7 @@ from neuralpower.explore.sweep import pareto, sizes, sweep, write_csv
 from neuralpower.memory import CPU, forward_memory
 from neuralpower.predictor import Predictor
 from neuralpower.trace import trace
+from tests.program import done, run
 
 TINY = (
     "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2&vocab_size=100"
@@ -376,7 +376,6 @@ def test_positions_end_a_context() -> None:
     assert (found.longest, found.longest_reason) == (198, "memory")
 
 
-@pytest.mark.slow
 class Scan(nn.Module):
     """A step of Python for each number of a text."""
 
@@ -391,6 +390,7 @@ class Scan(nn.Module):
         return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("phase", "longest"), [("forward", 749), ("training", 37)])  # of 4 calls a number, of 80
 def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
     phase: str, longest: int, monkeypatch: pytest.MonkeyPatch
@@ -450,34 +450,21 @@ def test_a_sweep_without_a_point_knows_no_energy(predictor: Predictor) -> None:
 # ---- commands ----
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["neuralpower", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
-
-
 @pytest.mark.slow
-def test_the_commands_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_commands_answer(tmp_path: Path) -> None:
     chosen = ("--predictor", "amd-epyc-2c")
-    assert run(monkeypatch, "sweep", DEEP, "--batch-size", "1:4", "--seq-len", "8,16", *chosen, "--json") == 0
-    swept = json.loads(capsys.readouterr().out)
+    swept = json.loads(done("sweep", DEEP, "--batch-size", "1:4", "--seq-len", "8,16", *chosen, "--json"))
     assert [(p["seq_len"], p["batch_size"]) for p in swept["points"]] == [(s, b) for s in (8, 16) for b in (1, 2, 4)]
-    assert (
-        run(monkeypatch, "sweep", "zoo:deep_mnist", "--batch-size", "1,2", *chosen, "--plot", tmp_path / "s.svg") == 0
-    )
-    assert "samples" in capsys.readouterr().out
+    drawn = done("sweep", "zoo:deep_mnist", "--batch-size", "1,2", *chosen, "--plot", tmp_path / "s.svg")
+    assert "samples" in drawn
     assert (tmp_path / "s.svg").read_text().startswith("<?xml")
-    assert run(monkeypatch, "compare", "zoo:deep_mnist", "zoo:sensor_net", *chosen) == 0
-    assert "the probability that" in capsys.readouterr().out
-    assert run(monkeypatch, "compare", "zoo:deep_mnist", "@amd-epyc-2c", *chosen, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["ratio"]["value"] == pytest.approx(1)
+    assert "the probability that" in done("compare", "zoo:deep_mnist", "zoo:sensor_net", *chosen)
+    equal = json.loads(done("compare", "zoo:deep_mnist", "@amd-epyc-2c", *chosen, "--json"))
+    assert equal["ratio"]["value"] == pytest.approx(1)
 
 
 def test_commands_say_that_a_predictor_is_of_another_cpu(
-    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = replace(predictor, name="other", dataset={**predictor.dataset, "unlike": ["amx_tile only here"]})
     monkeypatch.setattr(codec, "default_predictor", lambda cpu: other)
@@ -490,19 +477,18 @@ def test_commands_say_that_a_predictor_is_of_another_cpu(
         ("compare", "zoo:deep_mnist", "zoo:sensor_net"),
         ("score", candidates),
     ):
-        assert run(monkeypatch, *arguments) == 0
-        assert "warning: other: it was learnt on another CPU (amx_tile only here)" in capsys.readouterr().err
+        ran = run(*arguments)
+        assert ran.code == 0
+        assert "warning: other: it was learnt on another CPU (amx_tile only here)" in ran.err
 
 
 @pytest.mark.slow
-def test_fit_ends_with_0_or_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "fit", DEEP, "--memory", "1GB", "--seq-len", 8) == 0
-    assert "fits into 1 GB" in capsys.readouterr().out
-    assert run(monkeypatch, "fit", DEEP, "--memory", "1MB", "--seq-len", 8, "--json") == 1
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["fits"], answer["largest_batch_size"]) == (False, 0)
-    assert run(monkeypatch, "fit", "zoo:deep_mnist", "--device", "nvidia-t4") == 0
-    assert "T4" in capsys.readouterr().out
+def test_fit_ends_with_0_or_1() -> None:
+    assert "fits into 1 GB" in done("fit", DEEP, "--memory", "1GB", "--seq-len", 8)
+    ran = run("fit", DEEP, "--memory", "1MB", "--seq-len", 8, "--json")
+    answer = json.loads(ran.out)
+    assert (ran.code, answer["fits"], answer["largest_batch_size"]) == (1, False, 0)
+    assert "T4" in done("fit", "zoo:deep_mnist", "--device", "nvidia-t4")
 
 
 @pytest.mark.parametrize(
@@ -521,11 +507,8 @@ def test_fit_ends_with_0_or_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         (("sweep", "zoo:alexnet", "--seq-len", "3", "--json"), "leave seq_len out"),
     ],
 )
-def test_bad_usage_is_one_line_and_code_2(
-    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, *arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert message in captured.err
-    assert len(captured.err.splitlines()) == 1
+def test_bad_usage_is_one_line_and_code_2(arguments: tuple[str, ...], message: str) -> None:
+    ran = run(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+    assert len(ran.err.splitlines()) == 1

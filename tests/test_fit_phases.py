@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from neuralpower import cli, codec
+from neuralpower import codec
 from neuralpower.errors import InputError
 from neuralpower.evaluate import Case, predict_case
 from neuralpower.explore.fit import Request, fit
 from neuralpower.memory import CPU
 from neuralpower.phases import Phase
+from tests.program import done, run
 
 LLAMA = (
     "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2&vocab_size=100"
@@ -99,19 +99,13 @@ def test_what_no_step_can_have_is_refused(request_: Request, message: str) -> No
         fit(request_, ROOM)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["neuralpower", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
-
-
-def test_the_command_ends_with_0_1_or_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_ends_with_0_1_or_2() -> None:
     step = ("fit", LLAMA, "--phase", "decode", "--context", 200)
-    assert run(monkeypatch, *step, "--memory", "1GB") == 0
-    assert "context 200, float32, decode: fits into 1 GB" in capsys.readouterr().out
-    assert run(monkeypatch, *step, "--memory", "1MB", "--json") == 1
-    answer = json.loads(capsys.readouterr().out)
+    assert "context 200, float32, decode: fits into 1 GB" in done(*step, "--memory", "1GB")
+    ran = run(*step, "--memory", "1MB", "--json")
+    answer = json.loads(ran.out)
     assert (answer["fits"], answer["largest_batch_size"], answer["longest_seq_len"]) == (False, 0, 0)
-    assert run(monkeypatch, *step[:-1], 300, "--memory", "1GB") == 2
-    assert "made for 300" in capsys.readouterr().err
+    assert ran.code == 1
+    ran = run(*step[:-1], 300, "--memory", "1GB")
+    assert ran.code == 2
+    assert "made for 300" in ran.err

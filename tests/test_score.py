@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neuralpower import cli, codec
+from neuralpower import codec
 from neuralpower.collect.plan import draw
 from neuralpower.compose import compose
 from neuralpower.errors import InputError
@@ -22,6 +21,7 @@ from neuralpower.layers import KINDS
 from neuralpower.predictor import Predictor, whole_kind
 from neuralpower.regress import Regressor, Spread, Term, scores_of
 from neuralpower.trace import LayerCall, Trace
+from tests.program import done, run
 
 MODEL = "transformers:llama"
 ROW = {"kind": "linear", "rows": 8, "in_features": 16, "out_features": 32, "bias": True}
@@ -209,35 +209,26 @@ def test_by_memory_and_unknown_orders(predictor: Predictor) -> None:
         score(["", "  "], predictor)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["neuralpower", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
-
-
-def test_the_command_warns_of_broken_lines_and_scores_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_warns_of_broken_lines_and_scores_the_rest(tmp_path: Path) -> None:
     file = tmp_path / "c.jsonl"
     file.write_text('{"layers": 3}\n\n' + json.dumps({"name": "good", "layers": [ROW]}) + "\n")
-    assert run(monkeypatch, "score", file, "--predictor", "amd-epyc-2c") == 0
-    shown = capsys.readouterr()
-    assert f"warning: {file} line 1: layers must be a list" in shown.err
-    assert "good" in shown.out
-    assert run(monkeypatch, "score", file, "--predictor", "amd-epyc-2c", "--json") == 0
-    assert [json.loads(line)["line"] for line in capsys.readouterr().out.splitlines()] == [1, 3]
+    ran = run("score", file, "--predictor", "amd-epyc-2c")
+    assert ran.code == 0
+    assert f"warning: {file} line 1: layers must be a list" in ran.err
+    assert "good" in ran.out
+    lines = done("score", file, "--predictor", "amd-epyc-2c", "--json").splitlines()
+    assert [json.loads(line)["line"] for line in lines] == [1, 3]
 
 
-def test_where_nothing_can_be_scored_the_command_ends_with_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_nothing_can_be_scored_the_command_ends_with_2(tmp_path: Path) -> None:
     file = tmp_path / "c.jsonl"
-    file.write_text("{}\n")
-    assert run(monkeypatch, "score", file, "--predictor", "amd-epyc-2c") == 2
-    assert "none of 1 candidates could be scored" in capsys.readouterr().err
-    assert run(monkeypatch, "score", tmp_path / "none.jsonl") == 2
-    assert "cannot be read" in capsys.readouterr().err
-    file.write_text(json.dumps({"layers": [ROW]}))
-    assert run(monkeypatch, "score", file, "--predictor", "amd-epyc-2c", "--by", "energy") == 2
-    assert "energy is not known of any candidate" in capsys.readouterr().err
+    for text, more, message in (
+        (None, (), "cannot be read"),
+        ("{}\n", (), "none of 1 candidates could be scored"),
+        (json.dumps({"layers": [ROW]}), ("--by", "energy"), "energy is not known of any candidate"),
+    ):
+        if text:
+            file.write_text(text)
+        ran = run("score", file, "--predictor", "amd-epyc-2c", *more)
+        assert ran.code == 2
+        assert message in ran.err
