@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -53,7 +53,7 @@ class Interval:
 
     def to_json(self) -> dict[str, float]:
         """As a JSON object."""
-        return {"value": self.value, "low": self.low, "high": self.high}
+        return asdict(self)
 
 
 class Part(Protocol):
@@ -86,6 +86,23 @@ class Row:
     def energy_j(self) -> float | None:
         """Of all calls together."""
         return None if self.power_w is None else self.power_w.value * self.runtime_s
+
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object."""
+        return {
+            "path": self.path,
+            "kind": self.kind,
+            "phase": self.step,
+            "count": self.count,
+            "runtime_s": self.runtime_s,
+            "power_w": None if self.power_w is None else self.power_w.value,
+            "energy_j": self.energy_j,
+            "flops": self.flops,
+            "bytes": self.bytes,
+            "bound": self.bound,
+            "share": self.share,
+            "basis": self.basis,
+        }
 
 
 @dataclass(frozen=True)
@@ -143,10 +160,7 @@ class Prediction:
     runtime_s: Interval
     rows: tuple[Row, ...]
     unmodelled: tuple[Unmodelled, ...]
-    flops: int
     parameters: int
-    coverage: float  # share of the time that regressors of the layer's own kind account for
-    extrapolated: float  # share of the time outside what was sampled
     method: str  # how it was traced
     notes: tuple[str, ...] = ()
     power_w: Interval | None = None
@@ -157,6 +171,21 @@ class Prediction:
     assumptions: tuple[str, ...] = ()  # what was taken for granted
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
+
+    @property
+    def flops(self) -> int:
+        """Of all rows."""
+        return sum(row.flops for row in self.rows)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the time that regressors account for; shares add up to 1 but for rounding."""
+        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis == ROOFLINE))
+
+    @property
+    def extrapolated(self) -> float:
+        """Share of the time outside what was sampled."""
+        return sum(row.share for row in self.rows if row.basis == EXTRAPOLATED)
 
     @property
     def host_bound(self) -> bool | None:
@@ -215,23 +244,6 @@ class Prediction:
 
     def to_json(self) -> dict[str, object]:
         """The contract of `predict --json`."""
-        layers = [
-            {
-                "path": row.path,
-                "kind": row.kind,
-                "phase": row.step,
-                "count": row.count,
-                "runtime_s": row.runtime_s,
-                "power_w": None if row.power_w is None else row.power_w.value,
-                "energy_j": row.energy_j,
-                "flops": row.flops,
-                "bytes": row.bytes,
-                "bound": row.bound,
-                "share": row.share,
-                "basis": row.basis,
-            }
-            for row in self.rows
-        ]
         return {
             "schema": SCHEMA,
             "model": self.model,
@@ -252,20 +264,11 @@ class Prediction:
             "coverage": self.coverage,
             "extrapolated": self.extrapolated,
             "basis": self.basis,
-            "unmodelled": [
-                {
-                    "operator": u.operator,
-                    "reason": u.reason,
-                    "count": u.count,
-                    "runtime_s": u.runtime_s,
-                    "share": u.share,
-                }
-                for u in self.unmodelled
-            ],
+            "unmodelled": [asdict(u) for u in self.unmodelled],
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
-            "layers": layers,
+            "layers": [row.to_json() for row in self.rows],
         }
 
 
@@ -295,8 +298,7 @@ def compose(
     roof = predictor.roofline(dtype)
     rows = [*_rows(tasks, estimates, roof)]
     rows += [unmodelled_row(missing, seconds) for missing, seconds in zip(unknown, unmodelled_s, strict=True)]
-    total = sum(row.runtime_s for row in rows) or 1e-12
-    shared = tuple(_with_share(row, total) for row in rows)
+    shared, total = _with_shares(rows)
     busy = runtime = _total(estimates, layers, shares, unmodelled_s, predictor.system)
     if predictor.dispatch is not None:
         runtime = _on_two_clocks(busy, estimates, layers, shares, unmodelled_s, predictor.dispatch)
@@ -312,10 +314,7 @@ def compose(
         runtime_s=runtime,
         rows=shared,
         unmodelled=_unmodelled(unknown, unmodelled_s, total),
-        flops=sum(row.flops for row in shared),
         parameters=trace.parameters,
-        coverage=_coverage(shared),
-        extrapolated=sum(row.share for row in shared if row.basis == EXTRAPOLATED),
         method=trace.method,
         notes=trace.notes,
         power_w=power,
@@ -358,9 +357,7 @@ def joined(
 ) -> Prediction:
     """One prediction of several passes after each other; their rows stand together, each with its share of all."""
     everything = (first, *others)
-    rows = [row for p in everything for row in p.rows]
-    total = sum(row.runtime_s for row in rows) or 1e-12
-    shared = tuple(_with_share(row, total) for row in rows)
+    shared, total = _with_shares([row for p in everything for row in p.rows])
     power = None
     if energy_j is not None:
         power = Interval(*(getattr(energy_j, b) / getattr(runtime_s, b) for b in ("value", "low", "high")))
@@ -369,9 +366,6 @@ def joined(
         runtime_s=runtime_s,
         rows=shared,
         unmodelled=tuple(replace(u, share=u.runtime_s / total) for p in everything for u in p.unmodelled),
-        flops=sum(p.flops for p in everything),
-        coverage=_coverage(shared),
-        extrapolated=sum(row.share for row in shared if row.basis == EXTRAPOLATED),
         notes=tuple(dict.fromkeys(note for p in everything for note in p.notes)),
         power_w=power,
         energy_j=energy_j,
@@ -458,13 +452,10 @@ def flops_and_bytes(layer: Layer) -> tuple[int, int]:
     return sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)
 
 
-def _coverage(rows: Sequence[Row]) -> float:
-    """Share of the time that regressors account for; shares add up to 1 but for rounding."""
-    return max(0.0, 1 - sum(row.share for row in rows if row.basis == ROOFLINE))
-
-
-def _with_share(row: Row, total: float) -> Row:
-    return replace(row, share=row.runtime_s / total)
+def _with_shares(rows: Sequence[Row]) -> tuple[tuple[Row, ...], float]:
+    """(the rows, each with its share of all, the time of all)."""
+    total = sum(row.runtime_s for row in rows) or 1e-12
+    return tuple(replace(row, share=row.runtime_s / total) for row in rows), total
 
 
 def _power(estimates: Estimates, i: int) -> Interval | None:

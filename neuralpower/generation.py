@@ -208,7 +208,7 @@ def _typical(nodes: Sequence[Prediction], weights: Sequence[float]) -> list[Pred
     busy = sum(row.runtime_s for row in middle.rows)
     factor = sum(sums["runtime_s"]) / busy if busy else 0.0
     missing = tuple(replace(u, count=u.count * steps, runtime_s=u.runtime_s * factor) for u in middle.unmodelled)
-    return [replace(middle, rows=rows, unmodelled=missing, flops=sum(row.flops for row in rows))]
+    return [replace(middle, rows=rows, unmodelled=missing)]
 
 
 class Growing:
