@@ -65,7 +65,6 @@ OWN: dict[str, dict[str, str]] = {  # where the default configuration leaves out
 MOST_LAYERS = 12
 MEMORY = 8 * 2**30  # B of address space: a constructor or a run that needs values of a large model ends there
 PROMPT, CONTEXT = 32, 64
-DATA_DEPENDENT = ("item() cannot be called", "data-dependent", "DataDependent", "nonzero", "unbacked")
 
 
 @dataclass(frozen=True)

@@ -48,15 +48,15 @@ def fc(**sizes: int) -> Point:
 
 
 def test_a_label_says_every_size() -> None:
-    point = fc(nodes=512, output_size=1000)
-    assert point.label == "layer_4-node_512-input_2000-output_1000-bs_64"
-    assert Point.from_label("fc", "paradnn", point.label) == point
+    assert fc(nodes=512, output_size=1000).label == "layer_4-node_512-input_2000-output_1000-bs_64"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_point_s_label_is_its_parameters_and_its_own(family: str) -> None:
     points = grid(FAMILIES[family], FAMILIES[family].swept_kinds)
-    assert all(Point.from_label(family, p.kind, p.label) == p for p in points[::17])
+    for point in points[::17]:
+        said = dict(part.rpartition("_")[::2] for part in point.label.split("-"))
+        assert said == {FAMILIES[family].words[name]: str(size) for name, size in point.named.items()}
     assert len({(p.kind, p.label) for p in points}) == len(points) == {"fc": 9720, "cnn": 2160, "rnn": 2160}[family]
     model = points[-1].model
     assert all(f"{name}={size}" in model for name, size in points[-1].named.items() if name != "batch_size")
@@ -84,17 +84,16 @@ def test_a_sample_is_seeded_and_shards_share_it_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "message"),
+    ("sizes", "message"),
     [
-        ("layer_4-width_512", "'width_512' is none of layer_NUMBER"),
-        ("layer_4-node_x", "'node_x' is none of"),
-        ("layer_4-node_512", "input_size: the sizes of fully connected networks are layers, nodes"),
-        ("layer_0-node_1-input_1-output_1-bs_1", "layers 0: must be 1 or more"),
+        ({**FC, "width": 512}, "width: the sizes of fully connected networks are layers, nodes"),
+        ({"layers": 4, "nodes": 512}, "input_size: the sizes of fully connected networks are layers, nodes"),
+        ({**FC, "layers": 0}, "layers 0: must be 1 or more"),
     ],
 )
-def test_a_label_that_is_none_is_refused(label: str, message: str) -> None:
+def test_sizes_that_are_none_are_refused(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Point.from_label("fc", "paradnn", label)
+        Point.of("fc", "paradnn", sizes)
 
 
 # ---- formulas ----

@@ -121,18 +121,6 @@ class Point:
                 raise InputError(f"{name} {sizes[name]}: must be 1 or more")
         return cls(family, kind, tuple(sizes[name] for name in found.words))
 
-    @classmethod
-    def from_label(cls, family: str, kind: str, label: str) -> Point:
-        """From a label such as layer_4-node_512-input_2000-output_1000-bs_64; raises InputError."""
-        words = {word: name for name, word in family_named(family).words.items()}
-        sizes: dict[str, int] = {}
-        for part in label.split("-"):
-            word, _, value = part.rpartition("_")
-            if word not in words or not value.isdigit():
-                raise InputError(f"label {label!r}: {part!r} is none of {', '.join(f'{w}_NUMBER' for w in words)}")
-            sizes[words[word]] = int(value)
-        return cls.of(family, kind, sizes)
-
     @property
     def named(self) -> dict[str, int]:
         """Sizes by name."""
