@@ -262,12 +262,10 @@ def profile(
     they replace what the modules of that class were counted with. `inp_data` and `cuda_` are older names of `inputs`
     and `use_cuda`. `verbose` logs what could not be counted. Raises InputError and ModelError as `neuralpower.profile`.
     """
-    found, flops = _counted(model, inputs, inp_data, use_cuda, cuda_, kwargs, convention, custom_ops, runtime=False)
-    if verbose:
-        _tell(found)
+    found = _counted(model, inputs, inp_data, use_cuda, cuda_, kwargs, convention, custom_ops, verbose, runtime=False)
     if want_op_file:
         write_op_file(FLOP_HEADER, _layers(model, found, FLOP_HEADER))
-    return flops, found.total.parameters
+    return int(found.total.flops or 0), found.total.parameters
 
 
 def profile_f_t(
@@ -284,12 +282,10 @@ def profile_f_t(
     convention: str = "matmul",
 ) -> tuple[int, int]:
     """As `profile`; the network runs, too, and the file has times beside the work (seconds)."""
-    found, flops = _counted(model, inputs, inp_data, use_cuda, cuda_, kwargs, convention, custom_ops, runtime=True)
-    if verbose:
-        _tell(found)
+    found = _counted(model, inputs, inp_data, use_cuda, cuda_, kwargs, convention, custom_ops, verbose, runtime=True)
     if want_op_file:
         write_op_file(COMBINED_HEADER, _layers(model, found, COMBINED_HEADER))
-    return flops, found.total.parameters
+    return int(found.total.flops or 0), found.total.parameters
 
 
 def _counted(
@@ -301,10 +297,11 @@ def _counted(
     kwargs: Mapping[str, Any] | None,
     convention: str,
     custom_ops: Mapping[type[nn.Module], Callable[..., None]] | None,
+    verbose: bool,
     *,
     runtime: bool,
-) -> tuple[NetworkProfile, int]:
-    """The profile, and its FLOP."""
+) -> NetworkProfile:
+    """The profile; logs what could not be counted if `verbose`."""
     if inputs is not None and inp_data is not None:
         raise InputError("inputs and inp_data are two names of the same argument; give one of them")
     given = inputs if inputs is not None else inp_data if inp_data is not None else ()
@@ -318,8 +315,10 @@ def _counted(
             base = next((base for base in kind.__mro__ if base in custom_ops), None)
             if base is not None:
                 own[kind] = custom_ops[base]
-        counted = thop_macs(inner, args, kwargs, own)
-        rules = {kind: _ByPath(inner, counted) for kind in own}
+        macs = thop_macs(inner, args, kwargs, own)
+        left = {id(m): 2 * macs[path] for path, m in inner.named_modules() if path in macs}
+        # thop counts all calls of a module together, a rule is asked at each
+        rules = dict.fromkeys(own, lambda module, inputs, outputs: left.pop(id(module), 0))
     found = run(
         model,
         args,
@@ -332,22 +331,9 @@ def _counted(
         custom=rules,
         power="none",
     )
-    return found, int(found.total.flops or 0)
-
-
-class _ByPath:
-    """A rule that looks up what thop's own hook counted for a module, once for all of its calls."""
-
-    def __init__(self, model: nn.Module, macs: Mapping[str, int]) -> None:
-        self._left = {id(m): 2 * macs[path] for path, m in model.named_modules() if path in macs}
-
-    def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> int:
-        return self._left.pop(id(module), 0)
-
-
-def _tell(found: NetworkProfile) -> None:
-    for u in found.unmodelled:
+    for u in found.unmodelled if verbose else ():
         LOG.warning("%s: %d calls of %s are not counted (%s)", found.model, u.count, u.operator, u.reason)
+    return found
 
 
 def _layers(model: nn.Module, found: NetworkProfile, header: Sequence[str]) -> list[dict[str, Any]]:
@@ -386,10 +372,9 @@ def _sizes(module: nn.Module) -> list[Any]:
     ]
 
 
-def write_op_file(header: Sequence[str], lines: Iterable[Mapping[str, Any]], path: str | Path | None = None) -> None:
-    """Write lines under a header, "-" for what is None; raises InputError where the file cannot be written."""
-    path = Path(path or OP_FILE)
-    with writing(path, "folder"), path.open("w", newline="", encoding="utf-8") as file:
+def write_op_file(header: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
+    """Write OP_FILE: lines under a header, "-" for what is None; raises InputError where it cannot be written."""
+    with writing(OP_FILE, "folder"), OP_FILE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(["-" if line[name] is None else line[name] for name in header] for line in lines)
@@ -434,11 +419,7 @@ def _value(name: str, text: str) -> Any:
 
 def clever_format(numbers: Sequence[float] | float, format: str = "%.2f") -> Any:
     """`numbers` with T, G, M or K for the powers of 1000 they hold, as text; one number gives one text."""
-    many = isinstance(numbers, (tuple, list))
-    texts = tuple(_clever(n, format) for n in (numbers if isinstance(numbers, (tuple, list)) else (numbers,)))
-    return texts if many else texts[0]
-
-
-def _clever(number: float, format: str) -> str:
-    letter, size = next(((letter, size) for letter, size in UNITS if abs(number) >= size), ("", 1.0))
-    return format % (number / size) + letter
+    if isinstance(numbers, Sequence):
+        return tuple(clever_format(number, format) for number in numbers)
+    letter, size = next(((letter, size) for letter, size in UNITS if abs(numbers) >= size), ("", 1.0))
+    return format % (numbers / size) + letter
