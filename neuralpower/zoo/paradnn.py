@@ -15,6 +15,7 @@ from neuralpower.errors import ModelError
 from neuralpower.zoo.base import Sweep, zoo_model
 from neuralpower.zoo.blocks import Residual, conv_unit, named, relu
 from neuralpower.zoo.dense import perceptron
+from neuralpower.zoo.text import LanguageModel
 
 VARIANTS = {"paradnn": 0, "pytorch": 1}  # square matrices beyond layers - 1
 CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
@@ -180,22 +181,6 @@ def _starting_at_zero(body: nn.Sequential) -> nn.Sequential:
     return body
 
 
-class RecurrentModel(nn.Module):
-    """Embedding, recurrent layers of its width, and scores of every next token."""
-
-    def __init__(self, cell: type[nn.RNNBase], vocabulary: int, embed: int, layers: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, embed)
-        self.recurrent = cell(embed, embed, layers, batch_first=True)  # type: ignore[arg-type]  # of the classes
-        self.scores = nn.Linear(embed, vocabulary)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens [batch, steps] -> [batch, steps, vocabulary]."""
-        states, _ = self.recurrent(self.embedding(tokens))
-        scores: Tensor = self.scores(states)
-        return scores
-
-
 @zoo_model(
     "paradnn_rnn",
     title="ParaDnn recurrent",
@@ -214,7 +199,7 @@ def paradnn_rnn(
     """
     check_sizes(layers=layers, embed=embed, length=length, vocabulary=vocabulary)
     check_choice("cell", cell, CELLS)
-    return RecurrentModel(CELLS[cell], vocabulary, embed, layers)
+    return LanguageModel(vocabulary, embed, layers, CELLS[cell])
 
 
 def check_sizes(**sizes: int) -> None:

@@ -27,12 +27,12 @@ def sentence_inputs(batch_size: int) -> tuple[Tensor, ...]:
 
 
 class LanguageModel(nn.Module):
-    """Embedding, LSTM layers, and scores of every next token."""
+    """Embedding, recurrent layers of its width, and scores of every next token."""
 
-    def __init__(self, vocabulary: int, width: int, layers: int) -> None:
+    def __init__(self, vocabulary: int, width: int, layers: int, cell: type[nn.RNNBase] = nn.LSTM) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.recurrent = nn.LSTM(width, width, layers, batch_first=True)
+        self.recurrent = cell(width, width, layers, batch_first=True)  # type: ignore[arg-type]  # of the classes
         self.scores = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
