@@ -133,14 +133,14 @@ class Heap:
 
     def _exact(self, chunk: int) -> int:
         """The oldest of several small ones; others of them wait for the next request."""
-        at = self._taken(chunk, -1)
+        at = self._taken(chunk)
         waiting = self._waiting.setdefault(chunk, [])
         while chunk in self._of_size and len(waiting) < WAITING:
-            waiting.append(self._taken(chunk, -1))
+            waiting.append(self._taken(chunk))
         return at
 
-    def _taken(self, size: int, place: int) -> int:
-        at = self._of_size[size][place]
+    def _taken(self, size: int) -> int:
+        at = self._of_size[size][-1]
         self._unlink(at, size)
         self._used[at] = size
         return at

@@ -36,7 +36,7 @@ import torch.nn.functional as F
 
 from neuralpower.calls import Backward, Gradient, Step, call_bytes, copy_call, settings_of, step_of, warm_of
 from neuralpower.devices.host import steal_ticks
-from neuralpower.energy import SETTLE_S, WINDOW_S, Clock, PowerWindow, measure_power
+from neuralpower.energy import Clock, PowerWindow, measure_power
 from neuralpower.layers.base import FLOATING, Call
 from neuralpower.meters import NullMeter, PowerMeter
 
@@ -327,8 +327,6 @@ def power_columns(
     idle_w: float | None = None,
     period_s: float | None = None,
     counter: bool = True,
-    settle_s: float = SETTLE_S,
-    window_s: float = WINDOW_S,
     clock: Clock | None = None,
 ) -> dict[str, Any]:
     """Power columns of one call on a CPU, which it has to itself meanwhile, and `flags`.
@@ -341,8 +339,6 @@ def power_columns(
         idle_w: power of the idle machine.
         period_s: the longest usual time between two ticks of the counter, as the self-test found it.
         counter: False integrates samples of power instead.
-        settle_s: busy time before the window.
-        window_s: busy time that is measured.
         clock: the process's own by default.
 
     Returns:
@@ -364,16 +360,7 @@ def power_columns(
                     step()
             return batch
 
-        window = measure_power(
-            run_once,
-            meter,
-            clock,
-            settle_s=settle_s,
-            window_s=window_s,
-            idle_w=idle_w,
-            period_s=period_s,
-            counter=counter,
-        )
+        window = measure_power(run_once, meter, clock, idle_w=idle_w, period_s=period_s, counter=counter)
     return {**window.to_row(), "flags": list(window.flags())}
 
 
