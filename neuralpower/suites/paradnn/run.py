@@ -9,6 +9,7 @@ waiting for the device; the duration is that of the timed steps together.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import platform
 import re
@@ -200,12 +201,8 @@ def drawing(point: Point, dtype: torch.dtype, device: torch.device) -> Callable[
     """
     sizes, batch = point.named, point.batch_size
 
-    def vectors() -> Batch:
-        x = torch.rand(batch, sizes["input_size"], dtype=dtype, device=device)
-        return Batch(Inputs((x,)), torch.randint(sizes["output_size"], (batch,), device=device))
-
-    def images() -> Batch:
-        x = torch.rand(batch, 3, sizes["input_size"], sizes["input_size"], dtype=dtype, device=device)
+    def labelled(*shape: int) -> Batch:
+        x = torch.rand(batch, *shape, dtype=dtype, device=device)
         return Batch(Inputs((x,)), torch.randint(sizes["output_size"], (batch,), device=device))
 
     def texts() -> Batch:
@@ -215,7 +212,10 @@ def drawing(point: Point, dtype: torch.dtype, device: torch.device) -> Callable[
         beyond = torch.arange(length, device=device) >= ends
         return Batch(Inputs((tokens[:, :-1],)), tokens[:, 1:].masked_fill(beyond, -100))
 
-    return {"fc": vectors, "cnn": images, "rnn": texts}[point.family]
+    if point.family == "rnn":
+        return texts
+    side = sizes["input_size"]
+    return functools.partial(labelled, *((side,) if point.family == "fc" else (3, side, side)))
 
 
 @contextlib.contextmanager

@@ -16,14 +16,12 @@ from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import DeviceError, InputError, ModelError, first_line, quoted
 from neuralpower.inputs import InputRequest
 from neuralpower.layers.base import TENSORFLOAT32, Call, torch_dtype
-from neuralpower.measure import Sentinel, prepare_process, time_calls
+from neuralpower.measure import ROUNDS, SLOW_CALL_S, Sentinel, prepare_process, time_calls
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.profiling.steps import clock_of
 from neuralpower.sources import resolve
 
-ROUNDS = 9  # of runs below 0.3 s on a CPU, a third of it above
-SLOW_S = 0.3
 CUDA_SAMPLES = 20
 CUDA_LIMIT_S = 2.0  # after which no further sample begins, from the fifth on
 TRAINING_REPEATS = 3
@@ -78,7 +76,7 @@ class Bench:
         """Seconds that timing a network takes."""
         if self.place.type == "cuda":
             return runtime_s * (2 + max(5, min(CUDA_SAMPLES, CUDA_LIMIT_S / max(runtime_s, 1e-9))))
-        return runtime_s * (1 + ROUNDS // 3 if runtime_s > SLOW_S else 2 + ROUNDS)
+        return runtime_s * (1 + ROUNDS // 3 if runtime_s > SLOW_CALL_S else 2 + ROUNDS)
 
     def samples(self, call: Call) -> tuple[float, ...]:
         """Times of one call (s); raises what it raises."""
@@ -87,7 +85,7 @@ class Bench:
         if self.sentinel is None:
             self.prepare()
         assert self.sentinel is not None  # `prepare` made it
-        timing = time_calls([call], self.sentinel, self.generator, rounds=ROUNDS)[0]
+        timing = time_calls([call], self.sentinel, self.generator)[0]
         if isinstance(timing, Exception):
             raise timing
         return timing.samples_s
