@@ -113,7 +113,7 @@ def test_a_collection_on_the_simulated_device_gives_its_runtime_and_power_back(t
     assert "Kinds without a row: activation," in card
 
 
-def test_a_measuring_process_ends_with_its_owner(tmp_path: Path) -> None:
+def test_a_measuring_process_ends_with_its_owner() -> None:
     program = (
         "import sys, time\n"
         "from neuralpower.collect.process import Worker, command\n"

@@ -180,7 +180,7 @@ def test_the_library_returns_what_the_command_prints() -> None:
     assert (found["exp.model_title"], found["results.timed_batches"]) == ("SensorNet", 2)
 
 
-def test_tokens_are_learnt_from(tmp_path: Path) -> None:
+def test_tokens_are_learnt_from() -> None:
     model = "transformers:GPT2Model?n_layer=1&n_embd=8&n_head=2&vocab_size=20&bos_token_id=0&eos_token_id=0"
     ran = run("bench", "--model", model, "--batch_size=2", "--seq_len=4", "--num_batches=1", "--num_warmup_batches=2")
     assert (values(ran)["results.status"], ran.err) == ("ok", "")

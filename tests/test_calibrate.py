@@ -121,7 +121,7 @@ def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
         calibration.calibrate(predictor, layers, [timing(1.0)] * 2, THERE)
 
 
-def test_layers_are_really_timed(predictor: Predictor) -> None:
+def test_layers_are_really_timed() -> None:
     layers = fresh("softmax")[:3]
     kept, timings = calibration.measure_layers(layers)
     assert sorted(map(str, kept)) == sorted(map(str, layers))

@@ -21,11 +21,12 @@ from neuralpower.cli import options
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.devices.host import read_cpu
-from neuralpower.layers import KINDS, Layer
+from neuralpower.layers import KINDS
 from neuralpower.meters import METERS
 from neuralpower.report.tables import CSV_COLUMNS
 from neuralpower.sources import resolve
 from tests.program import Ran, done, run
+from tests.test_predictor import seconds
 
 BERT = (
     "transformers:bert?num_hidden_layers=2&hidden_size=64&num_attention_heads=4&intermediate_size=128&vocab_size=500"
@@ -92,11 +93,6 @@ def refused(ran: Ran, *words: str, code: int = 2) -> None:
     assert ran.err.endswith("\n")
     for word in words:
         assert word in ran.err
-
-
-def seconds(layer: Layer) -> float:
-    """The synthetic device: 5 us a call, 200 GFLOP/s, 10 GB/s."""
-    return 5e-6 + layer.flops() / 2e11 + sum(layer.bytes()) / 1e10
 
 
 @pytest.fixture(scope="module")
@@ -743,7 +739,7 @@ def test_a_machine_slower_than_any_network_has_met_is_told(networks: Path, predi
         assert "usual time" not in run("evaluate", f"{networks}:blocks", *shape, "--predictor", name).err
 
 
-def test_an_evaluation_is_the_prediction_that_predict_gives(networks: Path, predictor: Path) -> None:
+def test_an_evaluation_is_the_prediction_that_predict_gives(predictor: Path) -> None:
     Path("list").write_text(f"# networks\n{BERT} 2 8\n{BERT} 1 -\n\n{BERT} 3 16\n")
     data = loaded(done("evaluate", "@list", "--rounds", "3", "--predictor", predictor, "--json"))
     assert [(n["batch_size"], n["seq_len"]) for n in data["networks"]] == [(2, 8), (1, None), (3, 16)]
@@ -810,7 +806,7 @@ def test_a_device_s_sheet_needs_a_predictor_of_several(predictor: Path, networks
     refused(run(*asked, sheet), "has no 'memory_bytes_per_s'")
 
 
-def test_several_datasets_of_unknown_peaks_are_refused(trained: tuple[Path, Ran], tmp_path: Path) -> None:
+def test_several_datasets_of_unknown_peaks_are_refused(tmp_path: Path) -> None:
     folders = []
     for name in ("one", "two"):
         folder = tmp_path / name

@@ -40,7 +40,6 @@ from tests.fake_worker import Fake, is_gone, names, run, statuses, waited
 from tests.program import Ran
 from tests.program import run as command
 
-ROOT = Path(__file__).parent.parent
 QUICK = PRESETS["quick"]
 
 CPU = torch.device("cpu")

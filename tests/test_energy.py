@@ -508,7 +508,7 @@ def test_a_layers_power_comes_from_calls_on_rotated_tensors(tmp_path: Path) -> N
     assert used[-8:-4] == used[-4:]
 
 
-def test_the_clock_is_not_looked_at_after_every_short_call(tmp_path: Path) -> None:
+def test_the_clock_is_not_looked_at_after_every_short_call() -> None:
     time = Time()
     device = Device(time)
     looks: list[int] = []

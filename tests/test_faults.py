@@ -107,9 +107,7 @@ def test_the_configuration_that_poisons_the_device_at_once_is_the_culprit(
     assert statuses(tmp_path / "data") == {**dict.fromkeys(names(8), "ok"), "c0006": "crashed"}
 
 
-def test_a_hanging_call_is_ended_with_its_whole_group_although_it_ignores_term(
-    fake: Callable[..., Fake], tmp_path: Path
-) -> None:
+def test_a_hanging_call_is_ended_with_its_whole_group_although_it_ignores_term(fake: Callable[..., Fake]) -> None:
     worker = fake(count=3, hangs=["c0001"], ignores_term=True)
     local = Local(Worker(1, worker.command, term_s=0.1, kill_s=5))
     plan = local.ask({"do": "plan"})["plan"]
@@ -131,7 +129,7 @@ def test_a_hanging_configuration_ends_as_timeout_in_the_dataset(
     assert statuses(tmp_path / "data") == {**dict.fromkeys(names(5), "ok"), "c0001": "timeout"}
 
 
-def test_a_process_that_is_slow_to_start_is_waited_for(fake: Callable[..., Fake], tmp_path: Path) -> None:
+def test_a_process_that_is_slow_to_start_is_waited_for(fake: Callable[..., Fake]) -> None:
     worker = fake(count=2, hangs=["c0000"], open_s=0.4)
     local = Local(Worker(1, worker.command))
     plan = local.ask({"do": "plan"})["plan"]

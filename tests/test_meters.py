@@ -371,7 +371,7 @@ def test_a_card_without_mig_and_without_a_list_of_processes_is_taken() -> None:
     gpu(FakeNvml(mig=unsupported, processes=unsupported, limit=unsupported)).open()
 
 
-def test_a_card_that_others_use_is_refused(tmp_path: Path) -> None:
+def test_a_card_that_others_use_is_refused() -> None:
     ours, other = SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=4242)
     gpu(FakeNvml(processes=[ours])).open()
     refused(gpu(FakeNvml(processes=[ours, other])), "shared", r"1 other process .PID 4242. on GPU-1; wait until")

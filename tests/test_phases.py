@@ -279,7 +279,7 @@ def test_a_generation_is_the_sum_over_its_steps(model: str, predictor: Predictor
         assert prediction.flops == pytest.approx(work, rel=1e-4)
 
 
-def test_interpolated_traces_are_the_traced_ones_beyond_a_window(predictor: Predictor) -> None:
+def test_interpolated_traces_are_the_traced_ones_beyond_a_window() -> None:
     decoder = Decoder(resolve(MIXED).build("meta"), InputRequest(1))
     growing = Growing(decoder, traced, 3, 40)
     growing.spread()
@@ -307,7 +307,7 @@ def test_one_new_token_is_the_prefill_alone(predictor: Predictor) -> None:
     assert json.loads(json.dumps(one.to_json()))["generation"]["time_per_output_token_s"] is None
 
 
-def test_a_pairs_steps_read_as_many_tokens_of_the_encoder_as_the_prompt_has(predictor: Predictor) -> None:
+def test_a_pairs_steps_read_as_many_tokens_of_the_encoder_as_the_prompt_has() -> None:
     (_, first, last) = passes(resolve(BART), InputRequest(1), Phase.generate(prompt=9, new_tokens=4))
     assert (first.context, last.context) == (1, 3)  # the second of four tokens, then the fourth
     assert {layer.key_length for layer in traced(last).layers if layer.kind == "attention"} == {4, 9}  # type: ignore[attr-defined]

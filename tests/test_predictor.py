@@ -64,7 +64,7 @@ def test_a_known_device_is_recovered(predictor: Predictor) -> None:
         assert np.median(np.abs(values / [seconds(layer) for layer in layers] - 1)) < 0.02
 
 
-def test_the_formula_of_the_lasso_can_be_read(predictor: Predictor) -> None:
+def test_the_formula_of_the_lasso_can_be_read() -> None:
     lasso = train(dataset(["softmax"]), learner="lasso", jobs=1).predictor
     (key,) = lasso.regressors
     assert lasso.regressors[key].trees is None

@@ -371,7 +371,7 @@ def test_a_batch_that_no_memory_holds_has_shapes(phase: Phase) -> None:
     assert {layer.batch for layer in layers if layer.kind == "attention"} == {2**40}  # type: ignore[attr-defined]
 
 
-def test_inputs_that_no_memory_holds_are_refused_where_their_values_are_asked_for(file: Path) -> None:
+def test_inputs_that_no_memory_holds_are_refused_where_their_values_are_asked_for() -> None:
     source = resolve("zoo:sensor_net")
     with pytest.raises(ModelError, match=rf"cannot be made for batch size {2**50}: RuntimeError: .*; ask for other"):
         source.inputs(source.build(), InputRequest(2**50))

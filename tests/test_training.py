@@ -182,10 +182,6 @@ def known(kind: str, phase: str) -> bool:
     return True
 
 
-def linears(t: Trace, recipe: Recipe) -> list[tuple[str, float]]:
-    return [(task.step, task.share) for task in training_tasks(t, recipe, known) if task.layer.kind == "linear"]
-
-
 CHAIN = traced(lambda net, x: net.two(net.one(x)))
 
 
