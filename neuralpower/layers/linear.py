@@ -15,7 +15,7 @@ from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to,
 from neuralpower.layers.choice import chosen_tile
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.tiles import COMMON_INNER, own_terms, product_alignment, product_features, product_terms
+from neuralpower.layers.tiles import MatrixProduct
 
 FEW_ROWS = 16  # that a CPU's library treats by other code than many
 ROW_BY_ROW = 3  # rows that take as many times what one takes; four are a block of their own
@@ -24,7 +24,7 @@ PAGE = 1024  # numbers of four bytes; weights whose rows lie that far apart, or 
 
 @layer_kind("linear", "aten.linear", "aten.addmm")
 @dataclass(frozen=True, kw_only=True)
-class Linear(Layer):
+class Linear(MatrixProduct):
     """y [rows, out_features] from x [rows, in_features]."""
 
     rows: int  # product of all axes but the last
@@ -34,7 +34,6 @@ class Linear(Layer):
     transposed: bool = True  # weights lie as [out, in] (nn.Linear), not as [in, out] (GPT-2's Conv1D)
 
     dimensions = ("rows", "in_features", "out_features")
-    multiplies = True
     sweep_share = 4.0
     accelerator_degrees = (0, 1, 2, 3)
 
@@ -94,6 +93,10 @@ class Linear(Layer):
             return Call(F.linear, (x, weight.t()), warm=(x,))
         return Call(torch.addmm, (bias, x, weight), warm=(x,))
 
+    def sides(self) -> tuple[Any, Any, Any, Any]:
+        """One product."""
+        return 1, self.rows, self.out_features, self.in_features
+
     def flops(self) -> int:
         """2 M N K; the bias is not counted, as is the convention."""
         return 2 * self.rows * self.in_features * self.out_features
@@ -113,7 +116,7 @@ class Linear(Layer):
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Products padded to register tiles, and weights that must come from memory."""
-        m, n, k = self.rows, self.out_features, self.in_features
+        _, m, n, k = self.sides()
         return {
             "macs_tile_8x16": ceil_to(m, 8) * ceil_to(n, 16) * k,
             "macs_tile_48x64": ceil_to(m, 48) * ceil_to(n, 64) * k,
@@ -126,29 +129,9 @@ class Linear(Layer):
             **memory_terms(self, hardware),
         }
 
-    def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Tiles and waves of one product."""
-        return product_terms(self, hardware, 1, self.rows, self.out_features, self.in_features)
-
-    def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Loads, stores, power and thresholds of one product."""
-        return own_terms(self, hardware, 1, self.rows, self.out_features, self.in_features)
-
-    def alignment(self) -> dict[str, Any]:
-        """How its sides lie in memory and fill tiles."""
-        return product_alignment(self, self.rows, self.out_features, self.in_features)
-
-    def tells_of_others(self) -> Any:
-        """Not where the inner side is so long that GPUs go apart."""
-        return self.in_features <= COMMON_INNER
-
-    def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
-        """How the product fills tiles and waves."""
-        return product_features(self, hardware, 1, self.rows, self.out_features, self.in_features)
-
     def power_features(self, hardware: Hardware) -> dict[str, Any]:
         """The tile that a library takes."""
-        return chosen_tile(hardware, self.rows, self.out_features, self.in_features)
+        return chosen_tile(hardware, *self.sides()[1:])
 
     def features(self) -> dict[str, Any]:
         """How the operands fit the tiles."""

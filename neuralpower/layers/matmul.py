@@ -11,7 +11,7 @@ from typing_extensions import Self
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
 from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.tiles import COMMON_INNER, own_terms, product_alignment, product_features, product_terms
+from neuralpower.layers.tiles import MatrixProduct
 
 # position of the left operand among the arguments
 LEFT = {
@@ -27,7 +27,7 @@ LEFT = {
 
 @layer_kind("matmul", *LEFT)
 @dataclass(frozen=True, kw_only=True)
-class Matmul(Layer):
+class Matmul(MatrixProduct):
     """[batch, rows, inner] x [batch, inner, columns]."""
 
     batch: int
@@ -37,7 +37,6 @@ class Matmul(Layer):
     transposed: bool = False  # the right operand lies as [columns, inner], as keys do
 
     dimensions = ("batch", "rows", "inner", "columns")
-    multiplies = True
     sweep_share = 2.0
 
     @classmethod
@@ -93,6 +92,10 @@ class Matmul(Layer):
             right = self.tensor(self.batch, self.inner, self.columns, device=device)
         return Call(torch.bmm, (left, right), warm=(right, left))
 
+    def sides(self) -> tuple[Any, Any, Any, Any]:
+        """Its own."""
+        return self.batch, self.rows, self.columns, self.inner
+
     def flops(self) -> int:
         """2 B M N K."""
         return 2 * self.batch * self.rows * self.inner * self.columns
@@ -104,7 +107,7 @@ class Matmul(Layer):
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Products padded to register tiles; a batch is shared out over the cores in whole matrices."""
-        b, m, n, k = self.batch, self.rows, self.columns, self.inner
+        b, m, n, k = self.sides()
         return {
             "macs": b * m * n * k,
             "macs_tile_8x16": b * ceil_to(m, 8) * ceil_to(n, 16) * k,
@@ -118,26 +121,6 @@ class Matmul(Layer):
             **memory_terms(self, hardware),
         }
 
-    def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Tiles and waves of all products together."""
-        return product_terms(self, hardware, self.batch, self.rows, self.columns, self.inner)
-
-    def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Loads, stores, power and thresholds of one product."""
-        return own_terms(self, hardware, self.batch, self.rows, self.columns, self.inner)
-
-    def alignment(self) -> dict[str, Any]:
-        """How its sides lie in memory and fill tiles."""
-        return product_alignment(self, self.rows, self.columns, self.inner)
-
-    def tells_of_others(self) -> Any:
-        """Not where the inner side is so long that GPUs go apart."""
-        return self.inner <= COMMON_INNER
-
-    def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
-        """How the products fill tiles and waves."""
-        return product_features(self, hardware, self.batch, self.rows, self.columns, self.inner)
-
     def features(self) -> dict[str, Any]:
         """How the operands fit the tiles."""
         return {
@@ -149,7 +132,7 @@ class Matmul(Layer):
 
     def backward(self) -> tuple[Layer, ...]:
         """Two more products: grad A = grad C B^T and grad B = A^T grad C."""
-        b, m, n, k = self.batch, self.rows, self.columns, self.inner
+        b, m, n, k = self.sides()
         turned = not self.transposed and min(n, k) > 1
         return (
             Matmul(dtype=self.dtype, batch=b, rows=m, inner=n, columns=k, transposed=turned),
