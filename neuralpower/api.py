@@ -21,7 +21,7 @@ from neuralpower.explore.compare import Comparison, Side, compare
 from neuralpower.explore.fit import Fit, Request, bytes_of, fit
 from neuralpower.explore.score import Score, score
 from neuralpower.explore.sweep import Sweep, device_memory, sweep
-from neuralpower.inputs import Inputs, called_with, is_count
+from neuralpower.inputs import Inputs, batch_of, called_with, is_count
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.phases import PHASES, Pass, Phase
 from neuralpower.predictor import Predictor
@@ -124,8 +124,8 @@ class LoadedPredictor:
         if asked_dtype:
             _of_dtype(given, asked_dtype)
         one = Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given)
-        batch = batch_size or _batch((given.args, dict(given.kwargs)))
-        about: dict[str, Any] = {"model": source.name, "dtype": dtype, "phase": way, "batch_size": batch}
+        about: dict[str, Any] = {"model": source.name, "dtype": dtype, "phase": way}
+        about["batch_size"] = batch_size or batch_of(given, 1)
         return predict_pass(one, self.predictor, recipe=recipe, **about)[0]
 
     @_on_cpu
@@ -197,7 +197,3 @@ def _of_dtype(given: Inputs, dtype: str) -> None:
     if found and torch_dtype(dtype) not in found:
         names = ", ".join(sorted(str(one).removeprefix("torch.") for one in found))
         raise InputError(f"inputs are {names} and dtype {dtype} is asked for; give inputs of it, or leave dtype out")
-
-
-def _batch(values: Any) -> int:
-    return next((int(t.size(0)) for t in tensors_of(values) if t.dim()), 1)

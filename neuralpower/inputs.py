@@ -86,14 +86,18 @@ def called_with(value: Any) -> Inputs:
     return Inputs(args=tuple(value) if isinstance(value, (tuple, list)) else (value,))
 
 
+def batch_of(inputs: Inputs, without: int | None = None) -> int | None:
+    """The first size of the first tensor that has one, or `without` one."""
+    return next((int(t.shape[0]) for t in tensors_of((inputs.args, inputs.kwargs)) if t.dim()), without)
+
+
 def redrawn(inputs: Inputs, batch_size: int | None = None) -> Inputs:
     """`inputs` with floating values drawn afresh (an example is often `torch.empty`), integers kept.
 
     With `batch_size`, every tensor whose first size is that of the first tensor gets this batch instead.
     """
     generator = torch.Generator().manual_seed(0)
-    sized = [tensor for tensor in tensors_of((inputs.args, inputs.kwargs)) if tensor.dim()]
-    first = sized[0].shape[0] if sized else None
+    first = batch_of(inputs)
 
     def redraw(tensor: Tensor) -> Tensor:
         if batch_size is not None and tensor.dim() and tensor.shape[0] == first and first not in (0, batch_size):

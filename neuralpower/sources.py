@@ -34,7 +34,16 @@ from torch import Tensor, nn
 
 from neuralpower.copies import copied
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
-from neuralpower.inputs import InputRequest, Inputs, called_with, place, redrawn, shaped_inputs, transformers_inputs
+from neuralpower.inputs import (
+    InputRequest,
+    Inputs,
+    batch_of,
+    called_with,
+    place,
+    redrawn,
+    shaped_inputs,
+    transformers_inputs,
+)
 from neuralpower.layers.base import Call
 from neuralpower.refusals import check_followable
 from neuralpower.running import own_randomness
@@ -638,7 +647,7 @@ def _exported_inputs(text: str, program: Any, request: InputRequest) -> Inputs:
         raise ModelError(f"{text} was saved without its example inputs; export it again with torch.export.save")
     args, kwargs = program.example_inputs
     inputs = Inputs(tuple(args), dict(kwargs))
-    example = _batch(inputs)
+    example = batch_of(inputs)
     if request.input_shape is not None or request.seq_len is not None:
         raise ModelError(f"{text} is exported for fixed shapes; leave input_shape and seq_len out, or export it again")
     if request.batch_size != example and not _has_dynamic_batch(program):
@@ -647,12 +656,6 @@ def _exported_inputs(text: str, program: Any, request: InputRequest) -> Inputs:
             "give this one, or export it with a dynamic batch (torch.export.Dim)"
         )
     return redrawn(inputs, request.batch_size)
-
-
-def _batch(inputs: Inputs) -> int | None:
-    """The first size of the first tensor."""
-    tensors = [v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor) and v.dim()]
-    return tensors[0].shape[0] if tensors else None
 
 
 def _has_dynamic_batch(program: Any) -> bool:
