@@ -56,9 +56,6 @@ class Mark(Protocol):
     def done(self) -> bool:
         """Whether the device has passed it."""
 
-    def wait(self) -> None:
-        """Return when it has."""
-
 
 class Cuda(Protocol):
     """One device, one stream."""
@@ -100,10 +97,6 @@ class TorchMark:
     def done(self) -> bool:
         """Whether the device has passed it."""
         return bool(self.event.query())  # type: ignore[no-untyped-call]  # torch leaves it untyped
-
-    def wait(self) -> None:
-        """Return when it has."""
-        self.event.synchronize()
 
 
 @dataclass(frozen=True)

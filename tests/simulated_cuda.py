@@ -31,9 +31,6 @@ class SimulatedMark:
     def done(self) -> bool:
         return self.device.host_s >= self.at_s
 
-    def wait(self) -> None:
-        self.device.host_s = max(self.device.host_s, self.at_s)
-
 
 @dataclass
 class SimulatedGraph:

@@ -16,7 +16,7 @@ from scipy.sparse import coo_array, csr_array
 from neuralpower.compose import ENERGY_COVERAGE, UNMODELLED_OVERHEAD_S
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import as_columns
-from neuralpower.predictor import BASES, EXTRAPOLATED, ROOFLINE, ROOFLINE_FACTOR, Estimates, Predictor
+from neuralpower.predictor import BASES, ROOFLINE, ROOFLINE_FACTOR, Estimates, Predictor
 from neuralpower.regress import NINETY
 
 Array = np.ndarray
@@ -31,7 +31,6 @@ class Outcomes:
     high_s: Array
     energy_j: Array
     coverage: Array  # share of the time that regressors account for
-    extrapolated: Array  # share of the time outside of what was sampled
 
 
 def finite(value: float) -> float | None:
@@ -74,12 +73,8 @@ class Work:
         mean_w = powered / apart / np.maximum(covered, 1e-9)
         waits_j = (value - busy) * (np.where(value > busy, np.nan, 0.0) if idle_w is None else idle_w)
         energy = np.where(covered >= ENERGY_COVERAGE, mean_w * busy + waits_j, np.nan)
-
-        def share(basis: str) -> Array:
-            return np.asarray(counts @ np.where(e.basis_code == BASES.index(basis), e.runtime_s, 0.0))
-
-        coverage = np.maximum(0.0, 1 - (share(ROOFLINE) + extra) / apart)
-        return Outcomes(value, low, high, energy, coverage, share(EXTRAPOLATED) / apart)
+        unlearnt = counts @ np.where(e.basis_code == BASES.index(ROOFLINE), e.runtime_s, 0.0)
+        return Outcomes(value, low, high, energy, np.maximum(0.0, 1 - (unlearnt + extra) / apart))
 
 
 class Pool:

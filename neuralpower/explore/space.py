@@ -48,13 +48,6 @@ class Point:
         mark = "&" if "?" in self.model else "?"
         return self.model + mark + "&".join(f"{name}={json.dumps(value)}" for name, value in self.changes.items())
 
-    @property
-    def label(self) -> str:
-        """Short."""
-        name = self.model if isinstance(self.model, str) else type(self.model).__name__
-        parts = [f"{name}", f"b{self.batch_size}", *([f"s{self.seq_len}"] if self.seq_len else []), self.dtype]
-        return " ".join([*parts, *(f"{k}={v}" for k, v in self.changes.items())])
-
 
 @dataclass(frozen=True)
 class Explored:

@@ -119,10 +119,6 @@ class Times:
         """Standard deviation of the timed steps, themselves the population."""
         return float(np.std(self.step_s)) if self.step_s else None
 
-    def samples_per_s(self, batch_size: int) -> float | None:
-        """Samples of all timed steps in the time that they took."""
-        return batch_size * len(self.step_s) / self.total_s if self.total_s > 0 else None
-
 
 @dataclass
 class StepTimer:
