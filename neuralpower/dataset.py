@@ -400,11 +400,7 @@ def seal(folder: Path) -> dict[str, int]:
     """
     try:
         return _sealed(folder)
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-    ) as error:  # of a column with values of two types pyarrow raises the last two
+    except (OSError, ValueError, TypeError) as error:  # the last two by pyarrow, of values of two types in a column
         for aside in folder.glob("*.new"):
             with contextlib.suppress(OSError):
                 aside.unlink()
@@ -503,7 +499,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
     import pandas as pd
 
     from neuralpower.layers import KINDS
-    from neuralpower.layers.base import BACKWARD, FORWARD, ITEMSIZE, as_columns, fingerprint, peak_flops
+    from neuralpower.layers.base import as_columns, fingerprint, peak_flops
 
     layer_kind = KINDS[kind]
     defaults = layer_kind.defaults()
@@ -522,29 +518,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
         status = _words(table["status"], "ok")
         for value in sorted(set(status) - {"ok"}):
             reject(status == value, f"status {value}")
-    columns: dict[str, Any] = {}
-    flags = {field.name for field in dataclasses.fields(layer_kind) if field.type == "bool"}
-    for name in layer_kind.field_names():
-        values = table[name] if name in table else pd.Series([defaults[name]] * len(table))
-        if isinstance(defaults.get(name, 0), str) or name == "function":
-            words = _words(values, defaults.get(name, ""))
-            reject(words == "", f"{name} is missing")
-            if name == "dtype":
-                bad = ~np.isin(words, list(ITEMSIZE))
-                reject(bad, "dtype is none that torch knows")
-                words[bad] = defaults[name]
-            elif name == "phase":
-                phases = dict.fromkeys((defaults[name], FORWARD, BACKWARD))
-                reject(~np.isin(words, list(phases)), f"phase is none of {', '.join(phases)}")
-            columns[name] = words
-            continue
-        numbers = _numbers(values)
-        if name in defaults:
-            numbers[values.isna().to_numpy()] = defaults[name]
-        bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
-        reject(bad, f"{name} is no whole number, 0 or more")
-        reject(numbers > (1 if name in flags else np.inf), f"{name} is neither true nor false")
-        columns[name] = np.where(bad, 1, numbers)
+    columns = _fields(layer_kind, table, reject)
     runtime = _numbers(table["runtime_s"])
     for reason, found in unusable(runtime).items():
         reject(found, reason)
@@ -575,6 +549,39 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
         np.flatnonzero(keep) + 2,
         rejected,
     )
+
+
+def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str], None]) -> dict[str, Any]:
+    """The kind's fields, each [rows], with something possible where a cell is rejected."""
+    import pandas as pd
+
+    from neuralpower.layers.base import BACKWARD, FORWARD, ITEMSIZE
+
+    columns: dict[str, Any] = {}
+    defaults = kind.defaults()
+    flags = {field.name for field in dataclasses.fields(kind) if field.type == "bool"}
+    for name in kind.field_names():
+        values = table[name] if name in table else pd.Series([defaults[name]] * len(table))
+        if isinstance(defaults.get(name, 0), str) or name == "function":
+            words = _words(values, defaults.get(name, ""))
+            reject(words == "", f"{name} is missing")
+            if name == "dtype":
+                bad = ~np.isin(words, list(ITEMSIZE))
+                reject(bad, "dtype is none that torch knows")
+                words[bad] = defaults[name]
+            elif name == "phase":
+                phases = dict.fromkeys((defaults[name], FORWARD, BACKWARD))
+                reject(~np.isin(words, list(phases)), f"phase is none of {', '.join(phases)}")
+            columns[name] = words
+            continue
+        numbers = _numbers(values)
+        if name in defaults:
+            numbers[values.isna().to_numpy()] = defaults[name]
+        bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
+        reject(bad, f"{name} is no whole number, 0 or more")
+        reject(numbers > (1 if name in flags else np.inf), f"{name} is neither true nor false")
+        columns[name] = np.where(bad, 1, numbers)
+    return columns
 
 
 def unusable(runtime_s: np.ndarray) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -666,9 +666,7 @@ def far_off(error: Array) -> Array:
     return np.asarray(np.abs(error) > max(spreads * robust_deviation(error), np.log(factor)))
 
 
-def _spread(
-    problem: Problem, tests: Sequence[HeldOut], reach: float, far: Sequence[tuple[Array, HeldOut]] = ()
-) -> Spread:
+def _spread(problem: Problem, tests: Sequence[HeldOut], reach: float, far: Sequence[tuple[Array, HeldOut]]) -> Spread:
     """Intervals from rows held out among the others, and their growth from rows held out beyond them, and far beyond.
 
     Where rows are of several devices, from each device as the others predict it.
@@ -690,20 +688,7 @@ def _spread(
         levels = np.array([np.median(error[problem.device == device]) for device in devices])
         common = max(common, float(np.sqrt(np.mean(levels**2))))
     spread = Spread(edges, low, high, 0.0, common, 0.0, _tail(target))
-    # by way to go beyond: errors, what bounds leave of them, root of octaves
-    beyond: list[tuple[Array, Array, Array]] = []
-    for times, test in (*((target, test) for test in tests[1:]), *far):
-        held = np.isfinite(test.base)
-        if held.sum() < FEWEST_FOR_BOUND or held.all():
-            continue
-        predicted = test.predicted(reach)[held]
-        away = replace(spread, tail=_tail(times[~held])).away(predicted, test.outside[held])
-        distant = away > FAR
-        if distant.sum() < FEWEST_FOR_BOUND:
-            continue
-        error = np.log(times[held] / predicted)[distant]
-        low_, high_ = spread.bounds(predicted[distant], np.zeros(len(error)))
-        beyond.append((error, np.maximum(error - high_, low_ - error), np.sqrt(away[distant])))
+    beyond = [*_beyond_bounds(spread, [*((target, test) for test in tests[1:]), *far], reach)]
     if len(devices) > 1 and beyond:  # what is a device's own is in the interval: together they tell what distance adds
         errors, rests, roots = zip(*beyond, strict=True)
         beyond = [(np.concatenate(errors), np.concatenate(rests), np.concatenate(roots))]
@@ -714,6 +699,24 @@ def _spread(
     return replace(
         spread, growth=float(np.hypot(growth, PER_OCTAVE)), common_growth=float(np.hypot(drift, COMMON_PER_OCTAVE))
     )
+
+
+def _beyond_bounds(
+    spread: Spread, tests: Sequence[tuple[Array, HeldOut]], reach: float
+) -> Iterator[tuple[Array, Array, Array]]:
+    """By way to go beyond, of rows away from the sampled ones: errors, what the bounds leave of them, root of octaves."""
+    for times, test in tests:
+        held = np.isfinite(test.base)
+        if held.sum() < FEWEST_FOR_BOUND or held.all():
+            continue
+        predicted = test.predicted(reach)[held]
+        away = replace(spread, tail=_tail(times[~held])).away(predicted, test.outside[held])
+        distant = away > FAR
+        if distant.sum() < FEWEST_FOR_BOUND:
+            continue
+        error = np.log(times[held] / predicted)[distant]
+        low, high = spread.bounds(predicted[distant], np.zeros(len(error)))
+        yield error, np.maximum(error - high, low - error), np.sqrt(away[distant])
 
 
 def _tail(target: Array) -> float:

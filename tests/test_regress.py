@@ -254,7 +254,7 @@ def test_what_only_large_rows_show_widens_the_intervals_far_out() -> None:
     times, held = far
     # 280 small rows and the 40 largest, the 80 between are in neither
     assert len(times) == 320 and np.isfinite(held.base).sum() == 40
-    near = regress._spread(choice.problem, choice.tests, choice.reach)
+    near = regress._spread(choice.problem, choice.tests, choice.reach, [])
     both = regress._spread(choice.problem, choice.tests, choice.reach, [far])
     assert both.growth > near.growth
     assert regress.fit(asked, "lasso").regressor.spread.growth == both.growth
