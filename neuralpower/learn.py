@@ -98,13 +98,7 @@ def train(
     rows = _Read(devices, len(datasets) > 1)
     for dataset in datasets:
         rows.add(dataset)
-    classes = {hardware_from(dataset.meta).accelerator for dataset in datasets}
-    if len(classes) > 1:
-        raise DatasetError(
-            f"{', '.join(devices)}: some are accelerators, some not, and these take their time for other reasons; "
-            "train a predictor of each class"
-        )
-    (accelerator,) = classes
+    accelerator = _accelerators(datasets)
     rows.pool_small_groups()
     few = sorted(key for target, key in rows.parts if target == RUNTIME and _too_few(rows.parts[target, key]))
     skipped = {key: sum(len(part.problem) for part in rows.parts[RUNTIME, key]) for key in few}
@@ -308,6 +302,17 @@ def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:
         meta = {**dataset.meta, "hardware": {**known[dataset.device], **own}}
         agreed.append(dataclasses.replace(dataset, meta=meta))
     return agreed
+
+
+def _accelerators(datasets: Sequence[Dataset]) -> bool:
+    """Whether their devices are accelerators; raises DatasetError where some are and some are not."""
+    first, *others = {hardware_from(dataset.meta).accelerator for dataset in datasets}
+    if others:
+        raise DatasetError(
+            f"{', '.join(dict.fromkeys(dataset.device for dataset in datasets))}: some are accelerators, some not, and these "
+            "take their time for other reasons; train a predictor of each class"
+        )
+    return first
 
 
 def _without_start(dataset: Dataset) -> Dataset:

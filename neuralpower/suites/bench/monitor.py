@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from neuralpower.devices.host import PROC
 from neuralpower.errors import writing
 from neuralpower.meters import MeterUnavailable, NullMeter, PowerMeter, Reading, open_meter
 
-PROC = Path("/proc")
 COLUMNS = ("process_pid", "time", "virt", "res", "shrd", "cpu", "mem", "power")
 """Processor time (s), bytes of virtual, resident and shared memory, % of a core, % of memory, W of the CPU's packages."""
 
