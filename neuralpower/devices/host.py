@@ -59,13 +59,13 @@ def unlike(there: Mapping[str, Any], here: Mapping[str, Any], by_flags: bool = T
 
 def read_cpu(proc: Path = PROC, sys: Path = SYS) -> Cpu:
     """The CPU under `proc` and `sys`, limited to the cores of this process's affinity."""
-    text = _read(proc / "cpuinfo") or ""
+    text = text_of(proc / "cpuinfo")
     name = re.search(r"^model name\s*:\s*(.+)$", text, re.M)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.M)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = {_read(sys / f"devices/system/cpu/cpu{cpu}/topology/core_cpus_list") or str(cpu) for cpu in allowed}
+    cores = {text_of(sys / f"devices/system/cpu/cpu{cpu}/topology/core_cpus_list") or str(cpu) for cpu in allowed}
     caches = {level: _cache_bytes(sys, level, min(allowed)) for level in (1, 2, 3)}
-    memory = re.search(r"^MemTotal:\s*(\d+) kB", _read(proc / "meminfo") or "", re.M)
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", text_of(proc / "meminfo"), re.M)
     words = (flags.group(1) if flags else "").split()
     return Cpu(
         name=name.group(1).strip() if name else platform.processor() or platform.machine(),
@@ -82,31 +82,30 @@ def read_cpu(proc: Path = PROC, sys: Path = SYS) -> Cpu:
 
 def _cache_bytes(sys: Path, level: int, cpu: int) -> int | None:
     for index in sorted((sys / f"devices/system/cpu/cpu{cpu}/cache").glob("index*")):
-        if (_read(index / "level") or "").strip() == str(level) and (
-            _read(index / "type") or ""
-        ).strip() != "Instruction":
-            size = re.match(r"(\d+)([KMG]?)", (_read(index / "size") or "").strip())
+        if text_of(index / "level").strip() == str(level) and text_of(index / "type").strip() != "Instruction":
+            size = re.match(r"(\d+)([KMG]?)", text_of(index / "size").strip())
             if size:
                 return int(size.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size.group(2)]
     return None
 
 
-def _read(path: Path) -> str | None:
+def text_of(path: Path) -> str:
+    """What a file of the system says; nothing where it cannot be read."""
     try:
         return path.read_text()
     except OSError:
-        return None
+        return ""
 
 
 def clock_hz(proc: Path = PROC) -> float | None:
     """Mean clock of all cores at this moment; None where the kernel does not say, as on most virtual ARM machines."""
-    mhz = [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _read(proc / "cpuinfo") or "", re.M)]
+    mhz = [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", text_of(proc / "cpuinfo"), re.M)]
     return 1e6 * sum(mhz) / len(mhz) if mhz else None
 
 
 def steal_ticks(proc: Path = PROC) -> tuple[int, int]:
     """(stolen, all) clock ticks of all cores since boot: time that other tenants of a shared machine took."""
-    fields = [int(v) for v in (_read(proc / "stat") or "cpu 0").splitlines()[0].split()[1:]]
+    fields = [int(v) for v in (text_of(proc / "stat") or "cpu 0").splitlines()[0].split()[1:]]
     return (fields[7] if len(fields) > 7 else 0), sum(fields[:8])
 
 

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from neuralpower.devices.host import PROC, SYS, read_cpu
+from neuralpower.devices.host import PROC, SYS, read_cpu, text_of
 
 CGROUPS = SYS / "fs/cgroup"
 UNLIMITED = 2**62  # bytes: version 1 writes a number of about 2^63 where there is no limit
@@ -114,7 +114,4 @@ def _flag(path: Path) -> bool | None:
 
 
 def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip() or None
-    except OSError:
-        return None
+    return text_of(path).strip() or None

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from neuralpower.devices.host import PROC
+from neuralpower.devices.host import PROC, text_of
 from neuralpower.errors import writing
 from neuralpower.meters import MeterUnavailable, NullMeter, PowerMeter, Reading, open_meter
 
@@ -27,13 +27,13 @@ class ProcessReader:
         self.pid, self.proc, self.clock = pid, proc, clock
         self.tick_s, self.page = 1 / os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
         self._before: tuple[float, float] | None = None
-        total = re.search(r"^MemTotal:\s*(\d+) kB", _text(proc / "meminfo"), re.M)
+        total = re.search(r"^MemTotal:\s*(\d+) kB", text_of(proc / "meminfo"), re.M)
         self.memory = int(total.group(1)) * 1024 if total else None
 
     def read(self) -> Sample:
         """Pid, time, virt, res, shrd, cpu, mem; None for what cannot be read."""
         used_s, now = self._used_s(), self.clock()
-        pages = _text(self.proc / str(self.pid) / "statm").split()
+        pages = text_of(self.proc / str(self.pid) / "statm").split()
         virt, res, shared = (int(count) * self.page for count in pages[:3]) if len(pages) >= 3 else (None, None, None)
         cpu = None
         if used_s is not None and self._before is not None and now > self._before[1]:
@@ -44,7 +44,7 @@ class ProcessReader:
         return (self.pid, used_s, virt, res, shared, cpu, mem)
 
     def _used_s(self) -> float | None:
-        fields = _text(self.proc / str(self.pid) / "stat").rpartition(")")[2].split()  # a name may hold blanks
+        fields = text_of(self.proc / str(self.pid) / "stat").rpartition(")")[2].split()  # a name may hold blanks
         return (int(fields[11]) + int(fields[12])) * self.tick_s if len(fields) > 12 else None
 
 
@@ -147,10 +147,3 @@ def _meter(device: str) -> PowerMeter:
 
 def _cell(value: float | int | None) -> str:
     return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
