@@ -23,12 +23,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
+from neuralpower.devices.spec import HIGHEST_W
 from neuralpower.meters import Reading
 
 STRETCHES = 10
 JUMP = 3  # times the power limit
 STOPPED = 5  # times the usual time between two ticks
-HIGHEST_W = 5000.0  # that no single device draws
 
 
 class Unreliable(Exception):  # noqa: N818  # a verdict on a stream of readings, not a fault

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neuralpower.devices.spec import FASTEST_FLOPS, FLOPS, HIGHEST_W, KEYS, PEAK, Key
 from neuralpower.errors import DatasetError, DeviceError, InputError, NeuralPowerError, first_line, unknown, writing
 from neuralpower.journal import force, read_journal
 from neuralpower.locations import fetched, is_remote
@@ -48,8 +49,6 @@ WHOLE = (  # columns of whole numbers, also where a row that failed has none
     *("attempt", "replicate", "ticks", "throttle_bits"),
 )
 SHORTEST_S, LONGEST_S = 1e-8, 1e4  # outside of these a runtime is a broken clock or a wrong unit
-FASTEST_FLOPS = 1e17  # FLOP/s that no single device reaches
-HIGHEST_W = 5000.0  # that no single device draws
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 
 META = ("includes_launch", "hardware", "autograd_start_s")  # what `dataset.json` can say that changes what is learnt
@@ -329,8 +328,6 @@ def _refuse_near(given: Collection[str], what: str, known: Collection[str]) -> N
 
 def check_hardware(hardware: Any) -> None:
     """Raise DatasetError unless a device can have these values; names that mean nothing here are left alone."""
-    from neuralpower.devices.spec import FLOPS, KEYS, PEAK, Key
-
     if not isinstance(hardware, dict):
         raise _impossible("hardware", hardware, "an object")
     own = {"base_clock": Key(0.01, 1, "of the boost clock"), "lanes_per_scheduler": Key(1, 1024, "lanes")}
@@ -353,7 +350,7 @@ def check_hardware(hardware: Any) -> None:
         raise _impossible("idle_w", given["idle_w"], f"less than limit_w, which is {given['limit_w']:g}")
 
 
-def _check_number(what: str, value: Any, rule: Any) -> None:
+def _check_number(what: str, value: Any, rule: Key) -> None:
     usable = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (usable and rule.low <= value <= rule.high and not (rule.whole and value % 1)):  # NaN is in no range
         kind = "a whole number" if rule.whole else "a number"

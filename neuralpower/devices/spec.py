@@ -47,7 +47,8 @@ class Key:
     whole: bool = False  # a count
 
 
-FLOPS = Key(1e9, 1e17, "FLOP/s")
+FASTEST_FLOPS, HIGHEST_W = 1e17, 5000.0  # FLOP/s that no single device reaches, and what none draws
+FLOPS = Key(1e9, FASTEST_FLOPS, "FLOP/s")
 KEYS: dict[str, Key] = {
     "peak_flops_float32": FLOPS,  # the plain pipeline, without TF32
     "peak_flops_tensorfloat32": FLOPS,
@@ -65,8 +66,8 @@ KEYS: dict[str, Key] = {
     "base_clock_hz": Key(1e7, 2e10, "Hz"),  # that the power limit allows in any case
     "l2_bytes": Key(2**10, 1e10, "B", whole=True),  # of the whole device; of one core of a CPU
     "llc_bytes": Key(2**10, 1e11, "B", whole=True),  # the last level, of the whole device
-    "limit_w": Key(0.5, 5000, "W"),  # board power limit or TDP
-    "idle_w": Key(0.01, 5000, "W"),
+    "limit_w": Key(0.5, HIGHEST_W, "W"),  # board power limit or TDP
+    "idle_w": Key(0.01, HIGHEST_W, "W"),
 }
 REQUIRED = ("memory_bytes_per_s", "cores")  # and one peak
 FIELDS = ("schema", "name", "class", "vendor", "year", "aliases", "values")
