@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.peers import flops_only, original, ship, work
+from benchmarks.peers import flops_only, original, work
 from neuralpower import regress
 from neuralpower.dataset import Dataset, Rows, read_dataset, screen, write_meta
 from neuralpower.features import describe, describe_power
@@ -29,6 +29,7 @@ from neuralpower.layers.base import fingerprint, peak_flops
 from neuralpower.layers.choice import chosen_tile
 from neuralpower.learn import SHORTEST_WITH_POWER_S, hardware_from, train
 from neuralpower.regress import FOLDS, Problem, Regressor
+from neuralpower.report.cards import write_predictor
 
 Array = np.ndarray
 
@@ -250,7 +251,7 @@ def main() -> None:
     hardware = hardware_from(datasets[TABLES[0]].meta)
     if given.save:
         learnt = train(list(datasets.values())).predictor
-        ship(learnt, given.save)
+        write_predictor(learnt, given.save)
     products: dict[str, list[Result]] = {}
     power: dict[str, list[Result]] = {}
     apart: dict[str, list[Result]] = {}

@@ -32,7 +32,6 @@ from benchmarks.peers import (
     kernels,
     original,
     points,
-    ship,
     work,
     write_dataset,
 )
@@ -43,6 +42,7 @@ from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import as_columns
 from neuralpower.learn import hardware_from, train
 from neuralpower.predictor import Predictor
+from neuralpower.report.cards import write_predictor
 
 Array = np.ndarray
 
@@ -199,7 +199,7 @@ def main() -> None:
         given.save.mkdir(parents=True, exist_ok=True)
         for predictor in (*predictors.values(), *([portable] if portable else ())):
             if predictor.name in SHIPPED:
-                ship(predictor, given.save / f"{predictor.name}.json")
+                write_predictor(predictor, given.save / f"{predictor.name}.json")
     inference = list(points(root, "inf"))
     unseen = [device for device in REPORTED if device not in TRAINED]
 

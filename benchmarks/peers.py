@@ -8,7 +8,6 @@ absolute errors that it printed, in percent).
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import warnings
 from collections.abc import Iterator
@@ -19,12 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from neuralpower.codec import save
-from neuralpower.dataset import replace_file, write_meta
+from neuralpower.dataset import write_meta
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import Layer
-from neuralpower.predictor import Predictor
-from neuralpower.report.cards import predictor_card
 
 Array = np.ndarray
 
@@ -159,13 +155,6 @@ def original(known: Layer, known_s: Array, asked: Layer) -> Array:
             best = error, model.predict(np.hstack([power.transform(x), special]))
     assert best is not None
     return best[1]
-
-
-def ship(predictor: Predictor, file: Path) -> None:
-    """Write a predictor and its card."""
-    named = dataclasses.replace(predictor, name=file.stem)
-    save(named, file)
-    replace_file(file.with_suffix(".md"), predictor_card(named))
 
 
 @dataclass(frozen=True)

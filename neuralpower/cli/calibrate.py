@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -19,11 +18,10 @@ def calibrate(
 ) -> None:
     """Adapt a predictor to this machine within two minutes, and say what that gained."""
     from neuralpower import calibrate as calibration
-    from neuralpower.codec import check_places, load, save
-    from neuralpower.dataset import replace_file
+    from neuralpower.codec import check_places, load
     from neuralpower.devices.host import read_cpu
     from neuralpower.measure import prepare_process
-    from neuralpower.report.cards import predictor_card
+    from neuralpower.report.cards import write_predictor
 
     given = load(source)
     calibration.check(given, samples)
@@ -34,9 +32,7 @@ def calibrate(
     layers = calibration.calibration_layers(given, samples, seed)
     measured = calibration.measure_layers(layers, seed, show=lambda text: print(text, file=sys.stderr))
     result = calibration.calibrate(given, *measured, cpu)
-    adapted = dataclasses.replace(result.predictor, name=target.stem)
-    save(adapted, target)
-    replace_file(target.with_suffix(".md"), predictor_card(adapted))
+    write_predictor(result.predictor, target)
     gain = f"{result.after:.1%} after (of layers held out)"
     print(
         f"{result.rows} layers: geometric mean error {result.before:.1%} before, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -20,10 +19,10 @@ def train_predictor(
     jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
-    from neuralpower.codec import check_places, save
-    from neuralpower.dataset import read_dataset, replace_file, summarised
+    from neuralpower.codec import check_places
+    from neuralpower.dataset import read_dataset, summarised
     from neuralpower.learn import train
-    from neuralpower.report.cards import predictor_card
+    from neuralpower.report.cards import write_predictor
     from neuralpower.report.tables import training_table
 
     data = [read_dataset(folder, samples=False) for folder in datasets]
@@ -51,9 +50,7 @@ def train_predictor(
     if learner == "lasso":
         for key in trained.predictor.regressors:
             print(trained.predictor.formula(key))
-    learnt = dataclasses.replace(trained.predictor, name=target.stem)
-    save(learnt, target)
-    replace_file(target.with_suffix(".md"), predictor_card(learnt))
+    write_predictor(trained.predictor, target)
     print(f"predictor: {target}", file=sys.stderr)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.dataset import Dataset
+from neuralpower.codec import save
+from neuralpower.dataset import Dataset, replace_file
 from neuralpower.layers import KINDS
 from neuralpower.predictor import Predictor
 from neuralpower.report.tables import score_cells
@@ -142,6 +145,13 @@ def _gaps(dataset: Dataset) -> Iterator[str]:
             reasons.update(table.loc[table["power_w"].isna(), "power_reason"].dropna())
     if reasons:
         yield f"Rows without power: {', '.join(f'{count} ({reason})' for reason, count in reasons.most_common())}."
+
+
+def write_predictor(predictor: Predictor, path: Path) -> None:
+    """The predictor, under the file's name, with its card beside it; raises DatasetError where they cannot be written."""
+    named = replace(predictor, name=path.stem)
+    save(named, path)
+    replace_file(path.with_suffix(".md"), predictor_card(named))
 
 
 def predictor_card(predictor: Predictor) -> str:
