@@ -1,8 +1,11 @@
-"""What every test run has to itself."""
+"""What every test run has to itself, and the measuring processes that tests of collections ask for."""
 
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,3 +28,13 @@ def _a_folder_for_locks() -> Iterator[None]:
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", None)
         yield
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Makes measuring processes that do as they are told; none of them is left at the end."""
+    from tests.fake_worker import Fake, is_gone, waited
+
+    yield lambda **settings: Fake(tmp_path, settings)
+    for word in Fake(tmp_path).log("start "):
+        waited(partial(is_gone, word.split()[1], str(tmp_path)))

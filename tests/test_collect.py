@@ -2,9 +2,8 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS, Layer
 from neuralpower.meters import NullMeter
 from neuralpower.totals import read_totals
-from tests.fake_worker import Fake, is_gone, names, run, statuses, waited
+from tests.fake_worker import Fake, names, run, statuses
 from tests.program import Ran
 from tests.program import run as command
 
@@ -312,18 +311,6 @@ def test_what_a_configuration_does_to_torch_is_its_result() -> None:
 
 
 # ---- a worker that does as it is told ----
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Callable[..., Fake]:
-    return lambda **settings: Fake(tmp_path, settings)
-
-
-@pytest.fixture(autouse=True)
-def _no_worker_is_left(tmp_path: Path) -> Iterator[None]:
-    yield
-    for word in Fake(tmp_path).log("start "):
-        waited(partial(is_gone, word.split()[1], str(tmp_path)))
 
 
 def test_every_planned_configuration_is_measured_once(fake: Callable[..., Fake], tmp_path: Path) -> None:

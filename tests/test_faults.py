@@ -29,18 +29,6 @@ ROOT = Path(__file__).parent.parent
 METERED = {"meter": True}
 
 
-@pytest.fixture
-def fake(tmp_path: Path) -> Callable[..., Fake]:
-    return lambda **settings: Fake(tmp_path, settings)
-
-
-@pytest.fixture(autouse=True)
-def _no_worker_is_left(tmp_path: Path) -> Iterator[None]:
-    yield
-    for word in Fake(tmp_path).log("start "):
-        waited(partial(is_gone, word.split()[1], str(tmp_path)))
-
-
 def events(out: Path) -> list[str]:
     return [record["event"] for record in read_journal(out) if record["type"] == "event"]
 
