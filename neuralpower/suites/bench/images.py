@@ -5,12 +5,13 @@ An image that cannot be read is counted, and the next one taken instead.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import multiprocessing
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -172,8 +173,13 @@ class CaffeStore:
             self._opened[1].close()
             self._opened = None
 
-    def _told(self) -> Any:
-        return _Told(self._lmdb.Error, lambda error: f"{self.where}: no LMDB ({error}); give another --data_dir")
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """LMDB's errors as InputError."""
+        try:
+            yield
+        except self._lmdb.Error as error:
+            raise InputError(f"{self.where}: no LMDB ({error}); give another --data_dir") from None
 
     def __len__(self) -> int:
         """How many images there are."""
@@ -218,17 +224,3 @@ def _lmdb() -> Any:
         return importlib.import_module("lmdb")
     except ImportError:
         raise InputError(f"Caffe's databases need lmdb, which is not installed; {EXTRA}") from None
-
-
-class _Told:
-    """Errors of one class as InputError."""
-
-    def __init__(self, kind: type[Exception], text: Callable[[Exception], str]) -> None:
-        self.kind, self.text = kind, text
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, self.kind):
-            raise InputError(self.text(error)) from None
