@@ -443,19 +443,17 @@ class Builder:
         account = self.runs.account if self.runs else None
         if account is None:
             return rows
-        outputs: dict[tuple[str, ...], int] = {}
+        outputs = self._gathered(account.outputs)
         peaks: dict[tuple[str, ...], int] = {}
-        for caller, size in account.outputs.items():
+        for caller, size in account.peaks.items():
             key = self._key(*caller) if self.training else caller
-            outputs[key] = outputs.get(key, 0) + size
-            peaks[key] = max(peaks.get(key, 0), account.peaks[caller])
+            peaks[key] = max(peaks.get(key, 0), size)
         changed: list[Row] = []
+        keys = [(row.phase, row.path, row.kind if self.training else row.operator) for row in rows]
         counts: dict[tuple[str, ...], int] = {}
-        for row in rows:
-            key = (row.phase, row.path, row.kind if self.training else row.operator)
+        for key, row in zip(keys, rows, strict=True):
             counts[key] = counts.get(key, 0) + row.count
-        for row in rows:
-            key = (row.phase, row.path, row.kind if self.training else row.operator)
+        for key, row in zip(keys, rows, strict=True):
             if row.count and key in outputs:
                 size = outputs[key] * row.count // counts[key]
                 row = dataclasses.replace(row, activation_bytes=size, peak_memory_bytes=peaks[key])
