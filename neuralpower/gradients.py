@@ -80,7 +80,7 @@ class Gradients:
         for tensor in asking:
             self._uses[tensor] = self._uses[tensor] + 1 if tensor in self._uses else 1
             if self._uses[tensor] > 1:
-                yield _addition(tensor)
+                yield addition(_dtype(tensor), tensor.numel())
         for tensor in outputs:
             self._uses[tensor] = 0  # what was written in place begins anew
             if not view and tensor in self._views:
@@ -93,10 +93,9 @@ def _differentiable(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _addition(tensor: Tensor) -> Layer:
-    return Elementwise(
-        dtype=_dtype(tensor), function="add", elements=tensor.numel(), operands=2, broadcast=False, inplace=True
-    )
+def addition(dtype: str, elements: int) -> Layer:
+    """A gradient added in place to the one that is there."""
+    return Elementwise(dtype=dtype, function="add", elements=elements, operands=2, broadcast=False, inplace=True)
 
 
 def _of_view(name: str, whole: Tensor, outputs: list[Tensor]) -> Iterator[Layer]:

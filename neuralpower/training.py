@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from neuralpower.errors import InputError, ModelError, unknown
+from neuralpower.gradients import addition
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, Call
-from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.optimizer import CLASSES, IMPLEMENTATIONS, Optimizer, possible
 from neuralpower.trace import LayerCall, Trace, forget, pattern
 
@@ -183,7 +183,7 @@ def training_tasks(trace: Trace, recipe: Recipe, learnt: Learnt) -> list[Task]:
         tasks += forward
         tasks += backward_tasks(trace, learnt, recipe.checkpointing)
         if number:
-            tasks += [Task("", _addition(dtype, numbers), BACKWARD) for dtype, numbers in trace.trained]
+            tasks += [Task("", addition(dtype, numbers), BACKWARD) for dtype, numbers in trace.trained]
     for dtype in dict.fromkeys(dtype for dtype, _ in trace.trained):
         sizes = [numbers for other, numbers in trace.trained if other == dtype]
         function, implementation = recipe.optimizer, recipe.implementation
@@ -223,7 +223,3 @@ def _reversed(call: LayerCall, learnt: Learnt) -> Iterator[Task]:
         )
         for part in parts
     )
-
-
-def _addition(dtype: str, elements: int) -> Layer:
-    return Elementwise(dtype=dtype, function="add", elements=elements, operands=2, broadcast=False, inplace=True)

@@ -119,15 +119,11 @@ def kinds_of(profile: NetworkProfile, times: bool) -> tuple[Kind, ...]:
         entry = found.setdefault((row.phase, known), [0.0, 0.0, 0.0])
         entry[0] += max(row.runtime_s or 0.0, 0.0)
         entry[1] += (row.matmul_flops or 0) + (row.elementwise_flops or 0)
-        entry[2] += _memory(row.activation_bytes if times else row.bytes_written)
+        entry[2] += (row.activation_bytes if times else row.bytes_written) or 0
     return tuple(
         Kind(phase, kind, seconds if times else None, int(flops), int(size))
         for (phase, kind), (seconds, flops, size) in found.items()
     )
-
-
-def _memory(value: int | None) -> int:
-    return value or 0
 
 
 def flops_by_phase(kinds: tuple[Kind, ...]) -> Mapping[str, int]:
