@@ -41,7 +41,7 @@ def unfinished(records: Sequence[Mapping[str, Any]]) -> Unfinished:
     ended: Counter[tuple[str, int]] = Counter()
     ended_alone: Counter[tuple[str, int]] = Counter()
     ended_powered: Counter[tuple[str, int]] = Counter()
-    for record in records:
+    for record in (*records, {"type": "session"}):  # the last one may have been killed
         if record["type"] == "result":
             open_.discard(row_key(record["row"]))
             power.discard(row_key(record["row"]))
@@ -56,9 +56,6 @@ def unfinished(records: Sequence[Mapping[str, Any]]) -> Unfinished:
         elif record["type"] == "start":
             begun = open_ if record["tier"] == RUNTIME else power
             begun |= {(name, replicate) for name, replicate in record["tasks"]}
-    ended.update(open_)
-    ended_alone.update(open_ if len(open_) == 1 else ())
-    ended_powered.update(power)
     suspects, culprits, power_culprits = (
         {key for key, count in counts.items() if count >= UNFINISHED} for counts in (ended, ended_alone, ended_powered)
     )
