@@ -130,6 +130,14 @@ def test_an_import_from_below_is_seen(source: str, names: list[str]) -> None:
     assert refused(source, "layers", ("neuralpower", "layers")) == names
 
 
+def printed_by(program: str) -> str:
+    """What a fresh Python that runs to its end prints."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE.parent, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_package_is_light_and_its_public_names_are_there() -> None:
     program = (
         "import sys, types, neuralpower\n"
@@ -139,10 +147,7 @@ def test_the_package_is_light_and_its_public_names_are_there() -> None:
         "assert neuralpower.Profile is neuralpower.compat.Profile\n"
         "assert not hasattr(neuralpower, 'profil')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=PACKAGE.parent, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    printed_by(program)
 
 
 def test_help_does_not_import_torch() -> None:
@@ -157,8 +162,4 @@ def test_help_does_not_import_torch() -> None:
         "assert not status, status\n"
         "assert 'torch' not in sys.modules\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=PACKAGE.parent, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "predict" in done.stdout
+    assert "predict" in printed_by(program)
