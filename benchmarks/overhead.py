@@ -12,25 +12,19 @@ import torch
 
 from neuralpower.measure import prepare_process
 from neuralpower.profiling.steps import Step, prepared, repeat
+from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import trace
 
 NETWORKS = (("zoo:resnet50", None), ("transformers:BertModel", 128), ("zoo:mobilenet_v2", None))
 
 
-class CpuClock:
+class CpuClock(HostClock):
     """CPU time of this process."""
 
     def mark(self) -> int:
         """Nanoseconds."""
         return time.process_time_ns()
-
-    def seconds(self, start: int, end: int) -> float:
-        """Between two marks."""
-        return (end - start) / 1e9
-
-    def wait(self) -> None:
-        """Nothing is under way."""
 
 
 def main() -> None:
