@@ -3,7 +3,7 @@
 A gradient is asked for what depends on a trainable parameter, or on an input that requires one. Followed while the forward
 pass runs, tensor by tensor:
 
-    differentiable   a call with such an input: its backward pass runs
+    differentiable   a call with such an input, whose output the loss depends on: its backward pass runs
     share            of that backward pass, where not all of its operands ask for a gradient: images do not, nor do masks
     additions        a tensor that is used n times gathers n gradients, which takes n - 1 additions
     slices           the gradient of a part is one of the whole, zero elsewhere; parts of a split are joined; what was
@@ -16,6 +16,7 @@ Functions that a model runs under `torch.no_grad` are not told apart.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -32,24 +33,48 @@ PARTS = frozenset("slice select narrow unfold diagonal".split())  # views whose 
 NO_GRADIENT = frozenset("detach detach_ argmax argmin sign floor ceil round".split())
 
 
+@dataclass(eq=False)
+class _Made:
+    """One call that a gradient may go through."""
+
+    path: str
+    at: int  # which operator call it is
+    used: tuple[_Value, ...] = ()  # that ask for a gradient
+    before: tuple[_Made, ...] = ()  # what made them
+    layers: tuple[Layer, ...] = ()  # that its backward pass takes beside its own
+
+
+@dataclass(eq=False)
+class _Value:
+    """A tensor that asks for a gradient, until it is written again."""
+
+    addition: Layer  # of two gradients of it
+    made: _Made | None = None  # None: a parameter or an input
+
+
+@dataclass(eq=False)
 class _Views:
     """A tensor and its views; detached ones are others."""
 
-    ask = False  # whether one was written what asks for a gradient
+    writers: list[_Made] = field(default_factory=list)  # that wrote into one of them what asks for a gradient
 
 
 class Gradients:
     """Follows tensors from those on of which gradients are wanted."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._uses = WeakIdKeyDictionary()  # tensors that ask for a gradient: by how many calls they were used
+        self._values = WeakIdKeyDictionary()  # tensors that ask for a gradient
         self._views = WeakIdKeyDictionary()  # tensors that are viewed, and views: of which they are
+        self._made: list[_Made] = []
         for parameter in parameters:
-            self._uses[parameter] = 0
+            self._values[parameter] = _Value(_sum(parameter))
 
     def asks(self, tensor: Tensor) -> bool:
         """Whether a gradient is asked for it."""
-        return tensor in self._uses or (tensor in self._views and self._views[tensor].ask)
+        return tensor in self._values or bool(self._writers(tensor))
+
+    def _writers(self, tensor: Tensor) -> list[_Made]:
+        return self._views[tensor].writers if tensor in self._views else []
 
     def share(self, kind: str, name: str, args: Any, kwargs: Any) -> float:
         """The part of a call's backward pass that is asked for: 0 where none of its inputs asks."""
@@ -66,8 +91,8 @@ class Gradients:
             return 1.0
         return sum(counted) / len(counted)
 
-    def note(self, name: str, inputs: Sequence[Tensor], output: Any, view: bool) -> Iterator[Layer]:
-        """Follow one call; yields what its backward pass takes beside its own: additions, and what a view turns into."""
+    def note(self, path: str, at: int, name: str, inputs: Sequence[Tensor], output: Any, view: bool) -> None:
+        """Follow one call."""
         if name in NO_GRADIENT:
             return
         outputs = [t for t in tensors_in(output) if _differentiable(t)]
@@ -78,15 +103,45 @@ class Gradients:
         if not asking or not outputs:
             return
         for tensor in asking:
-            self._uses[tensor] = self._uses[tensor] + 1 if tensor in self._uses else 1
-            if self._uses[tensor] > 1:
-                yield addition(_dtype(tensor), tensor.numel())
+            if tensor not in self._values:
+                self._values[tensor] = _Value(_sum(tensor))
+        used = tuple(self._values[t] for t in asking)
+        before = [value.made for value in used if value.made] + [made for t in asking for made in self._writers(t)]
+        turned = tuple(_of_view(name, inputs[0], outputs)) if view else ()
+        made = _Made(path, at, used, tuple(dict.fromkeys(before)), turned)
+        self._made.append(made)
         for tensor in outputs:
-            self._uses[tensor] = 0  # what was written in place begins anew
+            self._values[tensor] = _Value(_sum(tensor), made)  # what was written in place begins anew
             if not view and tensor in self._views:
-                self._views[tensor].ask = True
-        if view:
-            yield from _of_view(name, inputs[0], outputs)
+                self._views[tensor].writers.append(made)
+
+    def end_at(self, losses: Iterable[Tensor]) -> None:
+        """Forget the calls that no loss depends on, as those of a head that it does not read; where none asks, none."""
+        left = [made for t in losses if t in self._values for made in (self._values[t].made, *self._writers(t)) if made]
+        reached: set[_Made] = set()
+        while left:
+            made = left.pop()
+            if made not in reached:
+                reached.add(made)
+                left += made.before
+        if reached:
+            self._made = [made for made in self._made if made in reached]
+
+    @property
+    def passed(self) -> frozenset[int]:
+        """The operator calls that a gradient goes through."""
+        return frozenset(made.at for made in self._made)
+
+    def beside(self) -> Iterator[tuple[str, Layer]]:
+        """(path, layer) of what the backward pass takes beside the calls' own: additions, and what views turn into."""
+        seen: set[_Value] = set()
+        for made in self._made:
+            for value in made.used:
+                if value in seen:
+                    yield made.path, value.addition
+                seen.add(value)
+            for layer in made.layers:
+                yield made.path, layer
 
 
 def _differentiable(tensor: Tensor) -> bool:
@@ -96,6 +151,11 @@ def _differentiable(tensor: Tensor) -> bool:
 def addition(dtype: str, elements: int) -> Layer:
     """A gradient added in place to the one that is there."""
     return Elementwise(dtype=dtype, function="add", elements=elements, operands=2, broadcast=False, inplace=True)
+
+
+def _sum(of: Tensor) -> Layer:
+    """Of two gradients of a tensor."""
+    return addition(_dtype(of), of.numel())
 
 
 def _of_view(name: str, whole: Tensor, outputs: list[Tensor]) -> Iterator[Layer]:

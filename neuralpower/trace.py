@@ -171,7 +171,7 @@ def trace(
                 recorder.ends(output)
                 if loss is not None:
                     with torch.inference_mode(), recorder.under(LOSS):
-                        loss(output)
+                        recorder.gradients.end_at(tensors_in(loss(output)))
         except Exception as error:
             if isinstance(error, NeuralPowerError) and not isinstance(error, ModelError):
                 raise  # no other way mends what was asked for
@@ -371,7 +371,6 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.modules = _Modules(model)
         self.calls: list[LayerCall] = []
         self.gradients = Gradients(())
-        self.gradient_calls: list[LayerCall] = []
         self.unmodelled: list[UnmodelledCall] = []
         self.outside = ""  # path of what runs outside of every module
         self.lifetimes = Lifetimes()
@@ -382,15 +381,16 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
         """What was seen."""
         parameters = list(self.model.parameters())
+        passed = self.gradients.passed
         return Trace(
-            calls=tuple(self.calls),
+            calls=tuple(c if c.at in passed else dataclasses.replace(c, gradient=0.0) for c in self.calls),
             unmodelled=tuple(self.unmodelled),
             parameters=sum(p.numel() for p in parameters),
             parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
             method=method,
             notes=notes,
             modules=tuple(self.modules.seen),
-            gradients=tuple(self.gradient_calls),
+            gradients=tuple(LayerCall(path, layer) for path, layer in self.gradients.beside()),
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for p in parameters if p.requires_grad),
             assumptions=(*self.assumptions, *_packed(self.model)),
             storages=self.lifetimes.storages(),
@@ -551,8 +551,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         inputs = tensors_in((args, kwargs))
         for tensor in inputs:
             self._idle.pop(id(tensor), None)
-        for layer in self.gradients.note(name, inputs, output, view):
-            self.gradient_calls.append(LayerCall(self.path, layer))
+        self.gradients.note(self.path, self.lifetimes.calls + 1, name, inputs, output, view)
 
     def _routed(self, layer: Matmul, pairs: int, experts: int) -> Matmul:
         """The products with those experts' weights that the tokens are taken to reach."""

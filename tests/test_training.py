@@ -102,6 +102,27 @@ def test_a_weight_used_twice_gathers_two_gradients() -> None:
     assert [call.layer.to_row()["elements"] for call in t.gradients] == [64]
 
 
+def test_a_head_that_the_loss_does_not_read_has_no_backward_pass() -> None:
+    def heads(net: Net, x: Tensor) -> tuple[Tensor, Tensor]:
+        trunk = net.one(x)
+        return torch.exp(trunk), net.two(trunk)[:, :3]
+
+    t = trace(Net(heads), (torch.empty(4, 8, device=META),), training=True, loss=default_loss)
+    assert shares(t)[:3] == [("linear", 0.5), ("elementwise", 1.0), ("linear", 0.0)]
+    assert t.gradients == ()  # neither is the trunk's gathered, nor is the part made whole
+
+
+def test_a_loss_reads_what_was_written_into_a_part_of_it() -> None:
+    def written(net: Net, x: Tensor) -> Tensor:
+        states = torch.zeros_like(x)
+        part = states[:, :4]
+        part += net.one(x)[:, :4]
+        return states
+
+    t = trace(Net(written), (torch.empty(4, 8, device=META),), training=True, loss=default_loss)
+    assert ("linear", 0.5) in shares(t)
+
+
 def test_what_is_written_in_place_is_used_once() -> None:
     assert traced(lambda net, x: net.two(torch.relu_(net.one(x)))).gradients == ()
 
