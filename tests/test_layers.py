@@ -281,6 +281,16 @@ def test_a_scatter_is_as_large_as_what_it_writes(write: Callable[[Tensor], Tenso
     assert (layer.to_row()["function"], layer.to_row()["elements"]) == ("scatter", elements)
 
 
+def test_a_matrix_that_is_added_to_a_product_hides_none_of_it() -> None:
+    def product(*added: int) -> Layer:
+        left, right = torch.empty(4, 8, device=META), torch.empty(8, 6, device=META)
+        (layer,) = trace_call(lambda: torch.addmm(torch.empty(added, device=META), left, right)).layers
+        return layer
+
+    assert product(4, 6) == product(6)
+    assert product(4, 6).flops() == 2 * 4 * 8 * 6
+
+
 def test_products_of_complex_numbers_are_not_taken_for_real_ones() -> None:
     found = trace(nn.Sequential(nn.Linear(4, 4, dtype=torch.complex64)), (torch.zeros(2, 4, dtype=torch.complex64),))
     assert [(one.operator, one.reason) for one in found.unmodelled] == [

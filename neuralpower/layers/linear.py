@@ -39,11 +39,9 @@ class Linear(MatrixProduct):
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
-        """`aten.linear(x, W, b)`, and `aten.addmm(b, x, W)` where b is a vector."""
+        """`aten.linear(x, W, b)`, and `aten.addmm(b, x, W)`, whose b may be a matrix: what it adds is little beside the product."""
         if operator == "aten.addmm":
-            vector, x, weight = args[:3]
-            if vector.dim() != 1:
-                raise Unmodelled("addmm with a matrix to add")
+            x, weight = args[1:3]
             return cls(
                 rows=x.shape[0],
                 in_features=x.shape[1],
