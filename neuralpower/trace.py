@@ -46,6 +46,7 @@ from neuralpower.workspace import workspace_blocks
 LOSS = "(loss)"  # path of the loss function
 FEW = 0.02  # share of the parameters that may be idle without a word
 SHOWN = 5  # modules that are named
+REAL = {"complex64": "float32", "complex128": "float64"}  # what complex numbers are pairs of
 CACHED = type(functools.cache(abs))  # a function that remembers
 
 # Operators that neither compute nor move anything and yet return no view.
@@ -588,11 +589,11 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             return "no layer kind knows this operator"
         try:
             layer = kind.from_call(operator, output, *args, **kwargs)
+            dtype = _dtype_of(args, kwargs, output)
+            if layer.multiplies and dtype in REAL:
+                layer, dtype = layer.of_real(), REAL[dtype]
         except Unmodelled as reason:
             return str(reason)
-        dtype = _dtype_of(args, kwargs, output)
-        if layer.multiplies and dtype.startswith("complex"):
-            return "products of complex numbers are not learnt"
         return dataclasses.replace(layer, dtype=dtype)
 
 

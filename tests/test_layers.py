@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -291,11 +292,42 @@ def test_a_matrix_that_is_added_to_a_product_hides_none_of_it() -> None:
     assert product(4, 6).flops() == 2 * 4 * 8 * 6
 
 
-def test_products_of_complex_numbers_are_not_taken_for_real_ones() -> None:
-    found = trace(nn.Sequential(nn.Linear(4, 4, dtype=torch.complex64)), (torch.zeros(2, 4, dtype=torch.complex64),))
-    assert [(one.operator, one.reason) for one in found.unmodelled] == [
-        ("aten.addmm", "products of complex numbers are not learnt")
-    ]
+class Complex(nn.Module):
+    """A product of complex numbers in one of the ways that there are."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.zeros(6, 4, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, self.weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize(
+    "function",
+    [
+        F.linear,
+        lambda x, w: F.linear(x, w, w[:, 0]),
+        lambda x, w: x @ w.mT,
+        lambda x, w: torch.einsum("bi,oi->bo", x, w),
+    ],
+)
+def test_a_product_of_complex_numbers_is_four_of_real_ones(
+    function: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    # 2 rows * 6 * 4 products, each of 4 multiply-adds
+    found = trace(Complex(function, dtype), (torch.zeros(2, 4, dtype=dtype),))
+    products = [layer for layer in found.layers if layer.multiplies]
+    assert [layer.flops() for layer in products] == [2 * 2 * 6 * 4 * 4]
+    assert {layer.torch_dtype for layer in products} == {dtype.to_real()}
+    assert found.unmodelled == ()
+
+
+def test_attention_of_complex_numbers_is_made_of_no_products_of_real_ones() -> None:
+    with pytest.raises(Unmodelled, match="products of complex numbers are not learnt"):
+        layers_of(KINDS["attention"])[0].of_real()
 
 
 @pytest.mark.parametrize(

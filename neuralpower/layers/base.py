@@ -306,6 +306,13 @@ class Layer(ABC):
         """Layers whose forward passes do the work of this layer's backward pass, for where none was measured."""
         return (self,)
 
+    def of_real(self) -> Self:
+        """The product of real numbers that one of complex numbers with these fields is; raises Unmodelled.
+
+        (a + bi)(c + di) is [a, b] times [[c, d], [-d, c]]: twice as much to sum over, and twice as many results.
+        """
+        raise Unmodelled("products of complex numbers are not learnt")
+
     def in_training(self) -> Self:
         """What it is where the network is trained: a batch norm then takes the batch's own statistics."""
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -158,6 +158,10 @@ class Linear(MatrixProduct):
         """[rows, inner] x [inner, columns], without a bias."""
         lies = transposed or 1 in (inner, columns)
         return Linear(dtype=self.dtype, rows=rows, in_features=inner, out_features=columns, bias=False, transposed=lies)
+
+    def of_real(self) -> Self:
+        """Real and imaginary parts side by side."""
+        return replace(self, in_features=2 * self.in_features, out_features=2 * self.out_features)
 
     def group(self) -> Any:
         """One row is a matrix-vector product, other code in every library; a few rows take what reading the weights takes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -129,6 +129,10 @@ class Matmul(MatrixProduct):
             "inner_mod_16": self.inner % 16,
             "transposed": self.transposed,
         }
+
+    def of_real(self) -> Self:
+        """Real and imaginary parts side by side."""
+        return replace(self, inner=2 * self.inner, columns=2 * self.columns)
 
     def backward(self) -> tuple[Layer, ...]:
         """Two more products: grad A = grad C B^T and grad B = A^T grad C."""
