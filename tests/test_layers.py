@@ -16,6 +16,7 @@ from neuralpower.collect.presets import PRESETS
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
 from neuralpower.layers.conv2d import Conv2d
+from neuralpower.layers.conv3d import Conv3d
 from neuralpower.layers.conv_transpose2d import ConvTranspose2d
 from neuralpower.layers.embedding import Embedding
 from neuralpower.layers.linear import Linear
@@ -237,11 +238,41 @@ def test_a_transposed_convolution_along_one_axis_is_one_of_height_1() -> None:
         (nn.Conv2d(4, 6, 3), (4, 10, 10), 6 * 64 * 9 * 4),
         (nn.ConvTranspose1d(4, 6, 2, 2), (4, 10), 10 * 2 * 4 * 6),
         (nn.ConvTranspose2d(4, 6, 2, 2), (4, 10, 10), 100 * 4 * 4 * 6),
+        (nn.ConvTranspose3d(4, 6, 2, 2), (4, 10, 10, 10), 1000 * 8 * 4 * 6),
     ],
 )
 def test_a_convolution_takes_one_sample_without_a_batch(model: nn.Module, shape: tuple[int, ...], macs: int) -> None:
     found = trace(model, (torch.zeros(shape),))
     assert (found.flops, found.unmodelled) == (2 * macs, ())
+
+
+def test_a_transposed_convolution_over_a_volume_is_the_convolution_back() -> None:
+    model, x = nn.ConvTranspose3d(8, 4, 3, 2, padding=1, output_padding=1, groups=2), torch.zeros(3, 8, 5, 6, 7)
+    found = trace(model, (x,))
+    (layer,) = found.layers
+    assert isinstance(layer, Conv3d) and found.unmodelled == ()
+    assert (layer.sizes("in"), layer.out_sizes) == (model(x).shape[2:], (5, 6, 7))
+    # each of 3 * 5 * 6 * 7 inputs meets 27 taps of 8 * 4 / 2 channels
+    assert layer.macs() == 3 * 5 * 6 * 7 * 27 * 8 * 4 // 2
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_the_operator_of_every_convolution_is_read_as_that_of_its_axes(axes: int, transposed: bool) -> None:
+    x, weight = (torch.empty(sizes, device=META) for sizes in ((2, 4, *[9] * axes), (4, 4, *[3] * axes)))
+    one = F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d
+    usual = trace_call(lambda: one[axes - 1 + 3 * transposed](x, weight, None, 2, 1))
+    settings = ([2] * axes, [1] * axes, [1] * axes, transposed, [0] * axes, 1)
+    general = trace_call(lambda: torch.ops.aten.convolution(x, weight, None, *settings))
+    assert general.layers == usual.layers and len(general.layers) == 1
+
+
+def test_a_convolution_of_complex_numbers_is_three_of_real_ones() -> None:
+    x, weight = (torch.empty(sizes, dtype=torch.complex64, device=META) for sizes in ((1, 4, 9, 9), (6, 4, 3, 3)))
+    found = trace_call(lambda: F.conv2d(x, weight))
+    # 49 outputs of 9 taps of 4 * 6 channels each
+    assert [layer.flops() for layer in found.layers if layer.kind == "conv2d"] == [2 * 49 * 9 * 24] * 3
+    assert found.unmodelled == ()
 
 
 def test_bags_of_an_embedding_read_the_rows_that_they_name() -> None:

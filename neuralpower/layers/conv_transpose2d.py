@@ -15,6 +15,8 @@ from neuralpower.layers.base import Draw, same_rank
 from neuralpower.layers.convolution import Convolution
 from neuralpower.layers.registry import layer_kind
 
+TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+
 
 @layer_kind("conv_transpose2d", "aten.conv_transpose2d", "aten.conv_transpose1d")
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class ConvTranspose2d(Convolution):
     axes = ("height", "width")
     sweep_share = 1.2
     function = F.conv_transpose2d
-    argument_order = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+    argument_order = TRANSPOSED
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
