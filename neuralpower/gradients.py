@@ -85,8 +85,8 @@ class Gradients:
         if kind == "elementwise":
             counted = [a for a, t in zip(asked, tensors, strict=True) if t.numel() > 1] or asked
         elif kind in ("linear", "matmul") or kind.startswith("conv"):  # what is added to the product comes for nothing
-            first = 1 if name.startswith(("add", "badd")) else 0
-            counted = [self.asks(t) for t in tensors_in(args[first : first + 2])] or asked
+            operands = args[1:3] if name.startswith(("add", "badd")) else args[: 3 if name == "bilinear" else 2]
+            return sum(self.asks(t) for t in tensors_in(operands)) / 2  # a product for each gradient, usually of two
         else:
             return 1.0
         return sum(counted) / len(counted)

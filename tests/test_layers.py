@@ -323,6 +323,27 @@ def test_a_matrix_that_is_added_to_a_product_hides_none_of_it() -> None:
     assert product(4, 6).flops() == 2 * 4 * 8 * 6
 
 
+@pytest.mark.parametrize(
+    ("function", "flops"),
+    [
+        (
+            lambda: torch.cdist(torch.empty(5, 30, 8, device=META), torch.empty(5, 40, 8, device=META)),
+            2 * 5 * 30 * 40 * 8,
+        ),
+        (lambda: torch._int_mm(*torch.empty(2, 32, 32, dtype=torch.int8, device=META)), 2 * 32**3),
+        # 4 * 5 rows by a matrix of 8 x 6 for each of 7 outputs
+        (
+            lambda: nn.Bilinear(8, 6, 7, device=META)(*(torch.empty(4, 5, n, device=META) for n in (8, 6))),
+            2 * 20 * 48 * 7,
+        ),
+    ],
+)
+def test_products_by_other_names_are_products(function: Callable[[], Tensor], flops: int) -> None:
+    found = trace_call(function)
+    assert [layer.flops() for layer in found.layers if layer.kind == "matmul"] == [flops]
+    assert found.unmodelled == ()
+
+
 class Complex(nn.Module):
     """A product of complex numbers in one of the ways that there are."""
 

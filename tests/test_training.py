@@ -146,6 +146,15 @@ def test_a_factor_without_a_gradient_halves_the_pass() -> None:
     assert shares(t)[1] == ("elementwise", 0.5)
 
 
+def test_a_bilinear_layer_has_a_product_for_each_gradient() -> None:
+    bilinear = nn.Bilinear(8, 8, 5, device="meta")
+    # a backward pass of a product has two: of the weights alone it is half of that, of all three operands half as much again
+    assert trace(bilinear, (torch.empty(4, 8, device=META),) * 2, training=True).calls[0].gradient == 0.5
+    net = Net(lambda net, x: bilinear(net.one(x), net.two(x)))
+    net.bilinear = bilinear
+    assert shares(trace(net, (torch.empty(4, 8, device=META),), training=True))[-1] == ("matmul", 1.5)
+
+
 def test_a_mask_that_is_added_to_a_product_is_none_of_its_factors() -> None:
     mask = torch.empty(1, 8, 8, device=META)
     t = traced(lambda net, x: torch.baddbmm(mask, net.one(x)[None].mT, net.two(x)[None]))

@@ -22,6 +22,10 @@ LEFT = {
     "aten.baddbmm": 1,
     "aten.addmv": 1,
     "aten._grouped_mm": 0,
+    "aten._scaled_mm": 0,
+    "aten._int_mm": 0,
+    "aten._euclidean_dist": 0,
+    "aten.bilinear": 0,
 }
 
 
@@ -49,6 +53,13 @@ class Matmul(MatrixProduct):
             if left.dim() != 2 or right.dim() != 3:
                 raise Unmodelled(f"grouped product of {tuple(left.shape)} and {tuple(right.shape)}")
             left = left.new_empty((right.shape[0], -(-left.shape[0] // right.shape[0]), left.shape[1]))
+        elif operator == "aten._euclidean_dist":  # |x - y|^2 = |x|^2 - 2 x y + |y|^2
+            right = right.mT
+        elif (
+            operator == "aten.bilinear"
+        ):  # a matrix for each output; its product's rows by those of the other input are little
+            right = args[2]
+            left = left.reshape(-1, left.shape[-1]).expand(right.shape[0], -1, -1)
         if left.dim() == 1:
             left = left.unsqueeze(0)
         if right.dim() == 1:
