@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_iter
 from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled, quoted
 from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
-from neuralpower.layers.base import FLOATING, ITEMSIZE
+from neuralpower.layers.base import FLOATING, ITEMSIZE, KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
 from neuralpower.layers.matmul import Matmul
 from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
 from neuralpower.phases import CACHES
@@ -186,6 +186,23 @@ def trace(
     raise ModelError(
         f"{type(model).__name__}: its forward raises {quoted(failure)}; {way_out(failure, made)}"
     ) from failure
+
+
+def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
+    """The calls of a checkpointed block that are made once more before its backward pass.
+
+    They end once all that it needs is there (`torch.utils.checkpoint`, early stop): a sum at the end keeps nothing, and of the
+    product before it the input is enough.
+    """
+    calls = list(block)
+    while calls:
+        kept = calls[-1].layer.keeps() if calls[-1].gradient else KEEPS_NOTHING
+        if kept == KEEPS_OUTPUTS:
+            break
+        calls.pop()
+        if kept == KEEPS_INPUTS:
+            break
+    return calls
 
 
 def trace_call(call: Callable[[], Any]) -> Trace:
@@ -447,8 +464,13 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 return function(*args)
 
         def other(*_: Any, **__: Any) -> Iterator[None]:
+            first = len(self.calls)
             with self._checkpoint():
                 yield
+            if not self._checkpoints:
+                block = self.calls[first:]
+                for place in range(first + len(run_again(block)), len(self.calls)):
+                    self.calls[place] = dataclasses.replace(self.calls[place], again=False)
 
         ways = {
             "CheckpointFunction": SimpleNamespace(apply=reentrant),
@@ -613,13 +635,13 @@ def _idle(model: nn.Module, names: set[str]) -> str:
     share = sum(sizes[name] for name in names) / max(sum(sizes.values()), 1)
     if share < FEW:
         return ""
-    busy = {above for name in sizes.keys() - names for above in _prefixes(name)}
-    whole = dict.fromkeys(next((p for p in _prefixes(name) if p not in busy), name) for name in sizes if name in names)
+    busy = {above for name in sizes.keys() - names for above in prefixes(name)}
+    whole = dict.fromkeys(next((p for p in prefixes(name) if p not in busy), name) for name in sizes if name in names)
     more = f" and {len(whole) - SHOWN} more" if len(whole) > SHOWN else ""
     return f"{share:.0%} of the parameters take no part: {', '.join([*whole][:SHOWN])}{more}; other inputs may use them"
 
 
-def _prefixes(name: str) -> list[str]:
+def prefixes(name: str) -> list[str]:
     """Of `a.b.c`: a, a.b."""
     parts = name.split(".")
     return [".".join(parts[:n]) for n in range(1, len(parts))]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from neuralpower.gradients import addition
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, Call
 from neuralpower.layers.optimizer import CLASSES, IMPLEMENTATIONS, Optimizer, possible
-from neuralpower.trace import LayerCall, Trace, forget, pattern
+from neuralpower.trace import LayerCall, Trace, forget, pattern, prefixes, run_again
 
 TRAINING, OPTIMIZER = "training", "optimizer"
 STEPS = (FORWARD, BACKWARD, OPTIMIZER)
@@ -199,15 +200,23 @@ def backward_tasks(trace: Trace, learnt: Learnt, checkpointing: bool = False) ->
 
     A kind whose backward pass was not measured does what its formulas say, as forward passes.
     """
+    again = (
+        {c.at for _, block in groupby(trace.calls, key=_block) for c in run_again([*block])} if checkpointing else ()
+    )
     tasks = [
         Task(c.path, c.layer, BACKWARD, again=True, operator=c.operator)
         for c in trace.calls
-        if c.again or (checkpointing and pattern(c.path) != c.path)
+        if c.again or (_block(c) and c.at in again)
     ]
     for call in reversed(trace.calls):
         if call.gradient and call.layer.dtype in FLOATING:
             tasks += _reversed(call, learnt)
     return tasks + [Task(call.path, call.layer, BACKWARD) for call in reversed(trace.gradients)]
+
+
+def _block(call: LayerCall) -> str:
+    """Path of the repeated block that the call is made in; "" where it is made in none."""
+    return next((above for above in (*prefixes(call.path), call.path) if pattern(above) != above), "")
 
 
 def _reversed(call: LayerCall, learnt: Learnt) -> Iterator[Task]:

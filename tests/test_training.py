@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointFunction, _checkpoint_without_reentrant_generator, checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from neuralpower.calls import Backward, call_of
 from neuralpower.collect.plan import draw, kinds_named, make_plan
@@ -276,12 +277,41 @@ def test_what_a_model_checkpoints_itself_runs_again(reentrant: bool) -> None:
     ways = CheckpointFunction, _checkpoint_without_reentrant_generator
 
     def step(net: Net, x: Tensor) -> Tensor:
-        return net.two(checkpoint(net.one, x, use_reentrant=reentrant))
+        return net.two(checkpoint(lambda x: torch.relu(net.one(x)), x, use_reentrant=reentrant))
 
     tasks = training_tasks(traced(step), Recipe(), known)
-    assert [task.path for task in tasks if task.again] == ["one"]
+    assert [task.path for task in tasks if task.again] == ["one", ""]
     found = torch.utils.checkpoint
     assert (found.CheckpointFunction, found._checkpoint_without_reentrant_generator) == ways
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda net, x: net.one(x),
+        lambda net, x: x + net.two(torch.relu(net.one(x))),
+        lambda net, x: x + 2 * net.two(net.one(x)),
+        lambda net, x: torch.cat((x, net.two(net.one(x)))),
+        lambda net, x: x * net.two(net.one(x)),
+        lambda net, x: torch.layer_norm(x + net.two(net.one(x)), (8,)),
+        lambda net, x: x + torch.dropout(net.two(net.one(x)), 0.1, True),
+    ],
+)
+def test_a_checkpointed_block_runs_again_as_far_as_its_backward_pass_needs(block: Any, reentrant: bool) -> None:
+    net = Net(lambda net, x: checkpoint(lambda x: block(net, x), x, use_reentrant=reentrant))
+    x = torch.ones(4, 8, requires_grad=True)
+    tasks = training_tasks(trace(net, (x,), training=True), Recipe(), lambda *_: False)
+    with FlopCounterMode(display=False) as counter:
+        net.to_empty(device="cpu")(x).sum().backward()
+    assert sum(t.share * t.layer.flops() for t in tasks if t.layer.kind == "linear") == counter.get_total_flops()
+
+
+def test_checkpointing_spares_the_product_at_a_blocks_end() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(2)))
+    t = trace(model, (torch.empty(4, 8, device=META),), training=True)
+    again = [task for task in training_tasks(t, Recipe(checkpointing=True), known) if task.again]
+    assert [task.path for task in again] == ["0.0", "0.1", "1.0", "1.1"]
 
 
 @pytest.mark.parametrize(

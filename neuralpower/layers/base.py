@@ -42,6 +42,7 @@ ITEMSIZE = {
 FLOATING = ("float32", "tensorfloat32", "bfloat16", "float16", "float64", "float8_e4m3fn")
 TENSORFLOAT32 = "tensorfloat32"
 FORWARD, BACKWARD = "forward", "backward"
+KEEPS_NOTHING, KEEPS_INPUTS, KEEPS_OUTPUTS = "nothing", "inputs", "outputs"
 
 LARGEST = 2**53  # whole number that a table's column holds exactly
 
@@ -305,6 +306,10 @@ class Layer(ABC):
     def backward(self) -> tuple[Layer, ...]:
         """Layers whose forward passes do the work of this layer's backward pass, for where none was measured."""
         return (self,)
+
+    def keeps(self) -> str:
+        """What its backward pass reads of its forward pass: nothing, inputs alone, or outputs, too."""
+        return KEEPS_OUTPUTS
 
     def of_real(self) -> Self:
         """The product of real numbers that one of complex numbers with these fields is; raises Unmodelled.

@@ -17,7 +17,18 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, floor_div, memory_terms, same_rank
+from neuralpower.layers.base import (
+    KEEPS_INPUTS,
+    Bytes,
+    Call,
+    Draw,
+    Hardware,
+    Layer,
+    ceil_to,
+    floor_div,
+    memory_terms,
+    same_rank,
+)
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 
@@ -140,6 +151,10 @@ class Convolution(Layer):
         groups, channels = np.asarray(self.groups), np.asarray(self.in_channels)
         depthwise = (groups == channels) & (groups == np.asarray(self.out_channels)) & (groups > 1)
         return np.where(groups == 1, "dense", np.where(depthwise, "depthwise", "grouped"))
+
+    def keeps(self) -> str:
+        """The factors."""
+        return KEEPS_INPUTS
 
     def backward(self) -> tuple[Layer, ...]:
         """Two more convolutions, for the gradients of input and weights, each with as many multiply-adds."""

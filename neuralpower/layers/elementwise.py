@@ -12,7 +12,19 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import FLOATING, Bytes, Call, Draw, Hardware, Layer, contiguous_run, strided
+from neuralpower.layers.base import (
+    FLOATING,
+    KEEPS_INPUTS,
+    KEEPS_NOTHING,
+    KEEPS_OUTPUTS,
+    Bytes,
+    Call,
+    Draw,
+    Hardware,
+    Layer,
+    contiguous_run,
+    strided,
+)
 from neuralpower.layers.pointwise import RANDOM, Pointwise, effort
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
@@ -42,6 +54,7 @@ PASSES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("neg", "sub"), (1,)),
     "dropout_training": (2, 1),  # the gradient times the mask, times a number: aten/src/ATen/native/Dropout.cpp
 }
+SUMS = ("add", "sub", "neg")
 FLAT = frozenset(
     """
     ge gt le lt eq ne isin logical_not logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or bernoulli
@@ -191,6 +204,16 @@ class Elementwise(Pointwise):
     def features(self) -> dict[str, Any]:
         """Operands, and whether one is smaller."""
         return {**super().features(), "operands": self.operands, "broadcast": self.broadcast}
+
+    def keeps(self) -> str:
+        """Nothing of sums, and of products with a number; the factors of others."""
+        if self.function in SUMS:
+            return KEEPS_NOTHING
+        return (
+            (KEEPS_NOTHING if self.operands == 1 else KEEPS_INPUTS)
+            if self.function in ("mul", "div")
+            else KEEPS_OUTPUTS
+        )
 
     def backward(self) -> tuple[Layer, ...]:
         """A pass per operand with a gradient; none for a sum, whose gradient is its operands'; a broadcast factor's is summed.

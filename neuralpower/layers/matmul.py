@@ -9,7 +9,7 @@ import torch
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
+from neuralpower.layers.base import KEEPS_INPUTS, Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
 from neuralpower.layers.registry import layer_kind
 from neuralpower.layers.tiles import MatrixProduct
 
@@ -144,6 +144,10 @@ class Matmul(MatrixProduct):
     def of_real(self) -> Self:
         """Real and imaginary parts side by side."""
         return replace(self, inner=2 * self.inner, columns=2 * self.columns)
+
+    def keeps(self) -> str:
+        """The factors."""
+        return KEEPS_INPUTS
 
     def backward(self) -> tuple[Layer, ...]:
         """Two more products: grad A = grad C B^T and grad B = A^T grad C."""

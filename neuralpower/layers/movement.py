@@ -13,7 +13,17 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import FLOATING, Bytes, Call, Draw, Layer, contiguous_run, strided
+from neuralpower.layers.base import (
+    FLOATING,
+    KEEPS_NOTHING,
+    KEEPS_OUTPUTS,
+    Bytes,
+    Call,
+    Draw,
+    Layer,
+    contiguous_run,
+    strided,
+)
 from neuralpower.layers.pointwise import Pointwise
 from neuralpower.layers.registry import layer_kind
 
@@ -174,6 +184,14 @@ class Movement(Pointwise):
             **super().features(),
             **{name: (function == name) * 1.0 for name in ("cat", "pad", "roll", "fill", "cast", "repeat")},
         }
+
+    def keeps(self) -> str:
+        """Nothing, but where it went by places that are kept."""
+        return (
+            KEEPS_NOTHING
+            if self.function in ("copy", "cast", "cat", "append", "pad", "roll", "repeat")
+            else KEEPS_OUTPUTS
+        )
 
     def backward(self) -> tuple[Layer, ...]:
         """The gradient moves back the same way, what was picked is scattered; a fill has none, nor has what is no float."""
