@@ -25,6 +25,10 @@ from tests.program import done, run
 
 MODEL = "transformers:llama"
 ROW = {"kind": "linear", "rows": 8, "in_features": 16, "out_features": 32, "bias": True}
+RECURRENT = {
+    **dict.fromkeys(("batch", "steps", "input_size", "hidden_size", "num_layers"), 4),
+    **{"kind": "recurrent", "function": "lstm", "bidirectional": False},
+}
 CONVOLUTION = {
     **{"kind": "conv1d", "batch": 1, "in_channels": 4, "in_length": 8, "out_channels": 4, "kernel_length": 3},
     **{"stride_length": 1, "padding_length": 0, "dilation_length": 1, "groups": 1, "bias": True},
@@ -141,6 +145,8 @@ BROKEN = [
         "is inf, must be a number up to 9007199254740992",
     ),
     (json.dumps({"model": "zoo:alexnet", "batch_size": 10**30}), "must be a whole number, 1 or more"),
+    (json.dumps({"layers": [{**RECURRENT, "num_layers": 0}]}), "recurrent: nothing comes out of it"),
+    (json.dumps({"layers": [{**RECURRENT, "hidden_size": 0}]}), "recurrent: nothing comes out of it"),
     (json.dumps({"layers": [{**CONVOLUTION, "groups": 0}]}), "conv1d: nothing comes out of it"),
     (json.dumps({"layers": [{**CONVOLUTION, "stride_length": 0}]}), "conv1d: nothing comes out of it"),
     (json.dumps({"layers": [{**ROW, "dtype": "foo"}]}), "unknown dtype of linear 'foo'"),

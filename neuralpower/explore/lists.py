@@ -63,10 +63,10 @@ def _layer(row: Mapping[str, Any]) -> Layer:
         raise unknown(f"field of {kind}", min(row.keys() - NAMES[kind]), KINDS[kind].field_names())
     layer = KINDS[kind].from_row(row)
     try:
-        written = int(layer.bytes().output)
+        smallest = min(int(layer.bytes().output), *(getattr(layer, name) for name in layer.dimensions))
     except ZeroDivisionError:
-        written = 0
-    if written <= 0:
+        smallest = 0
+    if smallest <= 0:
         raise InputError(f"{kind}: nothing comes out of it, an output needs every size at 1 or more; check its fields")
     return layer
 
