@@ -9,8 +9,6 @@ pass runs, tensor by tensor:
     slices           the gradient of a part is one of the whole, zero elsewhere; parts of a split are joined; what was
                      expanded is summed
     views            a tensor and its views ask together, once one of them was written what asks: a scan's steps into its result
-
-Functions that a model runs under `torch.no_grad` are not told apart.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def on_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ins
     state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
     args, kwargs = converted((args, kwargs), _shape_alone)
     inside.begins({**dict(_state(model)), **state}, (args, kwargs))
-    with torch.inference_mode(), inside:
+    with tracing(inside.gradients), inside:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
 
 
@@ -63,8 +63,15 @@ def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ins
     state = {name: convert(t) for name, t in _state(model)}
     args, kwargs = converted((args, kwargs), convert)
     inside.begins({**dict(_state(model)), **state}, (args, kwargs))
-    with quiet(), torch.inference_mode(), fake, inside:
+    with quiet(), tracing(inside.gradients), fake, inside:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+
+
+@contextlib.contextmanager
+def tracing(gradients: bool) -> Iterator[None]:
+    """Without autograd, which would take composite operators apart; `gradients`: what asks whether they are enabled hears so."""
+    with torch.inference_mode(), torch.set_grad_enabled(gradients):
+        yield
 
 
 @contextlib.contextmanager
@@ -100,13 +107,14 @@ def on_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], insi
     state = {name: with_values(t) for name, t in model.named_parameters()} | buffers
     args, kwargs = converted((args, kwargs), lambda t: with_values(t).requires_grad_(t.requires_grad))
     inside.begins({**dict(_state(model)), **state}, (args, kwargs))
-    with torch.inference_mode(), inside:
+    with tracing(inside.gradients), inside:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
 
 
 class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Answers what meta tensors cannot: a mask that the model made itself is all ones, and nothing is infinite."""
 
+    gradients = False  # whether they are enabled, but where the model itself disables them
     supports_higher_order_operators = True  # seen as one operator, which no kind describes
 
     def __init__(self) -> None:

@@ -38,7 +38,17 @@ from neuralpower.phases import CACHES
 from neuralpower.refusals import check_followable, way_out
 from neuralpower.repeats import key_of, tensors_in
 from neuralpower.routing import Routing
-from neuralpower.running import ASKING, WAYS, Answers, Run, is_composite, name_of, on_one_device, own_randomness
+from neuralpower.running import (
+    ASKING,
+    WAYS,
+    Answers,
+    Run,
+    is_composite,
+    name_of,
+    on_one_device,
+    own_randomness,
+    tracing,
+)
 from neuralpower.running import META as META
 from neuralpower.values import promised
 from neuralpower.workspace import workspace_blocks
@@ -165,14 +175,15 @@ def trace(
         if method == "meta" and autocast is not None:
             continue
         recorder = _Recorder(model, routing)
+        recorder.gradients = training is not False
         cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
         try:
             with undisturbed(model, training), own_caches(model), _slow_attention(), recorder.attached(), cast:
                 output = run(model, tuple(args), kwargs, recorder)
                 recorder.ends(output)
                 if loss is not None:
-                    with torch.inference_mode(), recorder.under(LOSS):
-                        recorder.gradients.end_at(tensors_in(loss(output)))
+                    with tracing(recorder.gradients), recorder.under(LOSS):
+                        recorder.followed.end_at(tensors_in(loss(output)))
         except Exception as error:
             if isinstance(error, NeuralPowerError) and not isinstance(error, ModelError):
                 raise  # no other way mends what was asked for
@@ -388,7 +399,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = _Modules(model)
         self.calls: list[LayerCall] = []
-        self.gradients = Gradients(())
+        self.followed = Gradients(())
         self.unmodelled: list[UnmodelledCall] = []
         self.outside = ""  # path of what runs outside of every module
         self.lifetimes = Lifetimes()
@@ -399,7 +410,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
         """What was seen."""
         parameters = list(self.model.parameters())
-        passed = self.gradients.passed
+        passed = self.followed.passed
         return Trace(
             calls=tuple(c if c.at in passed else dataclasses.replace(c, gradient=0.0) for c in self.calls),
             unmodelled=tuple(self.unmodelled),
@@ -408,7 +419,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             method=method,
             notes=notes,
             modules=tuple(self.modules.seen),
-            gradients=tuple(LayerCall(path, layer) for path, layer in self.gradients.beside()),
+            gradients=tuple(LayerCall(path, layer) for path, layer in self.followed.beside()),
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for p in parameters if p.requires_grad),
             assumptions=(*self.assumptions, *_packed(self.model)),
             storages=self.lifetimes.storages(),
@@ -423,7 +434,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
         self._idle = {id(state[name]): name for name, _ in self.model.named_parameters()}
         trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
-        self.gradients = Gradients([*trained, *(t for t in tensors_within((args, kwargs)) if t.requires_grad)])
+        self.followed = Gradients([*trained, *(t for t in tensors_within((args, kwargs)) if t.requires_grad)])
 
     def ends(self, output: Any) -> None:
         """What the model returned is in memory until the last operator; keys and values of a cache are told apart."""
@@ -546,7 +557,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         if isinstance(layer, Layer):
             if not _is_empty(output):
                 shapes = _shapes((args, kwargs)), _shapes(output)
-                share = self.gradients.share(layer.kind, operator.split(".", 1)[-1], args, kwargs)
+                share = self._share(layer.kind, operator.split(".", 1)[-1], args, kwargs)
                 again = self._checkpoints > 0
                 self.calls.append(
                     LayerCall(self.path, layer, operator, *shapes, share, self.lifetimes.calls + 1, again)
@@ -574,7 +585,16 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         inputs = tensors_in((args, kwargs))
         for tensor in inputs:
             self._idle.pop(id(tensor), None)
-        self.gradients.note(self.path, self.lifetimes.calls + 1, name, inputs, output, view)
+        if self._enabled:
+            self.followed.note(self.path, self.lifetimes.calls + 1, name, inputs, output, view)
+
+    def _share(self, kind: str, name: str, args: Any, kwargs: Any) -> float:
+        return self.followed.share(kind, name, args, kwargs) if self._enabled else 0.0
+
+    @property
+    def _enabled(self) -> bool:
+        """Whether the model has not disabled gradients, as `torch.no_grad` does."""
+        return not self.gradients or torch.is_grad_enabled()
 
     def _routed(self, layer: Matmul, pairs: int, experts: int) -> Matmul:
         """The products with those experts' weights that the tokens are taken to reach."""

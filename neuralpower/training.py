@@ -98,7 +98,7 @@ def default_loss(output: Any) -> Tensor:
         return own
     for value in tree_iter(output):
         floating = isinstance(value, Tensor) and value.is_floating_point()
-        if floating and (value.requires_grad or not torch.is_grad_enabled()):  # what is merely traced has no gradients
+        if floating and (value.requires_grad or value.is_inference()):  # what is merely traced has no gradients
             loss: Tensor = value.float().square().mean()
             return loss
     raise InputError(

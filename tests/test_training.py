@@ -88,6 +88,18 @@ def test_what_is_frozen_or_detached_asks_for_none() -> None:
     assert t.trained == (("float32", 64),)
 
 
+@pytest.mark.parametrize(("way", "run"), WAYS)
+@pytest.mark.parametrize("disabled", [torch.no_grad, torch.inference_mode])
+def test_what_a_model_runs_without_gradients_asks_for_none(disabled: Any, way: str, run: Run) -> None:
+    def frozen(net: Net, x: Tensor) -> Tensor:
+        with disabled():
+            x = net.one(x)
+        return net.two(x)
+
+    t = trace(Net(frozen), (torch.empty(4, 8),), training=True, loss=default_loss, ways=[(way, run)])
+    assert shares(t)[:2] == [("linear", 0.0), ("linear", 0.5)]
+
+
 def test_a_tensor_used_twice_gathers_two_gradients() -> None:
     def residual(net: Net, x: Tensor) -> Tensor:
         y = net.one(x)
