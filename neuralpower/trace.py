@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_iter
@@ -405,6 +406,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.lifetimes = Lifetimes()
         self._in_optimizer = False
         self._idle: dict[int, str] = {}  # identity of what stands for a parameter, until a call uses it -> its name
+        self._in_function: bool | None = None  # whether gradients were enabled where an autograd function was called
         self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
@@ -460,7 +462,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             register_optimizer_step_post_hook(self._after_step),
         ]
         try:
-            with self.modules.attached(), self._checkpointing():
+            with self.modules.attached(), self._checkpointing(), self._functions():
                 yield
         finally:
             for handle in handles:
@@ -493,6 +495,25 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             yield
         finally:
             vars(checkpoint).update(before)
+
+    @contextlib.contextmanager
+    def _functions(self) -> Iterator[None]:
+        """Tell what a `torch.autograd.Function` runs, without gradients yet with a backward pass, from what has none."""
+        own = vars(Function)["apply"]
+
+        def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            before, self._in_function = self._in_function, self._enabled
+            try:
+                with torch.no_grad():  # else it would keep what a trace cannot
+                    return own.__func__(kind, *args, **kwargs)
+            finally:
+                self._in_function = before
+
+        Function.apply = classmethod(apply)  # type: ignore[assignment]  # put back below
+        try:
+            yield
+        finally:
+            Function.apply = own  # type: ignore[method-assign]  # as it was
 
     @contextlib.contextmanager
     def _checkpoint(self) -> Iterator[None]:
@@ -594,6 +615,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     @property
     def _enabled(self) -> bool:
         """Whether the model has not disabled gradients, as `torch.no_grad` does."""
+        if self._in_function is not None:
+            return self._in_function
         return not self.gradients or torch.is_grad_enabled()
 
     def _routed(self, layer: Matmul, pairs: int, experts: int) -> Matmul:

@@ -100,6 +100,25 @@ def test_what_a_model_runs_without_gradients_asks_for_none(disabled: Any, way: s
     assert shares(t)[:2] == [("linear", 0.0), ("linear", 0.5)]
 
 
+class Product(torch.autograd.Function):
+    """x W^T, with a backward pass of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """The product."""
+        ctx.save_for_backward(x, weight)
+        return x @ weight.mT
+
+
+@pytest.mark.parametrize(("way", "run"), WAYS)
+def test_what_an_autograd_function_runs_has_a_backward_pass(way: str, run: Run) -> None:
+    apply = vars(torch.autograd.Function)["apply"]
+    net = Net(lambda net, x: Product.apply(net.one(x), net.two.weight))
+    t = trace(net, (torch.empty(4, 8),), training=True, loss=default_loss, ways=[(way, run)])
+    assert shares(t)[:2] == [("linear", 0.5), ("matmul", 1.0)]
+    assert vars(torch.autograd.Function)["apply"] is apply
+
+
 def test_a_tensor_used_twice_gathers_two_gradients() -> None:
     def residual(net: Net, x: Tensor) -> Tensor:
         y = net.one(x)
