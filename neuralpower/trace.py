@@ -624,7 +624,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         per_token = self._per_token if pairs % self._per_token == 0 and self._per_token <= experts else 1
         reached = self.routing.reached(pairs, per_token, experts)
         self.assumptions[self.routing.note(pairs, per_token, experts)] = None
-        return dataclasses.replace(layer, batch=reached, rows=-(-pairs // reached))
+        return dataclasses.replace(layer, batch=reached, rows=max(round(pairs / reached), 1))
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The call made of its parts, each traced; NotImplemented where it is not composed of others."""

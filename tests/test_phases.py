@@ -21,7 +21,7 @@ from neuralpower.predictor import Predictor
 from neuralpower.routing import Routing
 from neuralpower.running import Answers, converted, on_cpu, on_meta, with_values
 from neuralpower.sources import InputRequest, resolve
-from neuralpower.trace import Trace, trace
+from neuralpower.trace import Trace, trace, trace_call
 
 TINY = "num_hidden_layers=2&hidden_size=64&num_attention_heads=4&num_key_value_heads=2&intermediate_size=128"
 LLAMA = f"transformers:LlamaForCausalLM?{TINY}&vocab_size=500"
@@ -235,13 +235,21 @@ def test_another_routing_is_refused(text: str) -> None:
 def test_a_mixture_is_traced_in_float32_and_says_what_it_assumed(predictor: Predictor) -> None:
     prediction, trace_ = predict_case(Case(MIXTURE, 4, phase=Phase.decode(context=16)), predictor)
     experts = [layer for layer in trace_.layers if layer.kind == "matmul"]
-    # two layers with two products each; 8 pairs over 5 experts: 2 rows at most
+    # two layers with two products each; 8 pairs over 5 experts: 1.6 rows each
     assert [(layer.batch, layer.rows) for layer in experts if layer.batch > 1] == [(5, 2)] * 4  # type: ignore[attr-defined]
     assert prediction.assumptions == (
         "routing uniform: 4 tokens with 2 of 8 experts each are taken to reach 5 experts",
     )
     notes: Any = prediction.to_json()["trace"]
     assert prediction.assumptions[0] in notes["notes"]
+
+
+def test_an_expert_gets_as_many_tokens_as_there_are_for_each() -> None:
+    rows, experts = torch.empty(130, 8, device="meta"), torch.empty(64, 8, 6, device="meta")
+    ends = torch.empty(64, dtype=torch.int32, device="meta")
+    (layer,) = trace_call(lambda: torch._grouped_mm(rows, experts, ends)).layers
+    # 64 (1 - (1 - 1/64)^130) = 55.7 experts get 130 / 56 = 2.3 tokens each
+    assert (layer.to_row()["batch"], layer.to_row()["rows"]) == (56, 2)
 
 
 # ---- a whole generation ----
