@@ -11,8 +11,8 @@ optimizer     one step over all trained tensors
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -96,7 +96,8 @@ def default_loss(output: Any) -> Tensor:
     own = getattr(output, "loss", None)
     if isinstance(own, Tensor):
         return own
-    for value in tree_iter(output):
+    named = is_dataclass(output) and not isinstance(output, Mapping)  # the user's own; those of transformers are mappings
+    for value in tree_iter(vars(output) if named else output):
         floating = isinstance(value, Tensor) and value.is_floating_point()
         if floating and (value.requires_grad or value.is_inference()):  # what is merely traced has no gradients
             loss: Tensor = value.float().square().mean()

@@ -134,6 +134,19 @@ def test_a_weight_used_twice_gathers_two_gradients() -> None:
     assert [call.layer.to_row()["elements"] for call in t.gradients] == [64]
 
 
+@dataclasses.dataclass
+class Output:
+    """What a network may return."""
+
+    places: Tensor
+    scores: Tensor
+
+
+def test_a_networks_own_class_of_output_has_a_loss() -> None:
+    scores = torch.full((3,), 2.0, requires_grad=True)
+    assert default_loss(Output(torch.ones(3, dtype=torch.int64), scores)).item() == 4.0
+
+
 def test_a_head_that_the_loss_does_not_read_has_no_backward_pass() -> None:
     def heads(net: Net, x: Tensor) -> tuple[Tensor, Tensor]:
         trunk = net.one(x)
