@@ -350,6 +350,17 @@ class Flexible(nn.Linear):
         return flex_attention(x, x, x)
 
 
+class Inside(nn.Linear):
+    """Makes a tensor of its own by a function, before its product."""
+
+    def __init__(self, make: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(4, 4)
+        self.make = make
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(self.make(input))
+
+
 RAGGED = [torch.zeros(2, 4), torch.zeros(3, 4)]
 PLAIN = torch.zeros(2, 4)
 
@@ -367,6 +378,15 @@ PLAIN = torch.zeros(2, 4)
         ),
         (lambda: (nn.Linear(4, 4), torch.nested.nested_tensor(RAGGED)), "a tensor is nested"),
         (lambda: (nn.Linear(4, 4), torch.nested.nested_tensor(RAGGED, layout=torch.jagged)), "a tensor is nested"),
+        (
+            lambda: (Inside(lambda x: torch.sparse.mm(torch.eye(2).to_sparse(), x)), PLAIN),
+            "it makes tensors that are sparse or nested, and only dense ones",
+        ),
+        (
+            lambda: (Inside(lambda x: torch.nested.nested_tensor([x, x[:1]]).to_padded_tensor(0.0)), PLAIN),
+            "it makes tensors that are sparse or nested, and only dense ones",
+        ),
+        (lambda: (nn.Linear(4, 4), {"x": PLAIN}), r"where forward takes a mapping itself, give \(mapping,\)"),
         (lambda: (Force(4, 4), PLAIN), "has no gradients for a forward that takes them itself"),
         (lambda: (Flexible(4, 4), torch.zeros(1, 1, 4, 4)), "runs compiled alone, as flex_attention does"),
     ],
