@@ -7,6 +7,7 @@ floating inputs from a normal distribution. No attention mask is made: a full ba
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -25,6 +26,7 @@ SAMPLES = 16_000  # default raw audio: one second at 16 kHz
 IMAGE_SIZE = 224  # pixels, where the configuration names none
 WITH_LENGTH = {"input_ids", "decoder_input_ids", "input_values", "input_features", "inputs"}
 WITH_SHAPE = {"pixel_values", "pixel_values_videos", "flattened_patches", "input_values", "input_features", "inputs"}
+BETWEEN = "SpeechT5Model"  # without the layers before encoder and decoder, it reads hidden states
 REGIONS = 36  # detected regions that LXMERT and VisualBERT read beside the text
 
 
@@ -152,6 +154,7 @@ class _Maker:
         self.text: Any = _text_config(self.config)
         self.generator = torch.Generator().manual_seed(0)
         self.parameters = inspect.signature(model.forward).parameters
+        self.patched = str(getattr(self.config, "model_type", "")).startswith("siglip2")  # reads images as patches in a row
         self.choices = (CHOICES,) if "MultipleChoice" in self.name or "DoubleHeads" in self.name else ()
 
     def keywords(self) -> dict[str, Tensor]:
@@ -191,8 +194,21 @@ class _Maker:
         yield from ("visual_embeds", "visual_feats", "visual_pos")
         if hasattr(self.config, "text_config") and self._integer("image_token_id", "image_token_index") is None:
             yield from ("input_ids", "pixel_values", "input_features")
-        if self.config.model_type in ("vilt", "bridgetower", "flava", "layoutlmv3", "git", "tvp"):
+        if self.config.model_type in (
+            "vilt",
+            "bridgetower",
+            "flava",
+            "layoutlmv3",
+            "git",
+            "tvp",
+            "udop",
+            "instructblip",
+        ):
             yield from ("input_ids", "pixel_values")
+        if self.patched:
+            yield from ("pixel_attention_mask", "spatial_shapes")
+        if self.config.model_type == "kosmos-2":
+            yield "image_embeds_position_mask"
 
     def _refuse_what_was_not_used(self, made: Mapping[str, Tensor]) -> None:
         request = self.request
@@ -268,6 +284,11 @@ class _Maker:
             ids[..., -1] = end  # BART and its kin classify from the end token, one per text
         return ids
 
+    def make_qformer_input_ids(self) -> Tensor:
+        """InstructBLIP's text [batch, tokens] once more, for the vocabulary of its query transformer."""
+        vocabulary = int(self.config.qformer_config.vocab_size)
+        return torch.randint(0, vocabulary, (self.request.batch_size, self._length()), generator=self.generator)
+
     def make_decoder_input_ids(self) -> Tensor:
         """Token ids [batch, tokens] of the decoder, clipped to its last position."""
         limit = self._decoder_positions()
@@ -337,10 +358,35 @@ class _Maker:
         return (frames or 8,) if is_video else ()
 
     def make_pixel_values(self) -> Tensor:
-        """Images [batch, channels, height, width]; video has the frames before the channels."""
-        return self._floats(*self._image_shape())
+        """Images [batch, channels, height, width]; video has the frames before the channels; patches [batch, patches, pixels]."""
+        if not self.patched:
+            return self._floats(*self._image_shape())
+        pixels = (self._integer("num_channels") or 3) * (self._integer("patch_size") or 16) ** 2
+        shape = self.request.input_shape or (self._patches(), pixels)
+        if shape != (self._patches(), pixels):
+            raise InputError(
+                f"input_shape is {'x'.join(map(str, shape))}, but {self.name} reads {self._patches()} patches of {pixels} numbers; "
+                "leave it out, or override vision_config.num_patches or patch_size"
+            )
+        return self._floats(*shape)
 
     make_pixel_values_videos = make_pixel_values
+
+    def _patches(self) -> int:
+        return self._integer("num_patches") or 256
+
+    def make_pixel_attention_mask(self) -> Tensor:
+        """All patches are of the image."""
+        return torch.ones(self.request.batch_size, self._patches(), dtype=torch.long)
+
+    def make_spatial_shapes(self) -> Tensor:
+        """(height, width) of each image in patches [batch, 2]: squares, as positions are learnt for."""
+        return torch.full((self.request.batch_size, 2), math.isqrt(self._patches()))
+
+    def make_image_embeds_position_mask(self) -> Tensor:
+        """Which tokens [batch, tokens] stand for the image: the first ones."""
+        tokens = torch.arange(self._length()) < (self._integer("latent_query_num") or 64)
+        return tokens.repeat(self.request.batch_size, 1)
 
     def make_flattened_patches(self) -> Tensor:
         """Pix2Struct's patches [batch, patches, 2 + pixels], the first two being row and column."""
@@ -356,6 +402,8 @@ class _Maker:
         """Raw samples [batch, samples], or a spectrogram [batch, frames, mel bins] for the spectrogram transformer."""
         if self.request.input_shape is not None:
             return self._floats(*self.request.input_shape)
+        if self.name == BETWEEN:
+            return self._floats(self.request.seq_len or TOKENS, self._integer("hidden_size") or 768)
         if self._integer("frequency_stride") is not None:
             return self._floats(self._integer("max_length") or 1024, self._integer("num_mel_bins") or 128)
         channels = self._integer("audio_channels")
@@ -379,8 +427,8 @@ class _Maker:
         return length
 
     def make_decoder_input_values(self) -> Tensor:
-        """Spectrogram frames [batch, frames, mel bins] that a speech decoder has made so far."""
-        return self._floats(TOKENS, self._integer("num_mel_bins") or 80)
+        """Spectrogram frames [batch, frames, mel bins] that a speech decoder has made so far; hidden states of SpeechT5 alone."""
+        return self._floats(TOKENS, self._integer("hidden_size" if self.name == BETWEEN else "num_mel_bins") or 80)
 
     def make_input_features(self) -> Tensor:
         """Spectrogram in the layout of the model: Whisper's [batch, mel bins, frames] is of fixed length."""

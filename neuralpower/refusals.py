@@ -51,7 +51,9 @@ def way_out(error: BaseException | None, made: bool) -> str:
             "transformers model MODEL?attn_implementation=sdpa)"
         )
     if "SparseTensorImpl" in str(error) or "NestedTensorImpl" in str(error):
-        return "it makes tensors that are sparse or nested, and only dense ones of one shape are followed; make them dense"
+        return (
+            "it makes tensors that are sparse or nested, and only dense ones of one shape are followed; make them dense"
+        )
     if "unexpected keyword argument" in str(error) and not made:
         return "a mapping of inputs is keywords; where forward takes a mapping itself, give (mapping,)"
     if made:

@@ -255,6 +255,8 @@ def _configuration_source(name: str, config: Any, model_class: type[nn.Module] |
         own = copy.deepcopy(config)
         if "SequenceClassification" in chosen.__name__ and getattr(own, "pad_token_id", None) is None:
             own.pad_token_id = 0  # decoders refuse to classify a batch without one
+        if getattr(own, "image_token_index", 0) is None:
+            own.image_token_index = own.text_config.vocab_size - 1  # BLIP-2's stand where its image goes
         return chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined, no-any-return]  # of PreTrainedModel
 
     return Source(name, construct, transformers_inputs)

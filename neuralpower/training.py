@@ -96,7 +96,9 @@ def default_loss(output: Any) -> Tensor:
     own = getattr(output, "loss", None)
     if isinstance(own, Tensor):
         return own
-    named = is_dataclass(output) and not isinstance(output, Mapping)  # the user's own; those of transformers are mappings
+    named = is_dataclass(output) and not isinstance(
+        output, Mapping
+    )  # the user's own; those of transformers are mappings
     for value in tree_iter(vars(output) if named else output):
         floating = isinstance(value, Tensor) and value.is_floating_point()
         if floating and (value.requires_grad or value.is_inference()):  # what is merely traced has no gradients

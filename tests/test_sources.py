@@ -21,6 +21,12 @@ from neuralpower.running import with_values
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import trace
 
+
+def part(name: str, fields: str) -> str:
+    """The overrides of a configuration as those of one that holds it by that name."""
+    return "&".join(f"{name}.{field}" for field in fields.split("&"))
+
+
 TEXT = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64&vocab_size=99"
 IMAGE = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64&image_size=32&patch_size=16"
 BART = (
@@ -99,6 +105,59 @@ def test_a_model_that_reads_text_beside_video_gets_both() -> None:
         "input_ids": (1, 7),
         "pixel_values": (1, 2, 3, 256, 256),
     }
+
+
+SIGLIP2 = f"vision_config.num_patches=4&{part('vision_config', IMAGE.replace('&image_size=32', ''))}"
+QUERIES = part("qformer_config", f"{TEXT}&encoder_hidden_size=32")
+OPT = part("text_config", "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&ffn_dim=64&vocab_size=99")
+SPEECH = (
+    "encoder_layers=1&decoder_layers=1&hidden_size=32&encoder_attention_heads=2&decoder_attention_heads=2&encoder_ffn_dim=64"
+    "&decoder_ffn_dim=64"
+)
+KOSMOS = (
+    "latent_query_num=4&text_config.layers=1&text_config.embed_dim=32&text_config.attention_heads=2&text_config.ffn_dim=64"
+    f"&text_config.vocab_size=99&{part('vision_config', IMAGE)}"
+)
+SEVERAL: dict[str, dict[str, tuple[int, ...]]] = {
+    # 2 x 2 patches of 3 * 16 * 16 numbers
+    f"transformers:siglip2?{SIGLIP2}&{part('text_config', TEXT)}&text_config.projection_size=32": {
+        "input_ids": (2, 7),
+        "pixel_values": (2, 4, 768),
+        "pixel_attention_mask": (2, 4),
+        "spatial_shapes": (2, 2),
+    },
+    "transformers:udop?num_layers=1&num_decoder_layers=1&d_model=32&num_heads=2&d_kv=16&d_ff=64&vocab_size=99&image_size=32": {
+        "input_ids": (2, 7),
+        "decoder_input_ids": (2, 7),
+        "bbox": (2, 7, 4),
+        "pixel_values": (2, 3, 32, 32),
+    },
+    f"transformers:blip-2?num_query_tokens=4&{part('vision_config', IMAGE)}&{QUERIES}&{OPT}": {
+        "pixel_values": (2, 3, 32, 32),
+        "input_ids": (2, 7),
+    },
+    f"transformers:instructblip?num_query_tokens=4&{part('vision_config', IMAGE)}&{QUERIES}&{OPT}": {
+        "pixel_values": (2, 3, 32, 32),
+        "qformer_input_ids": (2, 7),
+        "input_ids": (2, 7),
+    },
+    f"transformers:kosmos-2?{KOSMOS}": {
+        "pixel_values": (2, 3, 32, 32),
+        "input_ids": (2, 7),
+        "image_embeds_position_mask": (2, 7),
+    },
+    f"transformers:speecht5?{SPEECH}": {"input_values": (2, 7, 32), "decoder_input_values": (2, 128, 32)},
+}
+
+
+@pytest.mark.parametrize("model", SEVERAL, ids=lambda model: model.partition("?")[0])
+def test_every_half_of_a_model_that_reads_several_things_is_traced(model: str) -> None:
+    source = resolve(model)
+    module = source.build()
+    inputs = source.inputs(module, InputRequest(batch_size=2, seq_len=7), "meta")
+    assert {name: tuple(tensor.shape) for name, tensor in inputs.kwargs.items()} == SEVERAL[model]
+    idle = trace(module, inputs.args, inputs.kwargs).idle
+    assert not any(half in idle for half in ("vision", "text", "qformer", "encoder.embed"))
 
 
 def test_a_model_is_built_on_meta_in_eval_mode_and_its_inputs_too() -> None:
@@ -606,6 +665,11 @@ def test_a_file_that_is_no_exported_program_is_refused(tmp_path: Path) -> None:
             "always reads 80 mel bins x 3000 frames",
         ),
         (f"transformers:bert?{TEXT}", InputRequest(input_shape=(3, 8, 8)), "reads tokens; give seq_len instead"),
+        (
+            f"transformers:siglip2_vision_model?num_patches=4&{IMAGE.replace('&image_size=32', '')}",
+            InputRequest(input_shape=(3, 32, 32)),
+            "input_shape is 3x32x32, but Siglip2VisionModel reads 4 patches of 768 numbers; leave it out",
+        ),
         (f"transformers:vit?{IMAGE}", InputRequest(seq_len=4), "reads no tokens; leave seq_len out"),
         (
             f"transformers:vit?{IMAGE}",
