@@ -154,7 +154,9 @@ class _Maker:
         self.text: Any = _text_config(self.config)
         self.generator = torch.Generator().manual_seed(0)
         self.parameters = inspect.signature(model.forward).parameters
-        self.patched = str(getattr(self.config, "model_type", "")).startswith("siglip2")  # reads images as patches in a row
+        self.patched = str(getattr(self.config, "model_type", "")).startswith(
+            "siglip2"
+        )  # reads images as patches in a row
         self.choices = (CHOICES,) if "MultipleChoice" in self.name or "DoubleHeads" in self.name else ()
 
     def keywords(self) -> dict[str, Tensor]:
