@@ -18,6 +18,7 @@ from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
 from neuralpower.layers.conv2d import Conv2d
 from neuralpower.layers.conv3d import Conv3d
 from neuralpower.layers.conv_transpose2d import ConvTranspose2d
+from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.embedding import Embedding
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.pool2d import Pool2d
@@ -273,6 +274,15 @@ def test_a_convolution_of_complex_numbers_is_three_of_real_ones() -> None:
     # 49 outputs of 9 taps of 4 * 6 channels each
     assert [layer.flops() for layer in found.layers if layer.kind == "conv2d"] == [2 * 49 * 9 * 24] * 3
     assert found.unmodelled == ()
+
+
+@pytest.mark.parametrize(("dim", "run"), [(-1, 3), (1, 30)])
+def test_a_gated_unit_reads_its_two_halves(dim: int, run: int) -> None:
+    # [4, 10, 6]: halves of 3 numbers side by side, or of 5 rows of 6
+    (layer,) = trace_call(lambda: F.glu(torch.empty(4, 10, 6, device=META), dim)).layers
+    assert isinstance(layer, Elementwise)
+    assert (layer.elements, layer.operands, layer.broadcast, layer.run) == (4 * 10 * 6 // 2, 2, False, run)
+    assert layer.bytes() == (2 * 4 * 120, 0, 4 * 120)
 
 
 def test_bags_of_an_embedding_read_the_rows_that_they_name() -> None:

@@ -64,7 +64,7 @@ FLAT = frozenset(
 # beside those that torch tags as pointwise
 OPERATORS = """
     where masked_fill masked_fill_ rsub square dropout clip true_divide multiply isin nan_to_num special_expit lerp addcmul
-    addcdiv logical_not bernoulli bernoulli_ floor_divide _weight_norm_interface
+    addcdiv glu logical_not bernoulli bernoulli_ floor_divide _weight_norm_interface
 """
 DROPOUT, TRAINING = "dropout", "dropout_training"  # in evaluation nothing, in training a random number per element
 KEPT = 0.9  # share of the elements, in what is measured: it costs nothing more to keep other shares
@@ -90,6 +90,8 @@ class Elementwise(Pointwise):
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
         if not isinstance(y, Tensor):
             raise Unmodelled(f"{operator} returns no tensor")
+        if name == "glu":  # its halves along an axis
+            tensors = [*args[0].chunk(2, args[1] if len(args) > 1 else kwargs.get("dim", -1))]
         operands = [t for t in tensors if t.numel() > 1] or [y]
         full = [t for t in operands if t.shape == y.shape]
         runs = [run for run in (contiguous_run(t, y) for t in full) if run]
