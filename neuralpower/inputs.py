@@ -157,6 +157,7 @@ class _Maker:
         self.patched = str(getattr(self.config, "model_type", "")).startswith(
             "siglip2"
         )  # reads images as patches in a row
+        self.tiled = "grid_thw" in self.parameters  # reads patches of all images in one row, as vision towers do
         self.choices = (CHOICES,) if "MultipleChoice" in self.name or "DoubleHeads" in self.name else ()
 
     def keywords(self) -> dict[str, Tensor]:
@@ -165,7 +166,7 @@ class _Maker:
         made: dict[str, Tensor] = {}
         for name in wanted:
             maker = getattr(self, f"make_{name}", None)
-            if maker is None:
+            if maker is None or (name == "hidden_states" and not self.tiled):
                 raise ModelError(
                     f"{self.name} needs {name!r}, for which no input can be made from a configuration; "
                     "give a file.py:function with an example_inputs(batch_size) beside it"
@@ -361,6 +362,8 @@ class _Maker:
 
     def make_pixel_values(self) -> Tensor:
         """Images [batch, channels, height, width]; video has the frames before the channels; patches [batch, patches, pixels]."""
+        if self.tiled:
+            return self.make_hidden_states()
         if not self.patched:
             return self._floats(*self._image_shape())
         pixels = (self._integer("num_channels") or 3) * (self._integer("patch_size") or 16) ** 2
@@ -373,6 +376,27 @@ class _Maker:
         return self._floats(*shape)
 
     make_pixel_values_videos = make_pixel_values
+
+    def make_hidden_states(self) -> Tensor:
+        """Patches [batch * height * width, pixels] of images of 224 x 224, as `make_grid_thw` says."""
+        pixels = (self._integer("num_channels", "in_channels") or 3) * self._patch() ** 2
+        patches = self._floats(self._side() ** 2, pixels * (self._integer("temporal_patch_size") or 1))
+        return patches.flatten(0, 1)
+
+    def make_grid_thw(self) -> Tensor:
+        """(frames, height, width) of each image in patches [batch, 3]."""
+        return torch.tensor([[1, self._side(), self._side()]] * self.request.batch_size)
+
+    def make_merge_sizes(self) -> Tensor:
+        """How many patches a side become one token, of each image [batch]."""
+        return torch.ones(self.request.batch_size, dtype=torch.long)
+
+    def _patch(self) -> int:
+        return self._integer("patch_size") or 14
+
+    def _side(self) -> int:
+        merged = self._integer("spatial_merge_size") or 1
+        return IMAGE_SIZE // self._patch() // merged * merged
 
     def _patches(self) -> int:
         return self._integer("num_patches") or 256

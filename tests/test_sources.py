@@ -160,6 +160,28 @@ def test_every_half_of_a_model_that_reads_several_things_is_traced(model: str) -
     assert not any(half in idle for half in ("vision", "text", "qformer", "encoder.embed"))
 
 
+@pytest.mark.parametrize(
+    ("name", "heads", "pixels"),
+    [
+        ("Qwen2_5_VisionTransformerPretrainedModel", "num_heads=2&fullatt_block_indexes=[0]", "hidden_states"),
+        ("Qwen3VLVisionModel", "num_heads=2&deepstack_visual_indexes=[0]", "hidden_states"),
+        ("VideoLlama3VisionModel", "num_attention_heads=2&num_hidden_layers=1", "pixel_values"),
+    ],
+)
+def test_a_tower_that_reads_the_patches_of_all_images_in_a_row_gets_their_grids(
+    name: str, heads: str, pixels: str
+) -> None:
+    depth = "depth=1&out_hidden_size=32&" * (pixels == "hidden_states")
+    source = resolve(f"transformers:{name}?{depth}hidden_size=32&intermediate_size=64&patch_size=56&{heads}")
+    module = source.build()
+    kwargs = source.inputs(module, InputRequest(batch_size=2), "meta").kwargs
+    grid = with_values(kwargs["grid_thw"])  # 4 patches a side of 56 pixels each
+    assert grid.tolist() == [[1, 4, 4]] * 2
+    frames = getattr(module.config, "temporal_patch_size", 1)
+    assert kwargs[pixels].shape == (2 * 4 * 4, 3 * frames * 56**2)
+    assert trace(module, (), kwargs).idle == ""
+
+
 def test_a_model_is_built_on_meta_in_eval_mode_and_its_inputs_too() -> None:
     source = resolve(f"transformers:bert?{TEXT}")
     model = source.build()
