@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neuralpower.layers.convolution import small_for_onednn
+
 BLOCK = 16  # channels in a block
 PLAIN = 4  # channels at most that are left in their order
-SMALL = 20_480  # numbers in a single sample that oneDNN is not asked for (torch: use_mkldnn in Convolution.cpp)
 
 
 def workspace_blocks(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> tuple[int, ...]:
@@ -106,8 +107,8 @@ def _blocked(source: Tensor, weight: Tensor, groups: int) -> bool:
     last = torch.channels_last if source.dim() == 4 else torch.channels_last_3d
     if source.is_contiguous(memory_format=last) and not source.is_contiguous():
         return False
-    large = all(size > 3 for size in weight.shape[2:])
-    return groups > 1 or large or source.shape[0] > 1 or source.numel() > SMALL
+    batch, channels, *sizes = source.shape
+    return not small_for_onednn(batch, channels, sizes, weight.shape[2:], groups)
 
 
 def _copy_bytes(tensor: Tensor) -> int:

@@ -2,6 +2,9 @@
 
 import dataclasses
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +21,7 @@ from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
 from neuralpower.layers.conv2d import Conv2d
 from neuralpower.layers.conv3d import Conv3d
 from neuralpower.layers.conv_transpose2d import ConvTranspose2d
+from neuralpower.layers.convolution import Convolution
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.embedding import Embedding
 from neuralpower.layers.linear import Linear
@@ -283,6 +287,59 @@ def test_a_gated_unit_reads_its_two_halves(dim: int, run: int) -> None:
     assert isinstance(layer, Elementwise)
     assert (layer.elements, layer.operands, layer.broadcast, layer.run) == (4 * 10 * 6 // 2, 2, False, run)
     assert layer.bytes() == (2 * 4 * 120, 0, 4 * 120)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
+@pytest.mark.parametrize("kind", ["conv1d", "conv2d", "conv3d"])
+def test_small_convolutions_are_those_that_pytorch_does_not_give_to_onednn(kind: str) -> None:
+    found, threads = set(), torch.get_num_threads()
+    torch.set_num_threads(2)  # with one, kernels of 1 position go another way
+    try:
+        for layer in layers_of(KINDS[kind], 120, seed=3):
+            assert isinstance(layer, Convolution)
+            if sum(layer.bytes()) > 2**24 or layer.channels_last:
+                continue
+            x, w, bias, stride, padding, dilation, groups = layer.build(torch.device("cpu")).args
+            sizes = [list(values) for values in (stride, padding, dilation)]
+            backend = torch._C._select_conv_backend(x, w, bias, *sizes, False, [0] * len(stride), groups)
+            assert bool(layer.native) == (backend.name != "Mkldnn"), (layer, backend)
+            found.add(backend.name)
+    finally:
+        torch.set_num_threads(threads)
+    assert len(found) > 1
+
+
+def square(**sizes: int) -> dict[str, int]:
+    """Fields of a two-dimensional kind whose sizes are equal along both axes."""
+    return {f"{name.rstrip('_')}_{axis}": size for name, size in sizes.items() for axis in ("height", "width")}
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="vectors of other lengths")
+def test_grouped_convolutions_are_in_blocks_where_onednn_has_them_so() -> None:
+    cases = [(64, 64, 4, 3, 1), (32, 64, 4, 1, 0), (24, 24, 2, 3, 1), (24, 24, 4, 3, 1), (64, 72, 4, 3, 1)]
+    cases += [(60, 60, 60, 3, 1), (64, 64, 64, 31, 15), (64, 128, 64, 3, 1)]
+    layers = [
+        Conv2d(
+            batch=2,
+            in_channels=inner,
+            out_channels=outer,
+            groups=groups,
+            bias=False,
+            **square(in_=28, kernel=kernel, stride=1, padding=padding, dilation=1),
+        )
+        for inner, outer, groups, kernel, padding in cases
+    ]
+    run = (
+        "import sys, torch; torch.set_grad_enabled(False)\n"
+        "for i, o, g, k, p in eval(sys.argv[1]):\n"
+        "    torch.conv2d(torch.ones(2, i, 28, 28), torch.ones(o, i // g, k, k), None, 1, p, 1, g)\n"
+    )
+    env = {**os.environ, "ONEDNN_VERBOSE": "1", "OMP_NUM_THREADS": "2"}
+    told = subprocess.check_output([sys.executable, "-c", run, repr(cases)], env=env, text=True)
+    ran = [line.split(",") for line in told.splitlines() if ",exec,cpu,convolution," in line]
+    implementations = [next(part for part in parts if "jit" in part) for parts in ran]
+    assert [int(layer.block) for layer in layers] == [16, 8, 4, 0, 0, 16, 0, 0]
+    assert ["gemm" in name for name in implementations] == [layer.block == 0 for layer in layers]
 
 
 def test_bags_of_an_embedding_read_the_rows_that_they_name() -> None:

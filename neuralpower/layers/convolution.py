@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -31,6 +31,9 @@ from neuralpower.layers.base import (
 )
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+SMALL, NARROW = 20_480, 3  # numbers of a sample, and a kernel's side: up to these PyTorch does without oneDNN on a CPU
+BLOCKS = (4, 8, 16)  # channels that oneDNN's vectors take at once
+FAR = 6  # padding beyond which oneDNN has no loop over such blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +164,25 @@ class Convolution(Layer):
         again = replace(self, phase="forward", bias=False)
         return again, again
 
+    @property
+    def native(self) -> Any:
+        """Whether a CPU takes it without oneDNN."""
+        return small_for_onednn(self.batch, self.in_channels, self.sizes("in"), self.sizes("kernel"), self.groups)
+
+    @property
+    def block(self) -> Any:
+        """Channels of each of several groups that oneDNN's loop takes at once: 16, 8 or 4 if they divide both sides, or 0.
+
+        There each group's input is unfolded for a product of its own (oneDNN: src/cpu/x64/jit_avx512_common_conv_kernel.cpp,
+        init_conf; src/cpu/gemm_convolution.cpp).
+        """
+        inner, outer = floor_div(self.in_channels, self.groups), floor_div(self.out_channels, self.groups)
+        block = np.where((inner == 1) & (outer == 1), max(BLOCKS), 0)
+        for size in BLOCKS:
+            block = np.where((inner % size == 0) & (outer % size == 0), size, block)
+        near = (self.sizes("padding")[-1] <= FAR) | np.asarray(self.channels_last, dtype=bool)
+        return np.where(self.groups > 1, block * near, 0)
+
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Multiply-adds by kernel, stride and map size; padded to registers; what im2col and repacking move."""
         macs, moved = self.macs(), self.bytes()
@@ -168,6 +190,11 @@ class Convolution(Layer):
         window, positions, width = self.window, self.positions, self.out_sizes[-1]
         strides = math.prod(self.sizes("stride"))
         rows = self.batch * self.groups * positions * window
+        unfolded = self.batch * positions * self.in_channels * window * self.itemsize
+        block, native = self.block, self.native
+        product = (self.groups > 1) & (block == 0)
+        products = self.batch * self.groups * ceil_to(positions, 48) * ceil_to(outer, 8) * inner * window
+        moves = (window > 1) | (strides > 1)  # else the input is unfolded as it lies
         return {
             "macs": macs,
             "macs_channels_16": rows * ceil_to(inner, 16) * ceil_to(outer, 16),
@@ -187,7 +214,13 @@ class Convolution(Layer):
             "batch_weights": self.batch * moved.weights,
             "inputs": moved.input,
             "inputs_strided": moved.input * (strides > 1),
-            "unfolded": self.batch * positions * self.in_channels * window * self.itemsize,
+            "unfolded": unfolded,
+            "macs_native": macs * native,
+            "unfolded_native": unfolded * (native & moves),
+            "macs_blocked": macs * (block > 0) * max(BLOCKS) / np.maximum(block, 1),
+            "blocked": (moved.input + moved.output) * (block > 0),
+            "macs_product": products * product,
+            "unfolded_product": unfolded * (product & moves),
             "waves": ceil_to(self.batch * self.groups, hardware.cores) / self.groups * macs / self.batch,
             **memory_terms(self, hardware),
         }
@@ -198,6 +231,8 @@ class Convolution(Layer):
             "macs": np.log2(self.macs()),
             "window": np.log2(self.window),
             "groups": np.log2(self.groups),
+            "native": 1.0 * self.native,
+            "block": self.block,
             "in_mod_16": self.in_channels / self.groups % 16,
             "out_mod_16": self.out_channels / self.groups % 16,
             "width": self.out_sizes[-1],
@@ -225,13 +260,15 @@ class Convolution(Layer):
             way = draw.choice(("number", "number", "width", "width", "wide"))
             if way == "number":
                 groups = draw.choice((2, 3, 4, 8, 16, 32, 64))
+                sides = [draw.size(2, max(1024 // groups, 8)) for _ in range(2)]
             elif way == "width":
-                groups = max(inner // draw.choice((4, 8, 8, 16, 24, 32, 64)), 2)
+                sides = [draw.choice((4, 8, 8, 16, 24, 32, 64))] * 2
+                groups = max(inner // sides[0], 2)
             else:  # a few wide groups, mostly of single pixels: projections of transformers that are squeezed so
-                inner, outer, groups = draw.size(256, 4096), draw.size(256, 4096), draw.choice((2, 4, 4, 8))
+                groups, sides = draw.choice((2, 4, 4, 8)), [draw.size(64, 1024) for _ in range(2)]
                 kernel = draw.choice((1, 1, 3))
+            inner, outer = groups * sides[0], groups * sides[1]
             outer = inner if draw.chance(0.6) else outer
-            inner, outer = max(inner // groups, 1) * groups, max(outer // groups, 1) * groups
         dilation = 2 if kernel == 3 and style == "dense" and draw.chance(0.08) else 1
         smallest = max(dilation * (kernel - 1) + 1, 4) if style != "image" else max(32, kernel)
         sizes = [
@@ -253,6 +290,15 @@ class Convolution(Layer):
             channels_last=inner > 1 and draw.chance(0.06 if len(cls.axes) == 2 else 0.3),
             **{name: value for name, value in fields.items() if name in cls.field_names()},
         )
+
+
+def small_for_onednn(batch: Any, channels: Any, sizes: Sequence[Any], kernel: Sequence[Any], groups: Any) -> Any:
+    """Whether PyTorch unfolds an input of these sizes for one product, rather than ask oneDNN.
+
+    As its `use_mkldnn` has it (aten/src/ATen/native/Convolution.cpp), which looks at the first two sizes alone.
+    """
+    narrow = np.minimum(*kernel[-2:]) <= NARROW if len(kernel) > 1 else True
+    return (groups == 1) & (batch == 1) & (batch * channels * math.prod(sizes[:2]) <= SMALL) & narrow
 
 
 @functools.cache
