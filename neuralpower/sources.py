@@ -20,6 +20,7 @@ import importlib.util
 import inspect
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
@@ -181,9 +182,10 @@ def _overrides(text: str, query: str) -> dict[str, Any]:
 
 
 def _failed(what: str, error: BaseException) -> str:
-    """`what`, then the first line of a foreign error."""
+    """`what`, then the first two lines of a foreign error, and more where a colon says that more follows."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{what}: {type(error).__name__}: {' '.join(lines[:2])[:300]}"
+    end = next((i for i, line in enumerate(lines[1:], 2) if not line.endswith(":")), len(lines))
+    return f"{what}: {type(error).__name__}: {textwrap.shorten(' '.join(lines[:end]), 400, placeholder=' ...')}"
 
 
 def _evaluating(model: nn.Module) -> nn.Module:

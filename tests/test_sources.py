@@ -489,6 +489,13 @@ def test_a_function_that_gives_no_model_is_refused(file: Path, name: str, messag
         resolve(f"{file}:{name}").build()
 
 
+def test_what_a_foreign_error_announces_with_a_colon_is_said_too(file: Path) -> None:
+    said = "No natten here. It comes\nfrom its pages, or with pip:\n`pip install natten`. Start again after it.\nBye."
+    file.write_text(f"def network():\n    raise ImportError({said!r})")
+    with pytest.raises(ModelError, match=r"cannot be built: ImportError: No natten .* with pip: `pip .* after it\.$"):
+        resolve(f"{file}:network").build()
+
+
 def test_a_missing_function_is_answered_with_the_nearest(file: Path) -> None:
     with pytest.raises(ModelError, match=r"unknown function in .*net\.py 'netwrk': did you mean .*network"):
         resolve(f"{file}:netwrk")
