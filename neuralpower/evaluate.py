@@ -208,21 +208,32 @@ def evaluate(
     show: Callable[[str], None] = lambda text: None,
     phase: str = FORWARD,
     recipe: Recipe = RECIPE,
+    refused: Callable[[Case, InputError], None] | None = None,
 ) -> list[Evaluation]:
-    """Predict, then measure each, `phase` forward or training; raises ModelError where a network cannot be built or run.
+    """Predict, then measure each, `phase` forward or training; `refused` is told of each that cannot be built or run.
 
     Those beside which the machine was slower than beside 95 % of the predictor's networks are measured once more, at the end,
     if it was learnt here.
 
-    Raises InputError for a whole generation, of which one step or its prefill can be measured.
+    Raises:
+        InputError: a whole generation, of which one step or its prefill can be measured; without `refused`, what it would be told.
     """
     for case in cases:
         if case.phase.name == GENERATE:
             raise InputError(f"{case.label}: a whole generation is not measured; choose --phase prefill and decode")
-    predicted = []
-    for case in cases:
+
+    def refuse(case: Case, error: InputError) -> None:
+        if refused is None:
+            raise error
+        refused(case, error)
+
+    predicted: dict[int, tuple[Prediction, Trace]] = {}
+    for i, case in enumerate(cases):
         show(f"predicting {case.label}")
-        predicted.append(predict_case(case, predictor, phase=phase, recipe=recipe))
+        try:
+            predicted[i] = predict_case(case, predictor, phase=phase, recipe=recipe)
+        except InputError as error:
+            refuse(case, error)
     prepare_process(threads or torch.get_num_threads())
     generator, sentinel = random.Random(seed), Sentinel().settle()
     here = not predictor.unlike(read_cpu())  # of other machines it knows no usual speed
@@ -230,22 +241,30 @@ def evaluate(
     def measured(chosen: Sequence[int]) -> dict[int, Evaluation]:
         held = 1 if phase == FORWARD else 4  # weights, gradients, two moments
         found = {}
-        for group in _groups(chosen, [held * traced.parameter_bytes for _, traced in predicted]):
+        for group in _groups({i: held * predicted[i][1].parameter_bytes for i in chosen}):
             show("measuring " + ", ".join(cases[i].label for i in group))
-            calls = [built(cases[i]) for i in group]
-            steps = [TrainingStep(call, recipe) for call in calls] if phase == TRAINING else []
-            timed = [Call(step, (), warm=step.call.warm) for step in steps] or calls
-            timings = time_calls(timed, sentinel, generator, rounds=rounds)
-            for position, (i, timing) in enumerate(zip(group, timings, strict=True)):
+            calls: dict[int, Call] = {}
+            steps: dict[int, TrainingStep] = {}
+            for i in group:
+                try:
+                    calls[i] = built(cases[i])
+                    if phase == TRAINING:
+                        steps[i] = TrainingStep(calls[i], recipe)
+                        calls[i] = Call(steps[i], (), warm=calls[i].warm)
+                except InputError as error:
+                    calls.pop(i, None)
+                    refuse(cases[i], error)
+            timings = time_calls(list(calls.values()), sentinel, generator, rounds=rounds)
+            for i, timing in zip(calls, timings, strict=True):
                 if isinstance(timing, Exception):
-                    raise ModelError(
-                        f"{cases[i].label}: its forward raises {type(timing).__name__}: {timing}; nothing to measure"
-                    )
-                parts = steps[position].parts_s(len(timing.samples_s)) if steps else {}
+                    said = f"its forward raises {type(timing).__name__}: {timing}; nothing to measure"
+                    refuse(cases[i], ModelError(f"{cases[i].label}: {said}"))
+                    continue
+                parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
                 found[i] = _evaluation(cases[i], *predicted[i], timing, predictor, parts, here)
         return found
 
-    results = measured(range(len(cases)))
+    results = measured(list(predicted))
     slow = {i: result.too_slow for i, result in results.items() if result.too_slow}
     if slow:
         show(
@@ -273,10 +292,11 @@ def _evaluation(
     return Evaluation(case, prediction, timing, roofline_s, flops_only_s, slowdown, parts, too_slow)
 
 
-def _groups(chosen: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-    groups: list[list[int]] = [[]]
-    for i in chosen:
-        if groups[-1] and (len(groups[-1]) == GROUP or sum(sizes[j] for j in groups[-1]) + sizes[i] > GROUP_BYTES):
+def _groups(sizes: Mapping[int, int]) -> list[list[int]]:
+    """The networks that are timed in turn, by the bytes that each holds."""
+    groups: list[list[int]] = []
+    for i, size in sizes.items():
+        if not groups or len(groups[-1]) == GROUP or sum(sizes[j] for j in groups[-1]) + size > GROUP_BYTES:
             groups.append([])
         groups[-1].append(i)
     return groups

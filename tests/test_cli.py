@@ -771,6 +771,27 @@ def test_a_network_that_cannot_run_here_is_named(networks: Path, predictor: Path
     assert "the moon is full" in ran.err.splitlines()[-1]
 
 
+@pytest.mark.parametrize("bad", [["broken"], ["broken", "absent"]])
+def test_a_network_that_cannot_be_evaluated_is_named_and_the_others_are_measured(
+    networks: Path, predictor: Path, bad: list[str]
+) -> None:
+    models = [f"{networks}:{name}" for name in ("blocks", *bad, "blocks")]
+    ran = run("evaluate", *models, "--input-shape", "32", "--rounds", "1", "--predictor", predictor, "--json")
+    assert ran.code == 2
+    assert [network["model"] for network in loaded(ran.out)["networks"]] == [models[0], models[-1]]
+    for name in bad:
+        assert any(line.startswith(f"warning: {networks}:{name} b1: ") for line in ran.err.splitlines())
+    said = f"{len(bad)} of {len(models)} networks could not be evaluated; the warnings above say why"
+    assert ran.err.splitlines()[-1] == f"error: {said}"
+
+
+def test_where_no_network_can_be_evaluated_nothing_is_printed(networks: Path, predictor: Path) -> None:
+    shape = ("--input-shape", "32", "--rounds", "1")
+    ran = run("evaluate", f"{networks}:broken", f"{networks}:absent", *shape, "--predictor", predictor)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1].startswith("error: none of 2 networks could be evaluated")
+
+
 # ---- other devices ----
 
 

@@ -44,7 +44,7 @@ def evaluate(
 ) -> None:
     """Predict networks, run them on this CPU, and print both side by side."""
     from neuralpower.devices.host import read_cpu
-    from neuralpower.errors import InputError, unknown
+    from neuralpower.errors import InputError, ModelError, one_line, unknown
 
     if batch_size < 1 or rounds < 1:
         raise InputError(f"batch size {batch_size}, rounds {rounds}: both must be 1 or more")
@@ -81,8 +81,17 @@ def evaluate(
     def show(text: str) -> None:
         print(text, file=sys.stderr)
 
+    refused: list[tuple[Case, InputError]] = []
     with contextlib.redirect_stdout(sys.stderr):  # what a network prints
-        results = run(cases, learnt, **how, phase=way, recipe=recipe, show=show)
+        results = run(
+            cases, learnt, **how, phase=way, recipe=recipe, show=show, refused=lambda *one: refused.append(one)
+        )
+    if len(refused) == len(cases) == 1:
+        raise refused[0][1]
+    for case, error in refused:
+        print(f"warning: {case.label}: {one_line(error)}", file=sys.stderr)
+    if not results:
+        raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
     print(json.dumps(evaluation_json(results)) if as_json else evaluation_table(results))
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
@@ -95,6 +104,8 @@ def evaluate(
         from neuralpower.profiling.cases import side_by_side
 
         write(trace_file, side_by_side(results, learnt, phase=way, recipe=recipe, repeats=rounds, show=show))
+    if refused:
+        raise ModelError(f"{len(refused)} of {len(cases)} networks could not be evaluated; the warnings above say why")
 
 
 def listed(file: Path) -> list[tuple[str, int, int | None, Phase | None]]:
