@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import errno
 import gzip
 import hashlib
 import itertools
@@ -27,7 +26,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.devices.spec import FASTEST_FLOPS, FLOPS, HIGHEST_W, KEYS, PEAK, Key
-from neuralpower.errors import DatasetError, DeviceError, InputError, NeuralPowerError, first_line, unknown, writing
+from neuralpower.errors import (
+    DatasetError,
+    InputError,
+    first_line,
+    unknown,
+    unwritten,
+    writing,
+)
 from neuralpower.journal import force, read_journal
 from neuralpower.locations import fetched, is_remote
 
@@ -369,13 +375,11 @@ def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
 def replace_file(path: Path, text: str) -> None:
     """Write a text file so that a reader sees the old one or the new one, never a part; it is on the disk then."""
     aside = path.with_name(path.name + ".new")
-    try:
+    with writing(path, "place", DatasetError):
         aside.write_text(text)
         force(aside)
         aside.replace(path)
         force(path.parent)
-    except OSError as error:
-        raise _unwritten(error, f"{path}: cannot be written ({error.strerror}); choose another place") from None
 
 
 def check_place(path: Path, example: str) -> None:
@@ -401,17 +405,11 @@ def seal(folder: Path) -> dict[str, int]:
         for aside in folder.glob("*.new"):
             with contextlib.suppress(OSError):
                 aside.unlink()
-        raise _unwritten(
-            error,
+        text = (
             f"{folder}: the tables cannot be written ({first_line(error)}); the journal holds everything that was measured, "
-            "mend that and give the same command again",
-        ) from None
-
-
-def _unwritten(error: Exception, text: str) -> NeuralPowerError:
-    """Whose fault it is that a file could not be written: the disk's where it is full or broken, else its place's."""
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-    return DeviceError(text) if isinstance(error, OSError) and error.errno in full else DatasetError(text)
+            "mend that and give the same command again"
+        )
+        raise unwritten(error, text, DatasetError) from None
 
 
 def _compact(table: pd.DataFrame) -> pd.DataFrame:

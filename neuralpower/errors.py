@@ -6,6 +6,7 @@ The class decides the exit code of the command line; a caller of the Python API 
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -82,13 +83,20 @@ def quoted(error: BaseException | None) -> str:
     return name if said == name else f"{name}: {said}"
 
 
+def unwritten(refused: Exception, text: str, error: type[InputError] = InputError) -> NeuralPowerError:
+    """Whose fault it is that a file could not be written: the disk's where it is full or broken, else its place's, an `error`."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return DeviceError(text) if isinstance(refused, OSError) and refused.errno in full else error(text)
+
+
 @contextmanager
 def writing(path: object, instead: str, error: type[InputError] = InputError) -> Iterator[None]:
-    """Raise `error` where the system refuses what is written within; `instead`: what another is to be chosen of."""
+    """Raise as `unwritten` says where the system refuses what is written within; `instead`: what another is to be chosen of."""
     try:
         yield
     except OSError as refused:
-        raise error(f"{path}: cannot be written ({refused.strerror}); choose another {instead}") from None
+        text = f"{path}: cannot be written ({refused.strerror}); choose another {instead}"
+        raise unwritten(refused, text, error) from None
 
 
 def unknown(what: str, value: object, known: Iterable[str], error: type[InputError] = InputError) -> InputError:

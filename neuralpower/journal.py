@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neuralpower.errors import DatasetError, DeviceError, writing
+from neuralpower.errors import DatasetError, DeviceError, NeuralPowerError, writing
 
 SCHEMA = 1
 BALLAST_BYTES = 2**18  # some two hundred results
@@ -50,15 +50,13 @@ class Journal:
                 f"{self.folder}: another collection is writing to it; wait for it, or choose another --out"
             ) from None
         try:
-            self._seq = self._repair()
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            force(self.folder)
-        except DatasetError:
+            with writing(self.path, "--out", DatasetError):
+                self._seq = self._repair()
+                self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                force(self.folder)
+        except NeuralPowerError:
             os.close(self._lock)
             raise
-        except OSError as error:
-            os.close(self._lock)
-            raise DatasetError(f"{self.path}: cannot be written ({error.strerror}); choose another --out") from None
         with contextlib.suppress(OSError):  # a disk without room for it will say so at the first record
             self.ballast.write_bytes(bytes(BALLAST_BYTES))
         return self

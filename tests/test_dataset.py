@@ -30,7 +30,7 @@ from neuralpower.dataset import (
     summarised,
     write_meta,
 )
-from neuralpower.errors import DatasetError, DeviceError
+from neuralpower.errors import DatasetError, DeviceError, InputError, writing
 from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS
 from neuralpower.layers.base import fingerprint
@@ -880,6 +880,12 @@ def test_a_configuration_has_the_same_name_whatever_the_order_of_its_fields() ->
     assert config_id(fields) != config_id({**fields, "width": 17})
     # the start of the SHA-256 of {"kind":"softmax"}; tables of all machines and years hold such names
     assert config_id({"kind": "softmax"}) == "b8c14af85f84a447"
+
+
+@pytest.mark.parametrize(("place", "fault"), [("/dev/full", DeviceError), ("absent/file", InputError)])
+def test_a_full_disk_is_no_fault_of_the_place(place: str, fault: type[Exception]) -> None:
+    with pytest.raises(fault, match=f"{place}: cannot be written .*; choose another file"), writing(place, "file"):
+        Path(place).write_text("text")
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
