@@ -15,7 +15,7 @@ from torch import nn
 from neuralpower import codec
 from neuralpower.compose import Prediction
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, unknown
 from neuralpower.evaluate import Case, predict_case, predict_pass
 from neuralpower.explore.compare import Comparison, Side, compare
 from neuralpower.explore.fit import Fit, Request, bytes_of, fit
@@ -23,7 +23,7 @@ from neuralpower.explore.score import Score, score
 from neuralpower.explore.sweep import Sweep, device_memory, sweep
 from neuralpower.inputs import Inputs, batch_of, called_with, is_count
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.phases import PHASES, Pass, Phase
+from neuralpower.phases import PHASES, PREDICTED, Pass, Phase
 from neuralpower.predictor import Predictor
 from neuralpower.sources import resolve
 from neuralpower.training import RECIPE, TRAINING, Recipe
@@ -98,10 +98,13 @@ class LoadedPredictor:
             recipe: of training: optimizer, accumulation, checkpointing.
 
         Raises:
-            InputError: sizes beside `inputs`, sizes that the model does not take, or `inputs` of another dtype than asked for.
+            InputError: an unknown phase, sizes beside `inputs`, sizes that the model does not take, or `inputs` of another dtype
+                than asked for.
             ModelError: the model cannot be found, built or traced.
             PredictorError: a dtype or phase that was not learnt.
         """
+        if isinstance(phase, str) and phase not in PREDICTED:
+            raise unknown("phase", phase, PREDICTED)
         if isinstance(phase, str) and phase in PHASES:
             phase = Phase(phase)
         asked, way = (phase, FORWARD) if isinstance(phase, Phase) else (Phase(), phase)

@@ -35,7 +35,7 @@ from neuralpower.inputs import (
     token_ids,
     transformers_inputs,
 )
-from neuralpower.layers.base import Call
+from neuralpower.layers.base import BACKWARD, Call
 from neuralpower.lifetimes import tensors_within
 from neuralpower.running import META, WAYS, Answers, Run, converted, with_values
 from neuralpower.sources import Source
@@ -43,6 +43,7 @@ from neuralpower.values import without_values
 
 FORWARD, PREFILL, DECODE, GENERATE = "forward", "prefill", "decode", "generate"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE)
+PREDICTED = (*PHASES, "training", BACKWARD)  # all that a prediction can be asked for
 CACHES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")  # names of arguments and outputs
 PROBE = 2  # tokens; one alone would be taken for a step
 GROWING = frozenset(

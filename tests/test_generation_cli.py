@@ -95,7 +95,7 @@ def test_a_generation_needs_the_memory_of_its_prefill_or_of_its_last_step(prompt
         ([LLAMA, "--phase", "decode", "--context", "4", "--seq-len", "5"], "give --context alone"),
         ([LLAMA, "--phase", "decode", "--routing", "best"], "write uniform, worst"),
         ([LLAMA, "--phase", "decode", "--dtype", "float64"], "has not learnt dtype 'float64'"),
-        ([LLAMA, "--phase", "sideways"], "has not learnt phase 'sideways'"),
+        ([LLAMA, "--phase", "sideways"], "unknown phase 'sideways': known: backward, decode, forward"),
     ],
 )
 def test_predict_refuses_what_no_phase_can_do(arguments: list[str], words: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import torch
@@ -69,9 +69,11 @@ def device(name: str) -> torch.device:
 
 
 def phase(name: str, context: int | None, prompt: int | None = None, new_tokens: int | None = None) -> Phase:
-    """The phase of a generation, or a forward pass for any other name; raises InputError. Imports torch."""
-    from neuralpower.phases import PHASES, Phase
+    """The phase of a generation, or a forward pass for training and backward; raises InputError. Imports torch."""
+    from neuralpower.phases import PHASES, PREDICTED, Phase
 
+    if name not in PREDICTED:
+        raise unknown("phase", name, PREDICTED)
     asked = Phase(name, None, context, prompt, new_tokens)
     asked.check()  # under the name that was given, backward and training among them
     return asked if name in PHASES else Phase()
