@@ -297,17 +297,24 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise DatasetError(
             f'{folder}: has no dataset.json; it needs at least {{"schema": 1, "device": "..."}}'
         ) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise DatasetError(f"{file}: is no JSON ({error}); write it again") from None
     if not isinstance(meta, dict) or meta.get("schema") != SCHEMA or not meta.get("device"):
         given = {name: meta.get(name) for name in ("schema", "device")} if isinstance(meta, dict) else meta
         raise DatasetError(f'{file}: holds {given}; needed are at least {{"schema": {SCHEMA}, "device": "..."}}')
-    try:
+    with named(file):
         _check_meta(meta)
         check_hardware(meta.get("hardware") or {})
-    except DatasetError as error:
-        raise DatasetError(f"{file}: {error}") from None
     return meta
+
+
+@contextlib.contextmanager
+def named(place: Path) -> Iterator[None]:
+    """Put the place before what a DatasetError says that is raised within."""
+    try:
+        yield
+    except DatasetError as error:
+        raise DatasetError(f"{place}: {error}") from None
 
 
 def _check_meta(meta: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.dataset import HARDWARE, Dataset, Rejected, Rows, merge, screen, summarised
+from neuralpower.dataset import HARDWARE, Dataset, Rejected, Rows, merge, named, screen, summarised
 from neuralpower.dispatch import Dispatch, Observation, learn_dispatch
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
@@ -115,7 +115,8 @@ def train(
     fitted = _fitted(rows, learner, jobs, launched, show)
     telling: Sequence[Total] = rows.totals
     if alone:
-        fitted[RUNTIME], telling, relative, left_out = learn_totals(telling, hardware, rejected)
+        with named(first.path):
+            fitted[RUNTIME], telling, relative, left_out = learn_totals(telling, hardware, rejected)
         rejected += left_out
         rows.work.append(_work_of_totals(telling))
     predictor = Predictor(
@@ -206,11 +207,13 @@ class _Read:
             _check_peaks(dataset, hardware)
         for kind, table in dataset.tables.items():
             if kind == "network":
-                found, bad = read_totals(table, None if portable else hardware)
+                with named(dataset.path):
+                    found, bad = read_totals(table, None if portable else hardware)
                 self.totals += [dataclasses.replace(total, dataset=of) for total in found]
                 self.rejected += [dataclasses.replace(row, dataset=of) for row in bad]
                 continue
-            rows = _believed(screen(kind, table, dataset.sentinel_s, hardware))
+            with named(dataset.path):
+                rows = _believed(screen(kind, table, dataset.sentinel_s, hardware))
             self.rejected += [dataclasses.replace(row, dataset=of) for row in rows.rejected]
             self.usable += len(rows)
             if len(rows):

@@ -595,7 +595,10 @@ GOOD = '{"schema": 1, "device": "x"}'
         ({"dataset.json": '{"schema": 3, "device": "x"}'}, ["'schema': 3", '"schema": 1']),
         ({"dataset.json": GOOD}, ["holds no table", "collect-data --out"]),
         ({"dataset.json": GOOD, "softmx.csv": "a\n"}, ["'softmx'", "did you mean softmax"]),
-        ({"dataset.json": GOOD, "softmax.csv": "rows,runtime_s\n1,1\n"}, ["column width missing", "needed are rows"]),
+        (
+            {"dataset.json": GOOD, "softmax.csv": "rows,runtime_s\n1,1\n"},
+            ["data: softmax: column width missing", "needed are rows"],
+        ),
         ({"dataset.json": GOOD, "softmax.csv": "rows,width,runtime_s\n1,2,0\n"}, ["0 usable rows, 1 left out", "10"]),
         ({"dataset.json": GOOD, "softmax.parquet": "PAR1"}, ["softmax.parquet", "cannot be read", "write it again"]),
     ],

@@ -731,6 +731,7 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
         ("[1, 2]", "holds .1, 2.; needed"),
         ("{", "is no JSON .*; write it again"),
         ("\ufffe", "is no JSON"),
+        pytest.param("[" * 100_000, "is no JSON", id="nested"),
         ('{"schema": 1, "device": ["x"]}', r"device is \['x'\], but must be a name"),
         ('{"schema": 1, "device": " "}', "device is ' ', but must be a name"),
         ('{"schema": 1, "device": "x", "includes_launch": "no"}', "includes_launch is 'no', but must be true or false"),

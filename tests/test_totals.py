@@ -438,7 +438,7 @@ def test_a_kind_to_which_totals_give_no_time_leaves_bounds_that_are_numbers(tmp_
 def test_too_few_totals_and_missing_columns_are_refused() -> None:
     data = dataset(["linear"])
     few = network_rows(3, {"linear": 1.0, "softmax": 1.0})
-    with pytest.raises(DatasetError, match="3 measured networks and no layers; 10 are needed"):
+    with pytest.raises(DatasetError, match=f"{data.path}: 3 measured networks and no layers; 10 are needed"):
         train(Dataset(data.path, data.meta, {"network": few}), jobs=1)
     with pytest.raises(DatasetError, match="column batch missing"):
         read_totals(few.drop(columns="batch"))
