@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from neuralpower.totals import (
     read_totals,
     with_system,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEARNERS = ("hybrid", "lasso")
 RUNTIME, POWER = "runtime_s", "power_w"  # what can be learnt, as the columns are named
@@ -54,7 +57,9 @@ class Trained:
     rejected: tuple[Rejected, ...]
     skipped: Mapping[Key, int]  # groups with too few rows, and how many
     correction: Correction | None = None  # by whole networks
-    doubts: tuple[str, ...] = ()  # about tables whose rows agree with each other, and with no device
+    doubts: tuple[
+        str, ...
+    ] = ()  # tables whose rows agree with each other, and with no device, and what was not learnt from
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def train(
     first, rejected = datasets[0], rows.rejected
     hardware = Hardware() if portable else hardware_from(first.meta)
     launched = all(dataset.meta.get("includes_launch") for dataset in datasets)
-    alone = bool(rows.totals) and not rows.work and not portable
+    alone = bool(rows.totals) and not rows.work
     if not any(target == RUNTIME and key not in few for target, key in rows.parts) and not alone:
         why = "".join(f"; {line}" for line in summarised(rejected))
         raise DatasetError(
@@ -136,7 +141,7 @@ def train(
     correction = None
     if alone:
         predictor = with_system(predictor, telling, relative)
-    elif telling and not portable:
+    elif telling:
         telling, left_out = consistent(telling, composed(predictor, telling))
         rejected += left_out
         predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
@@ -207,8 +212,11 @@ class _Read:
             _check_peaks(dataset, hardware)
         for kind, table in dataset.tables.items():
             if kind == "network":
+                self.doubts += [f"{dataset.name}: {unused}" for unused in _unused(table, portable)]
+                if portable:
+                    continue
                 with named(dataset.path):
-                    found, bad = read_totals(table, None if portable else hardware)
+                    found, bad = read_totals(table, hardware)
                 self.totals += [dataclasses.replace(total, dataset=of) for total in found]
                 self.rejected += [dataclasses.replace(row, dataset=of) for row in bad]
                 continue
@@ -396,6 +404,16 @@ def _check_peaks(dataset: Dataset, hardware: Hardware) -> None:
             f"{dataset.path}: several devices are learnt from relative to their peaks, and those of {dataset.device!r} "
             "are not known; add peak_flops_per_s and memory_bytes_per_s to the hardware in its dataset.json"
         )
+
+
+def _unused(networks: pd.DataFrame, portable: bool) -> Iterator[str]:
+    """What a table of whole networks holds and nothing is learnt from."""
+    if portable:
+        yield f"network: {len(networks)} rows, from which a predictor of several devices learns nothing"
+        return
+    metered = [name for name in ("power_w", "energy_j") if name in networks and networks[name].notna().any()]
+    if metered:
+        yield f"network: {' and '.join(metered)} are not learnt from; of whole networks only times are"
 
 
 def _doubts(rows: Rows, hardware: Hardware) -> Iterator[str]:

@@ -271,6 +271,14 @@ def test_a_predictor_of_several_devices_is_named_with_the_device(portable: Predi
         load(f"{tmp_path / 'both.json'}@amd-epyc-7763")
 
 
+def test_of_whole_networks_a_predictor_of_several_devices_learns_nothing_and_says_so() -> None:
+    networks = pd.DataFrame([{"model": "zoo:absent", "batch": 1, "runtime_s": 1.0}] * 3)
+    first, second = (dataset(name, ("softmax",), 40) for name in ("small", "large"))
+    found = train([dataclasses.replace(first, tables={**first.tables, "network": networks}), second], jobs=1)
+    assert found.doubts == ("small: network: 3 rows, from which a predictor of several devices learns nothing",)
+    assert (found.predictor.dataset["networks"], found.rejected) == (0, ())
+
+
 def test_cpus_and_accelerators_are_not_learnt_from_together() -> None:
     small = dataset("small")
     hardware = {**small.meta["hardware"], "accelerator": False}

@@ -435,6 +435,19 @@ def test_a_kind_to_which_totals_give_no_time_leaves_bounds_that_are_numbers(tmp_
     save(learnt, tmp_path / "totals.json")
 
 
+def test_what_a_network_draws_is_not_learnt_and_that_is_said() -> None:
+    networks = network_rows(12, {"linear": 1.0})
+    data = dataset(["linear"], count=40)
+    found, plain = (
+        train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
+        for table in (networks.assign(power_w=-5.0, energy_j="?"), networks)
+    )
+    assert found.doubts == (
+        "synthetic: network: power_w and energy_j are not learnt from; of whole networks only times are",
+    )
+    assert (found.rejected, plain.doubts) == ((), ())
+
+
 def test_too_few_totals_and_missing_columns_are_refused() -> None:
     data = dataset(["linear"])
     few = network_rows(3, {"linear": 1.0, "softmax": 1.0})
