@@ -119,6 +119,19 @@ def test_a_row_whose_time_is_wrong_says_nothing_of_power() -> None:
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9)
 
 
+@pytest.mark.parametrize("change", [{"power_w": 1.0}, {"power_w": np.nan, "energy_j": 1e-6}])
+def test_a_wrong_power_of_a_few_is_left_out(change: dict[str, float]) -> None:
+    clean = table("linear", layers=rows("linear", 20, 0))
+    about = {"schema": 1, "device": "known", "hardware": HARDWARE}
+    wrong = clean.assign(energy_j=np.nan)
+    wrong.loc[7, list(change)] = list(change.values())
+    none = clean.assign(power_w=clean.power_w.where(clean.index != 7))
+    found, expected = (train(Dataset(Path("known"), about, {"linear": some}), jobs=1) for some in (wrong, none))
+    assert [(row.line, row.reason) for row in found.rejected] == [(9, "power_w contradicts its neighbours")]
+    first, second = (one.predictor.estimate(rows("linear", 40, 1)) for one in (found, expected))
+    np.testing.assert_allclose(first.power_w, second.power_w, rtol=1e-9)
+
+
 def test_power_that_a_meter_is_not_sure_of_is_not_learnt() -> None:
     assert train(dataset(stated=0.3), learner="lasso", jobs=1).predictor.power is None
 

@@ -194,6 +194,27 @@ def test_one_corrupt_row_moves_no_prediction_by_more_than_a_hundredth() -> None:
         assert np.max(np.abs(corrupt / reference - 1)) < 0.01
 
 
+def few(rows: int, seed: int = 0, noise: float = 0.0, factor: float = 1.0) -> Problem:
+    """`problem` with a term for all of its work; targets are so many times too high."""
+    asked = problem(rows, seed, noise)
+    return dataclasses.replace(asked, special={"ab": asked.size}, target=factor * asked.target)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1 / 20, 20, 1e3])
+@pytest.mark.parametrize("rows", [12, 20, 29])
+def test_one_corrupt_row_of_a_few_changes_nothing(rows: int, factor: float) -> None:
+    clean = few(rows, noise=0.1)
+    found = regress.fit(regress.join([clean, few(1, seed=4, factor=factor)]))
+    assert np.flatnonzero(found.contradicting).tolist() == [rows]
+    assert found.regressor.weights.tolist() == fit(clean).weights.tolist()
+
+
+def test_of_a_few_good_rows_none_is_left_out() -> None:
+    for seed in range(8):
+        for rows in (10, 16, 24):
+            assert not regress.fit(few(rows, seed, noise=0.2), learner="lasso").contradicting.any()
+
+
 def test_trees_are_evaluated_to_the_last_digit_as_scikit_learn_does() -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(800, 3))
