@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_iter, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.errors import InputError, NeuralPowerError, StepError, quoted, unknown
+from neuralpower.layers.optimizer import CLASSES
 from neuralpower.lifetimes import (
     ACTIVATIONS,
     CACHE,
@@ -55,11 +56,8 @@ FORWARD, TRAINING = "forward", "training"
 INDEXED = ("aten.index", "aten.index_put", "aten.index_put_")
 Numbers = Any  # a number, or an array of them
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "momentum": partial(torch.optim.SGD, momentum=0.9),
-    "rmsprop": torch.optim.RMSprop,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
+    **CLASSES,
+    "momentum": partial(CLASSES["sgd"], momentum=0.9),  # a `Recipe` means this one by sgd
 }
 
 
