@@ -17,7 +17,7 @@ from typing import Any
 from neuralpower.errors import InputError, NeuralPowerError, PredictorError, one_line, unknown
 from neuralpower.explore.lists import Lists
 from neuralpower.explore.outcomes import Outcomes, finite
-from neuralpower.explore.space import TRACED, Point, explore
+from neuralpower.explore.space import Point, explore
 from neuralpower.inputs import LARGEST_SIZE, is_count
 from neuralpower.layers.base import FORWARD
 from neuralpower.predictor import Predictor
@@ -40,7 +40,7 @@ class Score:
     energy_j: float | None = None
     memory_bytes: float | None = None
     parameters: int | None = None
-    basis: str = LISTED  # formula, traced or layers: how its layers are known
+    basis: str | None = None  # formula, traced or layers: how its layers are known
     rank: int | None = None  # 1 for the best
     error: str = ""
 
@@ -81,7 +81,7 @@ def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, b
         explored = explore([p for _, _, p in known], predictor)
         for i, (n, name, _) in enumerate(known):
             if i in explored.errors:
-                found[n] = Score(n, name, basis=TRACED, error=explored.errors[i])
+                found[n] = Score(n, name, error=explored.errors[i])
                 continue
             found[n] = replace(
                 _scored(n, name, explored.outcomes, i),
@@ -93,7 +93,7 @@ def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, b
     if listed:
         outcomes, learnt = lists.outcomes(predictor)
         for i, (n, name) in enumerate(listed):
-            found[n] = replace(_scored(n, name, outcomes, i), parameters=learnt[i])
+            found[n] = replace(_scored(n, name, outcomes, i), parameters=learnt[i], basis=LISTED)
     return _ranked([found[n] for n, _, _ in read], by)
 
 

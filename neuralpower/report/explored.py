@@ -80,7 +80,7 @@ def score_table(scores: Sequence[Score], top: int) -> str:
             quantity(s.energy_j, "J") if s.energy_j is not None else "-",
             quantity(s.memory_bytes, "B") if s.memory_bytes is not None else "-",
             quantity(s.parameters, "") if s.parameters is not None else "-",
-            s.basis,
+            s.basis or "-",
         ]
         for s in (ordered[:top] if top else ordered)
     ]
