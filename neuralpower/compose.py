@@ -10,8 +10,8 @@ from __future__ import annotations
 import html
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -63,6 +63,10 @@ class Part(Protocol):
         """As a JSON object."""
 
 
+# of tables of a prediction's rows
+COLUMNS = tuple("path kind count runtime_s low_s high_s flops bytes bound share basis power_w energy_j step".split())
+
+
 @dataclass(frozen=True)
 class Row:
     """`count` equal calls together; `path` names their modules, ranges of repeated blocks in brackets."""
@@ -103,6 +107,11 @@ class Row:
             "share": self.share,
             "basis": self.basis,
         }
+
+    def cells(self) -> dict[str, Any]:
+        """Its numbers and words by COLUMNS; of power the value alone."""
+        cells = {name: getattr(self, name) for name in COLUMNS}
+        return {**cells, "power_w": None if self.power_w is None else self.power_w.value}
 
 
 @dataclass(frozen=True)
@@ -220,13 +229,10 @@ class Prediction:
         return _merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""), in_order=True)
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per folded layer, SI units, in the columns of `Row`; power_w is the value alone."""
+        """One row per folded layer, SI units, in COLUMNS, as `predict --csv` has them, and the `layer` itself."""
         import pandas as pd
 
-        plain = [{f.name: getattr(row, f.name) for f in fields(Row)} for row in self.rows]
-        return pd.DataFrame(
-            [{**p, "power_w": r.power_w and r.power_w.value} for p, r in zip(plain, self.rows, strict=True)]
-        )
+        return pd.DataFrame([{**row.cells(), "layer": row.layer} for row in self.rows], columns=[*COLUMNS, "layer"])
 
     def _repr_html_(self) -> str:
         """For notebooks: the totals, and the ten slowest rows."""

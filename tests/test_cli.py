@@ -20,10 +20,10 @@ from neuralpower import __version__, cli
 from neuralpower.cli import options
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
+from neuralpower.compose import COLUMNS
 from neuralpower.devices.host import read_cpu
 from neuralpower.layers import KINDS
 from neuralpower.meters import METERS
-from neuralpower.report.tables import CSV_COLUMNS
 from neuralpower.sources import resolve
 from tests.program import Ran, done, run
 from tests.test_predictor import seconds
@@ -310,7 +310,7 @@ def test_the_csv_of_a_prediction_adds_up_to_the_same(prediction: dict[str, Any],
     assert (ran.code, ran.err) == (0, "")
     with Path("rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert tuple(rows[0]) == CSV_COLUMNS
+    assert tuple(rows[0]) == COLUMNS
     assert len(rows) == len(prediction["layers"])
     assert [row["path"] for row in rows] == [layer["path"] for layer in prediction["layers"]]
     assert sum(float(row["runtime_s"]) for row in rows) == pytest.approx(prediction["runtime_s"]["value"], rel=1e-9)

@@ -208,6 +208,10 @@ def test_a_csv_has_watts_and_joules_or_nothing(predictor: Predictor, tmp_path: P
     first = table.iloc[0]
     assert first.energy_j == pytest.approx(first.power_w * first.runtime_s)
     assert table.energy_j.isna().any()
+    frame = p.to_pandas()
+    assert [*table, "layer"] == [*frame]
+    assert table.step.tolist() == frame.step.tolist() == ["forward"] * len(p.rows)
+    assert table.energy_j.tolist() == pytest.approx(frame.energy_j.tolist(), nan_ok=True)
 
 
 def test_energy_is_null_where_power_is_known_for_less_than_nine_tenths_of_the_time(sparse: Predictor) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from neuralpower.compose import Prediction, Row, Training
+from neuralpower.compose import COLUMNS, Prediction, Row, Training
 from neuralpower.errors import writing
 from neuralpower.evaluate import Evaluation, summary
 from neuralpower.layers.base import BACKWARD, FORWARD
@@ -19,7 +19,6 @@ from neuralpower.report.tokens import quantity as quantity
 from neuralpower.training import STEPS
 
 WIDEST = 24  # letters of a group
-CSV_COLUMNS = tuple("path kind count runtime_s low_s high_s flops bytes bound share basis power_w energy_j".split())
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -173,11 +172,9 @@ def _figures(row: Row, powered: bool) -> Iterator[str]:
 def prediction_csv(prediction: Prediction, path: Path) -> None:
     """One line per folded layer, SI units; raises InputError where the file cannot be written."""
     with writing(path, "file"), path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(CSV_COLUMNS)
-        for row in prediction.rows:
-            power_w = None if row.power_w is None else row.power_w.value
-            writer.writerow([power_w if name == "power_w" else getattr(row, name) for name in CSV_COLUMNS])
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(row.cells() for row in prediction.rows)
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
