@@ -255,6 +255,12 @@ def test_values_at_the_edge_of_a_rule_are_taken(tmp_path: Path) -> None:
             assert read_spec(written(tmp_path, valued(**{key: edge}))).get(key) == edge
 
 
+def test_a_sheet_may_begin_with_a_mark_as_windows_editors_write_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(SPECS["nvidia-t4"].to_json()), encoding="utf-8-sig")
+    assert read_spec(file).values == SPECS["nvidia-t4"].values
+
+
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none.json: cannot be read"):
         read_spec(tmp_path / "none.json")

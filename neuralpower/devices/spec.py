@@ -156,7 +156,7 @@ def read_spec(path: str | Path) -> DeviceSpec:
     """The sheet in a file; raises InputError (unreadable, no JSON, another schema, or a field that breaks a rule)."""
     path = Path(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))  # Windows' editors begin a file with a mark
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); choose another file") from None
     except (ValueError, RecursionError):
