@@ -599,11 +599,12 @@ def _power(
     table: pd.DataFrame, runtime: np.ndarray, hardware: Hardware | None, reject: Callable[[Any, str], None]
 ) -> np.ndarray:
     """Watts per row, from the power or from energy over time, NaN where neither is there; impossible ones are rejected."""
-    power, energy = _optional(table, "power_w"), _optional(table, "energy_j")
-    for name, values in (("power_w", power), ("energy_j", energy)):
+    power, energy, unsure = (_optional(table, name) for name in ("power_w", "energy_j", "energy_u_rel"))
+    for name, values in (("power_w", power), ("energy_j", energy), ("energy_u_rel", unsure)):
         reject(~np.isfinite(values) & (name in table and table[name].notna().to_numpy()), f"{name} is no number")
     reject(power <= 0, "power_w is not above 0")
     reject(energy <= 0, "energy_j is not above 0: the counter wrapped or was read backwards")
+    reject(unsure < 0, "energy_u_rel is below 0")
     from_energy = energy / runtime
     power = np.where(np.isfinite(power), power, from_energy)
     highest = (hardware.limit_w if hardware is not None else None) or HIGHEST_W

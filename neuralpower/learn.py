@@ -225,7 +225,7 @@ class _Read:
             self.rejected += [dataclasses.replace(row, dataset=of) for row in rows.rejected]
             self.usable += len(rows)
             if len(rows):
-                self.doubts += [f"{dataset.name}: {doubt}" for doubt in _doubts(rows, hardware)]
+                self.doubts += [f"{dataset.name}: {doubt}" for doubt in _doubts(rows, hardware, portable)]
                 self.work.append(_work(rows))
                 self.issued.append(_issued(rows))
             for key, part in _by_key(kind, rows, hardware.accelerator, portable):
@@ -416,8 +416,16 @@ def _unused(networks: pd.DataFrame, portable: bool) -> Iterator[str]:
         yield f"network: {' and '.join(metered)} are not learnt from; of whole networks only times are"
 
 
-def _doubts(rows: Rows, hardware: Hardware) -> Iterator[str]:
-    """Where no row comes near the device's peaks, as none does whose times are milliseconds, or all take the same."""
+def _doubts(rows: Rows, hardware: Hardware, portable: bool) -> Iterator[str]:
+    """Where no row comes near the device's peaks, as none does whose times are milliseconds, all take the same, no power tells."""
+    powers = np.count_nonzero(np.isfinite(rows.power_w))
+    if powers and portable:
+        yield f"{rows.kind}: {powers} powers, from which a predictor of several devices learns nothing"
+    elif powers and not _metered(rows).any():
+        yield (
+            f"{rows.kind}: none of {powers} powers is learnt from: energy_u_rel is above {LARGEST_UNCERTAINTY:g}, or of calls "
+            f"below {SHORTEST_WITH_POWER_S * 1e6:g} us not known"
+        )
     work = (rows.layer.flops(), sum(rows.layer.bytes()), peak_flops(rows.layer, hardware))
     flops, size, peak = (np.broadcast_to(np.asarray(part, dtype=float), (len(rows),)) for part in work)
     if hardware.memory_bytes_per_s > 1 and (peak > 1).all() and len(rows) >= FEWEST_ROWS:

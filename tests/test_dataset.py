@@ -589,13 +589,15 @@ def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
         ("power_w", "120 W", "power_w is no number"),
         ("power_w", "inf", "power_w is no number"),
         ("energy_j", "little", "energy_j is no number"),
+        ("energy_u_rel", "2 %", "energy_u_rel is no number"),
+        ("energy_u_rel", -0.02, "energy_u_rel is below 0"),
     ],
 )
 def test_a_bad_value_is_left_out_with_its_line_and_the_reason(
     tmp_path: Path, column: str, value: Any, reason: str
 ) -> None:
-    given = needed().assign(strided=False, dtype="float32", phase="forward", status="ok", power_w=None, energy_j=None)
-    table = given.astype({column: object})
+    given = needed().assign(strided=False, dtype="float32", phase="forward", status="ok")
+    table = given.assign(power_w=None, energy_j=None, energy_u_rel=None).astype({column: object})
     table.loc[2, column] = value
     rows = screened(tmp_path, table)
     assert rows.rejected == (Rejected("softmax", 4, reason),)  # the header is line 1, the third row line 4

@@ -133,7 +133,21 @@ def test_a_wrong_power_of_a_few_is_left_out(change: dict[str, float]) -> None:
 
 
 def test_power_that_a_meter_is_not_sure_of_is_not_learnt() -> None:
-    assert train(dataset(stated=0.3), learner="lasso", jobs=1).predictor.power is None
+    found = train(dataset(stated=0.3), learner="lasso", jobs=1)
+    assert found.predictor.power is None
+    said = "none of 200 powers is learnt from: energy_u_rel is above 0.1, or of calls below 100 us not known"
+    assert f"known: linear: {said}" in found.doubts
+    assert len(found.doubts) == len(KINDS_MEASURED)
+
+
+def test_of_powers_a_predictor_of_several_devices_learns_nothing_and_says_so() -> None:
+    first, second = (
+        Dataset(Path(name), {"schema": 1, "device": name, "hardware": HARDWARE}, {"softmax": table("softmax")})
+        for name in ("one", "two")
+    )
+    found = train([first, second], jobs=1)
+    said = "softmax: 200 powers, from which a predictor of several devices learns nothing"
+    assert found.doubts == (f"one: {said}", f"two: {said}")
 
 
 SPARSE = ("linear", "softmax", "matmul")  # kinds of one group
