@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -661,20 +661,30 @@ def _contradicting(problem: Problem) -> Array:
 
 
 def _contradicting_few(problem: Problem) -> Array:
-    """The same of few rows, one after the other: a wrong one spoils every fit that it has a part in.
+    def compared(others: Array, row: int) -> tuple[float, Array, float]:
+        known, both = problem.at(others), problem.at(np.append(others, row))
+        error = _log_error(known, _quick(known, np.unique(_folds(known.config), return_inverse=True)[1] % 5))
+        alone = _quick(both, np.append(np.full(len(others), -1), 0))
+        return float(_log_error(both, alone)[-1]), error, float(alone.outside[-1])
 
-    Each row's error is set against those that the others make among themselves without it (externally studentized residuals).
+    return contradicting_few(len(problem), compared, CONTRADICTS[1] if problem.bounded else CONTRADICTS_FEW[1])
+
+
+def contradicting_few(
+    rows: int, compared: Callable[[Array, int], tuple[float, Array, float]], factor: float = CONTRADICTS_FEW[1]
+) -> Array:
+    """Which of a few rows contradict the others, [rows], bool: one after the other, as a wrong one spoils all fits it is in.
+
+    `compared(others, row)`: the row's error of log(t) by a fit to the others, set against those that these make among
+    themselves, without it (externally studentized residuals), and how many octaves it lies outside of their box.
     """
-    found = np.zeros(len(problem), dtype=bool)
-    spreads, factor = CONTRADICTS_FEW[0], CONTRADICTS[1] if problem.bounded else CONTRADICTS_FEW[1]
+    found = np.zeros(rows, dtype=bool)
     while len(kept := np.flatnonzero(~found)) > FEWEST_ROWS / 2:
-        some, far = problem.at(kept), np.zeros(len(kept))
-        for i in range(len(kept)):
-            others = some.at(np.delete(np.arange(len(kept)), i))
-            error = _log_error(others, _quick(others, np.unique(_folds(others.config), return_inverse=True)[1] % 5))
-            alone = _quick(some, np.where(np.arange(len(kept)) == i, 0, -1))
-            allowed = max(spreads * float(np.std(error)), np.log(factor)) * (1 + alone.outside[i])
-            far[i] = abs(_log_error(some, alone)[i] - np.median(error)) / allowed
+        far = np.zeros(len(kept))
+        for i, row in enumerate(kept.tolist()):
+            own, errors, outside = compared(np.delete(kept, i), row)
+            allowed = max(CONTRADICTS_FEW[0] * float(np.std(errors)), np.log(factor)) * (1 + outside)
+            far[i] = abs(own - np.median(errors)) / allowed
         if far.max() <= 1:
             break
         found[kept[np.argmax(far)]] = True

@@ -13,7 +13,7 @@ nothing but totals is known.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,18 @@ from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FLOATING, FORWARD, peak_flops
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.predictor import ALL, INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor
-from neuralpower.regress import NINETY, SHORT_S, Regressor, Spread, Term, far_off, non_negative_lasso, scores_of
+from neuralpower.regress import (
+    FEWEST_FOR_TERM,
+    NINETY,
+    SHORT_S,
+    Regressor,
+    Spread,
+    Term,
+    contradicting_few,
+    far_off,
+    non_negative_lasso,
+    scores_of,
+)
 from neuralpower.slopes import speed_exponents
 
 if TYPE_CHECKING:
@@ -171,10 +182,8 @@ def consistent(totals: Sequence[Total], predicted: Array) -> tuple[list[Total], 
     known = np.flatnonzero(predicted > 0)
     measured = np.array([total.runtime_s for total in totals])
     enough = len(known) >= FEWEST_NETWORKS
-    far = set(known[far_off(np.log(measured[known] / predicted[known]))].tolist()) if enough else set()
-    reason = "runtime_s contradicts the other networks"
-    left_out = [Rejected("network", totals[i].line, reason, totals[i].dataset) for i in sorted(far)]
-    return [total for i, total in enumerate(totals) if i not in far], left_out
+    far = known[far_off(np.log(measured[known] / predicted[known]))].tolist() if enough else []
+    return _parted(totals, far)
 
 
 def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
@@ -369,7 +378,7 @@ def learn_totals(
     Raises:
         DatasetError: fewer than FEWEST_NETWORKS networks, the `rejected` ones not counted.
     """
-    left_out: list[Rejected] = []
+    totals, left_out = _without_contradicting_few(totals, hardware)
     while True:
         if len(totals) < FEWEST_NETWORKS:
             why = "".join(f"; {line}" for line in summarised([*rejected, *left_out]))
@@ -408,6 +417,34 @@ def learn_totals(
             scores=scores_of(target[some], held_out[some]),
         )
     return regressors, totals, held_out / target, left_out
+
+
+def _without_contradicting_few(totals: Sequence[Total], hardware: Hardware) -> tuple[list[Total], list[Rejected]]:
+    """Of few networks those that do not contradict the others, and those that do."""
+    if not FEWEST_NETWORKS <= len(totals) < 3 * FEWEST_NETWORKS:
+        return list(totals), []
+    matrix, target = np.column_stack([*_sums(totals, hardware)[0].values()]), np.array([t.runtime_s for t in totals])
+
+    def error(known: Array, asked: Array) -> Array:
+        weights = non_negative_lasso(matrix[known], target[known], [ALPHAS[0]])[0]
+        return np.asarray(np.log(target[asked] / np.maximum(matrix[asked] @ weights, np.finfo(float).tiny)))
+
+    def compared(others: Array, row: int) -> tuple[float, Array, float]:
+        fold = np.arange(len(others)) % 5
+        errors = np.concatenate([error(others[fold != f], others[fold == f]) for f in range(5)])
+        common = np.count_nonzero(matrix[others], axis=0) >= min(FEWEST_FOR_TERM, len(others) // 2)
+        own = error(others, np.array([row]))[0] if common[matrix[row] > 0].all() else np.median(errors)
+        return float(own), errors, 0.0  # of kinds that few others have nothing is known
+
+    far = contradicting_few(len(totals), compared)
+    return _parted(totals, np.flatnonzero(far).tolist())
+
+
+def _parted(totals: Sequence[Total], far: Collection[int]) -> tuple[list[Total], list[Rejected]]:
+    """The networks without those `far` from the others, and these."""
+    reason = "runtime_s contradicts the other networks"
+    left_out = [Rejected("network", totals[i].line, reason, totals[i].dataset) for i in sorted(far)]
+    return [total for i, total in enumerate(totals) if i not in far], left_out
 
 
 def with_system(predictor: Predictor, totals: Sequence[Total], relative: Array) -> Predictor:

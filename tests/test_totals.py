@@ -401,6 +401,22 @@ def test_an_input_that_is_not_known_is_refused() -> None:
     assert rejected.reason == "input holds seq_lenx; known are seq_len and input_shape"
 
 
+@pytest.mark.parametrize("factor", [1e-3, 1 / 20, 20])
+def test_one_wrong_network_of_a_dozen_alone_is_found_and_changes_nothing(factor: float) -> None:
+    clean, wrong = (
+        network_rows(12, {"linear": 1.2, "softmax": 1.0}),
+        network_rows(1, {"linear": 1.2, "softmax": 1.0}, 9),
+    )
+    both = pd.concat([clean, wrong.assign(runtime_s=factor * wrong["runtime_s"])], ignore_index=True)
+    rest, found = (
+        train(Dataset(Path("known"), {"schema": 1, "device": "x"}, {"network": some}), jobs=1) for some in (clean, both)
+    )
+    assert [(row.line, row.reason) for row in found.rejected] == [(14, "runtime_s contradicts the other networks")]
+    assert rest.rejected == ()
+    asked = fresh("linear")
+    np.testing.assert_allclose(found.predictor.estimate(asked).runtime_s, rest.predictor.estimate(asked).runtime_s)
+
+
 def test_a_few_networks_do_not_tell_which_of_them_is_wrong() -> None:
     totals, _ = read_totals(network_rows(3, {"linear": 1.0}))
     assert consistent(totals, np.array([totals[0].runtime_s, totals[1].runtime_s, 5 * totals[2].runtime_s])) == (
