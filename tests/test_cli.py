@@ -677,6 +677,7 @@ def test_collect_refuses_a_place_it_cannot_write(place: str) -> None:
         (["--rounds", "0", BERT], ["rounds 0", "1 or more"]),
         (["@absent"], ["absent: cannot be read", "MODEL, batch size, length"]),
         (["@list"], ["list:3", "'zoo:alexnet many'", "MODEL, batch size, length"]),
+        (["@none"], ["none: names no network", "MODEL, batch size, length"]),
         (["zoo:alexnt"], ["'alexnt'", "alexnet"]),
         (["--dtype", "float64", BERT], ["float64", "it has float32"]),
     ],
@@ -684,6 +685,7 @@ def test_collect_refuses_a_place_it_cannot_write(place: str) -> None:
 )
 def test_evaluate_refuses_before_it_measures(predictor: Path, arguments: list[str], words: list[str]) -> None:
     Path("list").write_text("# networks\nzoo:alexnet 1 -\nzoo:alexnet many\n")
+    Path("none").write_text("# networks\n\n")
     ran = run("evaluate", *arguments, "--predictor", predictor)
     assert (ran.code, ran.out) == (2, "")
     *talk, error = ran.err.splitlines()

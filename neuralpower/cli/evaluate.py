@@ -132,6 +132,8 @@ def listed(file: Path) -> list[tuple[str, int, int | None, Phase | None]]:
                 f"{file}:{number}: {line!r} is no MODEL, batch size, length (- for none), phase (forward, prefill or "
                 "decode), tokens of its prompt or context"
             ) from None
+    if not cases:
+        raise InputError(f"{file}: names no network; give lines of MODEL, batch size, length, phase, tokens")
     return cases
 
 
