@@ -242,3 +242,13 @@ def test_energy_is_null_where_power_is_known_for_less_than_nine_tenths_of_the_ti
     assert every.energy_j is not None
     assert every.energy_j.low < every.energy_j.value < every.energy_j.high
     assert all(row.energy_j is not None for row in every.rows)
+
+
+def test_a_quantity_has_three_digits_before_its_prefix_as_far_as_prefixes_go() -> None:
+    assert [quantity(v, "FLOP") for v in (0, 1.5e-6, 12, 999.6e12, 3.672e20)] == [
+        "0 FLOP",
+        "1.5 uFLOP",
+        "12 FLOP",
+        "1 PFLOP",
+        "367 EFLOP",
+    ]

@@ -12,7 +12,7 @@ def quantity(value: float, unit: str) -> str:
     """Three digits with an SI prefix: 12.3 ms, 4.56 GFLOP; nothing has none."""
     if value == 0:
         return f"0 {unit}"
-    factors = {1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "u"}
+    factors = {1e18: "E", 1e15: "P", 1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "u"}
     factor = next((f for f in factors if abs(value) >= f * 0.9995), 1e-6)
     digits = ".3g" if abs(value) / factor < 999.5 else ".0f"
     return f"{value / factor:{digits}} {factors[factor]}{unit}"
