@@ -616,6 +616,7 @@ def test_train_refuses_what_is_no_dataset(tmp_path: Path, files: dict[str, str],
 def test_train_refuses_an_unknown_learner(dataset: Path) -> None:
     ran = run("train-predictor", dataset, "--learner", "laso", "--out", "p.json")
     refused(ran, "unknown learner 'laso'", "did you mean lasso")
+    refused(run("train-predictor", dataset, "--jobs", "0", "--out", "p.json"), "jobs 0: must be 1 or more", "-1")
 
 
 def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: Path) -> None:

@@ -21,10 +21,13 @@ def train_predictor(
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
     from neuralpower.codec import check_places
     from neuralpower.dataset import read_dataset, summarised
+    from neuralpower.errors import InputError
     from neuralpower.learn import train
     from neuralpower.report.cards import write_predictor
     from neuralpower.report.tables import training_table
 
+    if not jobs:
+        raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for as many as cores")
     data = [read_dataset(folder, samples=False) for folder in datasets]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # now rather than after minutes of fitting
