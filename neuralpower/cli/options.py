@@ -19,8 +19,16 @@ SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def names(text: str | None) -> tuple[str, ...] | None:
-    """("a", "b") for "a,b", no comma within brackets, where a model's override is a list; None for nothing."""
-    return tuple(part.strip() for part in OUTER_COMMA.split(text) if part.strip()) if text else None
+    """("a", "b") for "a,b", no comma within brackets, where a model's override is a list; None for None.
+
+    Raises InputError where there is no name between the commas.
+    """
+    if text is None:
+        return None
+    found = tuple(part.strip() for part in OUTER_COMMA.split(text) if part.strip())
+    if not found:
+        raise InputError(f"{text!r}: names nothing; write names with commas, or leave the option out")
+    return found
 
 
 def duration_s(text: str) -> float:

@@ -58,7 +58,7 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
 def dtypes_of(common: Common) -> list[str]:
     """Full names; raises InputError."""
     chosen = [options.dtype(name) for name in options.names(common.input_type) or ()]
-    for name in chosen or [common.input_type]:
+    for name in chosen:
         if name not in SHORT:
             raise unknown("input_type", name, [*SHORT.values(), *SHORT])
     return chosen
