@@ -650,6 +650,8 @@ def test_strict_ends_with_three_where_an_operator_is_not_counted(tmp_path: Path)
         (("--phase", "sleep"), 2, "unknown phase 'sleep'"),
         (("--unit", "watt"), 2, "unknown FLOP unit 'watt'"),
         (("--device", "abacus"), 2, "device 'abacus'"),
+        (("--device", "mps"), 2, "device 'mps': no such device; choose cpu, cuda or cuda:0"),
+        (("--device", "meta"), 2, "device 'meta'"),
         (("--dtype", "float8_e4m3fn", "--repeat", 1), 2, "check dtype, inputs and device"),
         (("--repeat", 0, "--trace-file", "x"), 2, "--repeat 0 makes none"),
         (("--repeat", -1), 2, "repeat -1"),

@@ -70,10 +70,9 @@ def device(name: str) -> torch.device:
     """The device of that name; raises InputError. Imports torch."""
     import torch
 
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device {name!r}: no such device; choose cpu, cuda or cuda:0") from None
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise InputError(f"device {name!r}: no such device; choose cpu, cuda or cuda:0")
+    return torch.device(name)
 
 
 def phase(name: str, context: int | None, prompt: int | None = None, new_tokens: int | None = None) -> Phase:
