@@ -75,9 +75,9 @@ def tracing(gradients: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Fake tensors do not log what they cannot do: a failure is only a fall-back's, or told as an error."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
+def quiet(name: str = "torch._subclasses.fake_tensor") -> Iterator[None]:
+    """A part of torch does not log what it cannot do: a failure is only a fall-back's, or told as an error."""
+    logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL)
     try:

@@ -47,7 +47,7 @@ from neuralpower.inputs import (
 )
 from neuralpower.layers.base import Call
 from neuralpower.refusals import check_followable
-from neuralpower.running import own_randomness
+from neuralpower.running import own_randomness, quiet
 from neuralpower.values import promise, promised, without_values
 
 if TYPE_CHECKING:
@@ -630,9 +630,12 @@ def _exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source
     if not path.is_file():
         raise ModelError(f"there is no file {path}; give an existing .pt2, written by torch.export.save")
     try:
-        program = torch.export.load(path)
+        with quiet("torch.export"):
+            program = torch.export.load(path)
     except Exception as error:
-        raise ModelError(_failed(f"{path} is no exported program of this torch", error)) from error
+        raise ModelError(
+            f"{path} is no exported program of torch {torch.__version__}; write it with torch.export.save of this version"
+        ) from error
 
     def construct(dtype: torch.dtype) -> nn.Module:
         if torch.get_default_device().type == "meta":

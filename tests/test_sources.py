@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import sys
 import types
@@ -669,10 +670,18 @@ def test_an_exported_program_takes_any_dynamic_batch(tmp_path: Path) -> None:
     assert model(*source.inputs(model, InputRequest(batch_size=8)).args).shape == (8, 5)
 
 
-def test_a_file_that_is_no_exported_program_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_exported_program_is_refused_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "net.pt2").write_text("nothing")
-    with pytest.raises(ModelError, match="is no exported program"):
-        resolve(tmp_path / "net.pt2")
+    torch.save({"weights": torch.zeros(2)}, tmp_path / "weights.pt2")
+    monitored = logging.getLogger("torch.export")
+    monitored.addHandler(caplog.handler)  # torch's loggers do not propagate
+    for name in ("net.pt2", "weights.pt2"):
+        with pytest.raises(ModelError, match=f"{name} is no exported program of torch .*; write it with"):
+            resolve(tmp_path / name)
+    monitored.removeHandler(caplog.handler)
+    assert not caplog.records
 
 
 # ---- requests ----
