@@ -478,7 +478,7 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
         ([BERT, "--phase", "training", "--autocast", "bf16"], ["has not learnt dtype 'bfloat16'"]),
         ([BERT, "--checkpointing"], ["activation checkpointing", "belong to phase training, not to forward"]),
         ([BERT, "--strict", "95"], ["95", "between 0 and 1"]),
-        ([BERT, "--csv", "file/rows.csv"], ["file/rows.csv", "cannot be written", "choose another file"]),
+        ([BERT, "--csv", "file/rows.csv"], ["file/rows.csv", "cannot be written", "choose another"]),
         (["zoo:sensor_net", "--input-shape", "100"], ["100", "784", "input shape"]),
         (["zoo:sensor_net", "--seq-len", "7", "--input-shape", "3x4x5"], ["7", "leave seq_len out"]),
     ],
@@ -490,6 +490,23 @@ def test_predict_refuses_with_the_value_the_rule_and_a_way_out(
     Path("empty").mkdir()
     Path("file").write_text("a regular file")
     refused(run("predict", *arguments, "--predictor", predictor), *words)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["predict --csv", "sweep --csv", "sweep --plot", "profile --csv", "profile --markdown", "profile --trace-file"],
+)
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(arguments: str) -> None:
+    command, option = arguments.split()
+    Path("folder.png").mkdir()
+    refused(run(command, "zoo:no_such_network", option, "absent/file.png"), "absent/file.png: cannot be written")
+    refused(run(command, "zoo:no_such_network", option, "folder.png"), "folder.png: is no file")
+    refused(run(command, "zoo:no_such_network", option, "new.png"), "unknown zoo network")
+    assert not Path("new.png").exists()
+
+
+def test_rows_can_be_written_to_what_is_no_regular_file(predictor: Path) -> None:
+    assert run("predict", BERT, "--predictor", predictor, "--csv", "/dev/null").code == 0
 
 
 @pytest.mark.parametrize(

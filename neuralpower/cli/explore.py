@@ -41,6 +41,7 @@ def sweep(
 
     if plot is not None:
         check_plot(plot)
+    options.check_files(csv, plot)
     predictors = [options.predictor(name) for name in options.names(predictor) or (None,)]
     found = sweeping.sweep(
         model,

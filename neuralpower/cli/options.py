@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuralpower.errors import InputError, unknown
@@ -84,6 +85,15 @@ def phase(name: str, context: int | None, prompt: int | None = None, new_tokens:
     asked = Phase(name, None, context, prompt, new_tokens)
     asked.check()  # under the name that was given, backward and training among them
     return asked if name in PHASES else Phase()
+
+
+def check_files(*files: Path | None) -> None:
+    """Raise InputError where one that is given cannot be written: to be asked before a long work. Imports numpy."""
+    from neuralpower.dataset import check_place
+
+    for file in files:
+        if file is not None and (not file.exists() or file.is_dir()):  # what is there may be a device, such as /dev/stdout
+            check_place(file, "rows.csv")
 
 
 SHORT_DTYPES = {

@@ -66,6 +66,7 @@ def profile(
         if value not in known:
             raise unknown(what, value, known)
     check_convention(convention, unit, phase)
+    options.check_files(csv, markdown, trace_file)
     place = options.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise DeviceError(f"device {device}: torch finds no CUDA device here; choose --device cpu")
