@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from neuralpower.errors import InputError, OutOfMemory
+from neuralpower.errors import DeviceError, InputError, OutOfMemory
 from neuralpower.sources import resolve
 from neuralpower.suites.paradnn import run as running
 from neuralpower.suites.paradnn.formulas import counted, counted_model, formula_flops, phi
@@ -427,7 +427,7 @@ def test_a_setup_that_cannot_be_is_refused(setup: Setup, message: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_missing_gpu_is_refused() -> None:
-    with pytest.raises(InputError, match="device cuda:0: torch sees no such CUDA device here"):
+    with pytest.raises(DeviceError, match="device cuda:0: torch sees no such CUDA device here"):
         check_setup(Setup(device="cuda:0"))
 
 

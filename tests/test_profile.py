@@ -652,6 +652,7 @@ def test_strict_ends_with_three_where_an_operator_is_not_counted(tmp_path: Path)
         (("--device", "abacus"), 2, "device 'abacus'"),
         (("--device", "mps"), 2, "device 'mps': no such device; choose cpu, cuda or cuda:0"),
         (("--device", "meta"), 2, "device 'meta'"),
+        (("--device", "cuda:99"), 4, "device cuda:99: torch finds no CUDA device"),
         (("--dtype", "float8_e4m3fn", "--repeat", 1), 2, "check dtype, inputs and device"),
         (("--repeat", 0, "--trace-file", "x"), 2, "--repeat 0 makes none"),
         (("--repeat", -1), 2, "repeat -1"),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import DeviceError, InputError, unknown
 
 if TYPE_CHECKING:
     import torch
@@ -68,12 +68,15 @@ def predictor(name: str | None) -> Predictor:
 
 
 def device(name: str) -> torch.device:
-    """The device of that name; raises InputError. Imports torch."""
+    """The device of that name; raises InputError, or DeviceError where this machine has none of it. Imports torch."""
     import torch
 
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise InputError(f"device {name!r}: no such device; choose cpu, cuda or cuda:0")
-    return torch.device(name)
+    found = torch.device(name)
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(f"device {name}: torch finds no CUDA device of that name here; choose --device cpu")
+    return found
 
 
 def phase(name: str, context: int | None, prompt: int | None = None, new_tokens: int | None = None) -> Phase:
@@ -92,7 +95,9 @@ def check_files(*files: Path | None) -> None:
     from neuralpower.dataset import check_place
 
     for file in files:
-        if file is not None and (not file.exists() or file.is_dir()):  # what is there may be a device, such as /dev/stdout
+        if file is not None and (
+            not file.exists() or file.is_dir()
+        ):  # what is there may be a device, such as /dev/stdout
             check_place(file, "rows.csv")
 
 

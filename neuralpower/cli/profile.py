@@ -50,10 +50,7 @@ def profile(
         raise InputError("a trace file shows a run, and --repeat 0 makes none; choose --repeat 1 or more")
     shape = options.shape(input_shape)
 
-    import torch
-
     from neuralpower.devices.host import read_cpu
-    from neuralpower.errors import DeviceError
     from neuralpower.layers.base import torch_dtype
     from neuralpower.measure import prepare_process
     from neuralpower.profiling import profile as run
@@ -68,8 +65,6 @@ def profile(
     check_convention(convention, unit, phase)
     options.check_files(csv, markdown, trace_file)
     place = options.device(device)
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise DeviceError(f"device {device}: torch finds no CUDA device here; choose --device cpu")
     target = str(place) if repeat else "meta"
     request = InputRequest(batch_size, seq_len, shape, torch_dtype(options.dtype(dtype)))
     source = resolve(model)

@@ -41,7 +41,7 @@ def report(
     from neuralpower.suites.roofline.pages import page
     from neuralpower.suites.roofline.runs import Bench
 
-    place = options.device(device)
+    bench = None if predicted else Bench(options.device(device))
     named = options.names(predictor)
     if predicted and named is None:
         named = ("amd-epyc-2c", "nvidia-a100-pcie-40gb")
@@ -54,9 +54,7 @@ def report(
         () if named == ("none",) else named,
         budget_s,
     )
-    gathering = Gathering(
-        request, out, show=lambda text: print(text, file=sys.stderr), bench=None if predicted else Bench(place)
-    )
+    gathering = Gathering(request, out, show=lambda text: print(text, file=sys.stderr), bench=bench)
     try:
         data = gathering.run()
     except KeyboardInterrupt:

@@ -21,7 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.calls import products
-from neuralpower.errors import InputError, LostDeviceError, ModelError, NeuralPowerError, OutOfMemory, unknown
+from neuralpower.errors import (
+    DeviceError,
+    InputError,
+    LostDeviceError,
+    ModelError,
+    NeuralPowerError,
+    OutOfMemory,
+    unknown,
+)
 from neuralpower.inputs import Inputs
 from neuralpower.sources import resolve
 from neuralpower.suites.paradnn.formulas import MODES, TRAIN, counted, formula_flops, phi
@@ -68,18 +76,18 @@ def machine_name(device: torch.device) -> str:
 
 
 def place_of(name: str) -> torch.device:
-    """The device of that name; raises InputError where this machine has none."""
+    """The device of that name; raises InputError where none has it, DeviceError where this machine has not."""
     try:
         device = torch.device(name)
     except RuntimeError:
         raise unknown("device", name, ["cpu", "cuda:0"]) from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"device {name}: torch sees no such CUDA device here; choose --device cpu or --predict")
+        raise DeviceError(f"device {name}: torch sees no such CUDA device here; choose one of `neuralpower devices`")
     return device
 
 
 def check_setup(setup: Setup) -> Precision:
-    """How numbers are computed with; raises InputError for a device, dtype, mode or optimizer that cannot be."""
+    """How numbers are computed with; raises InputError for a dtype, mode or optimizer that cannot be, as `place_of` does."""
     device = place_of(setup.device)
     if setup.mode not in MODES:
         raise unknown("mode", setup.mode, MODES)
