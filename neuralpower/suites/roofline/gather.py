@@ -88,9 +88,9 @@ class Request:
 
     def check(self) -> None:
         """Raises InputError for what is no report."""
-        for size in (*self.batch_sizes, self.training_batch):
-            if size < 1:
-                raise InputError(f"batch size {size}: must be 1 or more; choose --batch-size 1,64,256")
+        for option, sizes in (("--batch-size", self.batch_sizes), ("--train-batch-size", (self.training_batch,))):
+            if any(size < 1 for size in sizes):
+                raise InputError(f"{option} {min(sizes)}: must be 1 or more; choose {option} 16")
         if not self.batch_sizes or not self.models:
             raise InputError("no network or no batch size: a report needs one of each at least; leave the option out")
         if self.device is None and self.predictors == ():
@@ -178,12 +178,13 @@ class Gathering:
             names = tuple(n for n in GPUS if n in known_predictors() and self.request.dtype in load(n).dtypes)[:1]
             if not names:
                 self.data.notes.append(f"No shipped predictor of a GPU knows {self.request.dtype}: one device only.")
+        predictors = {name: load(name) for name in names}  # what cannot serve is told before anything is measured
+        for predictor in predictors.values():
+            predictor.check(self.request.dtype, "forward")
         self.data.devices.clear()
         if self.bench is not None:
             self._measured_device(self.bench)
-        for name in names:
-            predictor = load(name)
-            predictor.check(self.request.dtype, "forward")
+        for name, predictor in predictors.items():
             self._predicted_device(name, predictor)
 
     def _measured_device(self, bench: Bench) -> None:
