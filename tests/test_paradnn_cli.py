@@ -98,7 +98,7 @@ def test_flags_of_the_tensorflow_programs_are_understood() -> None:
             *"--warmup_steps 2 --train_steps 3 --mode inference --mkl 1 --intra 0 --inter 0 --json".split(),
         )
     )
-    assert found["labels"] == "layer_1-node_4-input_3-output_2-bs_2"
+    assert (found["schema"], found["labels"]) == (1, "layer_1-node_4-input_3-output_2-bs_2")
     assert (found["input_type"], found["mode"], found["steps"], found["warmup_steps"]) == ("f16", "infer", 3, 2)
     text = "--input_size 4,8,6 --layer 1 --cell gru --batch_size 2".split()
     found = json.loads(done("paradnn", "rnn", *text, *STEPS, "--json"))
@@ -226,7 +226,7 @@ def test_a_job_array_is_printed() -> None:
 
 def test_a_square_product_and_roofs_are_printed() -> None:
     found = json.loads(done("paradnn", "matmul", "--size", "32", "--steps", "2", "--warmup", "1", "--json"))
-    assert (found["size"], found["dtype"], found["tf32"]) == (32, "float32", False)
+    assert (found["schema"], found["size"], found["dtype"], found["tf32"]) == (1, 32, "float32", False)
     lines = done("paradnn", "roof", "nvidia-t4", "nvidia-a100-80gb-pcie").splitlines()
     assert lines[2].startswith("NVIDIA Tesla T4, float32") and lines[2].split()[-2:] == ["8.14", "320.00"]
     assert lines[3].split()[-2:] == ["19.49", "1935.00"]

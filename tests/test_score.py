@@ -223,8 +223,8 @@ def test_the_command_warns_of_broken_lines_and_scores_the_rest(tmp_path: Path) -
     assert ran.code == 0
     assert f"warning: {file} line 1: layers must be a list" in ran.err
     assert "good" in ran.out
-    lines = done("score", file, "--predictor", "amd-epyc-2c", "--json").splitlines()
-    assert [json.loads(line)["line"] for line in lines] == [1, 3]
+    told = [json.loads(line) for line in done("score", file, "--predictor", "amd-epyc-2c", "--json").splitlines()]
+    assert [(one["schema"], one["line"]) for one in told] == [(1, 1), (1, 3)]
 
 
 def test_where_nothing_can_be_scored_the_command_ends_with_2(tmp_path: Path) -> None:

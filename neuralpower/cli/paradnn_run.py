@@ -133,7 +133,7 @@ def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None
         raise InputError(result.reason)
     if result.duration_s is None:
         raise (OutOfMemory if result.state == OOM else DeviceError)(result.reason)
-    print(json.dumps(result.summary()) if common.as_json else single_text(result))
+    print(json.dumps({"schema": 1, **result.summary()}) if common.as_json else single_text(result))
     if result.coverage is not None and result.coverage < COVERED:
         print(f"warning: {result.coverage:.0%} of the time is learnt, the rest a roofline estimate", file=sys.stderr)
     if result.state != OK:

@@ -46,7 +46,8 @@ class Score:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "error" or self.error}
+        known = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "error" or self.error}
+        return {"schema": 1, **known}
 
 
 def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, by: str = "latency") -> list[Score]:
