@@ -679,6 +679,13 @@ def test_collect_knows_every_meter_that_is_registered(monkeypatch: pytest.Monkey
     refused(run("collect-data", "--power", "wattsup", "--executor", "rey", "--out", "data"), "unknown executor 'rey'")
 
 
+def test_no_line_of_a_collection_is_broken_where_the_terminal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    Path("file").write_text("a regular file")
+    ran = run("collect-data", "--preset", "quick", "--out", "file")
+    assert ran.err.splitlines()[0] == f"cpu of {read_cpu().name}, {read_cpu().cores} cores -> file"
+
+
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_collect_refuses_a_place_it_cannot_write(place: str) -> None:
     Path("file").write_text("a regular file")

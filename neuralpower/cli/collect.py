@@ -86,7 +86,7 @@ def collect_data(
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, soft_wrap=True)  # a line of a log stays one
     console.print(f"{device} of {cpu.name}, {cpu.cores} cores -> {request.folder}", highlight=False)
     with Bar(
         TextColumn("{task.description}"),
