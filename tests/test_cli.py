@@ -434,6 +434,20 @@ def test_a_full_disk_behind_the_output_is_one_line_and_code_4(monkeypatch: pytes
     assert err.getvalue() == "error: standard output: the disk is full; make room, or write to another place\n"
 
 
+def test_a_letter_that_the_output_cannot_show_is_escaped(monkeypatch: pytest.MonkeyPatch, predictor: Path) -> None:
+    Path("größe.py").write_text("import torch\n\ndef net():\n    return torch.nn.Linear(8, 4), (torch.zeros(2, 8),)\n")
+    monkeypatch.setattr(sys, "argv", ["neuralpower", "predict", "größe.py:net", "--predictor", str(predictor)])
+    shown = io.BytesIO()
+    with (
+        contextlib.redirect_stdout(io.TextIOWrapper(shown, encoding="ascii")) as out,
+        pytest.raises(SystemExit) as ended,
+    ):
+        cli.main()
+    out.flush()
+    assert not ended.value.code
+    assert shown.getvalue().startswith(rb"gr\xf6\xdfe.py:net, batch 1")
+
+
 def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> None:
     ran = run("predict", f"{networks}:blocks", "--predictor", predictor, "--input-shape", "32")
     assert (ran.code, ran.err) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 
@@ -63,6 +64,8 @@ def main() -> None:
     """Run the program; an error of ours is one line on stderr, and its class the exit code."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models are built from configurations; nothing is ever downloaded
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does with a letter that its encoding lacks
     try:
         code = build()(standalone_mode=False)
     except NeuralPowerError as error:
