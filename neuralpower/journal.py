@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,29 @@ from neuralpower.errors import DatasetError, DeviceError, NeuralPowerError, writ
 SCHEMA = 1
 BALLAST_BYTES = 2**18  # some two hundred results
 NAME = "journal.jsonl"
+
+
+@contextlib.contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Make a folder, and keep all others that ask from writing to it; raises DatasetError where one does."""
+    lock = _locked(folder)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _locked(folder: Path) -> int:
+    """The descriptor that holds the lock of a folder, which is made where there is none; raises DatasetError."""
+    with writing(folder, "--out", DatasetError):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise DatasetError(f"{folder}: another run is writing to it; wait for it, or choose another --out") from None
+    return lock
 
 
 class Journal:
@@ -39,16 +62,7 @@ class Journal:
 
     def __enter__(self) -> Journal:
         """Create the folder, take the lock, repair the end of the file."""
-        with writing(self.folder, "--out", DatasetError):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise DatasetError(
-                f"{self.folder}: another collection is writing to it; wait for it, or choose another --out"
-            ) from None
+        self._lock = _locked(self.folder)
         try:
             with writing(self.path, "--out", DatasetError):
                 self._seq = self._repair()

@@ -312,7 +312,7 @@ def test_two_grids_do_not_share_a_folder(tmp_path: Path) -> None:
         run_grid(grid_of("batch_size=2"), tmp_path, lambda text: None, run=Program())
         raise AssertionError("not refused")
 
-    with pytest.raises(DatasetError, match="another collection is writing to it"):
+    with pytest.raises(DatasetError, match="another run is writing to it"):
         run_grid(grid_of("batch_size=1"), tmp_path, lambda text: None, run=inner)
 
 

@@ -508,7 +508,7 @@ def test_a_second_collector_is_refused(
     worker = fake(count=5)
     faked(worker)
     with Journal(tmp_path / "data"):
-        refused(command("collect-data", "--out", tmp_path / "data"), "another collection is writing to it", "--out")
+        refused(command("collect-data", "--out", tmp_path / "data"), "another run is writing to it", "--out")
     assert worker.log("") == []
 
 

@@ -146,11 +146,11 @@ def test_a_second_writer_is_refused_until_the_first_is_done(tmp_path: Path) -> N
     program += "with Journal(Path(sys.argv[1])): pass"
     command = [sys.executable, "-c", program, str(tmp_path)]
     with Journal(tmp_path) as journal:
-        with pytest.raises(DatasetError, match="another collection is writing to it; wait for it, or"):
+        with pytest.raises(DatasetError, match="another run is writing to it; wait for it, or"):
             Journal(tmp_path).__enter__()
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         assert done.returncode == 1
-        assert "another collection is writing to it" in done.stderr
+        assert "another run is writing to it" in done.stderr
         journal.append({"value": 1})
     with Journal(tmp_path) as journal:
         assert journal.records() == [{"value": 1}]

@@ -20,6 +20,7 @@ import torch
 from torch.profiler import profile as profiler
 
 from neuralpower.errors import DeviceError, InputError
+from neuralpower.journal import sole_writer
 from neuralpower.suites.lab import board, comparison, environment, images, inference, printed, run, steps
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.images import Digits, Split, bundled_digits, normalised, read_idx, read_mnist
@@ -472,6 +473,17 @@ def points_of(folder: Path) -> list[tuple[str, int]]:
 
 def small(monkeypatch: pytest.MonkeyPatch, digits: Digits) -> None:
     monkeypatch.setattr(run, "load_digits", lambda folder: digits)
+
+
+def test_a_folder_that_another_run_writes_to_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Digits
+) -> None:
+    small(monkeypatch, digits)
+    with sole_writer(tmp_path / "lab"):
+        ran = program.run("lab", "--out", tmp_path / "lab", "--no-cuda", "--epochs", 1)
+    assert ran.code == 2
+    assert "lab: another run is writing to it; wait for it, or choose another --out" in ran.err
+    assert [path.name for path in (tmp_path / "lab").iterdir()] == [".lock"]
 
 
 def test_one_command_does_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Digits) -> None:

@@ -201,7 +201,7 @@ def test_a_device_that_answers_no_more_ends_the_sweep(tmp_path: Path) -> None:
 
 
 def test_two_sweeps_cannot_share_a_folder(tmp_path: Path) -> None:
-    with Journal(tmp_path), pytest.raises(DatasetError, match="another collection is writing to it"):
+    with Journal(tmp_path), pytest.raises(DatasetError, match="another run is writing to it"):
         sweep(tmp_path).run(Meter())
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from neuralpower.errors import DeviceError, InputError, ModelError
+from neuralpower.journal import sole_writer
 from neuralpower.layers.base import Call
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
@@ -529,7 +530,15 @@ def test_a_missing_gpu_ends_with_code_4(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_ends_with_code_2(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ran = run("report", "zoo:deep_mnist", "--predicted", "--out", tmp_path / "file" / "out")
-    assert ran.code == 2 and "choose another folder with --out" in ran.err
+    assert ran.code == 2 and "choose another --out" in ran.err
+
+
+def test_a_folder_that_another_run_writes_to_is_left_alone(tmp_path: Path) -> None:
+    with sole_writer(tmp_path / "out"):
+        ran = run("report", "zoo:deep_mnist", "--predicted", "--out", tmp_path / "out")
+    assert ran.code == 2
+    assert "another run is writing to it; wait for it, or choose another --out" in ran.err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neuralpower.errors import InputError
+from neuralpower.journal import sole_writer
 from neuralpower.suites.lab import board, steps
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.images import load_digits
@@ -66,6 +67,7 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
     folder.make()
     places = steps.devices(request.use_cuda)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(sole_writer(folder.path))
         process = None
         if request.port is not None:
             process = stack.enter_context(board.server(folder.path, request.port))

@@ -22,7 +22,8 @@ from neuralpower.codec import default_predictor, known_predictors, load
 from neuralpower.compose import compose
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec, find_spec
-from neuralpower.errors import InputError, ModelError, NeuralPowerError, one_line, writing
+from neuralpower.errors import InputError, ModelError, NeuralPowerError, one_line
+from neuralpower.journal import sole_writer
 from neuralpower.layers.base import torch_dtype
 from neuralpower.predictor import Predictor
 from neuralpower.report.tables import short
@@ -118,17 +119,19 @@ class Gathering:
     def run(self) -> Data:
         """Gather everything; raises InputError, DeviceError."""
         self.started = self.clock()
-        self._open()
-        self._devices()
-        self._networks()
-        for number, batch in enumerate(sorted(set(self.request.batch_sizes))):
-            self._works(batch)
-            self._predict(batch)
-            if self.bench is not None:
-                self._measure(batch)
-            if number == 0:
-                self._trainings()
-        self.save()
+        self._check()
+        with sole_writer(self.folder):
+            self._open()
+            self._devices()
+            self._networks()
+            for number, batch in enumerate(sorted(set(self.request.batch_sizes))):
+                self._works(batch)
+                self._predict(batch)
+                if self.bench is not None:
+                    self._measure(batch)
+                if number == 0:
+                    self._trainings()
+            self.save()
         return self.data
 
     def save(self) -> None:
@@ -142,12 +145,14 @@ class Gathering:
 
     # ---- what there is already, devices, networks ----
 
-    def _open(self) -> None:
+    def _check(self) -> None:
         self.request.check()
         for model in self.request.models:
             resolve(model)  # a name that is none is told before anything is measured
         if self.bench is not None:
             self.bench.check(self.request.dtype)
+
+    def _open(self) -> None:
         name = None if self.bench is None else self.bench.name
         settings: dict[str, Any] = {
             "dtype": self.request.dtype,
@@ -168,8 +173,6 @@ class Gathering:
             self.show(f"{self.folder}: goes on with {len(found.points)} points of an earlier run")
         self.data.settings, self.data.notes = settings, []
         self.data.environment = {"threads": torch.get_num_threads(), "torch": torch.__version__}
-        with writing(self.folder, "folder with --out"):
-            self.folder.mkdir(parents=True, exist_ok=True)
         self.save()
 
     def _devices(self) -> None:
