@@ -580,7 +580,8 @@ def test_an_interrupted_training_keeps_its_curves_tells_of_them_and_goes_on(
     assert "2 of 2 epochs" in (tmp_path / "report.md").read_text()
 
 
-def test_control_c_ends_with_130_and_a_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_control_c_and_a_batch_systems_end_are_130_and_a_report(tmp_path: Path, end: signal.Signals) -> None:
     flags = ["--data-dir", str(mnist(tmp_path / "data")), "--out", str(tmp_path / "lab"), "--epochs", "1000000"]
     process = subprocess.Popen(
         [sys.executable, "cli.py", "lab", *flags, "--no-cuda", "--no-tensorboard"],
@@ -592,7 +593,7 @@ def test_control_c_ends_with_130_and_a_report(tmp_path: Path) -> None:
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("epoch 2"):
-            process.send_signal(signal.SIGINT)
+            process.send_signal(end)
             break
     _, err = process.communicate()
     assert process.returncode == 130, err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -531,6 +532,17 @@ def test_a_folder_that_cannot_be_made_ends_with_code_2(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ran = run("report", "zoo:deep_mnist", "--predicted", "--out", tmp_path / "file" / "out")
     assert ran.code == 2 and "choose another --out" in ran.err
+
+
+def test_a_batch_systems_end_keeps_what_was_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gathering, "_networks", lambda self: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        ran = run("report", "zoo:deep_mnist", "--predicted", "--out", tmp_path / "out")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ran.code == 130
+    assert "what was measured is kept; give the same command again to continue" in ran.err
 
 
 def test_a_folder_that_another_run_writes_to_is_left_alone(tmp_path: Path) -> None:

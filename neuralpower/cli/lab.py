@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def lab(
         tensorboard=tensorboard,
         port=tensorboard_port,
     )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's end is a Ctrl-C
     for path in run(request, _tell):
         print(path)
 

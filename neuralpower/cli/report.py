@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def report(
         budget_s,
     )
     gathering = Gathering(request, out, show=lambda text: print(text, file=sys.stderr), bench=bench)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's end is a Ctrl-C
     try:
         data = gathering.run()
     except KeyboardInterrupt:
