@@ -55,7 +55,7 @@ class InputRequest:
         """Raise InputError for a size that is no positive whole number."""
         for name, value in (("batch_size", self.batch_size), ("seq_len", self.seq_len)):
             if value is not None and not is_count(value):
-                raise InputError(f"{name} is {value}, but a whole number of at least 1 is needed; give a positive one")
+                raise InputError(f"{name} is {value}, but a whole number of at least 1 is needed, of 2**53 at most")
         if self.input_shape is not None and not (self.input_shape and all(map(is_count, self.input_shape))):
             raise InputError(
                 f"input_shape is {self.input_shape}, but every size must be a whole number of at least 1; "

@@ -92,7 +92,7 @@ class Phase:
             if value is None:
                 continue
             if not is_count(value):
-                raise InputError(f"{name} is {value}, but a whole number of at least 1 is needed; give a positive one")
+                raise InputError(f"{name} is {value}, but a whole number of at least 1 is needed, of 2**53 at most")
             if name != "batch" and name not in reads:
                 homes = {"context": "decode", "prompt": "prefill or generate", "new_tokens": "generate"}
                 raise InputError(f"{option} {value} belongs to --phase {homes[name]}, not to {self.name}; leave it out")

@@ -691,6 +691,7 @@ def test_a_file_that_is_no_exported_program_is_refused_in_one_line(
     ("model", "request_", "message"),
     [
         (f"transformers:bert?{TEXT}", InputRequest(batch_size=0), "batch_size is 0, but a whole number of at least 1"),
+        (f"transformers:bert?{TEXT}", InputRequest(batch_size=10**21), r"batch_size is 10+, but .* 2\*\*53 at most"),
         (f"transformers:bert?{TEXT}", InputRequest(seq_len=0), "seq_len is 0, but a whole number of at least 1"),
         (f"transformers:bert?{TEXT}", InputRequest(seq_len=513), "seq_len is 513, but BertModel has 512 positions"),
         (f"transformers:gpt2?{GPT2}", InputRequest(seq_len=1025), "has 1024 positions; give at most 1024"),
