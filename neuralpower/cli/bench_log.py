@@ -12,7 +12,9 @@ from neuralpower.errors import unknown
 
 
 def bench_log(
-    logs: list[Path] = typer.Argument(help="Log files, folders of them (*.log, *.txt, *.out), folders that a grid wrote."),
+    logs: list[Path] = typer.Argument(
+        help="Log files, folders of them (*.log, *.txt, *.out), folders that a grid wrote."
+    ),
     summary: list[str] = typer.Option(
         ["exploration"], help="exploration, weak, strong, statistics or time; repeatable; all for all."
     ),
