@@ -90,7 +90,7 @@ def called_with(value: Any) -> Inputs:
 
 def batch_of(inputs: Inputs, without: int | None = None) -> int | None:
     """The first size of the first tensor that has one, or `without` one."""
-    return next((int(t.shape[0]) for t in tensors_of((inputs.args, inputs.kwargs)) if t.dim()), without)
+    return next((t.size(0) for t in tensors_of((inputs.args, inputs.kwargs)) if t.dim()), without)
 
 
 def redrawn(inputs: Inputs, batch_size: int | None = None) -> Inputs:

@@ -227,12 +227,17 @@ class Convolution(Layer):
 
     def features(self) -> dict[str, Any]:
         """How channels and maps fit the vectors, and which kernel it is."""
+        return {**self._sizes(), "native": 1.0 * self.native, "block": self.block}
+
+    def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
+        """The same but for what a CPU's libraries make of it."""
+        return self._sizes()
+
+    def _sizes(self) -> dict[str, Any]:
         return {
             "macs": np.log2(self.macs()),
             "window": np.log2(self.window),
             "groups": np.log2(self.groups),
-            "native": 1.0 * self.native,
-            "block": self.block,
             "in_mod_16": self.in_channels / self.groups % 16,
             "out_mod_16": self.out_channels / self.groups % 16,
             "width": self.out_sizes[-1],
