@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,7 +15,7 @@ from torch import nn
 from neuralpower import codec
 from neuralpower.compose import Prediction
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError
 from neuralpower.evaluate import Case, predict_case, predict_pass
 from neuralpower.explore.compare import Comparison, Side, compare
 from neuralpower.explore.fit import Fit, Request, bytes_of, fit
@@ -103,11 +103,9 @@ class LoadedPredictor:
             ModelError: the model cannot be found, built or traced.
             PredictorError: a dtype or phase that was not learnt.
         """
-        if isinstance(phase, str) and phase not in PREDICTED:
-            raise unknown("phase", phase, PREDICTED)
-        if isinstance(phase, str) and phase in PHASES:
-            phase = Phase(phase)
-        asked, way = (phase, FORWARD) if isinstance(phase, Phase) else (Phase(), phase)
+        asked = Phase(phase) if isinstance(phase, str) else phase
+        asked.check(PREDICTED)
+        asked, way = (asked, FORWARD) if asked.name in PHASES else (replace(asked, name=FORWARD), asked.name)
         if batch_size is not None and not is_count(batch_size):
             raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
         asked_dtype, dtype = dtype, dtype or _dtype(model)

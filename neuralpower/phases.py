@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError, ModelError, quoted
+from neuralpower.errors import InputError, ModelError, quoted, unknown
 from neuralpower.inputs import (
     TOKENS,
     InputRequest,
@@ -84,8 +84,10 @@ class Phase:
         """`new_tokens` after a prompt."""
         return cls(GENERATE, batch, prompt=prompt, new_tokens=new_tokens)
 
-    def check(self) -> None:
-        """Raise InputError for a number that is not whole and positive, or one that the phase does not read."""
+    def check(self, known: Sequence[str] = PHASES) -> None:
+        """Raise InputError for a name that is none of `known`, a number that is not whole and positive, or one that is not read."""
+        if self.name not in known:
+            raise unknown("phase", self.name, known)
         reads = {PREFILL: ("prompt",), DECODE: ("context",), GENERATE: ("prompt", "new_tokens")}.get(self.name, ())
         for name in ("batch", "context", "prompt", "new_tokens"):
             value, option = getattr(self, name), "--" + name.replace("_", "-")

@@ -19,6 +19,7 @@ import neuralpower
 from neuralpower.api import LoadedPredictor
 from neuralpower.errors import InputError, PredictorError, StepError
 from neuralpower.evaluate import Case, predict_case
+from neuralpower.phases import Phase
 
 ROOT = Path(__file__).parent.parent
 
@@ -96,10 +97,11 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         predictor.predict("transformers:bert", seq_len=2.5)
     with pytest.raises(InputError, match="every size must be a whole number of at least 1"):
         predictor.predict("zoo:resnet18", input_shape=(3, 224.0, 224))
-    with pytest.raises(
-        InputError, match="phase 'sideways': known: backward, decode, forward, generate, prefill, training"
-    ):
-        predictor.predict("zoo:deep_mnist", phase="sideways")
+    for phase in ("sideways", Phase("sideways")):
+        with pytest.raises(
+            InputError, match="phase 'sideways': known: backward, decode, forward, generate, prefill, tr"
+        ):
+            predictor.predict("zoo:deep_mnist", phase=phase)
     with pytest.raises(InputError, match="nothing to train on; wrap the network in a module that returns its loss$"):
         predictor.predict(nn.Sequential(nn.Linear(8, 8), Largest()), torch.zeros(1, 8), phase="training")
     with pytest.raises(PredictorError, match="was learnt on one device and holds for it alone"):

@@ -426,9 +426,10 @@ def test_numbers_below_one_are_refused(phase: Phase) -> None:
         (Phase(context=4), "--context 4 belongs to --phase decode, not to forward"),
         (Phase("decode", prompt=4), "--prompt 4 belongs to --phase prefill or generate"),
         (Phase("prefill", new_tokens=4), "--new-tokens 4 belongs to --phase generate"),
+        (Phase("training"), "unknown phase 'training': known: decode, forward, generate, prefill"),
     ],
 )
-def test_a_number_of_another_phase_is_refused(phase: Phase, words: str) -> None:
+def test_another_phase_or_a_number_of_one_is_refused(phase: Phase, words: str) -> None:
     with pytest.raises(InputError, match=words):
         phase.check()
 

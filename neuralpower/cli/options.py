@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuralpower.errors import DeviceError, InputError, unknown
+from neuralpower.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
     import torch
@@ -83,10 +83,8 @@ def phase(name: str, context: int | None, prompt: int | None = None, new_tokens:
     """The phase of a generation, or a forward pass for training and backward; raises InputError. Imports torch."""
     from neuralpower.phases import PHASES, PREDICTED, Phase
 
-    if name not in PREDICTED:
-        raise unknown("phase", name, PREDICTED)
     asked = Phase(name, None, context, prompt, new_tokens)
-    asked.check()  # under the name that was given, backward and training among them
+    asked.check(PREDICTED)  # under the name that was given, backward and training among them
     return asked if name in PHASES else Phase()
 
 
