@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import torch
 
 from neuralpower.bench_cuda import open_cuda_bench
+from neuralpower.cuda import device_named
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import unknown
 from neuralpower.layers.base import Call
 from neuralpower.measure import ROUNDS, Sentinel, power_columns, prepare_process, steady_load, time_calls
 from neuralpower.meters import NullMeter, PowerMeter, open_meter
@@ -130,9 +130,7 @@ def open_bench(device: str, power: str, threads: int, deep_idle: bool = False) -
     if device == "cpu":
         prepare_process(threads)
         return CpuBench(threads, open_meter(power, device))
-    if device.startswith("cuda"):
-        return open_cuda_bench(torch.device(device), power, deep_idle)
-    raise unknown("device", device, ["cpu", "cuda:0"])
+    return open_cuda_bench(device_named(device), power, deep_idle)
 
 
 def failure(error: Exception) -> dict[str, Any]:

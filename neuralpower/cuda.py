@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from neuralpower.errors import DeviceError, LostDeviceError, first_line
+from neuralpower.errors import DeviceError, LostDeviceError, first_line, unknown
 
 Step = Callable[[], Any]
 
@@ -189,6 +190,16 @@ class TorchCuda:
                 return x.tolist() == [3.0] * 4
         except (RuntimeError, NotCapturable):
             return False
+
+
+def device_named(name: str) -> torch.device:
+    """The device of that name, cpu or cuda; raises InputError where none has it, DeviceError where this machine has not."""
+    found = re.fullmatch(r"cpu|cuda(?::(0|[1-9]\d*))?", name)
+    if not found:
+        raise unknown("device", name, ["cpu", "cuda", "cuda:0"])
+    if name != "cpu" and int(found[1] or 0) >= torch.cuda.device_count():  # torch keeps eight bits of a number
+        raise DeviceError(f"device {name}: torch finds no such CUDA device here; choose one of `neuralpower devices`")
+    return torch.device(name)
 
 
 def open_cuda(device: torch.device) -> TorchCuda:

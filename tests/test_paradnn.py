@@ -427,7 +427,7 @@ def test_a_setup_that_cannot_be_is_refused(setup: Setup, message: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_missing_gpu_is_refused() -> None:
-    with pytest.raises(DeviceError, match="device cuda:0: torch sees no such CUDA device here"):
+    with pytest.raises(DeviceError, match="device cuda:0: torch finds no such CUDA device here"):
         check_setup(Setup(device="cuda:0"))
 
 

@@ -151,6 +151,7 @@ def test_flags_of_tpus_are_refused_by_name(flag: str) -> None:
         ("report nowhere --formats gif,doc", 2, "unknown format of pictures 'gif'"),
         ("matmul --size 0", 2, "size 0, 20 warm-up"),
         ("matmul --size 8 --device tpu", 2, "unknown device 'tpu'"),
+        ("matmul --size 8 --device mps", 2, "unknown device 'mps'"),
         ("matmul --size 8 --device cuda:99", 4, "device cuda:99: "),
         ("roof --measure cuda:99", 4, "choose one of `neuralpower devices`"),
         ("roof --measure tpu --size 8", 2, "unknown device 'tpu'"),

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from neuralpower.errors import DeviceError, InputError, ModelError
+from neuralpower.errors import InputError, ModelError
 from neuralpower.journal import sole_writer
 from neuralpower.layers.base import Call
 from neuralpower.profiling import profile
@@ -427,14 +427,11 @@ def test_a_request_that_is_no_report_is_refused(changes: dict[str, object], mess
         replace(Request(), **changes).check()
 
 
-def test_a_device_that_lacks_a_dtype_or_is_not_there_is_told() -> None:
+def test_a_device_that_lacks_a_dtype_is_told() -> None:
     with pytest.raises(InputError, match="dtype tensorfloat32: a CPU has none; choose --dtype float32"):
         Bench(torch.device("cpu")).check("tensorfloat32")
     with pytest.raises(InputError, match="choose --dtype float32"):
         Bench(torch.device("cpu")).check("float8_e4m3fn")
-    if not torch.cuda.is_available():
-        with pytest.raises(DeviceError, match="no CUDA device here; choose --device cpu"):
-            Bench(torch.device("cuda:0")).check("float32")
 
 
 def test_this_cpu_times_a_network_several_times_after_warming_up(nets: str) -> None:
@@ -503,7 +500,7 @@ def test_a_browser_shows_the_report_without_complaint(nets: str, tmp_path: Path)
         (("--train-batch-size", "0"), 2, "--train-batch-size 0: must be 1 or more; choose --train-batch-size 16"),
         (("--dtype", "tensorfloat32"), 2, "a CPU has none"),
         (("--dtype", "float17"), 2, "float17"),
-        (("--device", "gpu"), 2, "no such device"),
+        (("--device", "gpu"), 2, "unknown device"),
         (("--time-budget", "soon"), 2, "write a positive number"),
         (("--predicted", "--predictor", "none"), 2, "nothing to measure"),
         (("--predicted", "--predictor", "nvidia-t5"), 2, "unknown predictor"),
@@ -525,7 +522,7 @@ def test_bad_input_is_one_line_and_its_code(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_a_missing_gpu_ends_with_code_4(tmp_path: Path) -> None:
     ran = run("report", "zoo:deep_mnist", "--device", "cuda:0", "--out", tmp_path / "out")
-    assert ran.code == 4 and "no CUDA device" in ran.err
+    assert ran.code == 4 and "no such CUDA device" in ran.err
 
 
 def test_a_folder_that_cannot_be_made_ends_with_code_2(tmp_path: Path) -> None:

@@ -6,11 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuralpower.errors import DeviceError, InputError
+from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
-    import torch
-
     from neuralpower.phases import Phase
     from neuralpower.predictor import Predictor
     from neuralpower.training import Recipe
@@ -65,18 +63,6 @@ def predictor(name: str | None) -> Predictor:
     from neuralpower.devices.host import read_cpu
 
     return load(name) if name else default_predictor(read_cpu())
-
-
-def device(name: str) -> torch.device:
-    """The device of that name; raises InputError, or DeviceError where this machine has none of it. Imports torch."""
-    import torch
-
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise InputError(f"device {name!r}: no such device; choose cpu, cuda or cuda:0")
-    found = torch.device(name)
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise DeviceError(f"device {name}: torch finds no CUDA device of that name here; choose --device cpu")
-    return found
 
 
 def phase(name: str, context: int | None, prompt: int | None = None, new_tokens: int | None = None) -> Phase:

@@ -50,6 +50,7 @@ def profile(
         raise InputError("a trace file shows a run, and --repeat 0 makes none; choose --repeat 1 or more")
     shape = options.shape(input_shape)
 
+    from neuralpower.cuda import device_named
     from neuralpower.devices.host import read_cpu
     from neuralpower.layers.base import torch_dtype
     from neuralpower.measure import prepare_process
@@ -64,7 +65,7 @@ def profile(
             raise unknown(what, value, known)
     check_convention(convention, unit, phase)
     options.check_files(csv, markdown, trace_file)
-    place = options.device(device)
+    place = device_named(device)
     target = str(place) if repeat else "meta"
     request = InputRequest(batch_size, seq_len, shape, torch_dtype(options.dtype(dtype)))
     source = resolve(model)

@@ -36,13 +36,14 @@ def report(
         raise InputError(f"batch size {batch_size!r}: write whole numbers with commas, such as 1,64,256") from None
     budget_s = options.duration_s(time_budget)
 
+    from neuralpower.cuda import device_named
     from neuralpower.report.page import write_csv, write_html, write_markdown
     from neuralpower.suites.roofline.analysis import View
     from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
     from neuralpower.suites.roofline.pages import page
     from neuralpower.suites.roofline.runs import Bench
 
-    bench = None if predicted else Bench(options.device(device))
+    bench = None if predicted else Bench(device_named(device))
     named = options.names(predictor)
     if predicted and named is None:
         named = ("amd-epyc-2c", "nvidia-a100-pcie-40gb")

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from neuralpower.calls import products
+from neuralpower.cuda import device_named
 from neuralpower.errors import InputError, OutOfMemory
 from neuralpower.profiling.steps import clock_of, told
 from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.roof import check_dtype
 from neuralpower.suites.paradnn.room import SHARE, available_bytes
-from neuralpower.suites.paradnn.run import machine_name, place_of
+from neuralpower.suites.paradnn.run import machine_name
 
 SIZE, WARMUP, STEPS = 16384, 20, 10
 TF32_FROM = (8, 0)  # compute capability
@@ -60,7 +61,7 @@ def matmul_benchmark(
     """
     if size < 1 or steps < 1 or warmup < 0:
         raise InputError(f"size {size}, {warmup} warm-up and {steps} timed steps: at least 1, 0 and 1 are needed")
-    kind, place = check_dtype(dtype), place_of(device)
+    kind, place = check_dtype(dtype), device_named(device)
     allowed = tf32_by_default(dtype, place)
     if tf32 and not allowed:
         raise InputError(f"tf32 with {dtype} on {device}: is float32 on CUDA from compute capability 8.0; leave it out")

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.calls import products
+from neuralpower.cuda import device_named
 from neuralpower.errors import (
-    DeviceError,
     InputError,
     LostDeviceError,
     ModelError,
@@ -75,20 +75,9 @@ def machine_name(device: torch.device) -> str:
     return f"{platform.node()}-cpu"
 
 
-def place_of(name: str) -> torch.device:
-    """The device of that name; raises InputError where none has it, DeviceError where this machine has not."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise unknown("device", name, ["cpu", "cuda:0"]) from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise DeviceError(f"device {name}: torch sees no such CUDA device here; choose one of `neuralpower devices`")
-    return device
-
-
 def check_setup(setup: Setup) -> Precision:
-    """How numbers are computed with; raises InputError for a dtype, mode or optimizer that cannot be, as `place_of` does."""
-    device = place_of(setup.device)
+    """How numbers are computed with; raises InputError for a dtype, mode or optimizer that cannot be, as `device_named` does."""
+    device = device_named(setup.device)
     if setup.mode not in MODES:
         raise unknown("mode", setup.mode, MODES)
     if setup.tf32 and (device.type != "cuda" or setup.dtype != "float32"):

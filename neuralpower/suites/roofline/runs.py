@@ -13,7 +13,7 @@ import torch
 
 from neuralpower.devices.host import PROC, read_cpu
 from neuralpower.devices.machine import available_bytes
-from neuralpower.errors import DeviceError, InputError, ModelError, first_line, quoted
+from neuralpower.errors import InputError, ModelError, first_line, quoted
 from neuralpower.inputs import InputRequest
 from neuralpower.layers.base import TENSORFLOAT32, Call, torch_dtype
 from neuralpower.measure import ROUNDS, SLOW_CALL_S, Sentinel, prepare_process, time_calls
@@ -41,13 +41,7 @@ class Bench:
         return str(torch.cuda.get_device_name(self.place)) if self.place.type == "cuda" else read_cpu(self.proc).name
 
     def check(self, dtype: str) -> None:
-        """Raises DeviceError where the device does not answer, InputError for a dtype that it cannot multiply."""
-        if self.place.type == "cuda" and not torch.cuda.is_available():
-            raise DeviceError(
-                f"device {self.place}: torch finds no CUDA device here; choose --device cpu, or --predicted"
-            )
-        if self.place.type not in ("cpu", "cuda"):
-            raise InputError(f"device {self.place}: only cpu and cuda devices can be timed; choose one, or --predicted")
+        """Raises InputError for a dtype that the device cannot multiply."""
         if dtype == TENSORFLOAT32:
             if self.place.type == "cpu":
                 raise InputError("dtype tensorfloat32: a CPU has none; choose --dtype float32")
