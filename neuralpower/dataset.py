@@ -26,14 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.devices.spec import FASTEST_FLOPS, FLOPS, HIGHEST_W, KEYS, PEAK, Key
-from neuralpower.errors import (
-    DatasetError,
-    InputError,
-    first_line,
-    unknown,
-    unwritten,
-    writing,
-)
+from neuralpower.errors import DatasetError, InputError, first_line, unknown, unwritten, writing
 from neuralpower.journal import force, read_journal
 from neuralpower.locations import fetched, is_remote
 

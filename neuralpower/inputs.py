@@ -26,6 +26,7 @@ SAMPLES = 16_000  # default raw audio: one second at 16 kHz
 IMAGE_SIZE = 224  # pixels, where the configuration names none
 WITH_LENGTH = {"input_ids", "decoder_input_ids", "input_values", "input_features", "inputs"}
 WITH_SHAPE = {"pixel_values", "pixel_values_videos", "flattened_patches", "input_values", "input_features", "inputs"}
+WITH_BOTH = frozenset("vilt bridgetower flava layoutlmv3 git tvp udop instructblip".split())  # read text and images
 BETWEEN = "SpeechT5Model"  # without the layers before encoder and decoder, it reads hidden states
 REGIONS = 36  # detected regions that LXMERT and VisualBERT read beside the text
 
@@ -154,10 +155,9 @@ class _Maker:
         self.text: Any = _text_config(self.config)
         self.generator = torch.Generator().manual_seed(0)
         self.parameters = inspect.signature(model.forward).parameters
-        self.patched = str(getattr(self.config, "model_type", "")).startswith(
-            "siglip2"
-        )  # reads images as patches in a row
-        self.tiled = "grid_thw" in self.parameters  # reads patches of all images in one row, as vision towers do
+        # images are read as patches: of each in a row of its own, or, as vision towers do, of all in one row
+        self.patched = str(getattr(self.config, "model_type", "")).startswith("siglip2")
+        self.tiled = "grid_thw" in self.parameters
         self.choices = (CHOICES,) if "MultipleChoice" in self.name or "DoubleHeads" in self.name else ()
 
     def keywords(self) -> dict[str, Tensor]:
@@ -197,16 +197,7 @@ class _Maker:
         yield from ("visual_embeds", "visual_feats", "visual_pos")
         if hasattr(self.config, "text_config") and self._integer("image_token_id", "image_token_index") is None:
             yield from ("input_ids", "pixel_values", "input_features")
-        if self.config.model_type in (
-            "vilt",
-            "bridgetower",
-            "flava",
-            "layoutlmv3",
-            "git",
-            "tvp",
-            "udop",
-            "instructblip",
-        ):
+        if self.config.model_type in WITH_BOTH:
             yield from ("input_ids", "pixel_values")
         if self.patched:
             yield from ("pixel_attention_mask", "spatial_shapes")

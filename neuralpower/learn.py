@@ -57,9 +57,7 @@ class Trained:
     rejected: tuple[Rejected, ...]
     skipped: Mapping[Key, int]  # groups with too few rows, and how many
     correction: Correction | None = None  # by whole networks
-    doubts: tuple[
-        str, ...
-    ] = ()  # tables whose rows agree with each other, and with no device, and what was not learnt from
+    doubts: tuple[str, ...] = ()  # tables whose rows fit each other and no device, and what was not learnt from
 
 
 @dataclass(frozen=True)

@@ -96,10 +96,8 @@ def default_loss(output: Any) -> Tensor:
     own = getattr(output, "loss", None)
     if isinstance(own, Tensor):
         return own
-    named = is_dataclass(output) and not isinstance(
-        output, Mapping
-    )  # the user's own; those of transformers are mappings
-    for value in tree_iter(vars(output) if named else output):
+    own_class = is_dataclass(output) and not isinstance(output, Mapping)  # those of transformers are mappings
+    for value in tree_iter(vars(output) if own_class else output):
         floating = isinstance(value, Tensor) and value.is_floating_point()
         if floating and (value.requires_grad or value.is_inference()):  # what is merely traced has no gradients
             loss: Tensor = value.float().square().mean()

@@ -54,7 +54,7 @@ PASSES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("neg", "sub"), (1,)),
     "dropout_training": (2, 1),  # the gradient times the mask, times a number: aten/src/ATen/native/Dropout.cpp
 }
-SUMS = ("add", "sub", "neg")
+SUMS, PRODUCTS = ("add", "sub", "neg"), ("mul", "div")
 FLAT = frozenset(
     """
     ge gt le lt eq ne isin logical_not logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or bernoulli
@@ -208,14 +208,10 @@ class Elementwise(Pointwise):
         return {**super().features(), "operands": self.operands, "broadcast": self.broadcast}
 
     def keeps(self) -> str:
-        """Nothing of sums, and of products with a number; the factors of others."""
-        if self.function in SUMS:
-            return KEEPS_NOTHING
-        return (
-            (KEEPS_NOTHING if self.operands == 1 else KEEPS_INPUTS)
-            if self.function in ("mul", "div")
-            else KEEPS_OUTPUTS
-        )
+        """Nothing of sums, and of products with a number; the factors of other products."""
+        if self.function not in (*SUMS, *PRODUCTS):
+            return KEEPS_OUTPUTS
+        return KEEPS_NOTHING if self.function in SUMS or self.operands == 1 else KEEPS_INPUTS
 
     def backward(self) -> tuple[Layer, ...]:
         """A pass per operand with a gradient; none for a sum, whose gradient is its operands'; a broadcast factor's is summed.
@@ -224,12 +220,12 @@ class Elementwise(Pointwise):
         """
         if self.function in FLAT or self.dtype not in FLOATING:
             return ()
-        factors = (self.operands,) * self.operands if self.function in ("mul", "div") else (2,)
+        factors = (self.operands,) * self.operands if self.function in PRODUCTS else (2,)
         passes: tuple[Layer, ...] = tuple(
             Elementwise(dtype=self.dtype, function="mul", elements=self.elements, operands=operands, broadcast=False)
             for operands in PASSES.get(self.function, factors)
         )
-        if self.broadcast and self.function in ("mul", "div"):
+        if self.broadcast and self.function in PRODUCTS:
             passes += (Reduction(dtype=self.dtype, function="sum", elements=self.elements, outputs=1),)
         return passes
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import KEEPS_INPUTS, Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, past
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, past
 from neuralpower.layers.choice import chosen_tile
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
@@ -142,10 +142,6 @@ class Linear(MatrixProduct):
             "bias": self.bias,
             "transposed": self.transposed,
         }
-
-    def keeps(self) -> str:
-        """The factors."""
-        return KEEPS_INPUTS
 
     def backward(self) -> tuple[Layer, ...]:
         """Two more products, grad x = grad y W and grad W = (grad y)^T x; the bias's gradient sums grad y over its rows."""

@@ -9,7 +9,7 @@ import torch
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import KEEPS_INPUTS, Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
 from neuralpower.layers.registry import layer_kind
 from neuralpower.layers.tiles import MatrixProduct
 
@@ -47,17 +47,13 @@ class Matmul(MatrixProduct):
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """The products with and without a batch axis or an added matrix; vectors count as thin matrices."""
         left, right = args[LEFT[operator]], args[LEFT[operator] + 1]
-        if (
-            operator == "aten._grouped_mm"
-        ):  # tokens sorted by expert; how many each gets is data, equal shares are assumed
+        if operator == "aten._grouped_mm":  # tokens by expert; how many each gets is data, equal shares are assumed
             if left.dim() != 2 or right.dim() != 3:
                 raise Unmodelled(f"grouped product of {tuple(left.shape)} and {tuple(right.shape)}")
             left = left.new_empty((right.shape[0], -(-left.shape[0] // right.shape[0]), left.shape[1]))
         elif operator == "aten._euclidean_dist":  # |x - y|^2 = |x|^2 - 2 x y + |y|^2
             right = right.mT
-        elif (
-            operator == "aten.bilinear"
-        ):  # a matrix for each output; its product's rows by those of the other input are little
+        elif operator == "aten.bilinear":  # a matrix for each output; what the other input takes is little
             right = args[2]
             left = left.reshape(-1, left.shape[-1]).expand(right.shape[0], -1, -1)
         if left.dim() == 1:
@@ -144,10 +140,6 @@ class Matmul(MatrixProduct):
     def of_real(self) -> Self:
         """Real and imaginary parts side by side."""
         return replace(self, inner=2 * self.inner, columns=2 * self.columns)
-
-    def keeps(self) -> str:
-        """The factors."""
-        return KEEPS_INPUTS
 
     def backward(self) -> tuple[Layer, ...]:
         """Two more products: grad A = grad C B^T and grad B = A^T grad C."""

@@ -187,11 +187,8 @@ class Movement(Pointwise):
 
     def keeps(self) -> str:
         """Nothing, but where it went by places that are kept."""
-        return (
-            KEEPS_NOTHING
-            if self.function in ("copy", "cast", "cat", "append", "pad", "roll", "repeat")
-            else KEEPS_OUTPUTS
-        )
+        plain = self.function in ("copy", "cast", "cat", "append", "pad", "roll", "repeat")
+        return KEEPS_NOTHING if plain else KEEPS_OUTPUTS
 
     def backward(self) -> tuple[Layer, ...]:
         """The gradient moves back the same way, what was picked is scattered; a fill has none, nor has what is no float."""

@@ -13,7 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.layers.base import LINE, SECTOR, Hardware, Layer, aligned, beyond_launch, past, peak_flops
+from neuralpower.layers.base import (
+    KEEPS_INPUTS,
+    LINE,
+    SECTOR,
+    Hardware,
+    Layer,
+    aligned,
+    beyond_launch,
+    past,
+    peak_flops,
+)
 
 # rows x columns of the product that one core computes at a time, as the common libraries' kernels have them
 TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
@@ -39,6 +49,10 @@ class MatrixProduct(Layer):
     @abstractmethod
     def sides(self) -> tuple[Any, Any, Any, Any]:
         """(b, m, n, k) of b products [m, k] x [k, n]."""
+
+    def keeps(self) -> str:
+        """The factors."""
+        return KEEPS_INPUTS
 
     def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
         """FLOP, bytes, whole tiles, whole waves, what no cache holds."""
