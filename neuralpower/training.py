@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -96,8 +96,8 @@ def default_loss(output: Any) -> Tensor:
     own = getattr(output, "loss", None)
     if isinstance(own, Tensor):
         return own
-    own_class = is_dataclass(output) and not isinstance(output, Mapping)  # those of transformers are mappings
-    for value in tree_iter(vars(output) if own_class else output):
+    known = not is_dataclass(output) or isinstance(output, Mapping)  # transformers' own classes are both
+    for value in tree_iter(output if known else [getattr(output, one.name) for one in fields(output)]):
         floating = isinstance(value, Tensor) and value.is_floating_point()
         if floating and (value.requires_grad or value.is_inference()):  # what is merely traced has no gradients
             loss: Tensor = value.float().square().mean()

@@ -134,7 +134,7 @@ def test_a_weight_used_twice_gathers_two_gradients() -> None:
     assert [call.layer.to_row()["elements"] for call in t.gradients] == [64]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Output:
     """What a network may return."""
 
