@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from neuralpower.errors import DatasetError, DeviceError, NeuralPowerError, writing
+from neuralpower.errors import DatasetError, DeviceError, writing
 
 SCHEMA = 1
 BALLAST_BYTES = 2**18  # some two hundred results
@@ -29,24 +29,19 @@ NAME = "journal.jsonl"
 @contextlib.contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Make a folder, and keep all others that ask from writing to it; raises DatasetError where one does."""
-    lock = _locked(folder)
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
-def _locked(folder: Path) -> int:
-    """The descriptor that holds the lock of a folder, which is made where there is none; raises DatasetError."""
     with writing(folder, "--out", DatasetError):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DatasetError(
+                f"{folder}: another run is writing to it; wait for it, or choose another --out"
+            ) from None
+        yield
+    finally:
         os.close(lock)
-        raise DatasetError(f"{folder}: another run is writing to it; wait for it, or choose another --out") from None
-    return lock
 
 
 class Journal:
@@ -62,15 +57,13 @@ class Journal:
 
     def __enter__(self) -> Journal:
         """Create the folder, take the lock, repair the end of the file."""
-        self._lock = _locked(self.folder)
-        try:
+        with contextlib.ExitStack() as lock:
+            lock.enter_context(sole_writer(self.folder))
             with writing(self.path, "--out", DatasetError):
                 self._seq = self._repair()
                 self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
                 force(self.folder)
-        except NeuralPowerError:
-            os.close(self._lock)
-            raise
+            self._lock = lock.pop_all()
         with contextlib.suppress(OSError):  # a disk without room for it will say so at the first record
             self.ballast.write_bytes(bytes(BALLAST_BYTES))
         return self
@@ -83,7 +76,7 @@ class Journal:
             self.path.unlink(missing_ok=True)
         os.close(self._file)
         self.ballast.unlink(missing_ok=True)
-        os.close(self._lock)
+        self._lock.close()
 
     def _repair(self) -> int:
         """Move lines that a crash or the disk damaged to `journal.torn`; each of the others stands by itself: their number."""

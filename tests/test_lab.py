@@ -738,7 +738,7 @@ def test_printed_tables_are_compared_on_the_command_line() -> None:
         (("--epochs", 0), "epochs 0: must be 1 or more"),
         (("--data-dir", "/no/such/folder"), "/no/such/folder: no such folder"),
         (("report", "--out", "/no/such/folder"), "neither curves nor operators"),
-        (("--out", "/dev/null/lab"), "/dev/null/lab: cannot be made"),
+        (("--out", "/dev/null/lab"), "/dev/null/lab: cannot be written"),
     ],
 )
 def test_bad_usage_is_one_line_and_two(arguments: tuple[Any, ...], message: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, writing
 from neuralpower.suites.lab.images import Digits
 from neuralpower.suites.lab.operators import OperatorTable
 from neuralpower.suites.lab.training import Point, Settings, written
@@ -50,10 +50,8 @@ class Folder:
 
     def make(self) -> None:
         """Create it; raises InputError."""
-        try:
+        with writing(self.path, "--out"):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be made ({error.strerror}); choose another --out") from None
 
     def claim(self, settings: Settings, digits: Digits) -> None:
         """Keep the settings; raises InputError where the folder holds a training that went otherwise.

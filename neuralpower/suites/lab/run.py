@@ -64,7 +64,6 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
         return write_report(folder)
     digits = load_digits(request.data_dir)
     tell(f"data: {digits.name}, {len(digits.train):,} images to learn from and {len(digits.test):,} to test on")
-    folder.make()
     places = steps.devices(request.use_cuda)
     with contextlib.ExitStack() as stack:
         stack.enter_context(sole_writer(folder.path))
