@@ -79,9 +79,8 @@ def check_files(*files: Path | None) -> None:
     from neuralpower.dataset import check_place
 
     for file in files:
-        if file is not None and (
-            not file.exists() or file.is_dir()
-        ):  # what is there may be a device, such as /dev/stdout
+        # what is there already may be a device, such as /dev/stdout
+        if file is not None and (file.is_dir() or not file.exists()):
             check_place(file, "rows.csv")
 
 

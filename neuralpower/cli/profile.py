@@ -51,6 +51,7 @@ def profile(
     shape = options.shape(input_shape)
 
     from neuralpower.cuda import device_named
+    from neuralpower.dataset import check_place
     from neuralpower.devices.host import read_cpu
     from neuralpower.layers.base import torch_dtype
     from neuralpower.measure import prepare_process
@@ -64,7 +65,9 @@ def profile(
         if value not in known:
             raise unknown(what, value, known)
     check_convention(convention, unit, phase)
-    options.check_files(csv, markdown, trace_file)
+    options.check_files(csv, markdown)
+    if trace_file is not None:
+        check_place(trace_file, "trace.json")
     place = device_named(device)
     target = str(place) if repeat else "meta"
     request = InputRequest(batch_size, seq_len, shape, torch_dtype(options.dtype(dtype)))
