@@ -606,3 +606,13 @@ def test_what_met_a_slow_machine_is_measured_once_more_and_the_quieter_time_kept
     assert (first.measured_s, first.too_slow, first.slowdown) == (1.0, None, 1.0)
     assert (second.measured_s, second.too_slow, second.slowdown) == (3.0, 3.0, 1.25)
     assert (third.measured_s, third.too_slow) == (1.1, None)
+
+
+def test_what_fails_when_it_is_measured_once_more_was_measured(
+    learnt: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timings = iter([[Timing((2.0,), 2.0, 2.0, 2.0, 0.0, 0.0, 0.0)], [RuntimeError("no memory is left")]])
+    monkeypatch.setattr("neuralpower.evaluate.time_calls", lambda *_, **__: next(timings))
+    here = dataclasses.replace(learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25))
+    (e,) = evaluate([Case("zoo:deep_mnist")], here)
+    assert (e.measured_s, e.too_slow) == (2.0, 2.0)
