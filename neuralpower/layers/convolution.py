@@ -31,7 +31,7 @@ from neuralpower.layers.base import (
 )
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-SMALL, NARROW = 20_480, 3  # numbers of a sample, and a kernel's side: up to these PyTorch does without oneDNN on a CPU
+SMALL, NARROW = 20_480, 3  # numbers of a sample, and a kernel's side, up to which PyTorch does without oneDNN on a CPU
 BLOCKS = (4, 8, 16)  # channels that oneDNN's vectors take at once
 FAR = 6  # padding beyond which oneDNN has no loop over such blocks
 
@@ -171,10 +171,11 @@ class Convolution(Layer):
 
     @property
     def block(self) -> Any:
-        """Channels of each of several groups that oneDNN's loop takes at once: 16, 8 or 4 if they divide both sides, or 0.
+        """Channels of a group that oneDNN's loop takes at once: the largest of BLOCKS that divides those of input and output.
 
-        There each group's input is unfolded for a product of its own (oneDNN: src/cpu/x64/jit_avx512_common_conv_kernel.cpp,
-        init_conf; src/cpu/gemm_convolution.cpp).
+        Depthwise, it takes as many groups at once. 0 where there is one group, or where none divides them and each group's
+        input is unfolded for a product of its own (oneDNN: src/cpu/x64/jit_avx512_common_conv_kernel.cpp, init_conf;
+        src/cpu/gemm_convolution.cpp).
         """
         inner, outer = floor_div(self.in_channels, self.groups), floor_div(self.out_channels, self.groups)
         block = np.where((inner == 1) & (outer == 1), max(BLOCKS), 0)
@@ -192,9 +193,9 @@ class Convolution(Layer):
         rows = self.batch * self.groups * positions * window
         unfolded = self.batch * positions * self.in_channels * window * self.itemsize
         block, native = self.block, self.native
-        product = (self.groups > 1) & (block == 0)
-        products = self.batch * self.groups * ceil_to(positions, 48) * ceil_to(outer, 8) * inner * window
-        moves = (window > 1) | (strides > 1)  # else the input is unfolded as it lies
+        by_group = (self.groups > 1) & (block == 0)  # a product of each
+        macs_by_group = self.batch * self.groups * ceil_to(positions, 48) * ceil_to(outer, 8) * inner * window
+        moves = (window > 1) | (strides > 1)  # else the input lies as if it were unfolded
         return {
             "macs": macs,
             "macs_channels_16": rows * ceil_to(inner, 16) * ceil_to(outer, 16),
@@ -219,21 +220,21 @@ class Convolution(Layer):
             "unfolded_native": unfolded * (native & moves),
             "macs_blocked": macs * (block > 0) * max(BLOCKS) / np.maximum(block, 1),
             "blocked": (moved.input + moved.output) * (block > 0),
-            "macs_product": products * product,
-            "unfolded_product": unfolded * (product & moves),
+            "macs_product": macs_by_group * by_group,
+            "unfolded_product": unfolded * (by_group & moves),
             "waves": ceil_to(self.batch * self.groups, hardware.cores) / self.groups * macs / self.batch,
             **memory_terms(self, hardware),
         }
 
     def features(self) -> dict[str, Any]:
         """How channels and maps fit the vectors, and which kernel it is."""
-        return {**self._sizes(), "native": 1.0 * self.native, "block": self.block}
+        return {**self._shape_features(), "native": 1.0 * self.native, "block": self.block}
 
     def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
         """The same but for what a CPU's libraries make of it."""
-        return self._sizes()
+        return self._shape_features()
 
-    def _sizes(self) -> dict[str, Any]:
+    def _shape_features(self) -> dict[str, Any]:
         return {
             "macs": np.log2(self.macs()),
             "window": np.log2(self.window),
@@ -298,12 +299,13 @@ class Convolution(Layer):
 
 
 def small_for_onednn(batch: Any, channels: Any, sizes: Sequence[Any], kernel: Sequence[Any], groups: Any) -> Any:
-    """Whether PyTorch unfolds an input of these sizes for one product, rather than ask oneDNN.
+    """Whether PyTorch unfolds an input [batch, channels, *sizes] for one product on a CPU, rather than ask oneDNN.
 
-    As its `use_mkldnn` has it (aten/src/ATen/native/Convolution.cpp), which looks at the first two sizes alone.
+    As its `use_mkldnn` has it (aten/src/ATen/native/Convolution.cpp): of a volume it looks at the first two sizes and the
+    last two of the kernel, and what has one axis is an image of height 1.
     """
     narrow = np.minimum(*kernel[-2:]) <= NARROW if len(kernel) > 1 else True
-    return (groups == 1) & (batch == 1) & (batch * channels * math.prod(sizes[:2]) <= SMALL) & narrow
+    return (groups == 1) & (batch == 1) & (channels * math.prod(sizes[:2]) <= SMALL) & narrow
 
 
 @functools.cache
