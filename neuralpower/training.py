@@ -99,7 +99,7 @@ def default_loss(output: Any) -> Tensor:
     known = not is_dataclass(output) or isinstance(output, Mapping)  # transformers' own classes are both
     for value in tree_iter(output if known else [getattr(output, one.name) for one in fields(output)]):
         floating = isinstance(value, Tensor) and value.is_floating_point()
-        if floating and (value.requires_grad or value.is_inference()):  # what is merely traced has no gradients
+        if floating and (value.requires_grad or torch.is_inference_mode_enabled()):  # a mere trace has no gradients
             loss: Tensor = value.float().square().mean()
             return loss
     raise InputError(

@@ -237,8 +237,11 @@ def test_the_loss_is_part_of_the_pass() -> None:
 def test_a_loss_needs_something_that_floats() -> None:
     with pytest.raises(InputError, match="a Tensor without a floating tensor that has a gradient"):
         default_loss(torch.ones(3, dtype=torch.int64))
-    with pytest.raises(InputError, match="nothing to train on"):
-        default_loss(torch.ones(3))
+    with torch.inference_mode():
+        inferred = torch.ones(3)
+    for without_gradient in (torch.ones(3), inferred):
+        with pytest.raises(InputError, match="nothing to train on"):
+            default_loss(without_gradient)
 
 
 def test_autocast_casts_the_operands_of_products() -> None:
