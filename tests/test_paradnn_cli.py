@@ -136,6 +136,8 @@ def test_flags_of_tpus_are_refused_by_name(flag: str) -> None:
         ("fc --predict --operators", 2, "neuralpower predict 'zoo:paradnn_fc?layers=8&nodes=1024"),
         ("fc -b --again broken", 2, "unknown state 'broken'"),
         ("fc -b --shard 3/2", 2, "shard '3/2': write I/N"),
+        ("fc -b --point-budget 0", 2, "point budget '0': write a positive number"),
+        ("fc -b --time-budget 0", 2, "time budget '0': write a positive number"),
         ("fc --layers 128 --nodes 8192 --batch_size 16384", 4, "the largest that fits is --"),
         ("cnn --input_size 192", 2, "image of 192 pixels: the 7x7 average pool needs"),
         ("cnn --resnet_layers 3,4,6,3", 2, "the points of the sweep have equal groups"),

@@ -30,11 +30,11 @@ def names(text: str | None) -> tuple[str, ...] | None:
     return found
 
 
-def duration_s(text: str) -> float:
-    """Seconds of "90", "90s", "20m", "1.5h"; raises InputError."""
+def duration_s(text: str, what: str = "time budget") -> float:
+    """Seconds of "90", "90s", "20m", "1.5h"; raises InputError, which says `what` was given."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
     if not match or float(match.group(1)) <= 0:
-        raise InputError(f"time budget {text!r}: write a positive number with s, m or h, such as 20m")
+        raise InputError(f"{what} {text!r}: write a positive number with s, m or h, such as 20m")
     return float(match.group(1)) * SECONDS[match.group(2)]
 
 

@@ -109,7 +109,7 @@ def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
             with contextlib.suppress(RuntimeError):  # allowed once per process
                 torch.set_num_interop_threads(common.inter)
         prepare_process(common.intra or read_cpu().cores)
-    limit_s = options.duration_s(common.point_budget) if common.point_budget else None
+    limit_s = options.duration_s(common.point_budget, "point budget") if common.point_budget else None
     return setup, lambda point: measure(point, setup, limit_s)
 
 
