@@ -405,8 +405,9 @@ def test_a_training_step_takes_more_and_a_larger_optimizer_more_still() -> None:
 
 
 def test_what_cannot_be_asked_of_fit_is_refused() -> None:
-    assert [bytes_of(t) for t in ("24GB", "1 GiB", "512MiB", "7", 8e9)] == [24e9, 2**30, 512 * 2**20, 7, 8e9]
-    for text in ("24 parsecs", "", "-1GB", "0GB", 0, -8e9, float("nan")):
+    sizes: list[str | float] = ["24GB", "1 GiB", "512MiB", "7 B", 7, 8e9, 1e20]
+    assert [bytes_of(t) for t in sizes] == [24e9, 2**30, 512 * 2**20, 7, 7, 8e9, 1e20]
+    for text in ("24 parsecs", "", "10", "-1GB", "0GB", 0, -8e9, float("nan")):
         with pytest.raises(InputError, match="write a positive number with a unit"):
             bytes_of(text)
     with pytest.raises(InputError, match="unknown phase 'decoding'"):
@@ -488,6 +489,7 @@ def test_fit_ends_with_0_or_1() -> None:
         (("sweep", "zoo:alexnet", "--batch-size", "8:1"), "the end must not be below the start"),
         (("sweep", "zoo:alexnet", "--plot", "x.gif"), "the ending must be one of .html, .png, .svg"),
         (("fit", "zoo:alexnet", "--memory", "lots"), "write a positive number with a unit"),
+        (("sweep", "zoo:alexnet", "--memory", "10"), "memory '10': write a positive number with a unit"),
         (("fit", "zoo:alexnet", "--device", "nvidia-t5"), "unknown device"),
         (
             ("fit", "zoo:alexnet", "--optimizer", "sgd"),

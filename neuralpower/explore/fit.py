@@ -34,7 +34,6 @@ MOST = 2**24  # of a batch or a length: beyond, nobody asks
 CLOSE = 0.01  # of the answer: how far the bracket is closed for sizes above a hundred
 MOST_CALLS = 20_000  # in a trace, which takes seconds: a scan in Python makes more with each token
 UNITS = {
-    "": 1,
     "b": 1,
     "kb": 1e3,
     "mb": 1e6,
@@ -99,8 +98,9 @@ class Fit:
 
 
 def bytes_of(text: str | float) -> float:
-    """24e9 for "24GB", 24 * 2**30 for "24GiB", a number as it is; raises InputError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
+    """24e9 for "24GB", 24 * 2**30 for "24GiB", a number as it is; raises InputError, also for text without a unit."""
+    given = f"{text:f} b" if isinstance(text, (int, float)) else str(text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", given.lower())
     if not match or match.group(2) not in UNITS or float(match.group(1)) <= 0:
         raise InputError(f"memory {text!r}: write a positive number with a unit, such as 24GB or 80GiB")
     return float(match.group(1)) * UNITS[match.group(2)]
