@@ -147,7 +147,7 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
     if _is_configuration(model):
         return _configuration_source(type(model).__name__, model)
     if not isinstance(model, (str, Path)):
-        raise ModelError(f"a {type(model).__name__} is no MODEL; {GRAMMAR}, an nn.Module or a configuration object")
+        raise ModelError(f"{model!r:.40} is no MODEL; {GRAMMAR}, an nn.Module or a configuration object")
     text = str(model)
     if not text.strip():
         raise ModelError(f"no model is named; {GRAMMAR}")  # an empty path would be the working folder

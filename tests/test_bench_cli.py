@@ -123,7 +123,7 @@ def test_truths_may_stand_bare_and_hyphens_are_underscores() -> None:
 @pytest.mark.parametrize("forward_only", [True, False])
 def test_a_benchmark_prints_result_lines_and_nothing_else(networks: Path, forward_only: bool) -> None:
     ran = bench(networks, "net", "--batch-size", 4, *(["--forward_only"] if forward_only else []))
-    assert (ran.code, ran.err) == (0, "warning: 1 warm-up batches are too few for steady times; choose 10 or more\n")
+    assert (ran.code, ran.err) == (0, "warning: num_warmup_batches 1: too few for steady times; choose 10 or more\n")
     assert all(PATTERN.fullmatch(line) for line in ran.out.splitlines())
     found = values(ran)
     assert found["exp.phase"] == ("inference" if forward_only else "training")

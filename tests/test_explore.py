@@ -25,6 +25,7 @@ from neuralpower.explore.space import Explored, Point, explore
 from neuralpower.explore.sweep import pareto, sizes, sweep, write_csv
 from neuralpower.memory import CPU, forward_memory
 from neuralpower.predictor import Predictor
+from neuralpower.report.explored import fit_table, sweep_table
 from neuralpower.trace import trace
 from tests.program import done, run
 
@@ -356,6 +357,13 @@ def predicted(batch: int, length: int) -> int:
     module = source.build("meta")
     inputs = source.inputs(module, InputRequest(batch, length))
     return forward_memory(trace(module, inputs.args, inputs.kwargs)).high_bytes
+
+
+def test_one_trace_is_no_traces(predictor: Predictor) -> None:
+    assert sweep_table(sweep("zoo:deep_mnist", [predictor]), 0).endswith("\n1 point from 1 trace")
+    request = Request("zoo:deep_mnist")
+    found = replace(fit(request, 1e9), traces=1)
+    assert "\n1 trace; the upper bound" in fit_table(found, request, "as given")
 
 
 def test_positions_end_a_context() -> None:

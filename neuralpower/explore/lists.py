@@ -38,7 +38,7 @@ class Lists:
 
     def _row(self, row: Any) -> tuple[int, int]:
         if not isinstance(row, Mapping):
-            raise InputError(f"a layer is a {type(row).__name__}, must be an object with a kind and its fields")
+            raise InputError(f"a layer is {row!r:.40}, must be an object with a kind and its fields")
         items = (*row.items(), type(row.get("count")))  # True and 1.0 are equal to 1, and no counts
         if items not in self._read:
             layer = _layer(row)

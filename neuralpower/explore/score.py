@@ -124,7 +124,7 @@ def _read(number: int, candidate: str | Mapping[str, Any], lists: Lists) -> tupl
     except (ValueError, RecursionError) as error:
         return number, f"line {number}", f"is no JSON ({error})"
     if not isinstance(data, Mapping):
-        return number, f"line {number}", f"is a {type(data).__name__}, must be an object"
+        return number, f"line {number}", f"is {data!r:.40}, must be an object"
     name = str(data.get("name", f"line {number}"))
     try:
         if LISTED in data:
@@ -148,7 +148,7 @@ def _point(data: Mapping[str, Any]) -> Point:
         raise InputError("has neither a model nor layers; give one of them")
     _check(data, "a model", FIELDS)
     if not isinstance(changes, Mapping):
-        raise InputError(f"changes is a {type(changes).__name__}, must be an object of fields and values")
+        raise InputError(f"changes is {changes!r:.40}, must be an object of fields and values")
     for name, value in changes.items():
         if isinstance(value, (int, float)) and not abs(value) <= LARGEST_SIZE:
             raise InputError(f"{name} is {value!r:.40}, must be a number up to {LARGEST_SIZE}")

@@ -13,6 +13,7 @@ from neuralpower.explore.score import Score
 from neuralpower.explore.sweep import Sweep, SweepPoint
 from neuralpower.phases import DECODE
 from neuralpower.report.tables import grid, memory_line, quantity
+from neuralpower.report.tokens import counted
 
 PLOTS = (".html", ".png", ".svg")
 
@@ -43,7 +44,10 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
     header += ["memory", "fits", "basis"]
     first = result.points[0]
     head = f"{first.model} on {', '.join(dict.fromkeys(p.device for p in result.points))}"
-    foot = [f"* nothing else is better in {result.front}", f"{len(result.points)} points from {result.traces} traces"]
+    foot = [
+        f"* nothing else is better in {result.front}",
+        f"{counted(len(result.points), 'point')} from {counted(result.traces, 'trace')}",
+    ]
     if len(shown) < len(result.points):
         foot.insert(0, f"({len(result.points) - len(shown)} more)")
     return "\n".join([head, "", grid(header, rows, left=3 if many else 2), *foot, *result.notes])
@@ -102,7 +106,9 @@ def fit_table(found: Fit, request: Request, device: str) -> str:
     if found.longest is not None:
         lines.append(f"longest context: {found.longest} (ended by {found.longest_reason})")
     process = f" beside {quantity(found.process_bytes, 'B')} of the process" if found.process_bytes else ""
-    return "\n".join([*lines, f"{found.traces} traces; the upper bound of the memory is what has to fit{process}"])
+    return "\n".join(
+        [*lines, f"{counted(found.traces, 'trace')}; the upper bound of the memory is what has to fit{process}"]
+    )
 
 
 def check_plot(path: Path) -> None:

@@ -18,6 +18,11 @@ def quantity(value: float, unit: str) -> str:
     return f"{value / factor:{digits}} {factors[factor]}{unit}"
 
 
+def counted(number: int, one: str) -> str:
+    """1 trace, 2 traces."""
+    return f"{number} {one}{'s' * (number != 1)}"
+
+
 def tokens(prediction: Prediction) -> Iterator[str]:
     """Lines on a prefill, a step or a whole generation; none for any other pass."""
     about = prediction.generation
@@ -31,7 +36,7 @@ def tokens(prediction: Prediction) -> Iterator[str]:
                 f"{quantity(about.first_step_s.value, 's')}, the last {quantity(about.last_step_s.value, 's')}"
             )
     elif isinstance(about, Step):
-        yield f"context {about.context}, {about.tokens} token{'s' if about.tokens > 1 else ''} of each sample"
+        yield f"context {about.context}, {counted(about.tokens, 'token')} of each sample"
     if isinstance(about, (Generation, Step)):
         energy = about.energy_per_token_j
         joules = "" if energy is None else f", {bounded(energy, 'J')} per token"

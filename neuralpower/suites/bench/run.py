@@ -126,7 +126,7 @@ class Bench:
         if o.cudnn_fastest:
             self.warn("cudnn_fastest has no effect in PyTorch; it is recorded, cudnn_benchmark chooses the fastest")
         if o.num_warmup_batches < FEW_WARMUPS:
-            self.warn(f"{o.num_warmup_batches} warm-up batches are too few for steady times; choose 10 or more")
+            self.warn(f"num_warmup_batches {o.num_warmup_batches}: too few for steady times; choose 10 or more")
 
     def _tail(self, monitor: Monitor, status: str) -> None:
         monitor.stop()
