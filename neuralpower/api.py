@@ -112,7 +112,7 @@ class LoadedPredictor:
         self.predictor.check(dtype, FORWARD if way == TRAINING else way)
         source = resolve(model)
         if inputs is None:
-            shape = tuple(input_shape) if input_shape is not None else None
+            shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
             case = Case(str(source.name), batch_size or 1, seq_len, shape, dtype, asked)
             return predict_case(case, self.predictor, source, way, recipe)[0]
         if seq_len is not None or input_shape is not None:

@@ -7,6 +7,7 @@ import dataclasses
 import importlib.resources
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,8 @@ def load(name: str | Path) -> Predictor:
         PredictorError: unknown, cut off, no JSON, of another schema, or it cannot serve the device.
         InputError: the device is not known, or its spec sheet is wrong.
     """
+    if not isinstance(name, (str, os.PathLike)):
+        raise unknown("predictor", name, known_predictors(), PredictorError)
     path = Path(name)
     if not path.is_file():
         text, known = str(name), known_predictors()

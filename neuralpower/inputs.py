@@ -57,9 +57,10 @@ class InputRequest:
         for name, value in (("batch_size", self.batch_size), ("seq_len", self.seq_len)):
             if value is not None and not is_count(value):
                 raise InputError(f"{name} is {value}, but a whole number of at least 1 is needed, of 2**53 at most")
-        if self.input_shape is not None and not (self.input_shape and all(map(is_count, self.input_shape))):
+        shape = self.input_shape
+        if shape is not None and not (isinstance(shape, (tuple, list)) and shape and all(map(is_count, shape))):
             raise InputError(
-                f"input_shape is {self.input_shape}, but every size must be a whole number of at least 1; "
+                f"input_shape is {shape}, but every size must be a whole number of at least 1; "
                 "give it without the batch, as in 3x224x224"
             )
 

@@ -59,6 +59,10 @@ GRAMMAR = (
     "MODEL is a folder with a config.json, transformers:NAME, torchvision:NAME, timm:NAME, zoo:NAME, "
     "package.module:function, path/file.py:function or a .pt2 file"
 )
+AT_A_PROMPT = (  # what to give for a network that does not say what its inputs look like
+    "--input-shape (without the batch, as in 3x224x224), or an example_inputs(batch_size) function beside the model's"
+)
+IN_PYTHON = "inputs, or an input_shape (without the batch, as in (3, 224, 224))"
 REMOVED = {"transfoxl": "XLNetModel"}  # families that newer releases of transformers dropped, and what to take instead
 SETTINGS = {"num_labels", "attn_implementation", "experts_implementation"}  # of any configuration, though no fields
 
@@ -209,7 +213,7 @@ def _module_source(module: nn.Module) -> Source:
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
         if _is_transformers(model):
             return transformers_inputs(model, request)
-        return _by_shape(type(module).__name__, model, request)
+        return _by_shape(type(module).__name__, model, request, way_out=IN_PYTHON)
 
     return Source(type(module).__name__, construct, examples, has_values=False)  # copies promise the originals' values
 
@@ -225,17 +229,20 @@ def _is_transformers(model: nn.Module) -> bool:
     return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
 
-def _by_shape(name: str, model: nn.Module, request: InputRequest, natural: tuple[int, ...] | None = None) -> Inputs:
-    """Inputs from the shape that was asked for, else from `natural`."""
+def _by_shape(
+    name: str,
+    model: nn.Module,
+    request: InputRequest,
+    natural: tuple[int, ...] | None = None,
+    way_out: str = AT_A_PROMPT,
+) -> Inputs:
+    """Inputs from the shape that was asked for, else from `natural`; raises ModelError, with a way out, where there is none."""
     shape = request.input_shape
     if request.seq_len is not None:
         shape = _with_length(name, request.seq_len, shape or natural)
     shape = shape or natural
     if shape is None:
-        raise ModelError(
-            f"{name} does not say what its inputs look like; give --input-shape (without the batch, as in 3x224x224), "
-            "or an example_inputs(batch_size) function beside the model's"
-        )
+        raise ModelError(f"{name} does not say what its inputs look like; give {way_out}")
     return shaped_inputs(model, request, shape)
 
 

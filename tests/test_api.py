@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 import neuralpower
 from neuralpower.api import LoadedPredictor
-from neuralpower.errors import InputError, PredictorError, StepError
+from neuralpower.errors import InputError, ModelError, PredictorError, StepError
 from neuralpower.evaluate import Case, predict_case
 from neuralpower.phases import Phase
 
@@ -108,6 +109,25 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         predictor.on("nvidia-t4")
     with pytest.raises(InputError, match="its memory is not known; give memory"):
         predictor.fit("zoo:deep_mnist")
+
+
+def test_what_is_of_another_type_is_refused(predictor: LoadedPredictor) -> None:
+    number: Any = 3
+    grids: list[tuple[str, Any]] = [("batch_sizes", 3), ("lengths", 3), ("dtypes", "float32")]
+    for name, value in grids:
+        with pytest.raises(InputError, match=rf"{value!r}: a sweep takes a list of them; give \[{value!r}\]"):
+            predictor.sweep("zoo:deep_mnist", **{name: value})
+    with pytest.raises(InputError, match="input_shape is 3, but every size must be a whole number"):
+        predictor.predict("zoo:deep_mnist", input_shape=number)
+    assert "input_shape is 3" in predictor.sweep("zoo:deep_mnist", input_shape=number).points[0].error
+    with pytest.raises(PredictorError, match="unknown predictor '3': known: amd-epyc-2c"):
+        neuralpower.load(number)
+    with pytest.raises(InputError, match="3 is no network that runs here; give an nn.Module"):
+        neuralpower.profile(number, 3)
+    with pytest.raises(ModelError, match="must be Tensor, not int"):
+        neuralpower.profile(nn.Linear(8, 8), 3)
+    with pytest.raises(ModelError, match="give inputs, or an input_shape"):
+        predictor.predict(nn.Linear(8, 8))
 
 
 def test_importing_neuralpower_imports_no_torch() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,9 +70,12 @@ def sweep(
     """Predict the grid; `input_shape` of one sample, `memory_bytes` of the device, by default those of its spec sheet.
 
     Raises:
-        InputError: a size that is not whole and positive, no point, or more than MOST_POINTS.
+        InputError: what is no list, a size that is not whole and positive, no point, or more than MOST_POINTS.
         PredictorError: a dtype that a predictor has not learnt.
     """
+    for what, given in (("batch sizes", batch_sizes), ("lengths", lengths), ("dtypes", dtypes)):
+        if isinstance(given, str) or not isinstance(given, Sized):
+            raise InputError(f"{what} {given!r}: a sweep takes a list of them; give [{given!r}]")
     count = len(dtypes) * len(lengths) * len(batch_sizes) * len(predictors)
     if count > MOST_POINTS:
         raise InputError(f"{count} points: at most {MOST_POINTS} are swept; leave some out")
@@ -85,7 +88,7 @@ def sweep(
             if not is_count(size):
                 raise InputError(f"{what} {size!r}: a sweep takes a list of whole numbers, each 1 or more")
     grid = list(itertools.product(dtypes, lengths, batch_sizes))
-    shape = tuple(input_shape) if input_shape is not None else None
+    shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
     found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
     for predictor in predictors:

@@ -45,7 +45,7 @@ __all__ = ["Check", "ModuleRow", "NetworkProfile", "Row", "Total", "Unmodelled",
 
 def profile(
     model: nn.Module,
-    args: Sequence[Any] | Tensor = (),
+    args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     device: str | torch.device | None = None,
@@ -71,7 +71,7 @@ def profile(
 
     Args:
         model: the network; DataParallel, DistributedDataParallel and torch.compile are looked through.
-        args: positional arguments, or the only one.
+        args: positional arguments in a tuple or list, or the only one.
         kwargs: keyword arguments.
         device: where the model is expected to be; None takes it as it is.
         phase: "forward", or "training": forward, loss, backward and optimizer step.
@@ -91,12 +91,14 @@ def profile(
         name: shown for the model.
 
     Raises:
-        InputError: an option that is not known or not possible.
+        InputError: no module, or an option that is not known or not possible.
         ModelError: the forward or backward raises.
         DeviceError: no clock for the device, or out of memory.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{model!r:.40} is no network that runs here; give an nn.Module")
     model = unwrapped(model)
-    given = (args,) if isinstance(args, Tensor) else tuple(args)
+    given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
     check_convention(convention, flop_unit, phase)
     _check(phase, warmup, repeat)
     place = _place(model, device, runtime)
