@@ -221,12 +221,15 @@ def test_data_ingestion_runs_no_network(networks: Path, tmp_path: Path) -> None:
     ("backend", "says"),
     [("caffe_lmdb", "holds no data.mdb, so it is no LMDB"), ("image_folder", "no folder of images per class")],
 )
-def test_data_that_are_none_are_refused(networks: Path, tmp_path: Path, backend: str, says: str) -> None:
+def test_data_that_are_none_are_refused_before_the_network_is_built(
+    networks: Path, tmp_path: Path, backend: str, says: str
+) -> None:
     (tmp_path / "empty").mkdir()
     ran = bench(networks, "net", "--batch_size=2", "--data_dir", tmp_path / "empty", "--data_backend", backend)
     assert ran.code == 2
     assert says in ran.err.splitlines()[-1]
     assert values(ran)["results.status"] == "failure"
+    assert "exp.estimated_memory_bytes" not in values(ran)
 
 
 def test_images_are_for_networks_that_see_some(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ class Bench:
         torch.backends.cudnn.benchmark = o.cudnn_benchmark
         network = find(o)
         self.emit("exp.model_title", network.title)
+        images = self._images(network)  # first, since building a network may take minutes
         numbers = precision(o.numbers, device, autocast=o.autocast, masters=o.numbers == "float16")
         request = InputRequest(o.batch_size, o.seq_len, o.input_shape, numbers.stored)
         torch.manual_seed(o.seed + self.world.rank)
@@ -178,7 +179,7 @@ class Bench:
         work: Work | None = None
         try:
             with told(network.title):
-                work = self._work(network, request, numbers, device)
+                work = self._work(network, request, numbers, device, images)
             self.timer = StepTimer(work, clock_of(device))
             self.ready = time.perf_counter()
             self.timer.run(warmup=o.num_warmup_batches, steps=o.num_batches)
@@ -201,16 +202,30 @@ class Bench:
         found = peak_bytes(network, sized, numbers, self.options.phase == "training")
         return None if found is None else found * self.world.size
 
-    def _work(self, network: Network, request: InputRequest, numbers: Precision, device: torch.device) -> Work:
+    def _images(self, network: Network) -> Images | None:
+        """Those of the data_dir as the network sees them; None without one. Raises InputError."""
+        o = self.options
+        if not o.data_dir:
+            return None
+        store = open_store(o.data_backend, Path(o.data_dir))
+        channels, size = network.image_size(o.input_shape)
+        return Images(store, channels, size, o.seed)
+
+    def _work(
+        self,
+        network: Network,
+        request: InputRequest,
+        numbers: Precision,
+        device: torch.device,
+        images: Images | None,
+    ) -> Work:
         o = self.options
         training = o.phase == "training"
         model: nn.Module = nn.Identity()
         if o.phase != "data_ingestion":
             model = network.built(device, numbers, training)
         draw: Synthetic | Loaded
-        if o.data_dir:
-            channels, size = network.image_size(o.input_shape)
-            images = Images(open_store(o.data_backend, Path(o.data_dir)), channels, size, o.seed)
+        if images is not None:
             draw = Loaded(
                 images,
                 o.batch_size,
