@@ -21,6 +21,7 @@ import inspect
 import json
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ from neuralpower.inputs import (
     Inputs,
     batch_of,
     called_with,
+    is_count,
     place,
     redrawn,
     shaped_inputs,
@@ -266,7 +268,13 @@ def _configuration_source(name: str, config: Any, model_class: type[nn.Module] |
             own.pad_token_id = 0  # decoders refuse to classify a batch without one
         if getattr(own, "image_token_index", 0) is None:
             own.image_token_index = own.text_config.vocab_size - 1  # BLIP-2's stand where its image goes
-        return chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined, no-any-return]  # of PreTrainedModel
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # they are refused
+            model: nn.Module = chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined]  # of PreTrainedModel
+        for path, weight in model.named_parameters():
+            if not weight.numel():
+                raise ModelError(f"{name}: {path} is {tuple(weight.shape)}, and no size can be 0; give 1 or more")
+        return model
 
     return Source(name, construct, transformers_inputs)
 
@@ -417,6 +425,9 @@ def _override(text: str, config: Any, values: dict[str, Any], key: str, value: A
     if outer not in known:
         raise unknown(f"field of {type(config).__name__} in the overrides of {text}", outer, known, ModelError)
     if not dot:
+        count = getattr(config, outer, None)
+        if "layer" in outer and isinstance(value, int) and isinstance(count, int) and value < 0 < count:
+            raise ModelError(f"{outer} {value} in the overrides of {text}: a number of layers is 0 or more")
         _shorten_layer_lists(config, values, outer, value)
         values[outer] = value
         return
@@ -491,6 +502,9 @@ def _zoo_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
     if name not in zoo:
         raise unknown("zoo network", name, zoo, ModelError)
     entry = zoo[name]
+    for key, value in overrides.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not is_count(value):
+            raise ModelError(f"{key} {value!r} of {text!r}: must be a whole number, 1 or more")
 
     def construct(dtype: torch.dtype) -> nn.Module:
         return _module(_called(entry.build, overrides, text), text).to(dtype)

@@ -643,6 +643,23 @@ def test_a_module_without_values_cannot_go_to_the_cpu() -> None:
         resolve(nn.Linear(4, 5, device="meta")).build("cpu")
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("zoo:resnet18?classes=0", "classes 0 of 'zoo:resnet18.classes=0': must be a whole number, 1 or more"),
+        ("zoo:convmixer?depth=-1", "depth -1 of .*: must be a whole number"),
+        (
+            f"transformers:bert?{TEXT}&intermediate_size=0",
+            r"weight is \(0, \d+\), and no size can be 0; give 1 or more",
+        ),
+        ("transformers:bert?num_hidden_layers=-1", "num_hidden_layers -1 in .*: a number of layers is 0 or more"),
+    ],
+)
+def test_a_size_below_one_is_refused(model: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        resolve(model).build()
+
+
 def test_something_else_is_no_model() -> None:
     with pytest.raises(ModelError, match="^3 is no MODEL"):
         resolve(3)  # what is tested
