@@ -249,6 +249,15 @@ def test_conventions_differ_as_they_are_said_to() -> None:
     assert found["thop"] == 120 + 2 * 48  # four
 
 
+def test_the_headline_names_the_batch_and_the_shape_of_a_sample() -> None:
+    model = nn.Linear(5, 4)
+    for shape, said in (((3, 7, 5), "batch 3 of 7x5"), ((3, 5), "batch 3 of 5")):
+        found = counts(model, torch.randn(shape))
+        assert found.headline().startswith(f"Linear, {said}, float32, forward, on ")
+        assert found.to_json()["input_shape"] == list(shape)
+    assert counts(Function(lambda: torch.ones(2) * 2)).headline().startswith("Function, batch -, float32")
+
+
 def test_flop_and_multiply_adds_differ_by_two_and_headers_say_which() -> None:
     # T19
     model, x = nn.Linear(5, 4), torch.randn(3, 5)

@@ -39,6 +39,7 @@ from neuralpower.profiling.rows import Builder, ModuleRow, Row, total
 from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, repeat
 from neuralpower.trace import Trace, trace, unwrapped
 from neuralpower.training import Loss
+from neuralpower.values import tensors_of
 
 __all__ = ["Check", "ModuleRow", "NetworkProfile", "Row", "Total", "Unmodelled", "profile"]
 
@@ -155,6 +156,7 @@ def profile(
         types={path: type(module).__name__ for path, module in model.named_modules(remove_duplicate=False)},
         calls=_calls(traced),
         environment=_environment(place, runs),
+        input_shape=next((tuple(t.shape) for t in tensors_of((given, kwargs)) if t.dim()), ()),
         notes=tuple(_notes(traced)),
         power_reason="" if runs is None or power == "none" else runs.window.reason or "",
         runs=runs,

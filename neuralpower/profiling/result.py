@@ -119,6 +119,7 @@ class NetworkProfile:
     types: Mapping[str, str]  # class of every module by path
     calls: Mapping[str, int]  # calls of every module's forward by path
     environment: Mapping[str, Any]
+    input_shape: tuple[int, ...] = ()  # of the first tensor that it is called with, batch first
     notes: tuple[str, ...] = ()
     power_reason: str = ""  # why there is no power
     runs: Runs | None = field(default=None, repr=False)
@@ -240,8 +241,10 @@ class NetworkProfile:
                 taken += " = " + " + ".join(f"{name} {quantity(v, 's')}" for name, v in t.phases_s.items())
         memory = "" if t.peak_memory_bytes is None else f", peak memory {quantity(t.peak_memory_bytes, 'B')}"
         power = "" if t.power_w is None else f", {quantity(t.power_w, 'W')}"
+        batch, *sample = self.input_shape or ("-",)
+        sizes = f"batch {batch}" + (f" of {'x'.join(map(str, sample))}" if sample else "")
         return (
-            f"{self.model}, {self.dtype}, {self.phase}, on {self.device}: {taken}\n"
+            f"{self.model}, {sizes}, {self.dtype}, {self.phase}, on {self.device}: {taken}\n"
             f"{self._quantity(t.flops)} ({self.convention}), {quantity(t.parameters, '')}parameters{memory}{power}, "
             f"coverage {self.coverage:.1%}"
         )
@@ -377,6 +380,7 @@ class NetworkProfile:
             "schema": SCHEMA,
             "model": self.model,
             "device": self.device,
+            "input_shape": list(self.input_shape),
             "dtype": self.dtype,
             "phase": self.phase,
             "convention": self.convention,
