@@ -56,6 +56,10 @@ HARDWARE = (  # what `dataset.json` can say of its device; numbers that are miss
     *("limit_w", "idle_w", "year", "lanes_per_scheduler"),
 )
 KEY = ("config_id", "device_key", "software_key", "protocol_version", "replicate")  # of a measurement
+READ = (  # columns that say something of any row; a kind's fields stand beside them
+    *("dtype", "phase", "runtime_s", "power_w", "energy_j", "energy_u_rel", "dispatch_s"),
+    *("sentinel_s", "sentinel_again_s", "status", "session_id", *KEY),
+)
 
 
 def config_id(row: Mapping[str, Any]) -> str:
@@ -240,7 +244,7 @@ def _read_csv(file: Path) -> pd.DataFrame:
         raise ValueError("its values must be separated by commas")
     table.columns = table.columns.str.strip()
     known = KINDS[file.stem].field_names() if file.stem in KINDS else ("model", "batch", "input", "layers")
-    for name in (*known, "runtime_s", "power_w", "energy_j"):
+    for name in (*known, *READ):
         if f"{name}.1" in table:  # so pandas calls the second
             raise ValueError(f"column {name} stands twice")
     return table.reindex(range(-blank, len(table))).reset_index(drop=True) if blank else table

@@ -543,8 +543,15 @@ def test_a_table_from_another_program_is_read_or_what_is_wrong_with_it_is_said(t
             DatasetError, match=r"softmax.csv: cannot be read \(its values must be separated by commas\)"
         ):
             read_dataset(tmp_path)
-    file.write_text(text.replace("dtype", "runtime_s", 1))
-    with pytest.raises(DatasetError, match="column runtime_s stands twice"):
+    for name in ("runtime_s", "energy_u_rel", "status"):
+        file.write_text(
+            needed(12).assign(energy_u_rel=0.1, status="ok", twice="").to_csv(index=False).replace("twice", name)
+        )
+        with pytest.raises(DatasetError, match=f"column {name} stands twice"):
+            read_dataset(tmp_path)
+    file.unlink()
+    (tmp_path / "network.csv").write_text("model,batch,dtype,dtype,runtime_s\nzoo:deep_mnist,1,float32,float64,1\n")
+    with pytest.raises(DatasetError, match="column dtype stands twice"):
         read_dataset(tmp_path)
 
 
