@@ -224,7 +224,7 @@ def load(name: str | Path) -> Predictor:
         path = known[str(name)]
     try:
         data = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise PredictorError(
             f"{path}: is no predictor file, or cut off ({error}); train it again with train-predictor"
         ) from None

@@ -182,7 +182,7 @@ def _overrides(text: str, query: str) -> dict[str, Any]:
             raise ModelError(f"override {part!r} of {text!r} is not field=value; write MODEL?field=value&field=value")
         try:
             found[key] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # also digits without end, and lists in lists
             found[key] = value
     return found
 
@@ -380,7 +380,7 @@ def _folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
         raise ModelError(f"{path} holds no config.json; give a folder of transformers, or {GRAMMAR.partition(', ')[2]}")
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the second of one that is nested too deep
         raise ModelError(f"{file} is no JSON ({error}); write the configuration again") from error
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise ModelError(f"{file} has no model_type; add one that transformers knows, such as bert")

@@ -145,7 +145,7 @@ def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A cell's JSON object."""
     try:
         value = json.loads(row[name])
-    except (ValueError, TypeError):  # the latter where it holds no text, as cells of Parquet may
+    except (ValueError, TypeError, RecursionError):  # the second where it holds no text, as cells of Parquet may
         value = None
     if not isinstance(value, dict):
         raise ValueError(f"{name} is {row[name]!r}, but must be the text of a JSON object")
@@ -156,7 +156,7 @@ def _listed(text: Any) -> list[tuple[Layer, float]]:
     """Layers with how often each is called, from a cell of column `layers`."""
     try:
         parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in json.loads(text)]
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"layers cannot be read ({type(error).__name__}: {error})") from None
     for layer, count in parts:
         if not 0 < count < np.inf:  # NaN is none either

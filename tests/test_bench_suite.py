@@ -443,6 +443,7 @@ def test_a_configuration_is_dotted_or_nested_and_lists_are_axes(tmp_path: Path) 
     ("content", "says"),
     [
         ("{", "is no JSON"),
+        pytest.param("[" * 100_000, "is no JSON", id="nested"),
         ("[]", "holds a list"),
         ({"exp.modle": "a"}, "unknown parameter 'exp.modle': did you mean exp.model"),
         ({"exp.phase": "evaluation"}, "unknown phase 'evaluation': .*training"),

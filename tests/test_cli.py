@@ -588,6 +588,7 @@ def test_what_a_model_prints_is_no_part_of_the_output(predictor: Path) -> None:
     ("text", "words"),
     [
         ("{", ["p.json", "no predictor file, or cut off"]),
+        pytest.param("[" * 100_000, ["p.json", "no predictor file, or cut off"], id="nested"),
         ("[1, 2]", ["p.json", "holds a list"]),
         ("not JSON", ["p.json", "no predictor file"]),
         ('{"schema": 7}', ["schema 7, this version reads 3"]),

@@ -275,6 +275,7 @@ def test_a_configuration_object_is_a_model() -> None:
     ("text", "message"),
     [
         ("{", "is no JSON"),
+        pytest.param("[" * 100_000, "is no JSON", id="nested"),
         ("[]", "has no model_type"),
         ('{"model_type": "bertt"}', "unknown transformers model type 'bertt': did you mean .*bert"),
         ('{"model_type": "bert", "architectures": ["BertForMaskedML"]}', "did you mean .*BertForMaskedLM"),
@@ -342,6 +343,12 @@ def test_torchvision_models_take_its_image_size(monkeypatch: pytest.MonkeyPatch)
 def test_a_configuration_that_cannot_be_built_says_why() -> None:
     with pytest.raises(ModelError, match="cannot be built: ValueError"):
         resolve("transformers:bert?hidden_size=33&num_attention_heads=2").build()
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000], ids=["lists", "digits"])
+def test_an_override_that_json_cannot_hold_is_a_text(value: str) -> None:
+    with pytest.raises(ModelError, match="cannot be built: TypeError: .* found element of type str"):
+        resolve(f"zoo:sensor_net?classes={value}").build()
 
 
 def test_a_zoo_network_runs_and_takes_keywords() -> None:

@@ -65,7 +65,7 @@ def read_config(path: Path) -> Config:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give another --config") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is no JSON ({error}); write an object of parameters") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a {type(content).__name__}; write an object of parameters")
