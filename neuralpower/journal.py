@@ -23,7 +23,7 @@ from neuralpower.errors import DatasetError, DeviceError, writing
 
 SCHEMA = 1
 BALLAST_BYTES = 2**18  # some two hundred results
-NAME = "journal.jsonl"
+NAME, LOCK = "journal.jsonl", ".lock"
 
 
 @contextlib.contextmanager
@@ -31,7 +31,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
     """Make a folder, and keep all others that ask from writing to it; raises DatasetError where one does."""
     with writing(folder, "--out", DatasetError):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,6 +57,8 @@ class Journal:
 
     def __enter__(self) -> Journal:
         """Create the folder, take the lock, repair the end of the file."""
+        with writing(self.folder, "--out", DatasetError):
+            self._made = [place for place in (self.folder, *self.folder.parents) if not place.exists()]
         with contextlib.ExitStack() as lock:
             lock.enter_context(sole_writer(self.folder))
             with writing(self.path, "--out", DatasetError):
@@ -69,13 +71,18 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file, remove it where it is empty, and give the lock back."""
+        """Close the file, remove it where it is empty, and give the lock back; a folder made for nothing goes, too."""
         if os.fstat(self._file).st_size:
             os.fsync(self._file)
         else:
             self.path.unlink(missing_ok=True)
         os.close(self._file)
         self.ballast.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another has put something there
+            if self._made and all(file.name == LOCK for file in self.folder.iterdir()):
+                (self.folder / LOCK).unlink()
+                for place in self._made:
+                    place.rmdir()
         self._lock.close()
 
     def _repair(self) -> int:

@@ -675,6 +675,7 @@ def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: 
         (["--preset", "quik"], ["unknown preset 'quik'", "did you mean quick"]),
         (["--device", "gpu"], ["unknown device 'gpu'", "cpu"]),
         (["--phase", "training"], ["unknown phase 'training'", "forward"]),
+        (["--dtype", "f32,float33"], ["unknown dtype 'float33'", "did you mean float32"]),
         (["--power", "nvm"], ["unknown power meter 'nvm'", "did you mean nvml"]),
         (["--executor", "rey"], ["unknown executor 'rey'", "did you mean ray"]),
         (["--address", "auto"], ["address 'auto'", "add --executor ray"]),

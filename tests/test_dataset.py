@@ -93,6 +93,15 @@ def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
     assert read_journal(tmp_path / "new" / "folder") == [*records, {"more": 1}]
 
 
+def test_a_folder_that_was_made_for_nothing_is_removed(tmp_path: Path) -> None:
+    with Journal(tmp_path / "new" / "folder"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    with Journal(tmp_path / "first"), Journal(tmp_path / "first" / "second") as second:
+        second.append({"value": 1})
+    assert (tmp_path / "first" / "second" / "journal.jsonl").exists()
+
+
 def test_a_folder_without_a_journal_has_no_records(tmp_path: Path) -> None:
     assert read_journal(tmp_path) == []
 

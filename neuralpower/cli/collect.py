@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from neuralpower.collect.recover import Executor
     from neuralpower.collect.request import Progress
 
+# what can be asked for, known before the seconds that importing torch takes
 PHASES = ("forward", "backward", "optimizer")
+DTYPES = ("float32", "tensorfloat32", "bfloat16", "float16", "float64", "float8_e4m3fn")
 
 
 def collect_data(
@@ -58,6 +60,10 @@ def collect_data(
     for name in phases:
         if name not in PHASES:
             raise unknown("phase", name, PHASES)
+    dtypes = tuple(options.dtype(name) for name in options.names(dtype) or ())
+    for name in dtypes:
+        if name not in DTYPES:
+            raise unknown("dtype", name, DTYPES)
     if power not in (*CHOICES, *METERS):
         raise unknown("power meter", power, [*CHOICES, *METERS])
     cpu = read_cpu()
@@ -69,7 +75,7 @@ def collect_data(
         preset=preset,
         kinds=options.names(kinds),
         models=options.names(models),
-        dtypes=tuple(options.dtype(d) for d in options.names(dtype) or ()),
+        dtypes=dtypes,
         seed=seed,
         budget_s=options.duration_s(time_budget) if time_budget else settings.budget_s,
         out=folder,

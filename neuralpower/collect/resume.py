@@ -13,7 +13,7 @@ from neuralpower import __version__
 from neuralpower.collect.keys import PROTOCOL_VERSION, software_key
 from neuralpower.collect.recover import Executor
 from neuralpower.collect.schedule import RUNTIME
-from neuralpower.dataset import read_meta, replace_file, write_meta
+from neuralpower.dataset import read_meta, replace_file
 from neuralpower.devices.host import unlike
 from neuralpower.errors import DatasetError
 
@@ -70,17 +70,15 @@ def sessions(meta: dict[str, Any], records: Sequence[dict[str, Any]]) -> list[di
 
 
 def description(folder: Path, opened: Mapping[str, Any], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `dataset.json` says, new or as it stands; raises DatasetError for another device's, protocol's or software's."""
+    """What `dataset.json` is to say, new or as it stands; raises DatasetError for another device's, protocol's or software's."""
     hardware, libraries = opened["hardware"], opened["versions"]
     if not (folder / "dataset.json").exists():
-        meta = {
+        return {
             "device": hardware["name"],
             "hardware": hardware,
             "protocol_version": PROTOCOL_VERSION,
             "power_reason": opened["power_reason"],
         }
-        write_meta(folder, meta)
-        return meta
     meta = read_meta(folder)
     kept = meta.get("hardware") or {}
     apart = unlike({**kept, "name": meta["device"]}, hardware, by_flags=False)

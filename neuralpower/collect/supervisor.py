@@ -49,6 +49,8 @@ def collect(
                     f"power {request.power}: {opened['power_reason']}; mend that, or give --power auto for runtime alone"
                 )
             plan = planned(folder, request.plan_key(), executor)
+            if not (folder / "dataset.json").exists():  # nothing of what is refused so far is left behind
+                write_meta(folder, meta)
             before = sessions(meta, records)
             collection = Collection(
                 request, journal, executor, opened, plan, unfinished(records), before, show, clock, started
