@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from neuralpower.bench import CpuBench
-from neuralpower.cli.collect import DTYPES, outlook
+from neuralpower.cli.collect import DTYPES, outlook, pace
 from neuralpower.collect import collection
 from neuralpower.collect.checkout import checkout
 from neuralpower.collect.collection import ATTEMPTS
@@ -354,7 +354,8 @@ def test_some_are_measured_again_in_another_process(fake: Callable[..., Fake], t
 
 def test_a_noisy_configuration_is_taken_again_a_few_times(fake: Callable[..., Fake], tmp_path: Path) -> None:
     worker = fake(count=6, noisy={"c0001": 1, "c0002": 2, "c0003": 99})
-    run(worker, tmp_path / "data")
+    seen = run(worker, tmp_path / "data")
+    assert (seen[-1].measured, seen[-1].failed, seen[-1].noisy) == (6, 0, 1)
     assert statuses(tmp_path / "data") == {**dict.fromkeys(names(6), "ok"), "c0003": "noisy"}
     table = read_dataset(tmp_path / "data").tables["softmax"].set_index("config_id")
     assert table.loc[names(6), "attempt"].tolist() == [1, 2, 3, ATTEMPTS, 1, 1]
@@ -527,6 +528,12 @@ def test_another_devices_dataset_is_refused(
     (tmp_path / "data" / "dataset.json").write_text('{"schema": 1, "device": "Other CPU", "hardware": {"cores": 2}}')
     refused(command("collect-data", "--out", tmp_path / "data"), "'Other CPU'", "choose another --out")
     assert worker.log() == []
+
+
+def test_noise_is_no_failure_in_the_progress_bar() -> None:
+    progress = Progress(100, 10, Estimate(90, 0, 9, 1), measured=10, failed=2, noisy=3, spent_s=1, budget_s=60)
+    assert pace(progress) == "10/s, 9 s left, 2 failed, 3 noisy"
+    assert pace(replace(progress, noisy=0)) == "10/s, 9 s left, 2 failed"
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def collect_data(
             if not progress.measured and not progress.powered:
                 bar.console.print(outlook(progress), highlight=False)
             bar.update(task, description="measuring", total=progress.planned, completed=progress.done)
-            bar.update(task, rate=_rate(progress))
+            bar.update(task, rate=pace(progress))
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's end is a Ctrl-C
         try:
@@ -164,15 +164,16 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{round(seconds / 60, 1):g} minutes"
 
 
-def _rate(progress: Progress) -> str:
-    """How fast it goes, and for how long."""
+def pace(progress: Progress) -> str:
+    """How fast it goes, for how long, and what of it is no good."""
     count = progress.measured + progress.powered
     if not count or not progress.spent_s:
         return ""
     rate = count / progress.spent_s
     open_ = progress.planned - progress.done + progress.estimate.power - progress.powered
     left_s = min(progress.budget_s - progress.spent_s, open_ / rate)
-    return f"{rate:.0f}/s, {max(left_s, 0):.0f} s left, {progress.failed} failed"
+    noisy = f", {progress.noisy} noisy" if progress.noisy else ""
+    return f"{rate:.0f}/s, {max(left_s, 0):.0f} s left, {progress.failed} failed{noisy}"
 
 
 def register(app: typer.Typer) -> None:

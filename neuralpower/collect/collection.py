@@ -255,7 +255,8 @@ class Collection:
             }
             records.append({"type": "result", "kind": task.item["kind"], "row": row})
             self._remember(row)
-            self.progress.failed += result["status"] != "ok"
+            self.progress.noisy += result["status"] == "noisy"
+            self.progress.failed += result["status"] not in ("ok", "noisy")
         if not records:
             return
         self.journal.append(*records)

@@ -46,5 +46,6 @@ class Progress:
     measured: int = 0
     powered: int = 0
     failed: int = 0
+    noisy: int = 0  # rows whose times are too far apart, which are measured again as long as that may help
     spent_s: float = 0.0
     budget_s: float = 0.0
