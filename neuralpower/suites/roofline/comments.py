@@ -302,7 +302,7 @@ def on_training(steps: Sequence[Training], labels: dict[str, str]) -> tuple[str,
             "No backward pass was timed: the time budget was too short for one (the table says what each would take); another "
             "run in the same folder goes on, with a longer --time-budget."
             if late
-            else "No backward pass was timed: the predictors here know forward passes only."
+            else "No backward pass is shown: a report predicts forward passes only."
         )
     return tuple(found)
 
