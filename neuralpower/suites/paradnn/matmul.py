@@ -57,7 +57,7 @@ def matmul_benchmark(
 
     Raises:
         InputError: a size or number of steps below 1, a device or dtype that is none, or TF32 where there is none.
-        OutOfMemory: three such matrices do not fit.
+        DeviceError: a device that is not there, or on which three such matrices do not fit (OutOfMemory).
     """
     if size < 1 or steps < 1 or warmup < 0:
         raise InputError(f"size {size}, {warmup} warm-up and {steps} timed steps: at least 1, 0 and 1 are needed")

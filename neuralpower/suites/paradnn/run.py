@@ -76,7 +76,7 @@ def machine_name(device: torch.device) -> str:
 
 
 def check_setup(setup: Setup) -> Precision:
-    """How numbers are computed with; raises InputError for a dtype, mode or optimizer that cannot be, as `device_named` does."""
+    """How numbers are computed with; raises InputError for what cannot be, DeviceError for a device that is not there."""
     device = device_named(setup.device)
     if setup.mode not in MODES:
         raise unknown("mode", setup.mode, MODES)
@@ -92,7 +92,7 @@ def measure(point: Point, setup: Setup, limit_s: float | None = None, available:
     """Run a point; what goes wrong is its state. `available` bytes, by default what is free now.
 
     Raises:
-        InputError: the setup cannot be used on this machine.
+        InputError, DeviceError: the setup cannot be used, or not on this machine.
     """
     chosen, device = check_setup(setup), torch.device(setup.device)
     known: dict[str, Any] = {
