@@ -542,6 +542,19 @@ def test_a_batch_systems_end_keeps_what_was_gathered(tmp_path: Path, monkeypatch
     assert "what was measured is kept; give the same command again to continue" in ran.err
 
 
+def test_nobody_else_writes_to_a_folder_while_its_page_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn(made: object, path: Path) -> None:
+        with sole_writer(path.parent):
+            pytest.fail("two write at once")
+
+    monkeypatch.setattr("neuralpower.report.page.write_html", drawn)
+    ran = run("report", "zoo:deep_mnist", "--predicted", "--batch-size", "1", "--out", tmp_path / "out")
+    assert ran.code == 2
+    assert ran.err.splitlines()[-1].endswith("another run is writing to it; wait for it, or choose another --out")
+
+
 def test_a_folder_that_another_run_writes_to_is_left_alone(tmp_path: Path) -> None:
     with sole_writer(tmp_path / "out"):
         ran = run("report", "zoo:deep_mnist", "--predicted", "--out", tmp_path / "out")

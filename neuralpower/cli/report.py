@@ -37,6 +37,7 @@ def report(
     budget_s = options.duration_s(time_budget)
 
     from neuralpower.cuda import device_named
+    from neuralpower.journal import sole_writer
     from neuralpower.report.page import write_csv, write_html, write_markdown
     from neuralpower.suites.roofline.analysis import View
     from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
@@ -65,10 +66,11 @@ def report(
         raise
     made = page(View(data, gathering.models, request.batch_sizes))
     print("drawing", file=sys.stderr)
-    write_html(made, out / "index.html")
-    for stem, table in made.tables():
-        write_csv(table, out / "tables" / f"{stem}.csv")
-    write_markdown(made, out / "report.md", out / "figures")
+    with sole_writer(out):  # gathering has given it back
+        write_html(made, out / "index.html")
+        for stem, table in made.tables():
+            write_csv(table, out / "tables" / f"{stem}.csv")
+        write_markdown(made, out / "report.md", out / "figures")
     print(out / "index.html")
 
 
