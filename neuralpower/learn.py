@@ -16,7 +16,7 @@ from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import BACKWARD, FLOATING, peak_flops
-from neuralpower.predictor import INTEGER, TOGETHER, Key, Predictor, Roofline, whole_kind
+from neuralpower.predictor import INTEGER, TOGETHER, Key, Predictor, Roofline, groups_of, whole_kind
 from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, far_off, fit, join
 from neuralpower.totals import (
     Correction,
@@ -103,19 +103,18 @@ def train(
         rows.add(dataset)
     accelerator = _accelerators(datasets)
     rows.pool_small_groups()
-    few = sorted(key for target, key in rows.parts if target == RUNTIME and _too_few(rows.parts[target, key]))
-    skipped = {key: sum(len(part.problem) for part in rows.parts[RUNTIME, key]) for key in few}
     first, rejected = datasets[0], rows.rejected
     hardware = Hardware() if portable else hardware_from(first.meta)
     launched = all(dataset.meta.get("includes_launch") for dataset in datasets)
     alone = bool(rows.totals) and not rows.work
-    if not any(target == RUNTIME and key not in few for target, key in rows.parts) and not alone:
+    if len(rows.skipped()) == sum(target == RUNTIME for target, _ in rows.parts) and not alone:
         why = "".join(f"; {line}" for line in summarised(rejected))
         raise DatasetError(
             f"{first.path}: {rows.usable} usable rows, {len(rejected)} left out, and no kind has {FEWEST_ROWS} different "
             f"configurations{why}; collect more, or mend the rows"
         )
     fitted = _fitted(rows, learner, jobs, launched, show)
+    skipped = {key: count for key, count in rows.skipped().items() if key not in fitted[RUNTIME]}
     telling: Sequence[Total] = rows.totals
     if alone:
         with named(first.path):
@@ -159,18 +158,20 @@ def _fitted(
     fitted: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
     for target in (RUNTIME, POWER):  # in this order: a row whose time is wrong says nothing of power either
         problems = rows.problems(target)
-        order = sorted(problems, key=lambda key: (-len(problems[key]), key))
-        fits = joblib.Parallel(n_jobs=jobs, return_as="generator")(
-            joblib.delayed(fit)(problems[key], learner) for key in order
-        )
-        for key, result in zip(order, fits, strict=True):
-            fitted[target][key] = result.regressor
-            if target == RUNTIME and launched:
-                shortest = float(np.quantile(problems[key].target, SHORTEST_SHARE))
-                fitted[target][key] = dataclasses.replace(result.regressor, launch_s=shortest)
-            rows.leave_out(target, key, result.contradicting)
-            if target == RUNTIME:
-                show(key, result.regressor)
+        while problems:
+            order = sorted(problems, key=lambda key: (-len(problems[key]), key))
+            fits = joblib.Parallel(n_jobs=jobs, return_as="generator")(
+                joblib.delayed(fit)(problems[key], learner) for key in order
+            )
+            for key, result in zip(order, fits, strict=True):
+                fitted[target][key] = result.regressor
+                if target == RUNTIME and launched:
+                    shortest = float(np.quantile(problems[key].target, SHORTEST_SHARE))
+                    fitted[target][key] = dataclasses.replace(result.regressor, launch_s=shortest)
+                rows.leave_out(target, key, result.contradicting)
+                if target == RUNTIME:
+                    show(key, result.regressor)
+            problems = rows.pooled_anew(fitted[RUNTIME]) if target == RUNTIME else {}
     return fitted
 
 
@@ -247,8 +248,10 @@ class _Read:
         """Add a group of those of a kind, dtype and phase that have too few rows each, where they have enough together.
 
         Of 29 groups of a CPU's sweep with 3 to 9 rows each this was 64 % off (mean of |log|), and 93 % lay within its bounds;
-        by the largest other group of their kind it was 108 %.
+        by the largest other group of their kind it was 108 %. Groups that were pooled before are pooled anew.
         """
+        for pooled in [name for name in self.parts if TOGETHER in name[1][3]]:
+            del self.parts[pooled]
         small: dict[tuple[str, ...], list[Key]] = {}
         for target, key in self.parts:
             if target == RUNTIME and _too_few(self.parts[target, key]):
@@ -259,6 +262,27 @@ class _Read:
                 name = TOGETHER.join(sorted(key[3] for key in keys))
                 self.parts[RUNTIME, (kind, dtype, phase, name)] = parts
 
+    def pooled_anew(self, fitted: dict[Key, Regressor]) -> dict[Key, Problem]:
+        """What is to be learnt once more where groups have too few rows without those that were left out.
+
+        The regressors that they had until then, alone or with others, are dropped from `fitted`.
+        """
+        self.pool_small_groups()
+        found = {
+            key: join([part.problem for part in parts])
+            for (target, key), parts in self.parts.items()
+            if target == RUNTIME and key not in fitted and not _too_few(parts)
+        }
+        for key in found:
+            for before in [one for one in fitted if one[:3] == key[:3] and groups_of(one) < groups_of(key)]:
+                del fitted[before]
+        return found
+
+    def skipped(self) -> dict[Key, int]:
+        """The groups with too few rows, and how many these are."""
+        few = sorted(key for target, key in self.parts if target == RUNTIME and _too_few(self.parts[target, key]))
+        return {key: sum(len(part.problem) for part in self.parts[RUNTIME, key]) for key in few}
+
     def problems(self, target: str) -> dict[Key, Problem]:
         """What can be learnt of time, or of power, by regressor."""
         enough = {name for name, parts in self.parts.items() if not _too_few(parts)}
@@ -268,16 +292,18 @@ class _Read:
         return {key: join([part.problem for part in self.parts[target, key]]) for key in chosen}
 
     def leave_out(self, target: str, key: Key, contradicting: np.ndarray) -> None:
-        """Note the rows, [rows of the regressor], that contradict their neighbours; of wrong times no power is learnt."""
+        """Note the rows, [rows of the regressor], that contradict their neighbours; of wrong times nothing more is learnt."""
         start, known = 0, set(self.rejected)
-        for part in self.parts[target, key]:
+        groups: list[Key] = [(key[0], key[1], key[2], group) for group in groups_of(key)]
+        serving = [*((about, one) for about in (RUNTIME, POWER) for one in groups), (POWER, whole_kind(key[0]))]
+        for part in list(self.parts[target, key]):
             lines = part.line[contradicting[start : (start := start + len(part.line))]]
             found = [
                 Rejected(key[0], line, f"{target} contradicts its neighbours", part.dataset) for line in lines.tolist()
             ]
             self.rejected += [one for one in found if one not in known]  # a row may serve its key and its kind
             known.update(found)
-            for name in [(POWER, key), (POWER, whole_kind(key[0]))] if target == RUNTIME and len(lines) else []:
+            for name in serving if target == RUNTIME and len(lines) else []:
                 others = self.parts.get(name, [])
                 others[:] = [other.without(part.dataset, lines) for other in others]
 

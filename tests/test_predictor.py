@@ -254,6 +254,17 @@ def test_groups_of_too_few_rows_each_are_learnt_together() -> None:
     assert np.median(np.abs(found.runtime_s / [seconds(layer) for layer in asked] - 1)) < 0.1
 
 
+def test_a_group_that_has_too_few_rows_without_a_corrupt_one_is_learnt_with_others() -> None:
+    table = dataset(["norm"], 200).tables["norm"]
+    layers, group, instance = (table[table.function == name] for name in ("layer", "group", "instance"))
+    corrupt = group.iloc[[9]].assign(runtime_s=group.runtime_s.iloc[9] * 1e3)
+    given = pd.concat([layers, group.head(9), corrupt, instance.head(6)], ignore_index=True)
+    found = train(Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"norm": given}), jobs=1)
+    assert [row.line for row in found.rejected] == [len(layers) + 9 + 2]
+    assert {key[3] for key in found.predictor.regressors} == {"layer", "group+instance"}
+    assert [(key[3], rows) for key, rows in found.skipped.items()] == [("group", 9), ("instance", 6)]
+
+
 def test_the_rooflines_peaks_are_found(predictor: Predictor) -> None:
     roof = predictor.roofline("float32")
     assert roof.flops_per_s == pytest.approx(2e11, rel=0.5)
