@@ -21,7 +21,6 @@ import inspect
 import json
 import sys
 import textwrap
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
@@ -268,13 +267,7 @@ def _configuration_source(name: str, config: Any, model_class: type[nn.Module] |
             own.pad_token_id = 0  # decoders refuse to classify a batch without one
         if getattr(own, "image_token_index", 0) is None:
             own.image_token_index = own.text_config.vocab_size - 1  # BLIP-2's stand where its image goes
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # they are refused
-            model: nn.Module = chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined]  # of PreTrainedModel
-        for path, weight in model.named_parameters():
-            if not weight.numel():
-                raise ModelError(f"{name}: {path} is {tuple(weight.shape)}, and no size can be 0; give 1 or more")
-        return model
+        return chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined, no-any-return]  # of PreTrainedModel
 
     return Source(name, construct, transformers_inputs)
 
@@ -428,6 +421,8 @@ def _override(text: str, config: Any, values: dict[str, Any], key: str, value: A
         count = getattr(config, outer, None)
         if "layer" in outer and isinstance(value, int) and isinstance(count, int) and value < 0 < count:
             raise ModelError(f"{outer} {value} in the overrides of {text}: a number of layers is 0 or more")
+        if outer.endswith("size") and isinstance(value, int) and value < 1:
+            raise ModelError(f"{outer} {value} in the overrides of {text}: a size is 1 or more")
         _shorten_layer_lists(config, values, outer, value)
         values[outer] = value
         return

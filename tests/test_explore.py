@@ -431,7 +431,7 @@ def test_what_cannot_be_asked_of_fit_is_refused() -> None:
     [
         ({"batch_sizes": (1, 0)}, "batch size 0: a sweep takes a list of whole numbers"),
         ({"batch_sizes": (1.5,)}, "batch size 1.5: a sweep"),
-        ({"batch_sizes": "1:4"}, "batch size '1': a sweep"),
+        ({"batch_sizes": "1:4"}, "batch sizes '1:4': a sweep takes a list of them"),
         ({"lengths": (16, -1)}, "length -1: a sweep"),
         ({"batch_sizes": ()}, "no point to sweep"),
     ],
