@@ -164,12 +164,12 @@ class Convolution(Layer):
         again = replace(self, phase="forward", bias=False)
         return again, again
 
-    @property
+    @functools.cached_property
     def native(self) -> Any:
         """Whether a CPU takes it without oneDNN."""
         return small_for_onednn(self.batch, self.in_channels, self.sizes("in"), self.sizes("kernel"), self.groups)
 
-    @property
+    @functools.cached_property
     def block(self) -> Any:
         """Channels of a group that oneDNN's loop takes at once: the largest of BLOCKS that divides those of input and output.
 
