@@ -275,13 +275,18 @@ class Convolution(Layer):
                 kernel = draw.choice((1, 1, 3))
             inner, outer = groups * sides[0], groups * sides[1]
             outer = inner if draw.chance(0.6) else outer
+        tokens = style == "dense" and len(cls.axes) == 1 and draw.chance(0.4)
+        if tokens:  # projections of transformers, written as convolutions
+            kernel, stride, inner, outer = 1, 1, draw.size(64, 4096), draw.size(64, 4096)
         dilation = 2 if kernel == 3 and style == "dense" and draw.chance(0.08) else 1
         smallest = max(dilation * (kernel - 1) + 1, 4) if style != "image" else max(32, kernel)
         sizes = [
             draw.octaves(smallest, max(cls.largest_input if style == "image" else cls.largest_input // 2, smallest))
         ]
         sizes += [sizes[0] if draw.chance(0.85) else draw.octaves(smallest, 2 * sizes[0]) for _ in cls.axes[1:]]
-        if kernel == 1 and style == "dense" and draw.chance(0.25):
+        if tokens:
+            sizes = [draw.octaves(8, 1024)]
+        elif kernel == 1 and style == "dense" and draw.chance(0.25):
             sizes, stride = [1] * len(cls.axes), 1  # of a pooled map, as squeeze-and-excitation has them
         padding = 0 if stride == kernel or draw.chance(0.1) else dilation * (kernel - 1) // 2
         values = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "output_padding": 0}
