@@ -25,6 +25,7 @@ from neuralpower.layers.convolution import Convolution
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.embedding import Embedding
 from neuralpower.layers.linear import Linear
+from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.pool2d import Pool2d
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.reduction import Reduction
@@ -340,6 +341,24 @@ def test_grouped_convolutions_are_in_blocks_where_onednn_has_them_so() -> None:
     implementations = [next(part for part in parts if "jit" in part) for parts in ran]
     assert [int(layer.block) for layer in layers] == [16, 8, 4, 0, 0, 16, 0, 0]
     assert ["gemm" in name for name in implementations] == [layer.block == 0 for layer in layers]
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="PyTorch was built without MKL")
+def test_small_products_are_those_that_pytorch_does_not_give_to_mkl() -> None:
+    layers = [
+        Matmul(batch=batch, rows=rows, inner=inner, columns=columns)
+        for batch in (1, 3)
+        for rows, inner, columns in ((19, 7, 3), (20, 5, 4), (1, 1, 399), (1, 1, 400), (399, 1, 1), (8, 64, 8), (2, 8, 8))
+    ]
+    run = (
+        "import sys, torch\n"
+        "for b, m, k, n in eval(sys.argv[1]):\n"
+        "    print('next', flush=True); torch.bmm(torch.ones(b, m, k), torch.ones(b, k, n))\n"
+    )
+    sizes = repr([(layer.batch, layer.rows, layer.inner, layer.columns) for layer in layers])
+    told = subprocess.check_output([sys.executable, "-c", run, sizes], env={**os.environ, "MKL_VERBOSE": "1"}, text=True)
+    assert ["SGEMM" not in part for part in told.split("next")[1:]] == [bool(layer.native) for layer in layers]
+    assert {bool(layer.native) for layer in layers} == {True, False}
 
 
 def test_bags_of_an_embedding_read_the_rows_that_they_name() -> None:

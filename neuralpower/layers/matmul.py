@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from typing_extensions import Self
 
@@ -27,6 +28,7 @@ LEFT = {
     "aten._euclidean_dist": 0,
     "aten.bilinear": 0,
 }
+LIBRARY = 400  # multiply-adds of a matrix from which PyTorch asks a library on a CPU (ATen/native/LinearAlgebra.cpp, bmm)
 
 
 @layer_kind("matmul", *LEFT)
@@ -112,9 +114,15 @@ class Matmul(MatrixProduct):
         operands = self.rows * self.inner + self.inner * self.columns
         return Bytes(self.itemsize * self.batch * operands, 0, self.itemsize * self.batch * self.rows * self.columns)
 
+    @property
+    def native(self) -> Any:
+        """Whether a CPU takes it by PyTorch's own loop."""
+        return self.rows * self.inner * self.columns < LIBRARY
+
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Products padded to register tiles; a batch is shared out over the cores in whole matrices."""
         b, m, n, k = self.sides()
+        by_library = 1.0 - self.native
         return {
             "macs": b * m * n * k,
             "macs_tile_8x16": b * ceil_to(m, 8) * ceil_to(n, 16) * k,
@@ -125,16 +133,22 @@ class Matmul(MatrixProduct):
             "left": b * m * k,
             "right": b * n * k,
             "product": b * m * n,
+            "macs_native": b * m * n * k * self.native,
+            "library": by_library,
+            "matrices_library": b * by_library,
             **memory_terms(self, hardware),
         }
 
     def features(self) -> dict[str, Any]:
-        """How the operands fit the tiles."""
+        """How the operands fit the tiles, and what there is to do for each matrix."""
         return {
             "rows_mod_8": self.rows % 8,
             "columns_mod_16": self.columns % 16,
             "inner_mod_16": self.inner % 16,
             "transposed": self.transposed,
+            "native": 1.0 * self.native,
+            "narrowest": np.log2(np.minimum(np.minimum(self.rows, self.columns), self.inner)),
+            "macs_each": np.log2(self.rows * self.inner * self.columns),
         }
 
     def of_real(self) -> Self:
