@@ -348,7 +348,7 @@ def test_small_products_are_those_that_pytorch_does_not_give_to_mkl() -> None:
     layers = [
         Matmul(batch=batch, rows=rows, inner=inner, columns=columns)
         for batch in (1, 3)
-        for rows, inner, columns in ((19, 7, 3), (20, 5, 4), (1, 1, 399), (1, 1, 400), (399, 1, 1), (8, 64, 8), (2, 8, 8))
+        for rows, inner, columns in ((19, 7, 3), (20, 5, 4), (1, 1, 399), (1, 1, 400), (399, 1, 1), (8, 64, 8))
     ]
     run = (
         "import sys, torch\n"
@@ -356,7 +356,8 @@ def test_small_products_are_those_that_pytorch_does_not_give_to_mkl() -> None:
         "    print('next', flush=True); torch.bmm(torch.ones(b, m, k), torch.ones(b, k, n))\n"
     )
     sizes = repr([(layer.batch, layer.rows, layer.inner, layer.columns) for layer in layers])
-    told = subprocess.check_output([sys.executable, "-c", run, sizes], env={**os.environ, "MKL_VERBOSE": "1"}, text=True)
+    env = {**os.environ, "MKL_VERBOSE": "1"}
+    told = subprocess.check_output([sys.executable, "-c", run, sizes], env=env, text=True)
     assert ["SGEMM" not in part for part in told.split("next")[1:]] == [bool(layer.native) for layer in layers]
     assert {bool(layer.native) for layer in layers} == {True, False}
 

@@ -298,7 +298,7 @@ class Convolution(Layer):
             out_channels=outer,
             groups=groups,
             bias=draw.chance(0.4),
-            channels_last=inner > 1 and draw.chance(0.06 if len(cls.axes) == 2 else 0.3),
+            channels_last=inner > 1 and draw.chance(0.06 if len(cls.axes) == 2 else 0.3) and math.prod(sizes) > 1,
             **{name: value for name, value in fields.items() if name in cls.field_names()},
         )
 

@@ -28,7 +28,7 @@ LEFT = {
     "aten._euclidean_dist": 0,
     "aten.bilinear": 0,
 }
-LIBRARY = 400  # multiply-adds of a matrix from which PyTorch asks a library on a CPU (ATen/native/LinearAlgebra.cpp, bmm)
+LIBRARY = 400  # multiply-adds of each matrix from which a CPU's bmm asks MKL (aten/src/ATen/native/LinearAlgebra.cpp)
 
 
 @layer_kind("matmul", *LEFT)
