@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -110,7 +109,7 @@ def collect_data(
             bar.update(task, description="measuring", total=progress.planned, completed=progress.done)
             bar.update(task, rate=pace(progress))
 
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's end is a Ctrl-C
+        options.end_like_ctrl_c()
         try:
             counts = collect(request, show, measuring)
         except KeyboardInterrupt:

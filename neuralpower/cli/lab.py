@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 
 import typer
+
+from neuralpower.cli import options
 
 
 def lab(
@@ -55,7 +56,7 @@ def lab(
         tensorboard=tensorboard,
         port=tensorboard_port,
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's end is a Ctrl-C
+    options.end_like_ctrl_c()
     for path in run(request, _tell):
         print(path)
 
@@ -75,7 +76,6 @@ def _compare(tables: Path | None, operator: str | None) -> None:
 
 def _numbers(text: str) -> tuple[int, ...]:
     """(1, 16, 64) for "1,16,64"; raises InputError."""
-    from neuralpower.cli import options
     from neuralpower.errors import InputError
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,11 @@ def check_files(*files: Path | None) -> None:
         # what is there already may be a device, such as /dev/stdout
         if file is not None and (file.is_dir() or not file.exists()):
             check_place(file, "rows.csv")
+
+
+def end_like_ctrl_c() -> None:
+    """From now on a batch system's end is a Ctrl-C: what was measured is kept, and said to be."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 SHORT_DTYPES = {

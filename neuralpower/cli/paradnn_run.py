@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -163,7 +162,7 @@ def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], fa
             raise unknown("state", name, STATES)
     folder = folder_of(family, prepared[0][0], common)
     budget_s = options.duration_s(common.time_budget) if common.time_budget else None
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's end is a Ctrl-C
+    options.end_like_ctrl_c()
     print(csv_line(HEADERS[family]), flush=True)
 
     def show(number: int, total: int, result: Result) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 
@@ -58,7 +57,7 @@ def report(
         budget_s,
     )
     gathering = Gathering(request, out, show=lambda text: print(text, file=sys.stderr), bench=bench)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's end is a Ctrl-C
+    options.end_like_ctrl_c()
     try:
         data = gathering.run()
     except KeyboardInterrupt:
