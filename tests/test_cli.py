@@ -681,8 +681,8 @@ def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: 
         (["--address", "auto"], ["address 'auto'", "add --executor ray"]),
         (["--time-budget", "soon"], ["time budget 'soon'", "such as 20m"]),
         (["--time-budget", "0"], ["time budget '0'", "positive"]),
-        (["--dtype", ","], ["',': names nothing", "leave the option out"]),
-        (["--kinds", ""], ["'': names nothing"]),
+        (["--dtype", ","], ["dtype ',': names nothing", "leave the option out"]),
+        (["--kinds", ""], ["kinds '': names nothing"]),
     ],
     ids=lambda value: " ".join(value),
 )
@@ -693,7 +693,11 @@ def test_collect_refuses_before_it_touches_anything(arguments: list[str], words:
 
 def test_names_are_told_apart_by_commas_outside_of_a_models_overrides() -> None:
     models = "zoo:alexnet, transformers:swin?depths=[2,2]&num_heads=[3,6],zoo:vgg11"
-    assert options.names(models) == ("zoo:alexnet", "transformers:swin?depths=[2,2]&num_heads=[3,6]", "zoo:vgg11")
+    assert options.names(models, "models") == (
+        "zoo:alexnet",
+        "transformers:swin?depths=[2,2]&num_heads=[3,6]",
+        "zoo:vgg11",
+    )
 
 
 def test_collect_knows_every_meter_that_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,11 +55,11 @@ def collect_data(
 
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise unknown("device", device, ["cpu", "cuda:0"])
-    phases = options.names(phase) or ()
+    phases = options.names(phase, "phase") or ()
     for name in phases:
         if name not in PHASES:
             raise unknown("phase", name, PHASES)
-    dtypes = tuple(options.dtype(name) for name in options.names(dtype) or ())
+    dtypes = tuple(options.dtype(name) for name in options.names(dtype, "dtype") or ())
     for name in dtypes:
         if name not in DTYPES:
             raise unknown("dtype", name, DTYPES)
@@ -72,8 +72,8 @@ def collect_data(
         folder = folder.with_name(folder_name(out)) if is_remote(out) else Path(out)
     request = Request(
         preset=preset,
-        kinds=options.names(kinds),
-        models=options.names(models),
+        kinds=options.names(kinds, "kinds"),
+        models=options.names(models, "models"),
         dtypes=dtypes,
         seed=seed,
         budget_s=options.duration_s(time_budget) if time_budget else settings.budget_s,

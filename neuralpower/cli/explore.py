@@ -42,13 +42,13 @@ def sweep(
     if plot is not None:
         check_plot(plot)
     options.check_files(csv, plot)
-    predictors = [options.predictor(name) for name in options.names(predictor) or (None,)]
+    predictors = [options.predictor(name) for name in options.names(predictor, "predictor") or (None,)]
     found = sweeping.sweep(
         model,
         predictors,
         batch_sizes=sweeping.sizes(batch_size, "batch size"),
         lengths=sweeping.sizes(seq_len, "seq-len") if seq_len else (None,),
-        dtypes=[options.dtype(name) for name in options.names(dtype) or ("float32",)],
+        dtypes=[options.dtype(name) for name in options.names(dtype, "dtype") or ("float32",)],
         input_shape=options.shape(input_shape),
         memory_bytes=fitting.bytes_of(memory) if memory else None,
     )

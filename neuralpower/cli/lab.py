@@ -48,7 +48,7 @@ def lab(
         step=step,
         settings=Settings(batch_size, test_batch_size, epochs, lr, gamma, seed, log_interval),
         data_dir=data_dir,
-        batches=_numbers(profile_batches),
+        batches=options.numbers(profile_batches, "profile-batches"),
         images=profile_images,
         by_shape=by_shape,
         use_cuda=not no_cuda,
@@ -72,16 +72,6 @@ def _compare(tables: Path | None, operator: str | None) -> None:
         raise InputError("compare: needs --tables FILE, a text with printed tables of torch's profiler")
     found = compare(read_tables(tables), operator)
     print("\n".join([grid(HEADER, found.rows(), left=0), "", *found.sentences()]))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """(1, 16, 64) for "1,16,64"; raises InputError."""
-    from neuralpower.errors import InputError
-
-    try:
-        return tuple(int(name) for name in options.names(text) or ())
-    except ValueError:
-        raise InputError(f"profile-batches {text!r}: write whole numbers with commas, such as 1,16,64") from None
 
 
 def _tell(text: str) -> None:

@@ -18,17 +18,25 @@ OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def names(text: str | None) -> tuple[str, ...] | None:
+def names(text: str | None, what: str) -> tuple[str, ...] | None:
     """("a", "b") for "a,b", no comma within brackets, where a model's override is a list; None for None.
 
-    Raises InputError where there is no name between the commas.
+    Raises InputError, which says `what` was given, where there is no name between the commas.
     """
     if text is None:
         return None
     found = tuple(part.strip() for part in OUTER_COMMA.split(text) if part.strip())
     if not found:
-        raise InputError(f"{text!r}: names nothing; write names with commas, or leave the option out")
+        raise InputError(f"{what} {text!r}: names nothing; write names with commas, or leave the option out")
     return found
+
+
+def numbers(text: str, what: str) -> tuple[int, ...]:
+    """(1, 16, 64) for "1,16,64"; raises InputError, which says `what` was given."""
+    try:
+        return tuple(int(name) for name in names(text, what) or ())
+    except ValueError:
+        raise InputError(f"{what} {text!r}: write whole numbers with commas, such as 1,16,64") from None
 
 
 def duration_s(text: str, what: str = "time budget") -> float:

@@ -56,7 +56,7 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
 
 def dtypes_of(common: Common) -> list[str]:
     """Full names; raises InputError."""
-    chosen = [options.dtype(name) for name in options.names(common.input_type) or ()]
+    chosen = [options.dtype(name) for name in options.names(common.input_type, "input_type") or ()]
     for name in chosen:
         if name not in SHORT:
             raise unknown("input_type", name, [*SHORT.values(), *SHORT])
@@ -156,7 +156,7 @@ def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], fa
     from neuralpower.suites.paradnn.sweep import CSV, Sweep, states_of
     from neuralpower.suites.paradnn.table import HEADERS, csv_line, row_of
 
-    again = options.names(common.again) or ()
+    again = options.names(common.again, "again") or ()
     for name in again:
         if name not in STATES:
             raise unknown("state", name, STATES)

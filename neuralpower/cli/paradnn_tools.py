@@ -35,12 +35,12 @@ def report(
     from neuralpower.report.page import write_csv, write_html, write_markdown
     from neuralpower.suites.paradnn.page import page_of
 
-    pictures = options.names(formats) or ()
+    pictures = options.names(formats, "formats") or ()
     for name in pictures:
         if name not in FORMATS:
             raise unknown("format of pictures", name, FORMATS)
     points = pd.concat([_frame(source) for source in sources], ignore_index=True)
-    profiled = [_operators(name) for name in options.names(operators) or ()]
+    profiled = [_operators(name) for name in options.names(operators, "operators") or ()]
     page = page_of(points, _roofs(points, spec), profiled)
     write_html(page, out / "paradnn.html")
     write_markdown(page, out / "paradnn.md", out / "pictures", pictures)

@@ -26,13 +26,8 @@ def report(
     time_budget: str = typer.Option("10m", help="After which nothing new is measured: 90s, 10m, 1h."),
 ) -> None:
     """Report on networks: rooflines, runtimes, correlations, utilisation, training. A second run goes on in the same folder."""
-    from neuralpower.errors import InputError
-
     given = [m for m in models or [] if m != "roofline"] if models and models[0] == "roofline" else list(models or [])
-    try:
-        batches = tuple(int(b) for b in options.names(batch_size) or ())
-    except ValueError:
-        raise InputError(f"batch size {batch_size!r}: write whole numbers with commas, such as 1,64,256") from None
+    batches = options.numbers(batch_size, "batch size")
     budget_s = options.duration_s(time_budget)
 
     from neuralpower.cuda import device_named
@@ -44,7 +39,7 @@ def report(
     from neuralpower.suites.roofline.runs import Bench
 
     bench = None if predicted else Bench(device_named(device))
-    named = options.names(predictor)
+    named = options.names(predictor, "predictor")
     if predicted and named is None:
         named = ("amd-epyc-2c", "nvidia-a100-pcie-40gb")
     request = Request(
