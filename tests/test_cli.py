@@ -515,7 +515,8 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(arguments
     command, option = arguments.split()
     Path("folder.png").mkdir()
     refused(run(command, "zoo:no_such_network", option, "absent/file.png"), "absent/file.png: cannot be written")
-    refused(run(command, "zoo:no_such_network", option, "folder.png"), "folder.png: is no file")
+    example = {"--csv": ".csv", "--plot": ".png", "--markdown": ".md", "--trace-file": ".json"}[option]
+    refused(run(command, "zoo:no_such_network", option, "folder.png"), "folder.png: is no file", f"{example}\n")
     refused(run(command, "zoo:no_such_network", option, "new.png"), "unknown zoo network")
     assert not Path("new.png").exists()
 

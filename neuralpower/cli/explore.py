@@ -41,7 +41,8 @@ def sweep(
 
     if plot is not None:
         check_plot(plot)
-    options.check_files(csv, plot)
+    options.check_file(csv, "points.csv")
+    options.check_file(plot, "points.png")
     predictors = [options.predictor(name) for name in options.names(predictor, "predictor") or (None,)]
     found = sweeping.sweep(
         model,

@@ -83,14 +83,13 @@ def phase(name: str, context: int | None, prompt: int | None = None, new_tokens:
     return asked if name in PHASES else Phase()
 
 
-def check_files(*files: Path | None) -> None:
+def check_file(file: Path | None, example: str) -> None:
     """Raise InputError where one that is given cannot be written: to be asked before a long work. Imports numpy."""
     from neuralpower.dataset import check_place
 
-    for file in files:
-        # what is there already may be a device, such as /dev/stdout
-        if file is not None and (file.is_dir() or not file.exists()):
-            check_place(file, "rows.csv")
+    # what is there already may be a device, such as /dev/stdout
+    if file is not None and (file.is_dir() or not file.exists()):
+        check_place(file, example)
 
 
 def end_like_ctrl_c() -> None:

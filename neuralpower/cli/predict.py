@@ -80,7 +80,7 @@ def predict(
     from neuralpower.timeline import Omitted, Stage
     from neuralpower.training import TRAINING
 
-    options.check_files(csv)
+    options.check_file(csv, "rows.csv")
     if trace_file is not None:
         check_place(trace_file, "trace.json")
     learnt = options.predictor(predictor)

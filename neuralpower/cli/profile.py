@@ -65,7 +65,8 @@ def profile(
         if value not in known:
             raise unknown(what, value, known)
     check_convention(convention, unit, phase)
-    options.check_files(csv, markdown)
+    options.check_file(csv, "rows.csv")
+    options.check_file(markdown, "table.md")
     if trace_file is not None:
         check_place(trace_file, "trace.json")
     place = device_named(device)
