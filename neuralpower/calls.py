@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter, tree_map
 
+from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import TENSORFLOAT32, Call, Layer
+from neuralpower.layers.base import Call, Layer
 
 Step = Callable[[], Any]
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from neuralpower.dispatch import Dispatch
+from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.layers import Layer
-from neuralpower.layers.base import BACKWARD, FORWARD, TENSORFLOAT32, in_tf32
+from neuralpower.layers.base import BACKWARD, FORWARD, in_tf32
 from neuralpower.memory import Memory
 from neuralpower.predictor import (
     BASES,

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.devices.spec import FASTEST_FLOPS, FLOPS, HIGHEST_W, KEYS, PEAK, Key
+from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError, InputError, first_line, unknown, unwritten, writing
 from neuralpower.journal import force, read_journal
 from neuralpower.locations import fetched, is_remote
@@ -554,7 +555,7 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
     """The kind's fields, each [rows], with something possible where a cell is rejected."""
     import pandas as pd
 
-    from neuralpower.layers.base import BACKWARD, FORWARD, ITEMSIZE
+    from neuralpower.layers.base import BACKWARD, FORWARD
 
     columns: dict[str, Any] = {}
     defaults = kind.defaults()

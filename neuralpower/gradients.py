@@ -20,8 +20,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from neuralpower.dtypes import FLOATING
 from neuralpower.layers import Layer
-from neuralpower.layers.base import FLOATING
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.reduction import Reduction

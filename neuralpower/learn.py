@@ -12,10 +12,11 @@ import numpy as np
 
 from neuralpower.dataset import HARDWARE, Dataset, Rejected, Rows, merge, named, screen, summarised
 from neuralpower.dispatch import Dispatch, Observation, learn_dispatch
+from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
-from neuralpower.layers.base import BACKWARD, FLOATING, peak_flops
+from neuralpower.layers.base import BACKWARD, peak_flops
 from neuralpower.predictor import INTEGER, TOGETHER, Key, Predictor, Roofline, groups_of, whole_kind
 from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, far_off, fit, join
 from neuralpower.totals import (

@@ -36,8 +36,9 @@ import torch.nn.functional as F
 
 from neuralpower.calls import Backward, Gradient, Step, call_bytes, copy_call, settings_of, step_of, warm_of
 from neuralpower.devices.host import steal_ticks
+from neuralpower.dtypes import FLOATING
 from neuralpower.energy import Clock, PowerWindow, measure_power
-from neuralpower.layers.base import FLOATING, Call
+from neuralpower.layers.base import Call
 from neuralpower.meters import NullMeter, PowerMeter
 
 ROUNDS = 9

@@ -14,10 +14,11 @@ import numpy as np
 
 from neuralpower.devices.host import Cpu, unlike
 from neuralpower.dispatch import Dispatch
+from neuralpower.dtypes import FLOATING, ITEMSIZE
 from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, ITEMSIZE, as_columns, distinct, take
+from neuralpower.layers.base import BACKWARD, FORWARD, as_columns, distinct, take
 from neuralpower.regress import NINETY, SHORT_S, Problem, Regressor
 
 Array = np.ndarray

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.dataset import Rejected, summarised, unusable
+from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError, NeuralPowerError, one_line
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import FLOATING, FORWARD, peak_flops
+from neuralpower.layers.base import FORWARD, peak_flops
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.predictor import ALL, INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor
 from neuralpower.regress import (

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
+from neuralpower.dtypes import FLOATING
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.gradients import addition
 from neuralpower.layers import Layer
-from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, Call
+from neuralpower.layers.base import BACKWARD, FORWARD, Call
 from neuralpower.layers.optimizer import CLASSES, IMPLEMENTATIONS, Optimizer, possible
 from neuralpower.trace import LayerCall, Trace, forget, pattern, prefixes, run_again
 

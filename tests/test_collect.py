@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from neuralpower.bench import CpuBench
-from neuralpower.cli.collect import DTYPES, outlook, pace
+from neuralpower.cli.collect import outlook, pace
 from neuralpower.collect import collection
 from neuralpower.collect.checkout import checkout
 from neuralpower.collect.collection import ATTEMPTS
@@ -33,7 +33,6 @@ from neuralpower.devices.machine import read_machine
 from neuralpower.errors import DatasetError, DeviceError, InputError
 from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS, Layer
-from neuralpower.layers.base import FLOATING
 from neuralpower.meters import NullMeter
 from neuralpower.totals import read_totals
 from tests.fake_worker import Fake, names, run, statuses
@@ -235,10 +234,6 @@ def test_what_the_worker_refuses_reaches_the_user_as_one_line(tmp_path: Path) ->
     ran = command("collect-data", "--kinds", "softmax,linaer", "--models", "none", "--out", tmp_path / "new" / "data")
     refused(ran, "unknown layer kind 'linaer'", "did you mean linear")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_commands_dtypes_are_those_of_layers() -> None:
-    assert DTYPES == FLOATING
 
 
 def test_phases_are_planned_where_a_layer_has_them() -> None:

@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "neuralpower"
 # A module imports only from itself and from those above it.
 ORDER = (
     "errors",
+    "dtypes",
     "layers",
     "zoo",
     "devices",

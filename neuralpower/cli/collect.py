@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.cli import options
+from neuralpower.dtypes import FLOATING
 
 if TYPE_CHECKING:
     from neuralpower.collect.recover import Executor
     from neuralpower.collect.request import Progress
 
-# what can be asked for, known before the seconds that importing torch takes
 PHASES = ("forward", "backward", "optimizer")
-DTYPES = ("float32", "tensorfloat32", "bfloat16", "float16", "float64", "float8_e4m3fn")
 
 
 def collect_data(
@@ -61,8 +60,8 @@ def collect_data(
             raise unknown("phase", name, PHASES)
     dtypes = tuple(options.dtype(name) for name in options.names(dtype, "dtype") or ())
     for name in dtypes:
-        if name not in DTYPES:
-            raise unknown("dtype", name, DTYPES)
+        if name not in FLOATING:
+            raise unknown("dtype", name, FLOATING)
     if power not in (*CHOICES, *METERS):
         raise unknown("power meter", power, [*CHOICES, *METERS])
     cpu = read_cpu()

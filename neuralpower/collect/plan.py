@@ -17,9 +17,10 @@ from neuralpower.collect.networks import NETWORKS, QUICK, Network, jittered, swe
 from neuralpower.collect.presets import PRESETS, Preset
 from neuralpower.collect.schedule import NETWORK, NETWORK_BLOCK
 from neuralpower.dataset import config_id
+from neuralpower.dtypes import FLOATING, TENSORFLOAT32
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
-from neuralpower.layers.base import BACKWARD, FLOATING, FORWARD, TENSORFLOAT32, torch_dtype, typed
+from neuralpower.layers.base import BACKWARD, FORWARD, torch_dtype, typed
 from neuralpower.phases import Decoder
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace

@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import NeuralPowerError, one_line
 from neuralpower.explore.forms import Form, Solver, constant
 from neuralpower.layers import Layer
-from neuralpower.layers.base import TENSORFLOAT32, in_tf32
+from neuralpower.layers.base import in_tf32
 from neuralpower.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage, peak
 from neuralpower.trace import Trace, pattern
 

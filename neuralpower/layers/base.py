@@ -21,26 +21,9 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.dtypes import FLOATING, ITEMSIZE, TENSORFLOAT32
 from neuralpower.errors import DatasetError, Unmodelled, unknown
 
-ITEMSIZE = {
-    "float64": 8,
-    "float32": 4,
-    "tensorfloat32": 4,  # float32 in memory, products of 10-bit mantissas on tensor cores
-    "float16": 2,
-    "bfloat16": 2,
-    "complex64": 8,
-    "complex128": 16,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "float8_e4m3fn": 1,
-}
-FLOATING = ("float32", "tensorfloat32", "bfloat16", "float16", "float64", "float8_e4m3fn")
-TENSORFLOAT32 = "tensorfloat32"
 FORWARD, BACKWARD = "forward", "backward"
 KEEPS_NOTHING, KEEPS_INPUTS, KEEPS_OUTPUTS = "nothing", "inputs", "outputs"
 

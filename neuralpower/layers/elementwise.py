@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.dtypes import FLOATING
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import (
-    FLOATING,
     KEEPS_INPUTS,
     KEEPS_NOTHING,
     KEEPS_OUTPUTS,

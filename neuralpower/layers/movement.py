@@ -12,18 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.dtypes import FLOATING
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import (
-    FLOATING,
-    KEEPS_NOTHING,
-    KEEPS_OUTPUTS,
-    Bytes,
-    Call,
-    Draw,
-    Layer,
-    contiguous_run,
-    strided,
-)
+from neuralpower.layers.base import KEEPS_NOTHING, KEEPS_OUTPUTS, Bytes, Call, Draw, Layer, contiguous_run, strided
 from neuralpower.layers.pointwise import Pointwise
 from neuralpower.layers.registry import layer_kind
 

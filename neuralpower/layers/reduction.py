@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.dtypes import FLOATING
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import FLOATING, Bytes, Call, Draw, Hardware, Layer, memory_terms
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.registry import layer_kind
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+from neuralpower.dtypes import FLOATING
 from neuralpower.layers import Layer
-from neuralpower.layers.base import FLOATING
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.profiling.conventions import PRODUCTS, product_flops
 from neuralpower.sources import InputRequest, resolve

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import NeuralPowerError
 from neuralpower.evaluate import Case, predict_case
-from neuralpower.layers.base import BACKWARD, FORWARD, TENSORFLOAT32
+from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.predictor import ROOFLINE, Predictor
 from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import DatasetError
-from neuralpower.layers.base import TENSORFLOAT32
 from neuralpower.suites.paradnn.points import FAMILIES, family_named
 from neuralpower.suites.paradnn.result import OK, SHORT, Result
 

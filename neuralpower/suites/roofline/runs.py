@@ -13,9 +13,10 @@ import torch
 
 from neuralpower.devices.host import PROC, read_cpu
 from neuralpower.devices.machine import available_bytes
+from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import InputError, ModelError, first_line, quoted
 from neuralpower.inputs import InputRequest
-from neuralpower.layers.base import TENSORFLOAT32, Call, torch_dtype
+from neuralpower.layers.base import Call, torch_dtype
 from neuralpower.measure import ROUNDS, SLOW_CALL_S, Sentinel, prepare_process, time_calls
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
