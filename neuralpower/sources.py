@@ -497,8 +497,10 @@ def _zoo_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
     if name not in zoo:
         raise unknown("zoo network", name, zoo, ModelError)
     entry = zoo[name]
+    keywords = inspect.signature(entry.build).parameters
     for key, value in overrides.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and not is_count(value):
+        sizes = value if isinstance(value, list) else [value]
+        if key in keywords and is_count(keywords[key].default) and not all(map(is_count, sizes)):
             raise ModelError(f"{key} {value!r} of {text!r}: must be a whole number, 1 or more")
 
     def construct(dtype: torch.dtype) -> nn.Module:

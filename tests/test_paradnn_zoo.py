@@ -127,6 +127,8 @@ def test_inputs_follow_the_sizes_of_the_network() -> None:
     [
         ("zoo:paradnn_fc?layers=0", "layers 0 of .*: must be a whole number, 1 or more"),
         ("zoo:paradnn_fc?nodes=1.5", "nodes 1.5 of .*: must be a whole number"),
+        ("zoo:paradnn_fc?nodes=many", "nodes 'many' of .*: must be a whole number"),
+        ("zoo:paradnn_cnn?blocks=[3,0,6,3]", r"blocks \[3, 0, 6, 3\] of .*: must be a whole number"),
         ("zoo:paradnn_fc?variant=keras", "variant 'keras': choose paradnn or pytorch"),
         ("zoo:paradnn_cnn?block=dense", "block 'dense': choose residual or bottleneck"),
         ("zoo:paradnn_rnn?cell=mamba", "cell 'mamba': choose rnn or lstm or gru"),

@@ -654,6 +654,8 @@ def test_a_module_without_values_cannot_go_to_the_cpu() -> None:
     ("model", "message"),
     [
         ("zoo:resnet18?classes=0", "classes 0 of 'zoo:resnet18.classes=0': must be a whole number, 1 or more"),
+        ("zoo:resnet18?classes=ten", "classes 'ten' of .*: must be a whole number, 1 or more"),
+        ("zoo:resnet18?width=true", "width True of .*: must be a whole number"),
         ("zoo:convmixer?depth=-1", "depth -1 of .*: must be a whole number"),
         ("transformers:bert?intermediate_size=0", "intermediate_size 0 in .*: a size is 1 or more"),
         ("transformers:bert?num_hidden_layers=-1", "num_hidden_layers -1 in .*: a number of layers is 0 or more"),

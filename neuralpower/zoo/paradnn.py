@@ -92,9 +92,8 @@ def paradnn_fc(
     `variant`: paradnn has layers - 1 square matrices, as the paper's count of parameters says; pytorch has `layers` of them.
 
     Raises:
-        ModelError: a size below 1, or no such variant.
+        ModelError: no such variant.
     """
-    check_sizes(layers=layers, nodes=nodes, input_size=input_size, output_size=output_size)
     check_choice("variant", variant, VARIANTS)
     return perceptron((input_size, *[nodes] * (layers + VARIANTS[variant]), output_size))
 
@@ -120,12 +119,11 @@ def paradnn_cnn(
     Paddings are symmetric, sizes those of TensorFlow's SAME.
 
     Raises:
-        ModelError: an image below 193, a size below 1, no such block, or not one number of blocks for each group.
+        ModelError: an image below 193, no such block, or not one number of blocks for each group.
     """
     counts = [blocks] * GROUPS if isinstance(blocks, int) else [*blocks]
     if len(counts) != GROUPS:
         raise ModelError(f"blocks {counts}: there are {GROUPS} groups; give one number, or one for each of them")
-    check_sizes(blocks=min(counts), filters=filters, output_size=output_size)
     check_choice("block", block, BLOCKS)
     size = pooled_size(input_size)
     network = named(stem=conv_unit(3, filters, 7, 2), pool=nn.MaxPool2d(3, 2, padding=1))
@@ -195,18 +193,10 @@ def paradnn_rnn(
     """Tokens [batch, length] -> [batch, length, vocabulary]; `length` is of the inputs alone.
 
     Raises:
-        ModelError: a size below 1, or no such cell.
+        ModelError: no such cell.
     """
-    check_sizes(layers=layers, embed=embed, length=length, vocabulary=vocabulary)
     check_choice("cell", cell, CELLS)
     return LanguageModel(vocabulary, embed, layers, CELLS[cell])
-
-
-def check_sizes(**sizes: int) -> None:
-    """Raise ModelError unless every size is a whole number from 1 on."""
-    for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ModelError(f"{name} {size!r}: must be a whole number, 1 or more")
 
 
 def check_choice(name: str, value: str, known: Mapping[str, object] | Sequence[str]) -> None:
