@@ -17,7 +17,9 @@ import gzip
 import hashlib
 import itertools
 import json
+import re
 import shutil
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,7 +242,16 @@ def _read_csv(file: Path) -> pd.DataFrame:
 
     with file.open("rb") as lines:
         blank = sum(1 for _ in itertools.takewhile(lambda line: not line.strip(), lines))
-    table = pd.read_csv(file, skipinitialspace=True, skip_blank_lines=False, skiprows=blank)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # about the first row; a last comma is no value
+            table = pd.read_csv(file, skipinitialspace=True, skip_blank_lines=False, skiprows=blank, index_col=False)
+    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
+        line = re.search(r"fields in line (\d+)", str(error))
+        if line or isinstance(error, Warning):
+            where = line.group(1) if line else blank + 2
+            raise ValueError(f"line {where} holds more values than line {blank + 1} names columns") from None
+        raise
     if len(table.columns) == 1 and any(mark in table.columns[0] for mark in ";\t"):
         raise ValueError("its values must be separated by commas")
     table.columns = table.columns.str.strip()

@@ -564,6 +564,25 @@ def test_a_table_from_another_program_is_read_or_what_is_wrong_with_it_is_said(t
         read_dataset(tmp_path)
 
 
+@pytest.mark.parametrize("blank", [0, 2])
+@pytest.mark.parametrize("row", [1, 5])
+def test_a_row_of_too_many_values_is_told_by_its_line(tmp_path: Path, blank: int, row: int) -> None:
+    lines = needed().to_csv(index=False).splitlines()
+    lines[row] += ",7"
+    (tmp_path / "dataset.json").write_text(DEVICE)
+    (tmp_path / "softmax.csv").write_text("\n" * blank + "\n".join(lines))
+    said = f"line {blank + row + 1} holds more values than line {blank + 1} names columns"
+    with pytest.raises(DatasetError, match=rf"softmax.csv: cannot be read \({said}\)"):
+        read_dataset(tmp_path)
+
+
+def test_a_comma_at_the_end_of_every_row_is_no_value(tmp_path: Path) -> None:
+    header, *rows = needed().to_csv(index=False).splitlines()
+    (tmp_path / "dataset.json").write_text(DEVICE)
+    (tmp_path / "softmax.csv").write_text("\n".join([header, *(f"{row}," for row in rows)]))
+    assert read_dataset(tmp_path).tables["softmax"].equals(needed())
+
+
 @pytest.mark.parametrize("change", [pd.to_timedelta, pd.to_datetime])
 def test_durations_and_moments_are_no_seconds(change: Any) -> None:
     table = needed().assign(runtime_s=change(needed()["runtime_s"], unit="s"))
