@@ -842,7 +842,10 @@ def test_a_network_that_cannot_be_evaluated_is_named_and_the_others_are_measured
     models = [f"{networks}:{name}" for name in ("blocks", *bad, "blocks")]
     ran = run("evaluate", *models, "--input-shape", "32", "--rounds", "1", "--predictor", predictor, "--json")
     assert ran.code == 2
-    assert [network["model"] for network in loaded(ran.out)["networks"]] == [models[0], models[-1]]
+    data = loaded(ran.out)
+    assert [network["model"] for network in data["networks"]] == [models[0], models[-1]]
+    assert {(network["model"], network["batch_size"]) for network in data["refused"]} == {(m, 1) for m in models[1:-1]}
+    assert any("the moon is full" in network["error"] for network in data["refused"])
     for name in bad:
         assert any(line.startswith(f"warning: {networks}:{name} b1: ") for line in ran.err.splitlines())
     said = f"{len(bad)} of {len(models)} networks could not be evaluated; the warnings above say why"

@@ -92,7 +92,7 @@ def evaluate(
         print(f"warning: {case.label}: {one_line(error)}", file=sys.stderr)
     if not results:
         raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
-    print(json.dumps(evaluation_json(results)) if as_json else evaluation_table(results))
+    print(json.dumps(evaluation_json(results, refused)) if as_json else evaluation_table(results))
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
             text = f"{e.case.label}: two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.compose import COLUMNS, Prediction, Row, Training
-from neuralpower.errors import writing
-from neuralpower.evaluate import Evaluation, summary
+from neuralpower.errors import InputError, one_line, writing
+from neuralpower.evaluate import Case, Evaluation, summary
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn import Trained
 from neuralpower.memory import Memory
@@ -250,16 +250,13 @@ def _predictors() -> list[tuple[str, Any]]:
     ]
 
 
-def evaluation_json(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
-    """The same figures in SI units and shares."""
+def evaluation_json(
+    evaluations: Sequence[Evaluation], refused: Sequence[tuple[Case, InputError]] = ()
+) -> dict[str, Any]:
+    """The same figures in SI units and shares; `refused` are those that there are none of, and why."""
     networks = [
         {
-            "model": e.case.model,
-            "batch_size": e.case.batch_size,
-            "seq_len": e.case.seq_len,
-            "phase": e.case.phase.name,
-            "context": e.case.phase.context,
-            "prompt": e.case.phase.prompt,
+            **_case_json(e.case),
             "predicted_s": e.prediction.runtime_s.to_json(),
             "measured_s": e.measured_s,
             "corrected_s": e.corrected_s,
@@ -281,6 +278,19 @@ def evaluation_json(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     return {
         "schema": 1,
         "networks": networks,
+        "refused": [{**_case_json(case), "error": one_line(error)} for case, error in refused],
         "inside_bounds": sum(e.inside for e in evaluations),
         "summary": {name: summary(evaluations, predicted).__dict__ for name, predicted in _predictors()},
+    }
+
+
+def _case_json(case: Case) -> dict[str, Any]:
+    phase = case.phase
+    return {
+        "model": case.model,
+        "batch_size": case.batch_size,
+        "seq_len": case.seq_len,
+        "phase": phase.name,
+        "context": phase.context,
+        "prompt": phase.prompt,
     }
