@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,7 +15,7 @@ from torch import nn
 from neuralpower import codec
 from neuralpower.compose import Prediction
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, unknown
 from neuralpower.evaluate import Case, predict_case, predict_pass
 from neuralpower.explore.compare import Comparison, Side, compare
 from neuralpower.explore.fit import Fit, Request, bytes_of, fit
@@ -29,6 +29,7 @@ from neuralpower.sources import resolve
 from neuralpower.training import RECIPE, TRAINING, Recipe
 from neuralpower.values import tensors_of
 
+FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # of what is asked of `fit`
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
@@ -61,7 +62,7 @@ class LoadedPredictor:
         """What it was learnt on."""
         return self.predictor.device
 
-    def on(self, device: str) -> LoadedPredictor:
+    def on(self, device: str | Path) -> LoadedPredictor:
         """The same for a device that it was learnt on, or another by its spec sheet.
 
         Raises:
@@ -103,11 +104,13 @@ class LoadedPredictor:
             ModelError: the model cannot be found, built or traced.
             PredictorError: a dtype or phase that was not learnt.
         """
-        asked = Phase(phase) if isinstance(phase, str) else phase
+        asked = phase if isinstance(phase, Phase) else Phase(phase)
         asked.check(PREDICTED)
         asked, way = (asked, FORWARD) if asked.name in PHASES else (replace(asked, name=FORWARD), asked.name)
         if batch_size is not None and not is_count(batch_size):
             raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
+        if not isinstance(recipe, Recipe):
+            raise InputError(f"recipe {recipe!r:.40}: must be a Recipe, such as neuralpower.Recipe('adam')")
         asked_dtype, dtype = dtype, dtype or _dtype(model)
         self.predictor.check(dtype, FORWARD if way == TRAINING else way)
         source = resolve(model)
@@ -132,6 +135,10 @@ class LoadedPredictor:
     @_on_cpu
     def score(self, candidates: Iterable[str | Mapping[str, Any]], by: str = "latency") -> list[Score]:
         """Scores of candidates in their order, ranked: see `neuralpower.explore.score`; raises InputError."""
+        if isinstance(candidates, (str, Mapping)) or not isinstance(candidates, Iterable):
+            raise InputError(
+                f"candidates {candidates!r:.40}: must be a list of JSON objects, or of lines that hold one"
+            )
         return score(candidates, self.predictor, by)
 
     @_on_cpu
@@ -168,11 +175,14 @@ class LoadedPredictor:
         `request` has the fields of `explore.fit.Request`. Its `dtype` is a module's own by default, else float32.
 
         Raises:
-            InputError: the device's memory is not known and none is given.
+            InputError: the device's memory is not known and none is given, or a field that `Request` has not.
         """
         room = bytes_of(memory) if memory is not None else device_memory(self.predictor)
         if room is None:
             raise InputError(f"{self.device}: its memory is not known; give memory, such as '24GB'")
+        for name in request:
+            if name not in FIELDS:
+                raise unknown("field of a request", name, FIELDS)
         request = {"dtype": _dtype(model), "accelerator": self.predictor.accelerator, **request}
         return fit(Request(model, **request), room)
 

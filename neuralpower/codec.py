@@ -233,14 +233,14 @@ def load(name: str | Path) -> Predictor:
     return from_json(data, path.stem)
 
 
-def on(predictor: Predictor, device: str) -> tuple[Predictor, str]:
+def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
     """(A predictor of several devices for one that it was learnt on, or one with a spec sheet; the device's short name).
 
     Raises:
         PredictorError: it cannot serve the device.
         InputError: the device is not known, or its spec sheet is wrong.
     """
-    known = predictor.dataset.get("devices") or {}
+    known, device = predictor.dataset.get("devices") or {}, str(device)
     if device in known:
         return predictor.on(Hardware(**known[device]), device), device
     spec = spec_of(device)

@@ -155,7 +155,7 @@ def optimizer_named(text: str, accelerator: bool = False) -> Callable[..., torch
     Raises:
         InputError: there is no such optimizer, or not in that way.
     """
-    name, _, way = text.partition(":")
+    name, _, way = str(text).partition(":")
     if name not in OPTIMIZERS:
         raise unknown("optimizer", name, OPTIMIZERS)
     way = Recipe({"momentum": "sgd"}.get(name, name), way).on(accelerator).implementation  # raises where torch has none

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_iter
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.gradients import addition
+from neuralpower.inputs import is_count
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, Call
 from neuralpower.layers.optimizer import CLASSES, IMPLEMENTATIONS, Optimizer, possible
@@ -52,8 +53,8 @@ class Recipe:
             raise unknown("implementation of an optimizer", self.implementation, IMPLEMENTATIONS)
         if not possible(self.optimizer, self.implementation):
             raise InputError(f"{self.optimizer}: torch has no {self.implementation} one; choose loop or foreach")
-        if self.accumulation < 1:
-            raise InputError(f"accumulation {self.accumulation}: a step takes 1 micro-batch or more; choose 1")
+        if not is_count(self.accumulation):
+            raise InputError(f"accumulation {self.accumulation!r}: a step takes 1 micro-batch or more; choose 1")
 
     def on(self, accelerator: bool) -> Recipe:
         """The same, with the implementation that torch chooses on a CPU or an accelerator where none is said."""

@@ -111,6 +111,28 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         predictor.fit("zoo:deep_mnist")
 
 
+@pytest.mark.parametrize(
+    ("asked", "keywords", "said"),
+    [
+        ("score", {"candidates": 3}, "candidates 3: must be a list of JSON objects, or of lines"),
+        ("score", {"candidates": '{"model": "zoo:alexnet"}'}, "candidates '.*: must be a list of JSON objects"),
+        ("on", {"device": 3}, "unknown device '3'"),
+        ("fit", {"batch": 3}, "unknown field of a request 'batch': did you mean batch_size"),
+        ("fit", {"dtype": 3}, "unknown dtype 3: known are float64"),
+        ("fit", {"phase": "training", "accumulation": "3"}, "accumulation '3': a step takes 1 micro-batch or more"),
+        ("fit", {"phase": "training", "optimizer": 3}, "unknown optimizer '3'"),
+        ("predict", {"phase": 3}, "unknown phase '3'"),
+        ("predict", {"phase": "training", "recipe": "adam"}, "recipe 'adam': must be a Recipe"),
+    ],
+)
+def test_an_argument_of_another_type_is_told_with_its_rule(
+    predictor: LoadedPredictor, asked: str, keywords: dict[str, Any], said: str
+) -> None:
+    model = {"fit": {"model": "zoo:deep_mnist", "memory": "1GB"}, "predict": {"model": "zoo:deep_mnist"}}
+    with pytest.raises(InputError, match=said):
+        getattr(predictor, asked)(**model.get(asked, {}), **keywords)
+
+
 def test_what_is_of_another_type_is_refused(predictor: LoadedPredictor) -> None:
     number: Any = 3
     grids: list[tuple[str, Any]] = [("batch_sizes", 3), ("lengths", 3), ("dtypes", "float32")]

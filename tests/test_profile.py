@@ -580,6 +580,8 @@ def test_files_hold_numbers_and_say_their_schema(tmp_path: Path) -> None:
         ({"phase": "backward"}, "unknown phase 'backward'"),
         ({"phase": "training", "convention": "thop"}, "counts no backward pass"),
         ({"repeat": 0}, "repeat 0: warmup must be 0 or more, repeat 1 or more"),
+        ({"repeat": "a"}, "repeat 'a': warmup must be 0 or more, repeat 1 or more, both whole numbers"),
+        ({"warmup": 0.5}, "warmup 0.5, repeat 20: warmup must be 0 or more"),
         ({"power": "sun"}, "unknown power meter 'sun'"),
         ({"device": "cuda:0"}, r"is on cpu, not on cuda:0; move it there with .to\('cuda:0'\)"),
     ],

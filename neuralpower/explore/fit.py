@@ -28,6 +28,7 @@ from neuralpower.memory import (
 from neuralpower.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import trace
+from neuralpower.training import Recipe
 
 PHASES = (FORWARD, TRAINING, PREFILL, DECODE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
@@ -117,6 +118,7 @@ def fit(request: Request, room_bytes: float) -> Fit:
     if request.phase not in PHASES:
         raise unknown("phase", request.phase, PHASES)
     optimizer_named(request.optimizer)
+    Recipe(accumulation=request.accumulation)
     if request.context is not None and request.phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {request.phase}; leave it out")
     how = (request.optimizer, request.accumulation, request.checkpointing)
@@ -124,8 +126,6 @@ def fit(request: Request, room_bytes: float) -> Fit:
         raise InputError(
             f"optimizer, accumulation and checkpointing belong to phase training, not to {request.phase}; leave them out"
         )
-    if request.accumulation < 1:
-        raise InputError(f"accumulation {request.accumulation}: a step takes 1 micro-batch or more; choose 1")
     probe = _Probe(request)
     process_bytes = framework_of(request.accelerator).process_bytes
     left_bytes = room_bytes - process_bytes

@@ -419,7 +419,7 @@ def _as_field(kind: str, name: str, declared: Any, value: Any) -> Any:
 
 def torch_dtype(name: str) -> torch.dtype:
     """torch.float32 for "float32", and for "tensorfloat32", which is one in memory."""
-    dtype = getattr(torch, "float32" if name == TENSORFLOAT32 else name, None)
+    dtype = getattr(torch, "float32" if name == TENSORFLOAT32 else str(name), None)
     if not isinstance(dtype, torch.dtype):
         raise DatasetError(f"unknown dtype {name!r}: known are {', '.join(ITEMSIZE)}")
     return dtype

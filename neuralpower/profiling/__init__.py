@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map
 from neuralpower.devices.host import clock_hz, read_cpu
 from neuralpower.devices.spec import known_hardware
 from neuralpower.errors import InputError, unknown
+from neuralpower.inputs import is_count
 from neuralpower.layers import Layer
 from neuralpower.layers.optimizer import CLASSES, Optimizer
 from neuralpower.meters import PowerMeter, open_meter
@@ -167,8 +168,10 @@ def profile(
 def _check(phase: str, warmup: int, repeats: int) -> None:
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
-    if warmup < 0 or repeats < 1:
-        raise InputError(f"warmup {warmup}, repeat {repeats}: warmup must be 0 or more, repeat 1 or more")
+    if not ((warmup == 0 or is_count(warmup)) and is_count(repeats)):
+        raise InputError(
+            f"warmup {warmup!r}, repeat {repeats!r}: warmup must be 0 or more, repeat 1 or more, both whole numbers"
+        )
 
 
 def _place(model: nn.Module, device: str | torch.device | None, runtime: bool) -> torch.device:
