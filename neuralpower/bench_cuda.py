@@ -191,8 +191,7 @@ class CudaBench:
             queue.run_once()
             capped = self.timer.condition().power_capped  # while it works
             queue.drain()
-        flags = window.flags(block.replay_s / block.size)
-        return {**window.to_row(), "flags": [*flags, *(["power_cap"] if capped else [])]}
+        return {**window.to_row(), "flags": [*window.flags, *(["power_cap"] if capped else [])]}
 
     def _queue(self, block: Block) -> Queue:
         """So many replays ahead that the device outlasts a reading of the meter."""

@@ -31,7 +31,6 @@ EARLY = 0.7  # of the period after a tick, before the next one is looked for
 ALIAS_S = (0.04, 0.2)  # calls of this length beat against a slow counter that looks at the power part of the time only
 ALIAS_PERIOD_S = 0.01
 LONGEST_PAUSE_S = 0.1
-MISMATCH = 0.1
 
 
 @dataclass(frozen=True)
@@ -79,10 +78,10 @@ class PowerWindow:
         """Power above the idle device's; derived, and hopeless where the two are close."""
         return self.power.power_w - self.idle_w if self.power is not None and self.idle_w is not None else None
 
-    def flags(self, runtime_s: float | None = None) -> tuple[str, ...]:
-        """What a reader must know: `alias_risk`, and `window_mismatch` where a call took 10 % more or less than `runtime_s`."""
-        apart = runtime_s is not None and self.runtime_s is not None and abs(self.runtime_s / runtime_s - 1) > MISMATCH
-        return (*(("alias_risk",) if self.alias_risk else ()), *(("window_mismatch",) if apart else ()))
+    @property
+    def flags(self) -> list[str]:
+        """What a reader must know."""
+        return ["alias_risk"] if self.alias_risk else []
 
     def to_row(self) -> dict[str, Any]:
         """The power columns of a dataset row; what is not known is None."""

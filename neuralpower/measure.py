@@ -362,7 +362,7 @@ def power_columns(
             return batch
 
         window = measure_power(run_once, meter, clock, idle_w=idle_w, period_s=period_s, counter=counter)
-    return {**window.to_row(), "flags": list(window.flags())}
+    return {**window.to_row(), "flags": window.flags}
 
 
 def steady_load(size: int = 1024) -> Callable[[], None]:

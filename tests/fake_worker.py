@@ -106,7 +106,8 @@ def metered(name):
         return {"config_id": name, "status": settings["fails_powered"][name], "error_class": "E", "error_msg": "as told"}
     if name in settings.get("loses_meter", ()):
         return {"config_id": name, "power_source": "none", "power_reason": "meter_lost", "power_w": None}
-    return {"config_id": name, "power_source": "nvml_energy_counter", "power_reason": None, "power_w": 100.0}
+    window = {"window_runtime_s": settings["window_s"][name]} if name in settings.get("window_s", {}) else {}
+    return {"config_id": name, "power_source": "nvml_energy_counter", "power_reason": None, "power_w": 100.0, **window}
 
 
 note("start %d" % os.getpid())

@@ -408,7 +408,7 @@ def test_calls_that_beat_against_the_counter_are_paused_at_random() -> None:
     paused = [swinging(seed, 50.0) for seed in range(12)]
     assert np.std([error for error, _ in steady]) > 0.1
     assert np.std([error for error, _ in paused]) < 0.08
-    assert all(window.flags() == ("alias_risk",) for _, window in steady + paused)
+    assert all(window.flags == ["alias_risk"] for _, window in steady + paused)
     # pauses are no time of the call
     assert all(window.runtime_s == pytest.approx(0.1, rel=0.01) for _, window in paused)
 
@@ -418,20 +418,13 @@ def test_the_pauses_of_a_queued_device_are_no_time_of_its_calls() -> None:
     window = measured(time, queue, meter, idle_w=50.0, period_s=0.1, window_s=1.0)
     assert window.runtime_s == pytest.approx(0.06, rel=0.02)
     assert window.power_w == pytest.approx(300, rel=0.05)
-    assert window.flags() == ("alias_risk",)
+    assert window.flags == ["alias_risk"]
 
 
 @pytest.mark.parametrize(("call_s", "period_s"), [(0.01, 0.1), (0.3, 0.1), (0.1, 0.001)])
 def test_short_calls_long_calls_and_fast_counters_do_not_beat(call_s: float, period_s: float) -> None:
     time, queue, meter = gpu(call_s=call_s, period_s=period_s)
-    assert measured(time, queue, meter, idle_w=50.0, period_s=period_s).flags() == ()
-
-
-def test_a_call_that_takes_another_time_in_the_window_is_flagged() -> None:
-    window = measured(*gpu(call_s=0.002))
-    assert window.flags(0.0019) == ()
-    assert window.flags(0.0017) == window.flags(0.0024) == ("window_mismatch",)
-    assert window.flags(None) == ()
+    assert measured(time, queue, meter, idle_w=50.0, period_s=period_s).flags == []
 
 
 def test_an_idle_device_is_watched_without_a_call() -> None:

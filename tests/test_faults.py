@@ -209,6 +209,17 @@ def test_power_is_measured_after_all_runtimes_and_stands_beside_them(fake: Calla
     assert run(worker, tmp_path / "data")[-1].powered == 0
 
 
+def test_a_call_that_takes_another_time_while_its_power_is_measured_is_flagged(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
+    # runtimes are 10.000, 10.001, ... us
+    seconds = {"c0000": 1.08e-5, "c0001": 1.12e-5, "c0002": 0.92e-5, "c0003": 0.88e-5}
+    run(fake(count=5, exact=True, window_s=seconds, **METERED), tmp_path / "data")
+    flags = {row["config_id"]: row["flags"] for row in rows(tmp_path / "data")}
+    assert {name for name, found in flags.items() if found is not None} == {"c0001", "c0003"}
+    assert [*flags["c0001"]] == [*flags["c0003"]] == ["window_mismatch"]
+
+
 def test_without_a_meter_power_is_null_with_the_reason(fake: Callable[..., Fake], tmp_path: Path) -> None:
     run(fake(count=3), tmp_path / "data")
     expected = (None, None, "none", "no meter was read")
