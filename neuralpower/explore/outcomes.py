@@ -52,19 +52,12 @@ class Work:
         e, counts = self.estimates, self.counts
         total = e.totals(counts, predictor.system)
         extra = self.unmodelled_s
-        value, low, high = (
-            total.value + extra,
-            total.low + extra / ROOFLINE_FACTOR,
-            total.high + extra * ROOFLINE_FACTOR,
-        )
-        busy = value
+        value = busy = total.value + extra
+        low, high = total.low + extra / ROOFLINE_FACTOR, total.high + extra * ROOFLINE_FACTOR
         if self.host_s is not None and predictor.dispatch is not None:  # the slower of the two sets the pace
             spread = float(np.exp(NINETY * predictor.dispatch.deviation))
-            value, low, high = (
-                np.maximum(value, self.host_s),
-                np.maximum(low, self.host_s / spread),
-                np.maximum(high, self.host_s * spread),
-            )
+            value = np.maximum(value, self.host_s)
+            low, high = np.maximum(low, self.host_s / spread), np.maximum(high, self.host_s * spread)
         apart = np.maximum(counts @ e.runtime_s + extra, 1e-30)
         known = np.isfinite(e.power_w)
         covered = counts @ np.where(known, e.runtime_s, 0.0) / apart
@@ -92,9 +85,9 @@ class Pool:
 
     def work(self, predictor: Predictor, dtype: str = "float32") -> Work:
         """Predict each distinct layer once."""
-        found: list[Estimates] = []
-        rows, columns, counts, host = [], [], [], []
-        start = 0
+        none, start = np.zeros(0), 0
+        found, rows, columns = [predictor.estimate([])], [none.astype(int)], [none.astype(int)]
+        counts, host = [none], [none]
         for kind, parts in self._parts.items():
             inverse, estimated, dispatch_s = self._estimated(kind, parts, predictor)
             found.append(estimated)
@@ -103,14 +96,6 @@ class Pool:
             columns.append(start + inverse)
             host.append(dispatch_s)
             start += len(estimated.runtime_s)
-        if not found:
-            found, rows, columns, counts = (
-                [predictor.estimate([])],
-                [np.zeros(0, int)],
-                [np.zeros(0, int)],
-                [np.zeros(0)],
-            )
-            host = [np.zeros(0)]
         estimates = Estimates(
             *(np.concatenate([getattr(e, name) for e in found]) for name in Estimates.__dataclass_fields__)
         )
