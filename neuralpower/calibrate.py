@@ -111,9 +111,8 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     measured = np.array([timing.runtime_s for timing in timings]) / slow
     keys = list(predictor.regressors)
     known = estimates.regressor >= 0
-    shares = (
-        np.equal.outer(estimates.regressor[known], np.arange(len(keys))) * (estimates.runtime_s / measured)[known, None]
-    )
+    of_key = np.equal.outer(estimates.regressor[known], np.arange(len(keys)))
+    shares = of_key * (estimates.runtime_s / measured)[known, None]
     factors, held_out = fit_factors(shares, common=True)
     relative = shares.sum(axis=1)
     before, after = (float(np.expm1(np.mean(np.abs(np.log(np.maximum(r, 1e-12)))))) for r in (relative, held_out))

@@ -97,11 +97,7 @@ def _opened(location: str) -> tuple[Any, str]:
 
     try:
         system, root = fsspec.core.url_to_fs(location)
-    except (
-        ImportError,
-        ValueError,
-        OSError,
-    ) as error:  # a protocol that is not known, or whose library is not installed
+    except (ImportError, ValueError, OSError) as error:  # a protocol that is not known, or without its library
         raise _failed(location, "opened", error) from None
     return system, str(root)
 

@@ -255,9 +255,8 @@ class Decoder:
         kwargs[ids] = self._ids(1)
         if self.is_pair:
             kwargs["encoder_outputs"] = self._encoded
-        kwargs |= dict.fromkeys(
-            name for name in _needed(self.parameters) if name not in kwargs
-        )  # None, as `generate` has it
+        for name in _needed(self.parameters):
+            kwargs.setdefault(name, None)  # as `generate` has it
         return Pass(DECODE, self.module, Inputs(kwargs=kwargs), context, 1, cache)
 
     def fits(self, tokens: int, what: str) -> None:

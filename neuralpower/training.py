@@ -203,9 +203,8 @@ def backward_tasks(trace: Trace, learnt: Learnt, checkpointing: bool = False) ->
 
     A kind whose backward pass was not measured does what its formulas say, as forward passes.
     """
-    again = (
-        {c.at for _, block in groupby(trace.calls, key=_block) for c in run_again([*block])} if checkpointing else ()
-    )
+    blocks = groupby(trace.calls, key=_block) if checkpointing else ()
+    again = {call.at for _, block in blocks for call in run_again([*block])}
     tasks = [
         Task(c.path, c.layer, BACKWARD, again=True, operator=c.operator)
         for c in trace.calls

@@ -315,10 +315,9 @@ def _traced(
         loss = default_loss if training else None
         return trace(module, inputs.args, inputs.kwargs, training=training, loss=loss)
     except NeuralPowerError:
-        if (
-            named
-        ):  # by the user; of our own list, a network that this version of a library no longer builds is passed over
+        if named:
             raise
+        # of our own list, a network that this version of a library no longer builds is passed over
         return None
 
 

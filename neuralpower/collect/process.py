@@ -54,9 +54,8 @@ class Worker:
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
-            if (
-                self.tested is not None or self._metered or "items" in request
-            ):  # opening the device has a time of its own
+            # opening the device has a time of its own
+            if self.tested is not None or self._metered or "items" in request:
                 self._told({"do": "open", "tested": self.tested})
         return self._told(request, patience_s)
 

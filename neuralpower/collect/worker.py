@@ -144,10 +144,8 @@ class Answers:
     def _plan(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         device = self._opened().device
         check_dtypes(request["dtypes"], device)
-        preset, kinds = (
-            preset_named(request["preset"], device.type != "cpu"),
-            kinds_named(request["kinds"], request["phases"]),
-        )
+        preset = preset_named(request["preset"], device.type != "cpu")
+        kinds = kinds_named(request["kinds"], request["phases"])
         whole = request["kinds"] is None or NETWORK in request["kinds"]
         models, dtypes, seed = request["models"], request["dtypes"], request["seed"]
         return make_plan(preset, kinds, models, dtypes, seed, whole, request["phases"])

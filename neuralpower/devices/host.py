@@ -111,8 +111,7 @@ def steal_ticks(proc: Path = PROC) -> tuple[int, int]:
 
 def worker_environment(threads: int) -> dict[str, str]:
     """Environment of a measuring process: its thread counts must be set before torch is imported."""
-    environment = {
-        k: v for k, v in os.environ.items() if k != "GOMP_CPU_AFFINITY"
-    }  # it binds the children's threads, too
+    # of which one would bind the children's threads, too
+    environment = {k: v for k, v in os.environ.items() if k != "GOMP_CPU_AFFINITY"}
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
     return {**quiet, **environment, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
