@@ -22,11 +22,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from neuralpower.memory import FORWARD, TRAINING, Memory, forward_memory, settings_of, training_lifetimes
+from neuralpower.layers.base import FORWARD
+from neuralpower.memory import Memory, forward_memory, settings_of, training_lifetimes
 from neuralpower.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import trace
-from neuralpower.training import RECIPE, Recipe
+from neuralpower.training import RECIPE, TRAINING, Recipe
 
 NEEDED, KEPT = "needed", "kept"
 HEAPS: dict[str, dict[str, str]] = {

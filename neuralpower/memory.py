@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_iter, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.errors import InputError, NeuralPowerError, StepError, quoted, unknown
+from neuralpower.layers.base import FORWARD
 from neuralpower.layers.optimizer import CLASSES
 from neuralpower.lifetimes import (
     ACTIVATIONS,
@@ -44,15 +45,12 @@ from neuralpower.lifetimes import (
 )
 from neuralpower.refusals import check_followable
 from neuralpower.repeats import tensors_in
-from neuralpower.replay import FORWARD as PASS
-from neuralpower.replay import TRAINING as STEP
-from neuralpower.replay import heap_peak
+from neuralpower.replay import PASS, STEP, heap_peak
 from neuralpower.running import Assumed, grouped_product, name_of, quiet
 from neuralpower.trace import Trace, own_caches, undisturbed, unwrapped
-from neuralpower.training import Loss, Recipe, checkpointed, default_loss
+from neuralpower.training import TRAINING, Loss, Recipe, checkpointed, default_loss
 from neuralpower.workspace import workspace_blocks
 
-FORWARD, TRAINING = "forward", "training"
 INDEXED = ("aten.index", "aten.index_put", "aten.index_put_")
 Numbers = Any  # a number, or an array of them
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {

@@ -35,13 +35,13 @@ from neuralpower.inputs import (
     token_ids,
     transformers_inputs,
 )
-from neuralpower.layers.base import BACKWARD, Call
+from neuralpower.layers.base import BACKWARD, FORWARD, Call
 from neuralpower.lifetimes import tensors_within
 from neuralpower.running import META, WAYS, Answers, Run, converted, with_values
 from neuralpower.sources import Source
 from neuralpower.values import without_values
 
-FORWARD, PREFILL, DECODE, GENERATE = "forward", "prefill", "decode", "generate"
+PREFILL, DECODE, GENERATE = "prefill", "decode", "generate"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE)
 PREDICTED = (*PHASES, "training", BACKWARD)  # all that a prediction can be asked for
 CACHES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")  # names of arguments and outputs

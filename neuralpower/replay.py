@@ -35,8 +35,8 @@ class Habits:
     draws: int = 1  # replays of which the mean is taken
 
 
-FORWARD = Habits((40, 40, 40, 24, 24), 40, 0.3, 0.1, 3)
-TRAINING = Habits((40, 24), 40, 1.0, 0.07)
+PASS = Habits((40, 40, 40, 24, 24), 40, 0.3, 0.1, 3)
+STEP = Habits((40, 24), 40, 1.0, 0.07)
 
 
 def heap_peak(storages: Sequence[Storage], habits: Habits) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from neuralpower.heap import MAPPED, Heap
 from neuralpower.lifetimes import ACTIVATIONS, CACHE, OPTIMIZER, WEIGHTS, WORKSPACE, Storage
-from neuralpower.replay import FORWARD, TRAINING, heap_peak
+from neuralpower.replay import PASS, STEP, heap_peak
 
 MIB = 1 << 20
 
@@ -154,25 +154,25 @@ def test_the_real_heap_is_as_large() -> None:
 def test_tensors_that_only_stay_take_what_they_are() -> None:
     # two mapped blocks, each rounded up to pages with 120 B of its own
     stored = [Storage(0, None, 8 * MIB, WEIGHTS), Storage(0, None, 4 * MIB, WEIGHTS)]
-    assert heap_peak(stored, FORWARD) == 12 * MIB + 2 * 4096
+    assert heap_peak(stored, PASS) == 12 * MIB + 2 * 4096
 
 
 def test_what_comes_and_goes_leaves_holes_that_a_second_pass_does_not_fill() -> None:
     chain = [Storage(i, i + 1, 4 * MIB, ACTIVATIONS) for i in range(1, 30)]
-    assert 8 * MIB < heap_peak(chain, FORWARD) < 29 * 4 * MIB
-    assert heap_peak(chain, FORWARD) == heap_peak(chain, FORWARD)  # what is drawn is drawn alike
-    assert heap_peak(chain, TRAINING) > 8 * MIB
+    assert 8 * MIB < heap_peak(chain, PASS) < 29 * 4 * MIB
+    assert heap_peak(chain, PASS) == heap_peak(chain, PASS)  # what is drawn is drawn alike
+    assert heap_peak(chain, STEP) > 8 * MIB
 
 
 def test_an_optimizers_state_is_made_once() -> None:
-    once = heap_peak([Storage(5, None, 40 * MIB, OPTIMIZER)], TRAINING)
+    once = heap_peak([Storage(5, None, 40 * MIB, OPTIMIZER)], STEP)
     assert 40 * MIB <= once < 41 * MIB
 
 
 def test_a_decoders_step_finds_a_new_cache_every_time() -> None:
     # one pass alone: old and new keys of a layer; were it repeated, the third step would find the second's in the heap
     stored = [Storage(0, 1, 4 * MIB, CACHE), Storage(1, None, 4 * MIB, CACHE)]
-    assert heap_peak(stored, FORWARD) == pytest.approx(8 * MIB, rel=0.01)
+    assert heap_peak(stored, PASS) == pytest.approx(8 * MIB, rel=0.01)
 
 
 def test_copies_for_a_kernel_are_given_back_before_its_output_but_for_the_last() -> None:
@@ -182,8 +182,8 @@ def test_copies_for_a_kernel_are_given_back_before_its_output_but_for_the_last()
         Storage(1, None, 40 * MIB, ACTIVATIONS),
     ]
     # and a few holes of 3 MiB from the passes before
-    assert 80 * MIB < heap_peak(stored, FORWARD) < 95 * MIB
+    assert 80 * MIB < heap_peak(stored, PASS) < 95 * MIB
 
 
 def test_nothing_takes_nothing() -> None:
-    assert heap_peak([], FORWARD) == heap_peak([], TRAINING) == 0
+    assert heap_peak([], PASS) == heap_peak([], STEP) == 0

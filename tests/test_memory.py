@@ -16,7 +16,6 @@ from neuralpower.memory import (
     CPU,
     GPU,
     OPTIMIZERS,
-    TRAINING,
     Memory,
     forward_memory,
     memory_of,
@@ -28,7 +27,7 @@ from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.running import grouped_product
 from neuralpower.trace import trace
-from neuralpower.training import Recipe, default_loss
+from neuralpower.training import TRAINING, Recipe, default_loss
 from neuralpower.workspace import workspace_blocks
 
 

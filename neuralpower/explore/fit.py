@@ -15,20 +15,12 @@ from typing import Any
 
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.inputs import Inputs
-from neuralpower.layers.base import torch_dtype
-from neuralpower.memory import (
-    FORWARD,
-    TRAINING,
-    Memory,
-    forward_memory,
-    framework_of,
-    optimizer_named,
-    training_lifetimes,
-)
+from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.memory import Memory, forward_memory, framework_of, optimizer_named, training_lifetimes
 from neuralpower.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import trace
-from neuralpower.training import Recipe
+from neuralpower.training import TRAINING, Recipe
 
 PHASES = (FORWARD, TRAINING, PREFILL, DECODE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks

@@ -17,8 +17,8 @@ from torch import nn
 from neuralpower.errors import NeuralPowerError, one_line
 from neuralpower.explore.family import LENGTH, Example, Members, Table, added, alone, example_of, is_width, learn
 from neuralpower.explore.outcomes import Outcomes, Pool
-from neuralpower.layers.base import torch_dtype
-from neuralpower.memory import FORWARD, framework_of
+from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.memory import framework_of
 from neuralpower.predictor import Predictor
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import trace
@@ -71,7 +71,7 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
         PredictorError: a dtype that the predictor has not learnt.
     """
     for dtype in dict.fromkeys(point.dtype for point in points):
-        predictor.check(dtype, "forward")
+        predictor.check(dtype, FORWARD)
     pools: dict[str, Pool] = {}
     count = len(points)
     parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
