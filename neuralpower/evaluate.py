@@ -24,7 +24,7 @@ from neuralpower.measure import NETWORK_ROUNDS, Sentinel, Timing, prepare_proces
 from neuralpower.memory import forward_memory, settings_of, training_lifetimes
 from neuralpower.phases import GENERATE, Decoder, Pass, Phase, cached_call, passes
 from neuralpower.predictor import Pace, Predictor
-from neuralpower.routing import Routing
+from neuralpower.routing import ROUTING, Routing
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.timeline import Seen, Stage
 from neuralpower.trace import Trace, trace
@@ -32,7 +32,6 @@ from neuralpower.training import RECIPE, TRAINING, Recipe, TrainingStep, default
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
-ROUTING = Routing()
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Case:
     input_shape: tuple[int, ...] | None = None
     dtype: str = "float32"
     phase: Phase = field(default_factory=Phase)
-    routing: Routing = field(default_factory=Routing)
+    routing: Routing = ROUTING
 
     def request(self) -> InputRequest:
         """What its inputs are made from."""

@@ -51,3 +51,7 @@ class Routing:
             f"routing {how}: {pairs // per_token} tokens with {per_token} of {experts} experts each are taken to reach "
             f"{hit} experts"
         )
+
+
+ROUTING = Routing()
+"""What is usual."""

@@ -39,7 +39,7 @@ from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, te
 from neuralpower.phases import CACHES
 from neuralpower.refusals import check_followable, way_out
 from neuralpower.repeats import key_of, tensors_in
-from neuralpower.routing import Routing
+from neuralpower.routing import ROUTING, Routing
 from neuralpower.running import (
     ASKING,
     WAYS,
@@ -153,7 +153,7 @@ def trace(
     training: bool | None = False,
     loss: Callable[[Any], Any] | None = None,
     autocast: torch.dtype | None = None,
-    routing: Routing = Routing(),  # noqa: B008  # frozen
+    routing: Routing = ROUTING,
     ways: Sequence[tuple[str, Run]] = WAYS,
 ) -> Trace:
     """The layers of `model(*args, **kwargs)`, and of a loss of its output where one is given.
@@ -392,7 +392,7 @@ class _Modules(ModuleStack):
 class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Sees every operator call, and the path of the module that makes it."""
 
-    def __init__(self, model: nn.Module, routing: Routing = Routing()) -> None:  # noqa: B008  # frozen
+    def __init__(self, model: nn.Module, routing: Routing = ROUTING) -> None:
         super().__init__()
         self.model = model
         self.routing = routing
