@@ -573,20 +573,20 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
     def _recorded(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Any:
         """Note the call as a layer or as unmodelled; its output."""
-        layer = self._described(operator, output, args, kwargs, tags)
+        layer, name = self._described(operator, output, args, kwargs, tags), operator.split(".", 1)[-1]
         if operator == "aten._grouped_mm" and isinstance(layer, Matmul):
             layer = self._routed(layer, args[0].shape[0], args[1].shape[0])
         if isinstance(layer, Layer):
             if not _is_empty(output):
                 shapes = _shapes((args, kwargs)), _shapes(output)
-                share = self._share(layer.kind, operator.split(".", 1)[-1], args, kwargs)
+                share = self.followed.share(layer.kind, name, args, kwargs) if self._enabled else 0.0
                 again = self._checkpoints > 0
                 self.calls.append(
                     LayerCall(self.path, layer, operator, *shapes, share, self.lifetimes.calls + 1, again)
                 )
-                self._follow(operator.split(".", 1)[-1], args, kwargs, output)
+                self._follow(name, args, kwargs, output)
             return output
-        self._follow(operator.split(".", 1)[-1], args, kwargs, output)
+        self._follow(name, args, kwargs, output)
         tensors = tensors_in((args, kwargs, output))
         size = sum(t.numel() * t.element_size() for t in tensors)
         self.unmodelled.append(
@@ -609,9 +609,6 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             self._idle.pop(id(tensor), None)
         if self._enabled:
             self.followed.note(self.path, self.lifetimes.calls + 1, name, inputs, output, view)
-
-    def _share(self, kind: str, name: str, args: Any, kwargs: Any) -> float:
-        return self.followed.share(kind, name, args, kwargs) if self._enabled else 0.0
 
     @property
     def _enabled(self) -> bool:
