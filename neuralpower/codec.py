@@ -17,7 +17,7 @@ import numpy as np
 from neuralpower import __version__
 from neuralpower.dataset import check_place, replace_file
 from neuralpower.devices.host import Cpu
-from neuralpower.devices.spec import find_spec, spec_of
+from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.dispatch import Dispatch
 from neuralpower.errors import DatasetError, InputError, PredictorError, unknown, writing
 from neuralpower.layers import KINDS, Hardware
@@ -245,18 +245,11 @@ def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
         return predictor.on(Hardware(**known[device]), device), device
     spec = spec_of(device)
     there = predictor.on(spec.hardware(), spec.name)
-    vendors = {_vendor(name) for name in predictor.device.split(", ")}
+    sheets = [known_spec(name) for name in predictor.device.split(", ")]
+    vendors = {None if sheet is None else sheet.vendor for sheet in sheets}
     if spec.vendor not in vendors and not {spec.vendor, *vendors} & {None}:
         there = dataclasses.replace(there, dataset={**there.dataset, "unknown_vendor": spec.vendor})
     return there, spec.slug
-
-
-def _vendor(device: str) -> str | None:
-    """Of a device with a shipped spec sheet."""
-    try:
-        return find_spec(device).vendor
-    except InputError:
-        return None
 
 
 def default_predictor(cpu: Cpu) -> Predictor:

@@ -170,12 +170,18 @@ def spec_of(name: str) -> DeviceSpec:
     return read_spec(name) if name.endswith(".json") or Path(name).is_file() else find_spec(name)
 
 
-def known_hardware(name: str) -> Hardware | None:
-    """Of the shipped sheet of that name; None where there is none."""
+def known_spec(name: str) -> DeviceSpec | None:
+    """As `find_spec`; None where there is none."""
     try:
-        return find_spec(name).hardware()
+        return find_spec(name)
     except InputError:
         return None
+
+
+def known_hardware(name: str) -> Hardware | None:
+    """Of the shipped sheet of that name; None where there is none."""
+    spec = known_spec(name)
+    return None if spec is None else spec.hardware()
 
 
 def _folded(label: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.devices.spec import find_spec
+from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError, writing
 from neuralpower.explore.outcomes import finite
 from neuralpower.explore.space import Point, explore
@@ -148,10 +148,8 @@ def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
 
 def device_memory(predictor: Predictor) -> float | None:
     """Bytes of the predictor's device by its spec sheet; None where there is none."""
-    try:
-        return find_spec(predictor.device).get("memory_bytes")
-    except InputError:
-        return None
+    spec = known_spec(predictor.device)
+    return None if spec is None else spec.get("memory_bytes")
 
 
 def sizes(text: str, what: str) -> tuple[int, ...]:
