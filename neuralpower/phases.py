@@ -173,7 +173,8 @@ def keep(cache: Any) -> Callable[[], None]:
     if isinstance(cache, list):
         kept = list(cache)
         return lambda: cache.__setitem__(slice(None), kept)
-    parts = [cache, *(part for part in vars(cache).values() if hasattr(part, "layers"))] if _has_state(cache) else []
+    held = vars(cache) if hasattr(cache, "__dict__") else None
+    parts = [] if held is None else [cache, *(part for part in held.values() if hasattr(part, "layers"))]
     parts += [layer for part in list(parts) for layer in getattr(part, "layers", ())]
     before = [(part, {name: _shallow(value) for name, value in vars(part).items()}) for part in parts]
 
@@ -182,10 +183,6 @@ def keep(cache: Any) -> Callable[[], None]:
             vars(part).update((name, _shallow(value)) for name, value in attributes.items())
 
     return restore
-
-
-def _has_state(cache: Any) -> bool:
-    return hasattr(cache, "__dict__")
 
 
 def _shallow(value: Any) -> Any:
@@ -254,7 +251,7 @@ class Decoder:
         ids = "decoder_input_ids" if self.is_pair else self._ids_name()
         kwargs[ids] = self._ids(1)
         if self.is_pair:
-            kwargs["encoder_outputs"] = self._encoded
+            kwargs["encoder_outputs"] = self._probed[1]
         for name in _needed(self.parameters):
             kwargs.setdefault(name, None)  # as `generate` has it
         return Pass(DECODE, self.module, Inputs(kwargs=kwargs), context, 1, cache)
@@ -290,26 +287,20 @@ class Decoder:
 
     @cached_property
     def _probed(self) -> tuple[Any, Any]:
+        """(cache, encoder's outputs) after a text of PROBE tokens."""
         return self._read(PROBE)
-
-    @property
-    def _encoded(self) -> Any:
-        return self._probed[1]
 
     def _read(self, tokens: int) -> tuple[Any, Any]:
         """(cache, encoder's outputs) on the meta device after a first pass over so many tokens."""
         encoder = self.prompt(None) if self.encodes_text else tokens
-        with _outputs_of(self._encoder()) as encoded:
+        half = self.module.get_encoder() if self.is_pair else None  # type: ignore[operator]  # every PreTrainedModel has it
+        with _outputs_of(half) as encoded:
             output = _shapes_of_run(self.module, self._first(encoder, tokens), self.ways)
         cache = next((found for name in CACHES if (found := getattr(output, name, None)) is not None), None)
         if cache is None or next(tensors_within(cache), None) is None:
             raise self._no_cache()
         whole = [one for one in encoded if getattr(one, "last_hidden_state", None) is not None]
         return converted(cache, _on_meta), converted(whole[-1], _on_meta) if whole else None
-
-    def _encoder(self) -> nn.Module | None:
-        """The half of a pair that `generate` calls once."""
-        return self.module.get_encoder() if self.is_pair else None  # type: ignore[operator]  # every PreTrainedModel has it
 
     def _first(self, length: int, decoder_length: int) -> dict[str, Any]:
         """Keywords of a pass over a whole text of `length` tokens, of which a pair's decoder reads `decoder_length`."""

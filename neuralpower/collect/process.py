@@ -119,7 +119,8 @@ class Worker:
         finally:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    _closed(pipe)
+                    with contextlib.suppress(BrokenPipeError):  # what it did not read
+                        pipe.close()
 
 
 def _longest_s(request: dict[str, Any]) -> float:
@@ -138,8 +139,3 @@ def _ended(process: subprocess.Popen[str], number: signal.Signals, patience_s: f
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _closed(pipe: Any) -> None:
-    with contextlib.suppress(BrokenPipeError):  # what it did not read
-        pipe.close()
