@@ -100,10 +100,8 @@ class Journal:
             with (self.folder / "journal.torn").open("ab") as file:
                 file.writelines(torn)
             aside = self.folder / "journal.new"
-            with aside.open("wb") as file:
-                file.write(kept)
-                file.flush()
-                os.fsync(file.fileno())
+            aside.write_bytes(kept)
+            force(aside)
             aside.replace(self.path)
         return len(good)
 
