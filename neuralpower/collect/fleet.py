@@ -141,7 +141,7 @@ class Fleet:
         try:
             ray.init(address=self.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-            raise _no_cluster(self.address, str(error)) from None
+            raise _no_cluster(self.address, error) from None
         self._connected = True
         deadline = time.monotonic() + CONNECT_S
         while not (count := int(ray.available_resources().get(RESOURCE, 0))):
@@ -203,11 +203,11 @@ def _reachable(address: str | None) -> None:
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()
     except (OSError, ValueError) as error:
-        raise _no_cluster(address, str(error)) from None
+        raise _no_cluster(address, error) from None
 
 
-def _no_cluster(address: str | None, why: str) -> InputError:
+def _no_cluster(address: str | None, error: Exception) -> InputError:
     return InputError(
-        f"address {address!r}: no Ray cluster answers ({why.partition(chr(10))[0]}); start one with ray start --head, "
+        f"address {address!r}: no Ray cluster answers ({first_line(error)}); start one with ray start --head, "
         "or leave out --executor ray"
     )
