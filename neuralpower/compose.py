@@ -332,9 +332,7 @@ class Work(NamedTuple):
     unknown_s: list[float]
 
 
-def work_of(
-    trace: Trace, predictor: Predictor, *, dtype: str = "float32", phase: str = FORWARD, recipe: Recipe = RECIPE
-) -> Work:
+def work_of(trace: Trace, predictor: Predictor, *, dtype: str, phase: str, recipe: Recipe) -> Work:
     """What `compose` adds up; raises InputError where there is nothing to train."""
     tasks = _tasks(trace, predictor, phase, recipe)
     if dtype == TENSORFLOAT32:

@@ -110,7 +110,7 @@ def predict_generation(
     predictor: Predictor,
     traced: Traced,
     about: dict[str, Any],
-    seen: Seen | None = None,
+    seen: Seen | None,
 ) -> tuple[Prediction, Trace]:
     """The prediction of a whole generation, and its prefill's trace.
 

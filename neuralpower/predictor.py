@@ -208,7 +208,7 @@ class Predictor:
         """Layer kinds that it has learnt."""
         return tuple(dict.fromkeys(key[0] for key in self.regressors))
 
-    def streaming(self, found: Estimates, counts: Array | float = 1.0) -> float:
+    def streaming(self, found: Estimates, counts: Array | float) -> float:
         """The share of the layers' time that products of a few rows take, each called so many times."""
         groups = np.array([groups_of(key) <= set(STREAMING) for key in self.regressors])
         time = found.runtime_s * counts

@@ -369,7 +369,7 @@ def _key(layer: Layer) -> Key:
 
 
 def learn_totals(
-    totals: Sequence[Total], hardware: Hardware, rejected: Sequence[Rejected] = ()
+    totals: Sequence[Total], hardware: Hardware, rejected: Sequence[Rejected]
 ) -> tuple[dict[Key, Regressor], Sequence[Total], Array, list[Rejected]]:
     """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, weights by one Lasso over all.
 

@@ -223,7 +223,7 @@ class Members:
         return dict(zip(self.names, self.values[index].tolist(), strict=True))
 
 
-def example_of(traced: Trace, module: nn.Module, dtype: str = "float32") -> Example:
+def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
     """A trace as an example; the module's parameters and buffers by name."""
     seen: Counter[tuple[str, str]] = Counter()
 

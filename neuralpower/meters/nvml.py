@@ -202,7 +202,7 @@ class NvmlMeter:
         """The processes on this GPU now."""
         return {process.pid for process in self._asked("nvmlDeviceGetComputeRunningProcesses") or ()}
 
-    def refuse_others(self, running: Set[int], begun: bool = True) -> None:
+    def refuse_others(self, running: Set[int], begun: bool) -> None:
         """Raise MeterUnavailable where another process computes on the GPU: its energy would be counted as ours.
 
         `begun` says that this process has a context on it, and is among the `running` itself.
