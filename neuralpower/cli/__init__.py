@@ -54,9 +54,9 @@ COMMANDS = (
 
 def build() -> typer.Typer:
     """The program with all of its commands."""
-    if not app.registered_commands:
+    if not app.registered_groups:
         for name in COMMANDS:
-            importlib.import_module(f"neuralpower.cli.{name}").register(app)
+            app.add_typer(importlib.import_module(f"neuralpower.cli.{name}").app)
     return app
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+app = typer.Typer()
 BOOLEANS = (
     "forward_only autocast data_shuffle data_loader_only cudnn_benchmark cudnn_fastest print_docker sysinfo retry_failed"
 ).split()
@@ -50,6 +51,7 @@ def _option(name: str, text: str, metavar: str | None = None) -> Any:
 TRUTH = "[true|false]"
 
 
+@app.command(cls=Spelled)
 def bench(
     model: str | None = _option("model", "Id of the zoo (see `neuralpower models`), or any MODEL. Required."),
     batch_size: str | None = _option("batch_size", "Samples per device. Required.", "N"),
@@ -188,8 +190,3 @@ def _system() -> None:
 def _warn(text: str) -> None:
     if os.environ.get("RANK", "0") == "0":
         print(f"warning: {text}", file=sys.stderr)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("bench", cls=Spelled)(bench)

@@ -10,7 +10,10 @@ import typer
 
 from neuralpower.errors import unknown
 
+app = typer.Typer()
 
+
+@app.command()
 def bench_log(
     logs: list[Path] = typer.Argument(
         help="Log files, folders of them (*.log, *.txt, *.out), folders that a grid wrote."
@@ -44,8 +47,3 @@ def bench_log(
     for number, table in enumerate(tables.values()):
         print(("\n" if number else "") + table.title)
         print(grid(table.header, table.texts(), left=4) if table.rows else "nothing to sum up")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("bench-log")(bench_log)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import typer
 
+app = typer.Typer()
 DOUBTFUL = 0.4  # mean error of single layers: on a quiet machine of the predictor's kind it is half of that
 
 
+@app.command()
 def calibrate(
     source: str = typer.Option(..., "--from", help="Name or file of a predictor of the same class of device."),
     samples: int = typer.Option(50, help="Layers to measure here."),
@@ -42,8 +44,3 @@ def calibrate(
         print(
             "layers lie far apart: if something else runs on this machine, end it and calibrate again", file=sys.stderr
         )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("calibrate")(calibrate)

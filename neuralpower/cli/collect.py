@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from neuralpower.collect.recover import Executor
     from neuralpower.collect.request import Progress
 
+app = typer.Typer()
+
 PHASES = ("forward", "backward", "optimizer")
 
 
+@app.command()
 def collect_data(
     device: str = typer.Option("cpu", help="Where to measure: cpu or cuda:0."),
     preset: str = typer.Option("standard", help="quick (2 minutes; 5 on CUDA), standard (20; 25) or full (4 hours)."),
@@ -172,8 +175,3 @@ def pace(progress: Progress) -> str:
     left_s = min(progress.budget_s - progress.spent_s, open_ / rate)
     noisy = f", {progress.noisy} noisy" if progress.noisy else ""
     return f"{rate:.0f}/s, {max(left_s, 0):.0f} s left, {progress.failed} failed{noisy}"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("collect-data")(collect_data)

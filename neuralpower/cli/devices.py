@@ -14,7 +14,10 @@ from neuralpower.errors import InputError
 if TYPE_CHECKING:
     from neuralpower.meters import MeterStatus, MeterUnavailable
 
+app = typer.Typer()
 
+
+@app.command()
 def devices(
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
     specs: bool = typer.Option(False, "--specs", help="List the spec sheets of known devices instead."),
@@ -122,8 +125,3 @@ def _show_spec(spec: DeviceSpec, as_json: bool) -> None:
     rows = [[key, f"{v.value:.12g} {KEYS[key].unit}", v.source] for key, v in spec.values.items()]
     print()
     print(grid(["value", "", "source"], rows, left=3))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("devices")(devices)

@@ -15,10 +15,12 @@ from neuralpower.cli import options
 if TYPE_CHECKING:
     from neuralpower.phases import Phase
 
+app = typer.Typer()
 MEASURED = ("forward", "training", "prefill", "decode")
 NOISE_LIMIT = 0.1  # above it a measured time says nothing
 
 
+@app.command()
 def evaluate(
     models: list[str] = typer.Argument(
         help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, its tokens."
@@ -142,8 +144,3 @@ def _phase(name: str, tokens: int | None) -> Phase:
     if name not in MEASURED or name == "training":
         raise ValueError(name)
     return options.phase(name, tokens if name != "prefill" else None, tokens if name == "prefill" else None)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("evaluate")(evaluate)

@@ -15,11 +15,13 @@ from neuralpower.cli import options
 if TYPE_CHECKING:
     from neuralpower.predictor import Predictor
 
+app = typer.Typer()
 MODEL = typer.Argument(help="transformers:bert, a folder with config.json, zoo:alexnet, ...")
 PREDICTOR = typer.Option(None, help="Name or file; this machine's by default.")
 JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 
 
+@app.command()
 def sweep(
     model: str = MODEL,
     batch_size: str = typer.Option("1", help="1,8,32; 1:256 doubles; 64:512:64 goes in steps."),
@@ -63,6 +65,7 @@ def sweep(
     print(json.dumps(sweeping.to_json(found)) if as_json else sweep_table(found, top))
 
 
+@app.command()
 def compare(
     a: str = typer.Argument(help="MODEL, or MODEL@PREDICTOR."),
     b: str = typer.Argument(help="The other one; @PREDICTOR alone is the same model on another device."),
@@ -96,6 +99,7 @@ def compare(
     print(json.dumps(found.to_json()) if as_json else comparison_table(found))
 
 
+@app.command()
 def score(
     file: str = typer.Argument(help="JSON lines, one candidate each; - for standard input."),
     predictor: str | None = PREDICTOR,
@@ -125,6 +129,7 @@ def score(
     print("\n".join(json.dumps(one.to_json()) for one in found) if as_json else score_table(found, top))
 
 
+@app.command()
 def fit(
     model: str = MODEL,
     device: str | None = typer.Option(None, help="A spec sheet's name or file (`devices --specs`); this machine's."),
@@ -193,9 +198,3 @@ def _warn(predictors: Iterable[Predictor]) -> None:
     for predictor in predictors:
         for text in predictor.foreign():
             print(f"warning: {predictor.name}: {text}", file=sys.stderr)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for name, command in (("sweep", sweep), ("compare", compare), ("score", score), ("fit", fit)):
-        app.command(name)(command)

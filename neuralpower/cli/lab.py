@@ -9,7 +9,10 @@ import typer
 
 from neuralpower.cli import options
 
+app = typer.Typer()
 
+
+@app.command()
 def lab(
     step: str = typer.Argument("all", help="all, or one of train, profile, report; compare reads printed tables."),
     out: Path = typer.Option(Path("lab"), help="Folder for all files; a training in it is continued."),
@@ -76,8 +79,3 @@ def _compare(tables: Path | None, operator: str | None) -> None:
 
 def _tell(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("lab")(lab)

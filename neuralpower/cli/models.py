@@ -6,7 +6,10 @@ import json
 
 import typer
 
+app = typer.Typer()
 
+
+@app.command()
 def models(
     pattern: list[str] | None = typer.Argument(None, help="Ids, or patterns such as 'resnet*'; all by default."),
     names: bool = typer.Option(False, "--names", help="Print the ids only; nothing is built."),
@@ -36,8 +39,3 @@ def models(
         for m in found
     ]
     print(grid(["id", "title", "input", "classes", "parameters", "FLOP"], rows, left=3))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("models")(models)

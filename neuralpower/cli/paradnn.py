@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from neuralpower.suites.paradnn.points import Point
 
 app = typer.Typer(
+    name="paradnn",
     no_args_is_help=True,
     help="ParaDnn's networks with sizes for parameters (Wang, Wei, Brooks, MLSys 2020): run, swept, predicted, compared.",
 )
+app.add_typer(paradnn_tools.app)
+EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}  # refused by name
 
 
+@app.command("fc", context_settings=EXTRA)
+@with_common
 def fully_connected(
     layers: int | None = typer.Option(None, "--layers", "--layer", help="Hidden layers; 8."),
     nodes: int | None = typer.Option(None, "--nodes", "--node", help="Width of each; 1024."),
@@ -40,6 +45,8 @@ def fully_connected(
     run(_point("fc", variant, {**given, "batch_size": batch_size}, dict(defaults)), (variant,), common)
 
 
+@app.command("cnn", context_settings=EXTRA)
+@with_common
 def convolutional(
     blocks: int | None = typer.Option(None, "--blocks", help="In each of four groups; 1."),
     filters: int | None = typer.Option(None, "--filters", "--filter", help="In the first group; 16."),
@@ -62,6 +69,8 @@ def convolutional(
     run(start, (block,) if block else FAMILIES["cnn"].swept_kinds, common)
 
 
+@app.command("rnn", context_settings=EXTRA)
+@with_common
 def recurrent(
     layers: int | None = typer.Option(None, "--layers", "--layer", help="Recurrent layers; 5."),
     embed: int | None = typer.Option(None, "--embed", help="Width of embedding and cells; 100."),
@@ -113,13 +122,3 @@ def _equal_blocks(text: str, blocks: int | None) -> int:
             "groups; other networks are MODELs, as zoo:paradnn_cnn?blocks=[3,4,6,3] for `neuralpower predict` or `profile`"
         )
     return numbers.pop()
-
-
-def register(root: typer.Typer) -> None:
-    """Add the commands."""
-    if not app.registered_commands:
-        extra = {"allow_extra_args": True, "ignore_unknown_options": True}  # refused by name
-        for name, function in (("fc", fully_connected), ("cnn", convolutional), ("rnn", recurrent)):
-            app.command(name, context_settings=extra)(with_common(function))
-        paradnn_tools.register(app)
-    root.add_typer(app, name="paradnn")

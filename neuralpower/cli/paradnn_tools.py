@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from neuralpower.suites.paradnn.operators import OperatorTimes
     from neuralpower.suites.paradnn.roof import Roof
 
+app = typer.Typer()
 FORMATS = ("png", "svg", "pdf")
 
 
+@app.command()
 def report(
     sources: list[Path] = typer.Argument(help="Folders of sweeps, or CSV tables; of several devices to compare them."),
     out: Path = typer.Option(Path("paradnn-report"), help="Folder of the page, its pictures and tables."),
@@ -83,6 +85,7 @@ def _operators(name: str) -> OperatorTimes:
     return operator_times(Point.of(name, family.kinds[0], family.defaults), Setup(), repeats=3, warmup=1)
 
 
+@app.command()
 def merge(
     sources: list[Path] = typer.Argument(help="CSV tables, or folders of sweeps; later ones count."),
     out: Path | None = typer.Option(None, help="The table; printed where it is not given."),
@@ -108,6 +111,7 @@ def merge(
         print(out)
 
 
+@app.command()
 def matmul(
     size: int = typer.Option(16384, help="Rows and columns."),
     input_type: str = typer.Option("f32", "--input_type", "--dtype", help="f16, bf16, f32 or f64."),
@@ -131,6 +135,7 @@ def matmul(
     print(found.table)
 
 
+@app.command()
 def roof(
     specs: list[str] = typer.Argument(None, help="Devices or spec sheets."),
     dtype: str = typer.Option("float32", help="Of the products."),
@@ -159,9 +164,3 @@ def roof(
         rate = cache_roof(measure)
         if rate is not None:
             print(f"a copy inside the last cache: {rate / 1e9:.1f} GB/s")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for function in (report, merge, matmul, roof):
-        app.command()(function)

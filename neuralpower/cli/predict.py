@@ -9,7 +9,10 @@ import typer
 
 from neuralpower.cli import options
 
+app = typer.Typer()
 
+
+@app.command()
 def predict(
     model: str = typer.Argument(
         help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
@@ -113,8 +116,3 @@ def predict(
             f"{', '.join(u.operator for u in prediction.unmodelled[:5]) or 'kinds without a regressor'}; "
             "lower --strict, or collect the kinds"
         )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("predict")(predict)

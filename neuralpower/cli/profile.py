@@ -9,7 +9,10 @@ import typer
 
 from neuralpower.cli import options
 
+app = typer.Typer()
 
+
+@app.command()
 def profile(
     model: str = typer.Argument(
         help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
@@ -105,8 +108,3 @@ def profile(
         raise CoverageError(
             f"coverage {result.coverage:.1%}: {names} not counted; leave out --strict, or count them by own rules (custom=)"
         )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("profile")(profile)

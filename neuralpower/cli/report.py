@@ -9,7 +9,10 @@ import typer
 
 from neuralpower.cli import options
 
+app = typer.Typer()
 
+
+@app.command()
 def report(
     models: list[str] | None = typer.Argument(
         None, help="MODEL...; by default twelve small networks of different families."
@@ -66,8 +69,3 @@ def report(
             write_csv(table, out / "tables" / f"{stem}.csv")
         write_markdown(made, out / "report.md", out / "figures")
     print(out / "index.html")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("report")(report)

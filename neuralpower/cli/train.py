@@ -7,9 +7,11 @@ from pathlib import Path
 
 import typer
 
+app = typer.Typer()
 DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
 
 
+@app.command()
 def train_predictor(
     datasets: list[str] = typer.Argument(
         help="Folders of datasets, or places such as s3://bucket/name; of several devices: a predictor that holds for others."
@@ -55,8 +57,3 @@ def train_predictor(
             print(trained.predictor.formula(key))
     write_predictor(trained.predictor, target)
     print(f"predictor: {target}", file=sys.stderr)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("train-predictor")(train_predictor)
