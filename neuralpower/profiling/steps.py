@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,7 +201,6 @@ def repeat(
     time_limit_s: float | None = None,
     memory: bool = True,
     meter: PowerMeter = NullMeter("not_asked"),  # noqa: B008  # frozen
-    clock_ns: Callable[[], int] = time.perf_counter_ns,
 ) -> Runs:
     """Warm up, account one run, then take clean and, between them, timed runs, so that a drift of the machine meets both.
 
@@ -211,7 +210,7 @@ def repeat(
         ModelError: the model's forward or backward raises.
         DeviceError: the device is out of memory.
     """
-    begun = clock_ns()
+    begun = time.perf_counter()
     with told(type(step.model).__name__, "it was traced, but "):
         forget(step.model)
         for number in range(warmup):
@@ -221,14 +220,14 @@ def repeat(
         clean: list[dict[str, float]] = []
         timed: list[Repeat] = []
         wholes: list[float] = []
-        clean_wall = 0
-        started = clock_ns()
+        clean_wall_s = 0.0
+        started = time.perf_counter()
         for number in range(repeats):
-            if time_limit_s is not None and number >= MINIMUM and (clock_ns() - started) / 1e9 > time_limit_s:
+            if time_limit_s is not None and number >= MINIMUM and time.perf_counter() - started > time_limit_s:
                 break
-            start = clock_ns()
+            start = time.perf_counter()
             clean.append(_seconds(step.run(clock), clock))
-            clean_wall += clock_ns() - start
+            clean_wall_s += time.perf_counter() - start
             if number % CLEAN_PER_TIMED == 0:
                 one, seconds = _timed(step, clock, whole)
                 timed.append(one)
@@ -246,8 +245,8 @@ def repeat(
         repeats=tuple(timed),
         account=account,
         peak_memory_bytes=peak if memory else None,
-        wall_s=(clock_ns() - begun) / 1e9,
-        clean_wall_s=clean_wall / 1e9,
+        wall_s=time.perf_counter() - begun,
+        clean_wall_s=clean_wall_s,
         window=window,
     )
 

@@ -61,9 +61,8 @@ class Bench:
         warn: Callable[[str], None] = lambda text: None,
         *,
         monitor_file: Path | None = None,
-        available: Callable[[], int | None] = available_bytes,
     ) -> None:
-        self.options, self.world, self.monitor_file, self.available = options, world, monitor_file, available
+        self.options, self.world, self.monitor_file = options, world, monitor_file
         self.emit: Emit = emit if world.rank == 0 else lambda name, value: None
         self.warn = warn if world.rank == 0 else lambda text: None
         self.timer: StepTimer | None = None
@@ -174,7 +173,7 @@ class Bench:
         torch.manual_seed(o.seed + self.world.rank)
         if device.type == "cpu" and o.phase != "data_ingestion":
             peak = functools.partial(self._peak, network, request, numbers)
-            needed = check_host_memory(peak, o.batch_size, network.title, self.available())
+            needed = check_host_memory(peak, o.batch_size, network.title, available_bytes())
             self.emit("exp.estimated_memory_bytes", needed)
         work: Work | None = None
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -32,7 +31,6 @@ def profile_inference(
     device: torch.device,
     by_shape: bool = False,
     trace_file: Path | None = None,
-    clock_ns: Callable[[], int] = time.perf_counter_ns,
 ) -> OperatorTable:
     """Operators of the network in eval mode over `images` test images (all of them by default), from the first on again.
 
@@ -51,16 +49,16 @@ def profile_inference(
         batches = [normalised(test.images[some]).to(device) for some in torch.split(chosen, batch_size)]
         for batch in (batches * WARM_UP)[:WARM_UP]:
             model(batch)
-        wall_s = _run(model, batches, device, clock_ns)
+        wall_s = _run(model, batches, device)
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
         parts: list[Operator] = []
         for first in range(0, len(batches), AT_ONCE):
             with profiler(activities=activities, record_shapes=by_shape, profile_memory=True) as profiled:
-                _run(model, batches[first : first + AT_ONCE], device, clock_ns)
+                _run(model, batches[first : first + AT_ONCE], device)
             parts += operators_of(profiled.events() or (), by_shape=by_shape, device=device.type == "cuda")
         if trace_file is not None:
             with profiler(activities=activities) as traced:
-                _run(model, batches[:TRACED], device, clock_ns)
+                _run(model, batches[:TRACED], device)
             written(trace_file, lambda aside: traced.export_chrome_trace(str(aside)))
     except torch.OutOfMemoryError:
         raise DeviceError(
@@ -77,12 +75,12 @@ def profile_inference(
     )
 
 
-def _run(model: nn.Module, batches: list[Tensor], device: torch.device, clock_ns: Callable[[], int]) -> float:
+def _run(model: nn.Module, batches: list[Tensor], device: torch.device) -> float:
     """Seconds of one pass over the batches, to the end of the last."""
     wait = clock_of(device).wait
     wait()
-    start = clock_ns()
+    start = time.perf_counter()
     for batch in batches:
         model(batch)
     wait()
-    return (clock_ns() - start) / 1e9
+    return time.perf_counter() - start

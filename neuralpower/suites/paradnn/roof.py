@@ -69,11 +69,11 @@ def theoretical(spec: DeviceSpec, dtype: str = "float32") -> Roof:
     return Roof(f"{spec.name}, {dtype}", peak, memory, source)
 
 
-def measured(device: str, dtype: str, size: int = 4096, tf32: bool = False) -> Roof:
+def measured(device: str, dtype: str, size: int = 4096) -> Roof:
     """Square products of `size`, and a copy of 512 MiB; raises InputError, or DeviceError where they do not fit."""
     from neuralpower.suites.paradnn.matmul import matmul_benchmark
 
-    best = matmul_benchmark(size, dtype, device, warmup=3, steps=5, tf32=tf32)
+    best = matmul_benchmark(size, dtype, device, warmup=3, steps=5, tf32=False)
     rate = copy_bytes_per_s(device, 512 * 2**20)
     name = best.machine
     return Roof(f"{name} measured, {dtype}", best.flops_per_s, rate, f"product of {size} squared, copy of 512 MiB")

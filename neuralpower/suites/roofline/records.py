@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from neuralpower.dataset import replace_file
 from neuralpower.errors import InputError
@@ -198,7 +198,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "points": ("model", "device", "batch_size"), "trainings": ("model", "device"),
 }  # fmt: skip
 NESTED: Mapping[str, type] = {"calls": Calls, "kinds": Kind}
-T = TypeVar("T")
 
 
 def write(data: Data, folder: Path) -> None:
@@ -237,9 +236,3 @@ def _value(name: str, value: Any) -> Any:
     if name in NESTED:
         return tuple(NESTED[name](**item) for item in value)
     return tuple(value) if isinstance(value, list) else value
-
-
-def chosen(records: Iterable[T], models: Iterable[str]) -> list[T]:
-    """Records of the models, in the models' order."""
-    order = {model: i for i, model in enumerate(models)}
-    return sorted((r for r in records if r.model in order), key=lambda r: order[r.model])  # type: ignore[attr-defined]
