@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from neuralpower.inputs import InputRequest, Inputs
 from neuralpower.layers import KINDS
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
-from neuralpower.profiling.stopwatch import Account
+from neuralpower.profiling.steps import Step, accounted
+from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.sources import resolve
 from neuralpower.suites.roofline.records import Calls, Kind, Network, Work
 from neuralpower.trace import Trace, trace
@@ -75,38 +74,16 @@ class Sketch:
         return profile(module, inputs.args, inputs.kwargs, phase="training", runtime=False, name=self.model)
 
 
-class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
-    """Accounts every tensor that an operator returns."""
-
-    def __init__(self, account: Account) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.account = account
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        self.account.note(("", "", ""), (), output, 0)
-        return output
-
-
 def peak_bytes(module: nn.Module, inputs: Inputs) -> int | None:
     """Most bytes of tensors that live at once in a forward pass, weights among them; None where meta tensors fail.
 
     Work space inside kernels is not seen.
     """
-
-    def on_meta(value: Any) -> Any:
-        return value.to("meta") if isinstance(value, torch.Tensor) else value
-
-    args = tuple(on_meta(v) for v in inputs.args)
-    kwargs = {name: on_meta(v) for name, v in inputs.kwargs.items()}
-    given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
-    account = Account([*module.parameters(), *module.buffers(), *given])
+    step = Step(module, inputs.args, inputs.kwargs, "forward")
     try:
-        with torch.inference_mode(), _Counting(account):
-            module(*args, **kwargs)
+        return accounted(step, HostClock(), None)[1]
     except Exception:  # whatever a forward does with meta tensors: its memory is then not known
         return None
-    return account.peak
 
 
 def kinds_of(profile: NetworkProfile, times: bool) -> tuple[Kind, ...]:
