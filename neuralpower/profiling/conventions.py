@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -140,7 +140,7 @@ def thop_macs(
     """Multiply-adds by module path as thop counts them on a forward pass of `model`, which it leaves marked: undone here."""
     import thop
 
-    with undisturbed(model, None), _hooks_kept(model), contextlib.redirect_stdout(io.StringIO()):
+    with undisturbed(model, None), contextlib.redirect_stdout(io.StringIO()):
         called = _Called(model, kwargs or {})
         _, _, tree = thop.profile(called, tuple(args), dict(custom_ops or {}), verbose=False, ret_layer_info=True)
     found: dict[str, int] = {}
@@ -159,18 +159,6 @@ def thop_macs(
     elif own:
         found[""] = int(own)
     return found
-
-
-@contextlib.contextmanager
-def _hooks_kept(model: nn.Module) -> Iterator[None]:
-    """Take off every forward hook that is put on a module inside, also after an exception."""
-    before = [(module, dict(module._forward_hooks)) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, hooks in before:
-            module._forward_hooks.clear()
-            module._forward_hooks.update(hooks)
 
 
 def ruled(
