@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import typer
@@ -39,10 +40,9 @@ def fully_connected(
     from neuralpower.cli.paradnn_run import run
     from neuralpower.suites.paradnn.points import FAMILIES
 
-    family = FAMILIES["fc"]
     given = {"layers": layers, "nodes": nodes, "input_size": input_size, "output_size": output_size}
-    defaults = family.tensorflow if tf_defaults else family.defaults
-    run(_point("fc", variant, {**given, "batch_size": batch_size}, dict(defaults)), (variant,), common)
+    defaults = {**FAMILIES["fc"].defaults, **({"layers": 4, "batch_size": 128} if tf_defaults else {})}
+    run(_point("fc", variant, {**given, "batch_size": batch_size}, defaults), (variant,), common)
 
 
 @app.command("cnn", context_settings=EXTRA)
@@ -65,7 +65,7 @@ def convolutional(
     if resnet_layers is not None:
         blocks = _equal_blocks(resnet_layers, blocks)
     given = {"blocks": blocks, "filters": filters, "input_size": input_size, "output_size": output_size}
-    start = _point("cnn", block or "residual", {**given, "batch_size": batch_size}, dict(FAMILIES["cnn"].defaults))
+    start = _point("cnn", block or "residual", {**given, "batch_size": batch_size}, FAMILIES["cnn"].defaults)
     run(start, (block,) if block else FAMILIES["cnn"].swept_kinds, common)
 
 
@@ -93,11 +93,11 @@ def recurrent(
             if given[name] not in (None, size):
                 raise InputError(f"input_size {input_size!r} and --{name} {given[name]}: they differ; give one of them")
             given[name] = size
-    start = _point("rnn", cell or "lstm", given, dict(FAMILIES["rnn"].defaults))
+    start = _point("rnn", cell or "lstm", given, FAMILIES["rnn"].defaults)
     run(start, (cell,) if cell else FAMILIES["rnn"].swept_kinds, common)
 
 
-def _point(family: str, kind: str, given: dict[str, int | None], defaults: dict[str, int]) -> Point:
+def _point(family: str, kind: str, given: dict[str, int | None], defaults: Mapping[str, int]) -> Point:
     from neuralpower.suites.paradnn.points import Point
 
     sizes = {name: defaults[name] if value is None else value for name, value in given.items()}

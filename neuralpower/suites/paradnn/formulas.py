@@ -35,8 +35,7 @@ def formula_flops(point: Point, mode: str) -> int | None:
     """FLOP of one step by the paper's formula; None where it has none."""
     if point.family != "fc":
         return None
-    sizes = {name: size for name, size in point.named.items() if name != "batch_size"}
-    return FLOP_PER_WEIGHT[mode] * phi(**sizes) * point.batch_size
+    return FLOP_PER_WEIGHT[mode] * phi(**point.network_sizes) * point.batch_size
 
 
 @dataclass(frozen=True)

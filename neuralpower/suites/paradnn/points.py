@@ -25,7 +25,6 @@ class Family:
     kinds: tuple[str, ...]
     words: Mapping[str, str]
     defaults: Mapping[str, int]
-    tensorflow: Mapping[str, int]
     walked: tuple[str, ...]
     depth: str
     width: str
@@ -56,7 +55,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             kinds=tuple(VARIANTS),
             words={"layers": "layer", "nodes": "node", "input_size": "input", "output_size": "output", BATCH: "bs"},
             defaults={"layers": 8, "nodes": 1024, "input_size": 1000, "output_size": 100, BATCH: 1024},
-            tensorflow={"layers": 4, "nodes": 1024, "input_size": 1000, "output_size": 100, BATCH: 128},
             walked=(BATCH, "input_size", "output_size"),
             depth="layers",
             width="nodes",
@@ -68,7 +66,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             kinds=BLOCKS,
             words={"blocks": "block", "filters": "filter", "input_size": "input", "output_size": "output", BATCH: "bs"},
             defaults={"blocks": 1, "filters": 16, "input_size": 224, "output_size": 1000, BATCH: 8},
-            tensorflow={"blocks": 1, "filters": 16, "input_size": 224, "output_size": 1000, BATCH: 8},
             walked=(BATCH, "input_size", "output_size"),
             depth="blocks",
             width="filters",
@@ -80,7 +77,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             kinds=tuple(CELLS),
             words={"layers": "layer", "embed": "embed", "length": "length", "vocabulary": "vocab", BATCH: "bs"},
             defaults={"layers": 5, "embed": 100, "length": 50, "vocabulary": 1024, BATCH: 128},
-            tensorflow={"layers": 5, "embed": 100, "length": 50, "vocabulary": 1024, BATCH: 128},
             walked=(BATCH, "length", "vocabulary"),
             depth="layers",
             width="embed",
@@ -127,6 +123,11 @@ class Point:
         return dict(zip(family_named(self.family).words, self.sizes, strict=True))
 
     @property
+    def network_sizes(self) -> dict[str, int]:
+        """Sizes by name, without the batch's."""
+        return {name: size for name, size in self.named.items() if name != BATCH}
+
+    @property
     def label(self) -> str:
         """What the point is, its sizes alone."""
         words = family_named(self.family).words.values()
@@ -141,8 +142,7 @@ class Point:
     def model(self) -> str:
         """The network as a MODEL; every batch size of it has the same."""
         family = family_named(self.family)
-        sizes = {name: size for name, size in self.named.items() if name != BATCH}
-        keywords = {**sizes, family.selects: self.kind}
+        keywords = {**self.network_sizes, family.selects: self.kind}
         return f"zoo:{family.id}?" + "&".join(f"{name}={value}" for name, value in keywords.items())
 
     def replaced(self, **sizes: int) -> Point:

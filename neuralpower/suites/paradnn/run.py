@@ -125,10 +125,9 @@ def _fault(text: str) -> str:
 def described(point: Point, setup: Setup) -> dict[str, int | None]:
     """What is known of a point without running it."""
     work = counted(point)
-    sizes = {name: size for name, size in point.named.items() if name != "batch_size"}
     return {
         "parameters": work.parameters,
-        "phi": phi(**sizes) if point.family == "fc" else None,
+        "phi": phi(**point.network_sizes) if point.family == "fc" else None,
         "formula_flops": formula_flops(point, setup.mode),
         "counted_flops": work.flops(setup.mode, point.batch_size),
     }
