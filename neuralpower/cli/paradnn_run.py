@@ -138,15 +138,10 @@ def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None
     if result.state != OK:
         print(f"warning: {result.state}: {result.reason}", file=sys.stderr)
     if common.operators:
+        from neuralpower.suites.paradnn.operators import operator_times, operators_text
+
         print()
-        print(operator_table(point, setup))
-
-
-def operator_table(point: Point, setup: Setup) -> str:
-    """Time by kind of operator of one point, profiled; raises NeuralPowerError."""
-    from neuralpower.suites.paradnn.operators import operator_times, operators_text
-
-    return operators_text(operator_times(point, setup))
+        print(operators_text(operator_times(point, setup)))
 
 
 def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], family: str, common: Common) -> None:

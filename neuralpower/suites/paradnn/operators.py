@@ -51,14 +51,10 @@ def operator_times(point: Point, setup: Setup, *, repeats: int = 10, warmup: int
         if row.runtime_s and row.kind != OVERHEAD:
             name = row.kind if row.phase in ("", "forward", row.kind) else f"{row.kind} ({row.phase})"
             seconds[name] = seconds.get(name, 0.0) + row.runtime_s
-    return OperatorTimes(point.label, _ranked(seconds))
+    return OperatorTimes(point.label, dict(sorted(seconds.items(), key=lambda pair: -pair[1])))
 
 
 def operators_text(times: OperatorTimes) -> str:
     """A table."""
     rows = [[kind, quantity(s, "s"), f"{times.shares[kind]:.1%}"] for kind, s in times.seconds.items()]
     return grid(["kind", "runtime of a step", "share"], rows)
-
-
-def _ranked(seconds: Mapping[str, float]) -> dict[str, float]:
-    return dict(sorted(seconds.items(), key=lambda pair: -pair[1]))
