@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from neuralpower.suites.roofline.records import OK, Data, Device, Network, Point, Roof, Work
 
 Method = Literal["Spearman", "Kendall"]
@@ -209,8 +207,3 @@ def proportional(found: Sequence[Pair]) -> Pair | None:
     """The pair that differs at least threefold in FLOP and comes nearest to the same ratio in time; None if none does."""
     far = [pair for pair in found if pair.flops >= 3 and pair.error <= NEAR]
     return min(far, key=lambda pair: pair.error, default=None)
-
-
-def median(values: Sequence[float]) -> float | None:
-    """None of nothing."""
-    return float(np.median(values)) if values else None

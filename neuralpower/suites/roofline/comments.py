@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from neuralpower.devices.spec import DeviceSpec
@@ -239,7 +240,7 @@ def on_throughput(view: View) -> tuple[str, ...]:
 
 def on_gaps(view: View) -> tuple[str, ...]:
     """How far from the roof networks stay."""
-    found = []
+    found, every = [], []
     for device in view.data.devices:
         roof = view.roof(device)
         if roof is None:
@@ -248,14 +249,15 @@ def on_gaps(view: View) -> tuple[str, ...]:
             some = analysis.gaps(view, device, batch, roof)
             if not some:
                 continue
+            every += some
             top, low = max(some, key=lambda g: g.of_attainable), min(some, key=lambda g: g.of_attainable)
-            middle = analysis.median([g.of_attainable for g in some])
+            middle = statistics.median(g.of_attainable for g in some)
             found.append(
                 f"- {device.name}, batch {batch}: half of {len(some)} networks reach more than {middle:.0%} of what the "
                 f"roof ({roof.origin}) allows; best {top.network.label} with {top.of_attainable:.0%}, last "
                 f"{low.network.label} with {low.of_attainable:.1%} ({low.of_peak:.1%} of the peak)."
             )
-    above = [gap for gap in _every_gap(view) if gap.of_attainable > 1]
+    above = [gap for gap in every if gap.of_attainable > 1]
     if any(gap.roof.origin == "fitted" for gap in above):
         found.append("A fitted roof is what layers reach on the whole, not a peak: networks may lie above it.")
     if any(gap.roof.origin != "fitted" for gap in above):
@@ -264,11 +266,6 @@ def on_gaps(view: View) -> tuple[str, ...]:
             "where a cache does, a network passes the slope of the roof."
         )
     return tuple(found)
-
-
-def _every_gap(view: View) -> list[analysis.Gap]:
-    roofs = [(d, r) for d in view.data.devices if (r := view.roof(d)) is not None]
-    return [g for d, r in roofs for b in view.batch_sizes for g in analysis.gaps(view, d, b, r)]
 
 
 def on_training(steps: Sequence[Training], labels: dict[str, str]) -> tuple[str, ...]:
