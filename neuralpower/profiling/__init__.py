@@ -37,7 +37,7 @@ from neuralpower.profiling.conventions import (
 )
 from neuralpower.profiling.result import Check, NetworkProfile, Total, Unmodelled, whole
 from neuralpower.profiling.rows import Builder, ModuleRow, Row, total
-from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, repeat
+from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, repeat, title_of
 from neuralpower.trace import Trace, trace, unwrapped
 from neuralpower.training import Loss
 from neuralpower.values import tensors_of
@@ -124,7 +124,7 @@ def profile(
             )
     elif phase == "training":
         stepped = _optimizer_layer(model, optimizer)
-    device_name = _device_name(place)
+    device_name = title_of(place)
     builder = Builder(
         model,
         traced,
@@ -280,12 +280,6 @@ def _recount(model: nn.Module, traced: Trace, args: Any, kwargs: Any) -> tuple[i
 def _dtype(parameters: Sequence[Tensor]) -> str:
     floating = [p for p in parameters if p.is_floating_point()] or list(parameters)
     return str(floating[0].dtype).removeprefix("torch.") if floating else "float32"
-
-
-def _device_name(place: torch.device) -> str:
-    if place.type == "cuda":
-        return str(torch.cuda.get_device_name(place))
-    return read_cpu().name if place.type == "cpu" else str(place)
 
 
 def _gpu_clock_hz(place: torch.device) -> float | None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from neuralpower.bench import failure
+from neuralpower.devices.host import read_cpu
 from neuralpower.energy import PowerWindow, measure_power
 from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, OutOfMemory, quoted, unknown
 from neuralpower.lifetimes import tensors_within
@@ -138,6 +139,13 @@ class Step:
     def _enter(self, phase: str, scope: str = "") -> None:
         if self.watch is not None:
             self.watch.phase, self.watch.scope = phase, scope
+
+
+def title_of(device: torch.device) -> str:
+    """What the system calls the device."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return read_cpu().name if device.type == "cpu" else str(device)
 
 
 def clock_of(device: torch.device) -> Clock:

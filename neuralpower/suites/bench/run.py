@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line
 from neuralpower.inputs import InputRequest, place
-from neuralpower.profiling.steps import clock_of, told
+from neuralpower.profiling.steps import clock_of, title_of, told
 from neuralpower.suites.bench import system
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel
 from neuralpower.suites.bench.fits import TooLarge, check_host_memory, largest, peak_bytes
@@ -163,7 +162,7 @@ class Bench:
     def _measure(self) -> None:
         o = self.options
         device = device_of(o, self.world)
-        self.emit("exp.device_title", _title(device))
+        self.emit("exp.device_title", title_of(device))
         torch.backends.cudnn.benchmark = o.cudnn_benchmark
         network = find(o)
         self.emit("exp.model_title", network.title)
@@ -292,7 +291,3 @@ def results(times: Times, effective_batch: int) -> dict[str, Any]:
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-
-
-def _title(device: torch.device) -> str:
-    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else read_cpu().name
