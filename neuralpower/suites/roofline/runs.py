@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from neuralpower.devices.host import PROC, read_cpu
+from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes
 from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import InputError, ModelError, first_line, quoted
@@ -20,7 +19,7 @@ from neuralpower.layers.base import Call, torch_dtype
 from neuralpower.measure import ROUNDS, SLOW_CALL_S, Sentinel, prepare_process, time_calls
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
-from neuralpower.profiling.steps import clock_of
+from neuralpower.profiling.steps import clock_of, title_of
 from neuralpower.sources import resolve
 
 CUDA_SAMPLES = 20
@@ -31,15 +30,15 @@ TRAINING_REPEATS = 3
 class Bench:
     """One device of this machine."""
 
-    def __init__(self, place: torch.device, proc: Path = PROC) -> None:
-        self.place, self.proc = place, proc
+    def __init__(self, place: torch.device) -> None:
+        self.place = place
         self.generator = random.Random(0)
         self.sentinel: Sentinel | None = None
 
     @property
     def name(self) -> str:
         """As the system reports it."""
-        return str(torch.cuda.get_device_name(self.place)) if self.place.type == "cuda" else read_cpu(self.proc).name
+        return title_of(self.place)
 
     def check(self, dtype: str) -> None:
         """Raises InputError for a dtype that the device cannot multiply."""
@@ -58,14 +57,14 @@ class Bench:
     def prepare(self) -> None:
         """Settings of a measuring process, and a sentinel that is warm."""
         if self.place.type == "cpu":
-            prepare_process(read_cpu(self.proc).cores)
+            prepare_process(read_cpu().cores)
             self.sentinel = Sentinel().settle(10)
 
     def free_bytes(self) -> int | None:
         """Memory that a run may take; None where it is not known."""
         if self.place.type == "cuda":
             return int(torch.cuda.mem_get_info(self.place)[0])
-        return available_bytes(self.proc)
+        return available_bytes()
 
     def cost(self, runtime_s: float) -> float:
         """Seconds that timing a network takes."""
