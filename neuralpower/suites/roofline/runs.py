@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from neuralpower.bench import failure
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes
 from neuralpower.dtypes import TENSORFLOAT32
@@ -109,7 +110,7 @@ class Bench:
             call = resolve(model).call(InputRequest(batch_size, dtype=torch_dtype(dtype)), device=str(self.place))
             return self.samples(call)
         except Exception as error:
-            if is_out_of_memory(error):
+            if failure(error)["status"] == "oom":
                 raise MemoryError(first_line(error)) from None
             if isinstance(error, ModelError):
                 raise
@@ -128,16 +129,6 @@ class Bench:
                 network, inputs.args, inputs.kwargs, phase="training", warmup=1, repeat=TRAINING_REPEATS, power="none"
             )
         except Exception as error:
-            if is_out_of_memory(error):
+            if failure(error)["status"] == "oom":
                 raise MemoryError(first_line(error)) from None
             raise
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is too little memory, whoever raised it."""
-    text = str(error)
-    return (
-        isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        or "can't allocate memory" in text
-        or ("out of memory" in text.lower())
-    )
