@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ from neuralpower.suites.paradnn.learning import (
 from neuralpower.suites.paradnn.operators import operator_times, operators_text
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.result import STATES, Result, Setup
-from neuralpower.suites.paradnn.room import available_bytes, check_room, needed_bytes
+from neuralpower.suites.paradnn.room import check_room, needed_bytes
 from neuralpower.suites.paradnn.run import affordable, check_setup, drawing, measure
 from neuralpower.suites.paradnn.text import single_text
 
@@ -383,17 +382,6 @@ def test_inference_needs_less_and_float64_more() -> None:
     assert half < single < double
     assert needed_bytes(fc(), Setup(mode="infer")) < single / 3
     assert needed_bytes(fc(), Setup(optimizer="sgd")) < needed_bytes(fc(), Setup(optimizer="momentum")) < single
-
-
-def test_free_memory_is_the_less_of_system_and_control_group(tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal: 2000 kB\nMemAvailable:    1000 kB\n")
-    assert available_bytes("cpu", tmp_path, tmp_path) == 1_024_000
-    (tmp_path / "memory.max").write_text("500000\n")
-    (tmp_path / "memory.current").write_text("100000\n")
-    assert available_bytes("cpu", tmp_path, tmp_path) == 400_000
-    (tmp_path / "memory.max").write_text("max\n")
-    assert available_bytes("cpu", tmp_path, tmp_path) == 1_024_000
-    assert available_bytes("cpu", tmp_path / "none", tmp_path / "none") is None
 
 
 def test_steps_shrink_to_a_point_s_time_and_warm_up_is_counted_apart() -> None:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from neuralpower.errors import DatasetError
+from neuralpower.layers.base import ITEMSIZE
 from neuralpower.suites.paradnn.points import Point
 
 OK = "ok"
@@ -21,7 +22,6 @@ UNHEALTHY = "unhealthy"  # the device answers no more
 SOCKET_CLOSED = "socket_closed"  # of a remote device
 STATES = (OK, OOM, NAN, FAILED, NEGATIVE, DEADLINE, NOT_RUN, NOT_FINISHED, NO_FIGURE, UNHEALTHY, SOCKET_CLOSED)
 SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
-ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
 
 import torch
 
-from neuralpower.devices.host import PROC
-from neuralpower.devices.machine import CGROUPS
 from neuralpower.devices.machine import available_bytes as host_bytes
 from neuralpower.errors import OutOfMemory
+from neuralpower.layers.base import ITEMSIZE
 from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.formulas import TRAIN, counted
 from neuralpower.suites.paradnn.learning import STATES
 from neuralpower.suites.paradnn.points import BATCH, Point, family_named
-from neuralpower.suites.paradnn.result import ITEMSIZE, Setup
+from neuralpower.suites.paradnn.result import Setup
 
 SHARE = 0.9  # of what is there may be asked for
 OVERHEAD = 1.1  # on what is counted: workspaces, fragments
@@ -32,13 +30,13 @@ def needed_bytes(point: Point, setup: Setup) -> int:
     return int(OVERHEAD * (work.parameters * stored * states + samples * (work.activation_bytes + work.widest_bytes)))
 
 
-def available_bytes(device: str, proc: Path = PROC, cgroup: Path = CGROUPS) -> int | None:
+def available_bytes(device: str) -> int | None:
     """Free memory of the device: of a host what the system and this process's control group leave. None: not known."""
     if device.startswith("cuda"):
         gc.collect()
         torch.cuda.empty_cache()  # what the allocator keeps is free, too
         return int(torch.cuda.mem_get_info(torch.device(device))[0])
-    return host_bytes(proc, cgroup)
+    return host_bytes()
 
 
 def check_room(point: Point, setup: Setup, available: int | None) -> None:
