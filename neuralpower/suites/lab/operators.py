@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+from neuralpower.profiling.rows import total
+
 OVERHEAD = frozenset(
     (
         *("Activity Buffer Request", "Buffer Flush", "Resource", "Lazy Function Loading", "Command Buffer Full"),
@@ -19,6 +21,7 @@ OVERHEAD = frozenset(
 )
 NOT_OPERATORS = ("[memory]", "profiler::", "[pytorch|profiler", "ProfilerStep")
 TOP = 10
+SUMMED = ("self_cpu_s", "cpu_s", "calls", "self_memory_bytes", "memory_bytes", "self_device_s", "device_s")
 
 
 class Event(Protocol):
@@ -98,21 +101,7 @@ def summed(operators: Sequence[Operator]) -> tuple[Operator, ...]:
 
 def merged(operators: Sequence[Operator]) -> Operator:
     """Operators of one name as one."""
-
-    def total(name: str) -> Any:
-        values = [getattr(o, name) for o in operators if getattr(o, name) is not None]
-        return sum(values) if values else None
-
-    return Operator(
-        operators[0].name,
-        total("self_cpu_s"),
-        total("cpu_s"),
-        total("calls"),
-        total("self_memory_bytes"),
-        total("memory_bytes"),
-        total("self_device_s"),
-        total("device_s"),
-    )
+    return Operator(operators[0].name, **{name: total(getattr(o, name) for o in operators) for name in SUMMED})
 
 
 def is_operator(event: Event) -> bool:
@@ -132,35 +121,22 @@ def operators_of(events: Iterable[Event], *, by_shape: bool = False, device: boo
         by_shape: whether calls with other input shapes are another row.
         device: whether the events have times on a GPU.
     """
-    found: dict[tuple[str, str], list[Any]] = {}
-    for event in events:
-        if not is_operator(event):
-            continue
-        shapes = str(getattr(event, "input_shapes", "")) if by_shape else ""
-        sums = found.setdefault((event.name, shapes), [0.0, 0.0, 0, 0, 0, 0.0, 0.0])
-        outermost = not _inside_itself(event)
-        sums[0] += event.self_cpu_time_total
-        sums[2] += 1
-        sums[3] += event.self_cpu_memory_usage
-        sums[5] += getattr(event, "self_device_time_total", 0.0)
-        if outermost:
-            sums[1] += event.cpu_time_total
-            sums[4] += event.cpu_memory_usage
-            sums[6] += getattr(event, "device_time_total", 0.0)
-    return tuple(
-        Operator(
-            name,
-            self_cpu_s=own * 1e-6,
-            cpu_s=whole * 1e-6,
-            calls=calls,
-            self_memory_bytes=int(own_bytes),
-            memory_bytes=int(whole_bytes),
-            self_device_s=own_device * 1e-6 if device else None,
-            device_s=whole_device * 1e-6 if device else None,
-            shapes=shapes,
+
+    def call(event: Event) -> Operator:
+        outermost = not _inside_itself(event)  # else what calls it has its total
+        return Operator(
+            event.name,
+            self_cpu_s=event.self_cpu_time_total * 1e-6,
+            cpu_s=outermost * event.cpu_time_total * 1e-6,
+            calls=1,
+            self_memory_bytes=event.self_cpu_memory_usage,
+            memory_bytes=outermost * event.cpu_memory_usage,
+            self_device_s=getattr(event, "self_device_time_total", 0.0) * 1e-6 if device else None,
+            device_s=outermost * getattr(event, "device_time_total", 0.0) * 1e-6 if device else None,
+            shapes=str(getattr(event, "input_shapes", "")) if by_shape else "",
         )
-        for (name, shapes), (own, whole, calls, own_bytes, whole_bytes, own_device, whole_device) in found.items()
-    )
+
+    return summed([call(event) for event in events if is_operator(event)])
 
 
 def _inside_itself(event: Event) -> bool:
