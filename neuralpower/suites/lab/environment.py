@@ -34,19 +34,17 @@ def environment() -> dict[str, Any]:
     }
 
 
-def rows(found: Mapping[str, Any]) -> list[list[str]]:
+def rows(found: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """(what, value) as a report shows them."""
     names = found["gpus"]
     gpus = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
-    return [
-        [
-            "CPU",
-            f"{found['cpu']}, {found['vcpus']} vCPUs on {found['cores']} cores{' (virtual)' if found['virtual'] else ''}",
-        ],
-        ["GPU", gpus or "none"],
-        ["operating system", found["system"]],
-        ["Python and packages", f"Python {found['python']}, neuralpower {found['neuralpower']}, {packages}"],
-        ["CUDA", found["cuda"] or "none (torch was built without)"],
-        ["threads", str(found["threads"])],
-    ]
+    cpu = f"{found['cpu']}, {found['vcpus']} vCPUs on {found['cores']} cores{' (virtual)' if found['virtual'] else ''}"
+    return (
+        ("CPU", cpu),
+        ("GPU", gpus or "none"),
+        ("operating system", found["system"]),
+        ("Python and packages", f"Python {found['python']}, neuralpower {found['neuralpower']}, {packages}"),
+        ("CUDA", found["cuda"] or "none (torch was built without)"),
+        ("threads", str(found["threads"])),
+    )

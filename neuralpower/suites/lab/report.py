@@ -52,8 +52,7 @@ def report(folder: Folder) -> Page:
 
 
 def _machine(found: dict[str, Any]) -> Section:
-    rows = tuple((what, value) for what, value in environment.rows(found))
-    return Section("Environment", parts=(Table("Hardware and software", ("what", "value"), rows),))
+    return Section("Environment", parts=(Table("Hardware and software", ("what", "value"), environment.rows(found)),))
 
 
 def _network() -> Section:

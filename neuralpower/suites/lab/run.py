@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +12,9 @@ from neuralpower.suites.lab import board, steps
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.images import load_digits
 from neuralpower.suites.lab.report import write_report
-from neuralpower.suites.lab.training import Point, Settings
+from neuralpower.suites.lab.training import Settings
 
 STEPS = ("all", "train", "profile", "report")
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Request:
             raise InputError(f"profile-images {self.images}: must be 1 or more")
 
 
-def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
+def run(request: Request, tell: steps.Tell = lambda text: None) -> tuple[Path, ...]:
     """Do it; the paths of the report. After Ctrl-C the report tells of what there is, and the interruption goes on.
 
     Raises:
@@ -75,14 +73,7 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
             steps.write_images(folder, digits)
             if request.step in ("all", "train"):
                 steps.train(
-                    folder,
-                    digits,
-                    request.settings,
-                    places[0],
-                    tensorboard=events,
-                    save=request.save,
-                    tell=tell,
-                    seen=_teller(tell),
+                    folder, digits, request.settings, places[0], tensorboard=events, save=request.save, tell=tell
                 )
             if request.step in ("all", "profile"):
                 steps.profile(
@@ -98,13 +89,3 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
             tell("done; Ctrl-C ends TensorBoard")
             board.serve(process)
     return paths
-
-
-def _teller(tell: Tell) -> Callable[[Point], None]:
-    """Says how an epoch ended."""
-
-    def seen(point: Point) -> None:
-        if point.part == "test":
-            tell(f"epoch {point.epoch}: test loss {point.loss:.4f}, accuracy {point.accuracy:.2%}")
-
-    return seen

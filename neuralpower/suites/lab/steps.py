@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 
@@ -14,8 +13,7 @@ from neuralpower.suites.lab.environment import environment
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.images import Digits
 from neuralpower.suites.lab.inference import profile_inference
-from neuralpower.suites.lab.operators import OperatorTable
-from neuralpower.suites.lab.training import Point, Settings, Training, read_state, save_model, written
+from neuralpower.suites.lab.training import Settings, Training, read_state, save_model, written
 from neuralpower.zoo.mnist import MnistCnn
 
 BATCHES = (1, 16, 64)
@@ -38,8 +36,7 @@ def train(
     tensorboard: bool,
     save: bool = False,
     tell: Tell = lambda text: None,
-    seen: Callable[[Point], None] = lambda point: None,
-) -> Training:
+) -> None:
     """Learn the epochs that the folder does not hold yet; every point is in its files at once.
 
     Raises:
@@ -62,10 +59,10 @@ def train(
             curves.add(point)
             if opened is not None:
                 opened.add(point)
-            seen(point)
+            if point.part == "test":
+                tell(f"epoch {point.epoch}: test loss {point.loss:.4f}, accuracy {point.accuracy:.2%}")
     if save:
         save_model(training.model, folder.path / MODEL)
-    return training
 
 
 def profile(
@@ -77,7 +74,7 @@ def profile(
     images: int | None = None,
     by_shape: bool = False,
     tell: Tell = lambda text: None,
-) -> list[OperatorTable]:
+) -> None:
     """Operators of the trained network (of one with random weights, where none was trained) at each batch size.
 
     Raises:
@@ -85,7 +82,6 @@ def profile(
     """
     folder.make()
     folder.write_json("environment.json", environment())
-    found = []
     for place in places:
         model = MnistCnn()
         if folder.checkpoint.exists():
@@ -99,17 +95,13 @@ def profile(
                 model, digits.test, batch_size, images=images, device=place, by_shape=by_shape, trace_file=trace_file
             )
             folder.keep_table(table)
-            found.append(table)
-    return found
 
 
-def write_images(folder: Folder, digits: Digits) -> Path:
+def write_images(folder: Folder, digits: Digits) -> None:
     """The first 64 training images as one picture; raises InputError: no pillow, or not writable."""
     try:
         from PIL import Image
     except ImportError:
         raise InputError("pictures need pillow: pip install 'neuralpower[lab]'") from None
-    path = folder.images
     picture = Image.fromarray(board.image_grid(digits.train).numpy())
-    written(path, lambda aside: picture.save(aside, format="png"))
-    return path
+    written(folder.images, lambda aside: picture.save(aside, format="png"))
