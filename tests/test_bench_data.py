@@ -22,8 +22,9 @@ from neuralpower.errors import DeviceError, InputError
 from neuralpower.inputs import Inputs
 from neuralpower.suites.bench.augment import augmented, crop_box
 from neuralpower.suites.bench.datum import Datum, parse_datum
+from neuralpower.suites.bench.distributed import World
 from neuralpower.suites.bench.images import CaffeStore, FolderStore, Images, open_store, picture
-from neuralpower.suites.bench.loading import Endless, Loaded, Share, Synthetic
+from neuralpower.suites.bench.loading import Endless, Loaded, Synthetic
 from tests import caffe
 
 CPU = torch.device("cpu")
@@ -255,7 +256,7 @@ def test_batches_of_images(tmp_path: Path, workers: int) -> None:
 
 def test_the_second_process_sees_the_other_images(tmp_path: Path) -> None:
     images = Images(FolderStore(folder_of(tmp_path)), 3, 4)
-    loaded = Loaded(images, 3, CPU, torch.float32, share=Share(1, 2))
+    loaded = Loaded(images, 3, CPU, torch.float32, world=World(2, 1))
     # 1, 3, 5 of classes 0 0 0 1 1 1
     assert loaded().inputs.args[0][:, 0, 0, 0].tolist() == [100, 101, 101]
 

@@ -6,7 +6,6 @@ import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, first_line
 from neuralpower.inputs import Inputs
+from neuralpower.suites.bench.distributed import World
 from neuralpower.suites.bench.images import Images
 from neuralpower.suites.steps import Batch
 from neuralpower.values import map_tensors
@@ -107,14 +107,6 @@ class CudaLane:
             tensor.record_stream(current)
 
 
-@dataclass(frozen=True)
-class Share:
-    """Which process of how many this one is."""
-
-    rank: int = 0
-    world: int = 1
-
-
 class Loaded:
     """Batches of images from loader processes (0: this one), on the device in `dtype`; pinned and copied ahead to a GPU.
 
@@ -126,7 +118,7 @@ class Loaded:
         classes: of the network; None leaves labels unchecked.
         workers: loader processes.
         shuffle: whether each epoch has an order of its own.
-        share: of the images that this process sees.
+        world: of which this process sees its share of the images.
         lane: on which batches are copied ahead; on a GPU a side stream by default, on a CPU none.
     """
 
@@ -140,11 +132,11 @@ class Loaded:
         classes: int | None = None,
         workers: int = 0,
         shuffle: bool = False,
-        share: Share = Share(),  # noqa: B008  # frozen
+        world: World = World(),  # noqa: B008  # frozen
         lane: Lane | None = None,
     ) -> None:
         self.images, self.device, self.dtype, self.classes = images, device, dtype, classes
-        sampler = Endless(len(images), shuffle=shuffle, seed=images.seed, rank=share.rank, world=share.world)
+        sampler = Endless(len(images), shuffle=shuffle, seed=images.seed, rank=world.rank, world=world.size)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more than cores, as asked
             loader: DataLoader[Any] = DataLoader(

@@ -24,7 +24,7 @@ from neuralpower.suites.bench import system
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel
 from neuralpower.suites.bench.fits import TooLarge, check_host_memory, largest, peak_bytes
 from neuralpower.suites.bench.images import Images, open_store
-from neuralpower.suites.bench.loading import Loaded, Share, Synthetic
+from neuralpower.suites.bench.loading import Loaded, Synthetic
 from neuralpower.suites.bench.monitor import Monitor
 from neuralpower.suites.bench.network import Network, Scores, find, optimizer_of
 from neuralpower.suites.bench.options import Options
@@ -232,7 +232,7 @@ class Bench:
                 classes=network.classes if training else None,
                 workers=o.num_loader_threads,
                 shuffle=o.data_shuffle,
-                share=Share(self.world.rank, self.world.size),
+                world=self.world,
             )
         else:
             memory = {"synthetic": "pinned", "synthetic/gpu": "device"}.get(o.data) or o.data.partition("/")[2]
