@@ -9,7 +9,6 @@ A step runs from mark to mark, so that waiting for data is a part of it. Warm-up
 
 from __future__ import annotations
 
-import functools
 import gc
 import time
 from collections.abc import Callable, Iterable
@@ -23,9 +22,8 @@ from torch import Tensor, nn
 from neuralpower.errors import InputError, unknown
 from neuralpower.inputs import Inputs
 from neuralpower.memory import OPTIMIZERS
-from neuralpower.profiling.steps import Spread, Step, clock_of, told
+from neuralpower.profiling.steps import Spread, Step, told
 from neuralpower.profiling.stopwatch import Clock, CudaClock
-from neuralpower.training import default_loss
 
 Synchronise = Literal["each", "end"]
 
@@ -52,23 +50,15 @@ class Batch:
     target: Tensor | None = None
 
 
-def cross_entropy(output: Any, target: Tensor | None) -> Tensor:
-    """Mean cross entropy of scores [batch, classes, ...] and class numbers [batch, ...].
-
-    Without a target, the loss that the network computes, or the mean square of its output.
-    """
-    return default_loss(output) if target is None else nn.functional.cross_entropy(output, target)
-
-
 @dataclass
 class Work:
     """A network in its mode and on its device, where its batches come from, and how it learns."""
 
     model: nn.Module
     draw: Callable[[], Batch]
+    loss: Callable[[Any, Tensor | None], Tensor]
     optimizer: torch.optim.Optimizer | None = None
     """None: inference."""
-    loss: Callable[[Any, Tensor | None], Tensor] = cross_entropy
 
     def run(self, batch: Batch, clock: Clock) -> None:
         """One step, launched; raises OutOfMemory or ModelError."""
@@ -77,7 +67,7 @@ class Work:
             batch.inputs.args,
             batch.inputs.kwargs,
             "forward" if self.optimizer is None else "training",
-            functools.partial(self._loss, batch.target),
+            lambda output: self.loss(output, batch.target),
             self.optimizer,
         )
         with told(type(self.model).__name__):
@@ -86,9 +76,6 @@ class Work:
     def let_go(self) -> None:
         """Drop the network, its optimizer and the source of batches, so that nothing here holds their memory."""
         self.model, self.optimizer, self.draw = nn.Identity(), None, lambda: Batch(Inputs())
-
-    def _loss(self, target: Tensor | None, output: Any) -> Tensor:
-        return self.loss(output, target)
 
 
 @dataclass(frozen=True)
@@ -184,13 +171,6 @@ class StepTimer:
     def _mark(self) -> Any:
         with told(type(self.work.model).__name__):
             return self.clock.mark()
-
-
-def time_steps(
-    work: Work, device: torch.device, *, warmup: int, steps: int, synchronise: Synchronise = "each"
-) -> Times:
-    """`StepTimer` with the device's own clock; raises DeviceError for a device that has none here."""
-    return StepTimer(work, clock_of(device), synchronise).run(warmup=warmup, steps=steps)
 
 
 def settle(clock: Clock) -> None:

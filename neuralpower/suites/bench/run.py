@@ -242,7 +242,7 @@ class Bench:
         if training:
             model = parallel(model, self.world, device)
         self.data = draw
-        return Work(model, draw, optimizer, Scores(network.classes, o.seed))
+        return Work(model, draw, Scores(network.classes, o.seed), optimizer)
 
     def _too_large(self, network: Network, numbers: Precision, device: torch.device) -> TooLarge:
         """Find the largest batch that fits into the memory that is there, by trying."""
@@ -265,7 +265,7 @@ def step_fits(
         with told(network.title):
             inputs = place(network.inputs(model, request), str(device), request.dtype)
         optimizer = optimizer_of(model, numbers) if training else None
-        work = Work(model, lambda: Batch(inputs), optimizer, Scores(network.classes))
+        work = Work(model, lambda: Batch(inputs), Scores(network.classes), optimizer)
         StepTimer(work, clock_of(device)).run(warmup=0, steps=1)
     except OutOfMemory:
         return False

@@ -31,6 +31,7 @@ from neuralpower.errors import (
     unknown,
 )
 from neuralpower.inputs import Inputs
+from neuralpower.profiling.steps import clock_of
 from neuralpower.sources import resolve
 from neuralpower.suites.paradnn.formulas import MODES, TRAIN, counted, formula_flops, phi
 from neuralpower.suites.paradnn.learning import optimizer_of, optimizer_settings, scheduled
@@ -49,7 +50,7 @@ from neuralpower.suites.paradnn.result import (
 )
 from neuralpower.suites.paradnn.room import available_bytes, check_room
 from neuralpower.suites.precision import Precision, precision
-from neuralpower.suites.steps import Batch, Times, Work, time_steps
+from neuralpower.suites.steps import Batch, StepTimer, Times, Work
 
 PILOT = 2  # steps whose time says how many there is time for
 
@@ -136,17 +137,17 @@ def described(point: Point, setup: Setup) -> dict[str, int | None]:
 def _timed(
     point: Point, setup: Setup, chosen: Precision, device: torch.device, limit_s: float | None
 ) -> dict[str, Any]:
-    loss = Loss()
+    loss, clock = Loss(), clock_of(device)
     with products(tf32=setup.tf32), _seeded(device):
         work = work_of(point, setup, chosen, device, loss)
         counts = {"warmup": setup.warmup_steps, "steps": setup.steps}
         if limit_s is not None:
-            pilot = time_steps(work, device, warmup=1, steps=PILOT, synchronise="end")
+            pilot = StepTimer(work, clock, "end").run(warmup=1, steps=PILOT)
             if pilot.total_s / PILOT > limit_s:
                 reason = f"a step takes {pilot.total_s / PILOT:.3g} s, more than the {limit_s:g} s of a point"
                 return {"state": DEADLINE, "reason": reason}
             counts = affordable(pilot.total_s / PILOT, setup, limit_s)
-        times = time_steps(work, device, **counts, synchronise="end")
+        times = StepTimer(work, clock, "end").run(**counts)
     return {**_figures(times, counts["warmup"]), **_verdict(times, loss)}
 
 
@@ -187,7 +188,7 @@ def work_of(point: Point, setup: Setup, chosen: Precision, device: torch.device,
             return optimizer_of(setup.optimizer, weights, chosen.stored, setup.rmsprop)
 
         optimizer = scheduled(chosen.optimizer(model, make), point.family)
-    return Work(chosen.cast(model), drawing(point, chosen.stored, device), optimizer, loss or Loss())
+    return Work(chosen.cast(model), drawing(point, chosen.stored, device), loss or Loss(), optimizer)
 
 
 def drawing(point: Point, dtype: torch.dtype, device: torch.device) -> Callable[[], Batch]:
