@@ -259,9 +259,7 @@ class NetworkProfile:
         return foot + [f"note: {note}" for note in self.notes]
 
     def _quantity(self, flops: int | None) -> str:
-        if not flops:
-            return "-" if flops is None else f"0 {self.unit}"
-        return quantity(flops / UNITS[self.flop_unit], self.unit)
+        return quantity(None if flops is None else flops / UNITS[self.flop_unit], self.unit)
 
     def _cells(self, sort: str, top: int | None, by: str, depth: int | None) -> tuple[list[str], list[list[str]]]:
         if sort not in SORTS:
@@ -297,13 +295,13 @@ class NetworkProfile:
             hidden = rows[top : len(rows) - ends]
             rest = [f"({len(hidden)} more)", "", str(sum(row.count for row in hidden))]
             if by != "module":  # modules contain each other
-                rest += [_seconds(total(r.runtime_s for r in hidden)), _share(total(r.share for r in hidden))]
+                rest += [quantity(total(r.runtime_s for r in hidden), "s"), _share(total(r.share for r in hidden))]
             cells = [*cells[:top], [*rest, *[""] * (len(header) - len(rest))], *cells[len(cells) - ends :]]
         if by != "module":
             t = self.total
             share = None if t.runtime_s is None else 1.0
             cells.append(
-                ["total", "", "", _seconds(t.runtime_s), _share(share), self._quantity(t.flops), _bytes(_moved(t))]
+                ["total", "", "", quantity(t.runtime_s, "s"), _share(share), self._quantity(t.flops), _bytes(_moved(t))]
                 + [quantity(t.parameters, "").strip(), _bytes(t.peak_memory_bytes), ""]
             )
         return header, cells
@@ -317,7 +315,7 @@ class NetworkProfile:
             name if row.explains else row.path or name,
             second if row.explains else "",
             str(row.count) if row.explains else "",
-            _seconds(row.runtime_s),
+            quantity(row.runtime_s, "s"),
             _share(row.share),
             self._quantity(row.flops) if row.explains else "",
             _bytes(_moved(row)) if row.explains else "",
@@ -335,8 +333,8 @@ class NetworkProfile:
             name,
             row.type,
             "" if apart else str(row.count),
-            _seconds(row.runtime_s),
-            _seconds(row.self_s),
+            quantity(row.runtime_s, "s"),
+            quantity(row.self_s, "s"),
             _share(row.share),
             "" if apart else self._quantity(row.flops),
             quantity(row.parameters, "").strip() if row.parameters else "",
@@ -451,16 +449,12 @@ def _key(row: Row | ModuleRow, sort: str) -> float | None:
     return value
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else "0 s" if not value else quantity(value, "s")
-
-
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
 def _bytes(value: int | None) -> str:
-    return "-" if value is None else "" if not value else quantity(value, "B")
+    return "" if value == 0 else quantity(value, "B")
 
 
 def _written(text: str, path: str | Path | None) -> str:

@@ -31,11 +31,11 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
                 p.dtype,
                 str(p.batch_size),
                 str(p.seq_len) if p.seq_len is not None else "-",
-                _time(p.runtime_s),
-                f"{_time(p.low_s)} to {_time(p.high_s)}" if p.low_s is not None else p.error[:60],
+                quantity(p.runtime_s, "s"),
+                _bounds(p),
                 f"{p.samples_per_s:.4g}/s" if p.samples_per_s is not None else "-",
-                quantity(p.energy_j, "J") if p.energy_j is not None else "-",
-                quantity(p.memory_bytes, "B") if p.memory_bytes is not None else "-",
+                quantity(p.energy_j, "J"),
+                quantity(p.memory_bytes, "B"),
                 {True: "yes", False: "no", None: "-"}[p.fits],
                 p.basis,
             ]
@@ -53,8 +53,9 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
     return "\n".join([head, "", grid(header, rows, left=3 if many else 2), *foot, *result.notes])
 
 
-def _time(value: float | None) -> str:
-    return quantity(value, "s") if value is not None else "-"
+def _bounds(one: SweepPoint | Score) -> str:
+    """Between which times it lies, or why that is not known."""
+    return f"{quantity(one.low_s, 's')} to {quantity(one.high_s, 's')}" if one.low_s is not None else one.error[:60]
 
 
 def comparison_table(found: Comparison) -> str:
@@ -79,11 +80,11 @@ def score_table(scores: Sequence[Score], top: int) -> str:
         [
             str(s.rank) if s.rank is not None else "-",
             s.name,
-            _time(s.runtime_s),
-            f"{_time(s.low_s)} to {_time(s.high_s)}" if s.low_s is not None else s.error[:60],
-            quantity(s.energy_j, "J") if s.energy_j is not None else "-",
-            quantity(s.memory_bytes, "B") if s.memory_bytes is not None else "-",
-            quantity(s.parameters, "") if s.parameters is not None else "-",
+            quantity(s.runtime_s, "s"),
+            _bounds(s),
+            quantity(s.energy_j, "J"),
+            quantity(s.memory_bytes, "B"),
+            quantity(s.parameters, ""),
             s.basis or "-",
         ]
         for s in (ordered[:top] if top else ordered)

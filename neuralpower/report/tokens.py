@@ -8,8 +8,10 @@ from neuralpower.compose import Interval, Prediction
 from neuralpower.generation import Generation, Step
 
 
-def quantity(value: float, unit: str) -> str:
-    """Three digits with an SI prefix: 12.3 ms, 4.56 GFLOP; nothing has none."""
+def quantity(value: float | None, unit: str) -> str:
+    """Three digits with an SI prefix: 12.3 ms, 4.56 GFLOP; nothing has none, and "-" is not known."""
+    if value is None:
+        return "-"
     if value == 0:
         return f"0 {unit}"
     factors = {1e18: "E", 1e15: "P", 1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "u"}
