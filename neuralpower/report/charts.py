@@ -73,6 +73,11 @@ class XY:
             if _known(x, self.log_x) and _known(y, self.log_y) and _known(value, False)
         ]
 
+    def named(self) -> tuple[list[tuple[Series, int]], list[str]]:
+        """(series, number) of every point that can be drawn, and the name beside each."""
+        every = [(series, i) for series in self.series for i in self.points(series)]
+        return every, [series.labels[i] if series.labels else "" for series, i in every]
+
 
 @dataclass(frozen=True)
 class BarSeries:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+
+from neuralpower.report.charts import Series
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
@@ -80,6 +82,12 @@ def along(ends: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         count = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / 8))
         found += [(x0 + (x1 - x0) * k / count, y0 + (y1 - y0) * k / count) for k in range(1, count + 1)]
     return found
+
+
+def on_lines(points: Sequence[tuple[Series, int]], pixels: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """`along` every line that some points of a chart are joined by."""
+    runs = groupby(zip(points, pixels, strict=True), key=lambda pair: pair[0][0])
+    return [at for series, run in runs if "lines" in series.mode for at in along([end for _, end in run])]
 
 
 def is_far(offset: tuple[float, float], name: str, letter: float = 6.5) -> bool:

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
-from neuralpower.report.labels import along, is_far, place
+from neuralpower.report.labels import is_far, on_lines, place
 
 SYMBOLS = (
     "circle", "square", "diamond", "triangle-down", "triangle-up", "cross", "x", "triangle-left", "triangle-right", "star",
@@ -77,8 +77,7 @@ def _xy(chart: XY) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
 
 def _names(chart: XY) -> dict[str, Any]:
     """Names beside the points, with ranges of the axes that leave room for them."""
-    every = [(s, i) for s in chart.series for i in chart.points(s)]
-    names = [s.labels[i] if s.labels else "" for s, i in every]
+    every, names = chart.named()
     if not any(names):
         return {}
     x = [float(s.x[i]) for s, i in every]  # type: ignore[arg-type]  # `points` leaves out None
@@ -88,14 +87,9 @@ def _names(chart: XY) -> dict[str, Any]:
     y_at = [math.log10(v) if chart.log_y else v for v in y]
     width = _width(chart)
     pixels = [(_share(a, x_range) * width, _share(b, y_range) * HEIGHT) for a, b in zip(x_at, y_at, strict=True)]
-    lines = [
-        [pixels[k] for k, (other, _) in enumerate(every) if other is series]
-        for series in chart.series
-        if "lines" in series.mode
-    ]
-    others = [point for ends in lines for point in along(ends)]
+    offsets = place(pixels, names, width, HEIGHT, others=on_lines(every, pixels))
     annotations = []
-    for name, a, b, offset in zip(names, x_at, y_at, place(pixels, names, width, HEIGHT, others=others), strict=True):
+    for name, a, b, offset in zip(names, x_at, y_at, offsets, strict=True):
         if name and offset is not None:
             annotations.append(
                 {

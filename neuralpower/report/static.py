@@ -9,7 +9,7 @@ from typing import Any
 
 from neuralpower.errors import InputError, writing
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
-from neuralpower.report.labels import along, is_far, place
+from neuralpower.report.labels import is_far, on_lines, place
 
 MARKERS = "osD^vPX<>*"
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "++")
@@ -107,8 +107,7 @@ def _xy(figure: Any, chart: XY) -> None:
 
 
 def _name_points(figure: Any, axes: Any, chart: XY) -> None:
-    every = [(s, i) for s in chart.series for i in chart.points(s)]
-    names = [s.labels[i] if s.labels else "" for s, i in every]
+    every, names = chart.named()
     if not any(names):
         return
     x, y = [float(s.x[i] or 0) for s, i in every], [float(s.y[i] or 0) for s, i in every]
@@ -121,12 +120,7 @@ def _name_points(figure: Any, axes: Any, chart: XY) -> None:
     frame = axes.get_window_extent()
     at = [tuple(axes.transData.transform((s.x[i], s.y[i]))) for s, i in every]
     pixels = [(x - frame.x0, y - frame.y0) for x, y in at]
-    lines = [
-        [pixels[k] for k, (other, _) in enumerate(every) if other is series]
-        for series in chart.series
-        if "lines" in series.mode
-    ]
-    others = [point for ends in lines for point in along(ends)]
+    others = on_lines(every, pixels)
     offsets = place(pixels, names, frame.width, frame.height, others=others, letter=7.0, line=14)
     for (series, i), name, offset in zip(every, names, offsets, strict=True):
         if name and offset is not None:
