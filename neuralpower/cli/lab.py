@@ -51,7 +51,7 @@ def lab(
         step=step,
         settings=Settings(batch_size, test_batch_size, epochs, lr, gamma, seed, log_interval),
         data_dir=data_dir,
-        batches=options.numbers(profile_batches, "profile-batches"),
+        batches=options.numbers(profile_batches, "profile-batches", "1,16,64"),
         images=profile_images,
         by_shape=by_shape,
         use_cuda=not no_cuda,
@@ -60,7 +60,7 @@ def lab(
         port=tensorboard_port,
     )
     options.end_like_ctrl_c()
-    for path in run(request, _tell):
+    for path in run(request, lambda text: print(text, file=sys.stderr)):
         print(path)
 
 
@@ -75,7 +75,3 @@ def _compare(tables: Path | None, operator: str | None) -> None:
         raise InputError("compare: needs --tables FILE, a text with printed tables of torch's profiler")
     found = compare(read_tables(tables), operator)
     print("\n".join([grid(HEADER, found.rows(), left=0), "", *found.sentences()]))
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr)

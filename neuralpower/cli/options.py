@@ -31,12 +31,12 @@ def names(text: str | None, what: str) -> tuple[str, ...] | None:
     return found
 
 
-def numbers(text: str, what: str) -> tuple[int, ...]:
+def numbers(text: str, what: str, example: str) -> tuple[int, ...]:
     """(1, 16, 64) for "1,16,64"; raises InputError, which says `what` was given."""
     try:
         return tuple(int(name) for name in names(text, what) or ())
     except ValueError:
-        raise InputError(f"{what} {text!r}: write whole numbers with commas, such as 1,16,64") from None
+        raise InputError(f"{what} {text!r}: write whole numbers with commas, such as {example}") from None
 
 
 def duration_s(text: str, what: str = "time budget") -> float:

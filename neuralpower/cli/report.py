@@ -29,8 +29,10 @@ def report(
     time_budget: str = typer.Option("10m", help="After which nothing new is measured: 90s, 10m, 1h."),
 ) -> None:
     """Report on networks: rooflines, runtimes, correlations, utilisation, training. A second run goes on in the same folder."""
-    given = [m for m in models or [] if m != "roofline"] if models and models[0] == "roofline" else list(models or [])
-    batches = options.numbers(batch_size, "batch size")
+    given = models or []
+    if given[:1] == ["roofline"]:  # the report's name, for which there is no other
+        given = given[1:]
+    batches = options.numbers(batch_size, "batch size", "1,64,256")
     budget_s = options.duration_s(time_budget)
 
     from neuralpower.cuda import device_named
