@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
@@ -37,6 +37,10 @@ class Inputs:
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+        """The same with every tensor changed."""
+        return Inputs(map_tensors(self.args, change), map_tensors(self.kwargs, change))
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def place(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:
             tensor = torch.ones(tensor.shape, dtype=tensor.dtype)
         return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
 
-    return Inputs(map_tensors(inputs.args, move), map_tensors(inputs.kwargs, move))
+    return inputs.mapped(move)
 
 
 def called_with(value: Any) -> Inputs:
@@ -111,7 +115,7 @@ def redrawn(inputs: Inputs, batch_size: int | None = None) -> Inputs:
             return torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
         return tensor
 
-    return Inputs(map_tensors(inputs.args, redraw), map_tensors(inputs.kwargs, redraw))
+    return inputs.mapped(redraw)
 
 
 def shaped_inputs(model: nn.Module, request: InputRequest, shape: Sequence[int]) -> Inputs:

@@ -14,7 +14,7 @@ from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.bench.network import Network, Scores, optimizer_of
 from neuralpower.suites.precision import Precision
-from neuralpower.values import map_tensors, tensors_of
+from neuralpower.values import tensors_of
 
 SPARE = 0.25  # of the available memory: work space of kernels (a squeezenet took 29 % more), the loader, everybody else
 
@@ -57,14 +57,14 @@ def peak_bytes(network: Network, request: InputRequest, precision: Precision, tr
 
 def widened(inputs: Inputs, batch_size: int) -> Inputs:
     """Inputs of another batch on meta, whatever its size: nothing is allocated."""
-    sized = [tensor for tensor in tensors_of((inputs.args, dict(inputs.kwargs))) if tensor.dim()]
+    sized = [tensor for tensor in tensors_of((inputs.args, inputs.kwargs)) if tensor.dim()]
     first = sized[0].shape[0] if sized else None
 
     def widen(tensor: Tensor) -> Tensor:
         shape = (batch_size, *tensor.shape[1:]) if tensor.dim() and tensor.shape[0] == first else tensor.shape
         return torch.empty(shape, dtype=tensor.dtype, device="meta")
 
-    return Inputs(map_tensors(inputs.args, widen), map_tensors(dict(inputs.kwargs), widen))
+    return inputs.mapped(widen)
 
 
 def check_host_memory(

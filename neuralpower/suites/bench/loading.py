@@ -17,7 +17,6 @@ from neuralpower.inputs import Inputs
 from neuralpower.suites.bench.distributed import World
 from neuralpower.suites.bench.images import Images
 from neuralpower.suites.steps import Batch
-from neuralpower.values import map_tensors
 
 
 class Synthetic:
@@ -34,16 +33,14 @@ class Synthetic:
         self.memory = "device" if device.type == "cpu" else memory
         self.generator = torch.Generator().manual_seed(seed)
         place = device if self.memory == "device" else torch.device("cpu")
-        self.inputs = _mapped(inputs, lambda tensor: tensor.to(place))
+        self.inputs = inputs.mapped(lambda tensor: tensor.to(place))
         if self.memory == "pinned":
-            self.inputs = _mapped(self.inputs, lambda tensor: tensor.pin_memory())
+            self.inputs = self.inputs.mapped(lambda tensor: tensor.pin_memory())
 
     def __call__(self) -> Batch:
         """The batch, on the device."""
-        inputs = self.inputs
-        if self.shuffle:
-            inputs = _mapped(inputs, self._shuffled)
-        return Batch(_mapped(inputs, lambda tensor: tensor.to(self.device, non_blocking=self.memory == "pinned")))
+        inputs = self.inputs.mapped(self._shuffled) if self.shuffle else self.inputs
+        return Batch(inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=self.memory == "pinned")))
 
     def _shuffled(self, tensor: Tensor) -> Tensor:
         if not tensor.dim():
@@ -53,10 +50,6 @@ class Synthetic:
     def close(self) -> None:
         """Let go of the batch."""
         self.inputs = Inputs()
-
-
-def _mapped(inputs: Inputs, change: Any) -> Inputs:
-    return Inputs(map_tensors(inputs.args, change), map_tensors(dict(inputs.kwargs), change))
 
 
 class Endless(Sampler[int]):

@@ -52,7 +52,7 @@ class Network:
             inputs = self.source.inputs(model, InputRequest(2), "meta")
             with torch.no_grad():
                 output = model(*inputs.args, **inputs.kwargs)
-            return tensors_of((inputs.args, dict(inputs.kwargs)))[0].shape, tensors_of(output)[0].shape
+            return tensors_of((inputs.args, inputs.kwargs))[0].shape, tensors_of(output)[0].shape
         except Exception:  # whatever a forward does that meta tensors cannot
             return None
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_iter
 
 from neuralpower.inputs import InputRequest, Inputs
 from neuralpower.layers import KINDS
@@ -18,6 +17,7 @@ from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.sources import resolve
 from neuralpower.suites.roofline.records import Calls, Kind, Network, Work
 from neuralpower.trace import Trace, trace
+from neuralpower.values import tensors_of
 
 
 class Sketch:
@@ -40,7 +40,7 @@ class Sketch:
     def network(self, label: str) -> Network:
         """Name, input of one sample, parameters."""
         inputs = self.inputs(1)
-        tensors = [t for t in tree_iter((inputs.args, inputs.kwargs)) if isinstance(t, torch.Tensor)]
+        tensors = tensors_of((inputs.args, inputs.kwargs))
         first = tensors[0] if tensors else None
         shape = "" if first is None else "x".join(map(str, first.shape[1:]))
         parameters = list(self.module.parameters())
