@@ -99,7 +99,9 @@ def bench(
     from neuralpower.suites.bench.options import FIELDS, boolean
 
     if boolean(sysinfo or "false"):
-        _system()
+        from neuralpower.suites.bench.system import described
+
+        print(json.dumps(dict(described()), indent=2))
         return
     read = read_config(config) if config is not None else Config()
     told = {name: value for name, value in given.items() if name in FIELDS}
@@ -179,12 +181,6 @@ def _grid(points: Sequence[Any], out: Path, retry_failed: bool) -> None:
         raise
     summary = exploration(values_of(records))
     print(table(summary.header, summary.texts(), left=4))
-
-
-def _system() -> None:
-    from neuralpower.suites.bench import system
-
-    print(json.dumps(dict([*system.versions(), *system.machine()]), indent=2))
 
 
 def _warn(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import typer
@@ -25,7 +26,7 @@ def models(
         return
     found = [listed(id) for id in ids]
     if as_json:
-        print(json.dumps({"schema": 1, "models": [model.to_json() for model in found]}))
+        print(json.dumps({"schema": 1, "models": [dataclasses.asdict(model) for model in found]}))
         return
     rows = [
         [

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from neuralpower.errors import ModelError, unknown
 from neuralpower.inputs import InputRequest
@@ -25,10 +24,6 @@ class Listed:
     classes: int
     parameters: int
     flops: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields."""
-        return asdict(self)
 
 
 def matching(patterns: Sequence[str]) -> list[str]:

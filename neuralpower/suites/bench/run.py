@@ -20,7 +20,6 @@ from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line
 from neuralpower.inputs import InputRequest, place
 from neuralpower.profiling.steps import clock_of, title_of, told
-from neuralpower.suites.bench import system
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel
 from neuralpower.suites.bench.fits import TooLarge, check_host_memory, largest, peak_bytes
 from neuralpower.suites.bench.images import Images, open_store
@@ -28,6 +27,7 @@ from neuralpower.suites.bench.loading import Loaded, Synthetic
 from neuralpower.suites.bench.monitor import Monitor
 from neuralpower.suites.bench.network import Network, Scores, find, optimizer_of
 from neuralpower.suites.bench.options import Options
+from neuralpower.suites.bench.system import described
 from neuralpower.suites.precision import Precision, precision
 from neuralpower.suites.steps import Batch, StepTimer, Times, Work
 
@@ -95,7 +95,7 @@ class Bench:
 
     def _head(self) -> None:
         o = self.options
-        for name, value in (*system.versions(), *system.machine()):
+        for name, value in described():
             self.emit(name, value)
         for name, value in {
             "exp.model": o.model,

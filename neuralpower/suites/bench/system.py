@@ -17,17 +17,13 @@ from neuralpower.meters.nvml import list_gpus
 PACKAGES = ("numpy", "pillow", "lmdb", "transformers")
 
 
-def versions() -> Iterator[tuple[str, Any]]:
-    """Names and values of the software."""
+def described() -> Iterator[tuple[str, Any]]:
+    """Names and values of software and hardware; a GPU list that cannot be had is its reason."""
     yield "neuralpower.version", __version__
     yield "torch.version", torch.__version__
     yield "cuda.version", torch.version.cuda
     yield "cudnn.version", torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     yield "sys.software", {**read_machine(), **installed(PACKAGES)}
-
-
-def machine() -> Iterator[tuple[str, Any]]:
-    """Names and values of the hardware; a GPU list that cannot be had is its reason."""
     yield "sys.cpu", read_cpu().to_json()
     try:
         yield "sys.gpus", [dataclasses.asdict(gpu) for gpu in list_gpus()]
