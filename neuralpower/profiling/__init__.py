@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,9 +103,12 @@ def profile(
     model = unwrapped(model)
     given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
     check_convention(convention, flop_unit, phase)
-    _check(phase, warmup, repeat)
+    if phase not in PHASES:
+        raise unknown("phase", phase, PHASES)
+    if warmup < 0 or repeat < 1:
+        raise InputError(f"warmup {warmup}, repeat {repeat}: warmup must be 0 or more, repeat 1 or more")
     place = _place(model, device, runtime)
-    given, kwargs = _moved(given, place), _moved(dict(kwargs or {}), place)
+    given, kwargs = tree_map(lambda v: v.to(place) if isinstance(v, Tensor) else v, (given, dict(kwargs or {})))
     traced = trace(model, given, kwargs, training=None)
     by_module = module_counts(model, traced, convention, given, kwargs)
     rules = ruled(custom, model, traced)
@@ -155,23 +159,14 @@ def profile(
         rows=rows,
         unmodelled=_unmodelled(traced, rows),
         types={path: type(module).__name__ for path, module in model.named_modules(remove_duplicate=False)},
-        calls=_calls(traced),
+        calls=Counter(call.path for call in traced.modules),
         environment=_environment(place, runs),
         input_shape=next((tuple(t.shape) for t in tensors_of((given, kwargs)) if t.dim()), ()),
-        notes=tuple(_notes(traced)),
+        notes=() if traced.method == "meta" else (f"traced on {traced.method} tensors ({'; '.join(traced.notes)})",),
         power_reason="" if runs is None or power == "none" else runs.window.reason or "",
         runs=runs,
         recount=lambda: _recount(model, traced, given, kwargs),
     )
-
-
-def _check(phase: str, warmup: int, repeats: int) -> None:
-    if phase not in PHASES:
-        raise unknown("phase", phase, PHASES)
-    if not ((warmup == 0 or is_count(warmup)) and is_count(repeats)):
-        raise InputError(
-            f"warmup {warmup!r}, repeat {repeats!r}: warmup must be 0 or more, repeat 1 or more, both whole numbers"
-        )
 
 
 def _place(model: nn.Module, device: str | torch.device | None, runtime: bool) -> torch.device:
@@ -191,10 +186,6 @@ def _place(model: nn.Module, device: str | torch.device | None, runtime: bool) -
     if runtime and place.type == "meta":
         raise InputError(f"{type(model).__name__} is on meta and cannot run; choose runtime=False, or give it weights")
     return place
-
-
-def _moved(values: Any, place: torch.device) -> Any:
-    return tree_map(lambda v: v.to(place) if isinstance(v, Tensor) and v.device != place else v, values)
 
 
 def _measured(
@@ -236,13 +227,6 @@ def _optimizer_layer(model: nn.Module, optimizer: torch.optim.Optimizer | None) 
     return Optimizer(function=function, tensors=len(given), elements=sum(p.numel() for p in given))
 
 
-def _calls(traced: Trace) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for call in traced.modules:
-        counts[call.path] = counts.get(call.path, 0) + 1
-    return counts
-
-
 def _unmodelled(traced: Trace, rows: Sequence[Row]) -> tuple[Unmodelled, ...]:
     """Operators whose work is not counted: those of the trace with its reason, those that only the run saw."""
     reasons = {call.operator: call.reason for call in traced.unmodelled}
@@ -260,10 +244,6 @@ def _unmodelled(traced: Trace, rows: Sequence[Row]) -> tuple[Unmodelled, ...]:
         )
         for operator, some in found.items()
     )
-
-
-def _notes(traced: Trace) -> list[str]:
-    return [] if traced.method == "meta" else [f"traced on {traced.method} tensors ({'; '.join(traced.notes)})"]
 
 
 def _recount(model: nn.Module, traced: Trace, args: Any, kwargs: Any) -> tuple[int, int | None]:

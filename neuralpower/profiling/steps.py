@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_iter
 from neuralpower.bench import failure
 from neuralpower.devices.host import read_cpu
 from neuralpower.energy import PowerWindow, measure_power
-from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, OutOfMemory, quoted, unknown
+from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, OutOfMemory, quoted
 from neuralpower.lifetimes import tensors_within
 from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
@@ -160,8 +160,6 @@ def clock_of(device: torch.device) -> Clock:
 @contextlib.contextmanager
 def prepared(step: Step, device: torch.device, seed: int) -> Iterator[Step]:
     """`step` ready to run; afterwards weights, buffers, gradients, modes, optimizer and random state are as before."""
-    if step.phase not in PHASES:
-        raise unknown("phase", step.phase, PHASES)
     training = step.phase == "training"
     parameters = list(step.model.parameters())
     optimizer, state = step.optimizer, None
@@ -177,7 +175,7 @@ def prepared(step: Step, device: torch.device, seed: int) -> Iterator[Step]:
     given = [t for t in tree_iter((step.args, dict(step.kwargs))) if isinstance(t, Tensor) and t.is_leaf]
     gradients = [(t, t.grad) for t in (*parameters, *given)]
     try:
-        with undisturbed(step.model, None), torch.random.fork_rng(_cuda_indices(device)):
+        with undisturbed(step.model, None), torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             for parameter in parameters if training else ():
                 parameter.grad = None
@@ -191,12 +189,6 @@ def prepared(step: Step, device: torch.device, seed: int) -> Iterator[Step]:
         if optimizer is not None and state is not None:
             optimizer.load_state_dict(state)
         step.optimizer = optimizer
-
-
-def _cuda_indices(device: torch.device) -> list[int]:
-    if device.type != "cuda":
-        return []
-    return [device.index if device.index is not None else torch.cuda.current_device()]
 
 
 def repeat(
