@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,13 +142,15 @@ def most(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Times:
-    """Times of one key over the repeats."""
+    """Of all calls of one key in a repeat; `host_s` where another device does the work."""
 
-    seconds: dict[int, float] = field(default_factory=dict)
-    host: dict[int, float] = field(default_factory=dict)
-    count: int = 0
+    runtime_s: float
+    q25_s: float
+    q75_s: float
+    host_s: float | None
+    count: int
 
 
 class Builder:
@@ -184,7 +187,8 @@ class Builder:
         times = self._times()
         rows = self._joined(times) if self.training else self._called(times)
         rows += [self._unlisted(key, found) for key, found in times.items()]
-        rows += self._optimizer_step() if self.optimizer is not None and self.runs is None else []
+        if self.optimizer is not None and self.runs is None:
+            rows.append(self._optimizer_row())
         rows = self._with_own_rules(rows)
         rows = self._with_parameters(rows)
         rows = self._with_memory(rows)
@@ -275,12 +279,8 @@ class Builder:
             outputs=forward.inputs,
         )
 
-    def _optimizer_step(self) -> list[Row]:
-        assert self.optimizer is not None
-        return [self._optimizer_row(Row("", "optimizer", "optimizer.step", "optimizer", 1))]
-
-    def _optimizer_row(self, row: Row) -> Row:
-        layer = self.optimizer
+    def _optimizer_row(self) -> Row:
+        row, layer = Row("", "optimizer", "optimizer.step", "optimizer", 1), self.optimizer
         if layer is None:
             return dataclasses.replace(row, flops=None, matmul_flops=None, elementwise_flops=None)
         moved, flops = layer.bytes(), int(layer.flops())
@@ -310,48 +310,47 @@ class Builder:
 
     def _times(self) -> dict[tuple[Any, ...], _Times]:
         """Times by call: (phase, path, operator, which) forward, (phase, path, kind) in training."""
-        found: dict[tuple[Any, ...], _Times] = {}
-        for number, run in enumerate(self.runs.repeats if self.runs else ()):
-            seen: dict[tuple[str, str], int] = {}
+        if self.runs is None:
+            return {}
+        repeats, middle = self.runs.repeats, self.runs.timed.middle
+        taken: dict[tuple[Any, ...], Any] = defaultdict(lambda: np.zeros(len(repeats)))
+        host: dict[tuple[Any, ...], Any] = defaultdict(lambda: np.zeros(len(repeats)))
+        counts: Counter[tuple[Any, ...]] = Counter()
+        for number, run in enumerate(repeats):
+            seen: Counter[tuple[str, str]] = Counter()
             for event, seconds in zip(run.events, run.seconds, strict=True):
                 key: tuple[Any, ...]
                 if self.training:
                     key = self._key(event.phase, event.path, event.origin)
                 else:
                     call = (event.path, event.operator)
-                    seen[call] = seen.get(call, 0) + 1
+                    seen[call] += 1
                     key = (event.phase, *call, seen[call])
-                times = found.setdefault(key, _Times())
-                times.seconds[number] = times.seconds.get(number, 0.0) + seconds
-                if self.host:
-                    host = (event.host_end_ns - event.host_start_ns) / 1e9
-                    times.host[number] = times.host.get(number, 0.0) + host
-                times.count += number == 0
-        if self.runs is None:
-            return found
-        middle = [int(i) for i in self.runs.timed.middle]
-        for times in found.values():  # the mean over the same repeats for every row, so that they add up
-            everything = [times.seconds.get(i, 0.0) for i in range(len(self.runs.repeats))]
-            times.seconds = {-1: float(np.mean([everything[i] for i in middle]))} | {
-                -25: float(np.quantile(everything, 0.25)),
-                -75: float(np.quantile(everything, 0.75)),
-            }
-            if self.host:
-                times.host = {-1: float(np.mean([times.host.get(i, 0.0) for i in middle]))}
-        return found
+                taken[key][number] += seconds
+                host[key][number] += (event.host_end_ns - event.host_start_ns) / 1e9
+                counts[key] += number == 0
+        return {
+            key: _Times(
+                runtime_s=float(np.mean(times[middle])),  # over the same repeats for every row, so that they add up
+                q25_s=float(np.quantile(times, 0.25)),
+                q75_s=float(np.quantile(times, 0.75)),
+                host_s=float(np.mean(host[key][middle])) if self.host else None,
+                count=counts[key],
+            )
+            for key, times in taken.items()
+        }
 
     def _unlisted(self, key: tuple[Any, ...], times: _Times) -> Row:
         """An operator that the trace does not list: a view, the loss, the optimizer, or another way of doing the same."""
         phase, path, name = key[:3]
         if phase == "optimizer":
-            return _timed(self._optimizer_row(Row("", "optimizer", "optimizer.step", phase, 1)), times)
+            return _timed(self._optimizer_row(), times)
         kind = name if self.training else guessed(name)
         free = kind in (VIEW, ACCUMULATE, "movement")
-        work: int | None = 0
+        work = 0 if free else None
         account = self.runs.account if self.runs else None
-        if not free:
-            simple = kind in ("elementwise", "reduction", "activation") and account is not None
-            work = self._elements(key) if simple else None
+        if account is not None and kind in ("elementwise", "reduction", "activation"):
+            work = self._gathered(account.elements).get(key[:3], 0)  # one FLOP for each element
         row = Row(
             path,
             kind,
@@ -366,11 +365,6 @@ class Builder:
             type=self.types.get(path, ""),
         )
         return _timed(row, times)
-
-    def _elements(self, key: tuple[Any, ...]) -> int:
-        """Elements that the operators of an unlisted row read or write: one FLOP each."""
-        assert self.runs is not None and self.runs.account is not None
-        return self._gathered(self.runs.account.elements).get(key[:3], 0)
 
     def _gathered(self, accounted: Mapping[tuple[str, str, str], int]) -> dict[tuple[Any, ...], int]:
         """Sums by the keys of `_times`, without the call's number."""
@@ -517,9 +511,8 @@ def _within(path: str, module: str) -> bool:
 def _timed(row: Row, times: _Times | None) -> Row:
     if times is None:
         return row
-    seconds = times.seconds
     return dataclasses.replace(
-        row, runtime_s=seconds[-1], q25_s=seconds[-25], q75_s=seconds[-75], host_s=times.host.get(-1)
+        row, runtime_s=times.runtime_s, q25_s=times.q25_s, q75_s=times.q75_s, host_s=times.host_s
     )
 
 
