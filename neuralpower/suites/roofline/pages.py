@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from neuralpower.report.charts import XY, Bars, BarSeries, Chart, Heatmap, Pie, Pies, Series
 from neuralpower.report.page import Cell, Page, Section, Table
 from neuralpower.suites.roofline import analysis, chips, comments
 from neuralpower.suites.roofline.analysis import View
-from neuralpower.suites.roofline.records import MEASURED, OK, Device, Network, Training
+from neuralpower.suites.roofline.records import MEASURED, OK, Device, Network, Training, Work
 
 PIES = 3  # networks that are taken apart into kinds
 MINOR = 0.02  # share below which a kind is "other" in every pie
@@ -242,11 +242,24 @@ def _benchmark(view: View) -> list[Section]:
 
 
 def _scatter(view: View, device: Device, what: str) -> XY:
+    def point(network: Network, work: Work, runtime_s: float) -> tuple[float, float]:
+        return (work.flops / work.batch_size if what == "FLOP" else network.parameters), runtime_s
+
+    label = "FLOP of one sample" if what == "FLOP" else "parameters"
+    return XY(
+        f"Runtime against {what}, {device.label}", label, "runtime of a batch, s", _by_batch(view, device, point), True,
+        True, note="A network's batches stand above each other; its name stands at the largest.",
+    )  # fmt: skip
+
+
+def _by_batch(
+    view: View, device: Device, point: Callable[[Network, Work, float], tuple[float | None, float]]
+) -> tuple[Series, ...]:
+    """For each batch size, a point for each network that has a time; a network's name stands at its largest batch."""
     series = []
-    largest = {n.model: _largest(view, n, device) for n in view.networks}
     for batch in view.batch_sizes:
         some = [
-            (n, (w.flops / batch if what == "FLOP" else n.parameters), t)
+            (n, *point(n, w, t))
             for n in view.networks
             if (w := view.work(n, batch)) and (t := view.runtime_s(n, device, batch))
         ]
@@ -254,16 +267,12 @@ def _scatter(view: View, device: Device, what: str) -> XY:
             Series(
                 f"batch {batch}",
                 tuple(x for _, x, _ in some),
-                tuple(t for _, _, t in some),
+                tuple(y for _, _, y in some),
                 text=tuple(n.label for n, _, _ in some),
-                labels=tuple(n.label if largest[n.model] == batch else "" for n, _, _ in some),
+                labels=tuple(n.label if _largest(view, n, device) == batch else "" for n, _, _ in some),
             )
         )
-    label = "FLOP of one sample" if what == "FLOP" else "parameters"
-    return XY(
-        f"Runtime against {what}, {device.label}", label, "runtime of a batch, s", tuple(series), True, True,
-        note="A network's batches stand above each other; its name stands at the largest.",
-    )  # fmt: skip
+    return tuple(series)
 
 
 def _largest(view: View, network: Network, device: Device) -> int | None:
@@ -361,21 +370,7 @@ def _utilisation(view: View) -> list[Section]:
 
 
 def _achieved(view: View, device: Device) -> XY:
-    series = []
-    largest = {n.label: _largest(view, n, device) for n in view.networks}
-    for batch in view.batch_sizes:
-        some = [
-            (n.label, w.intensity, w.flops / t)
-            for n in view.networks
-            if (w := view.work(n, batch)) and w.intensity and (t := view.runtime_s(n, device, batch))
-        ]
-        names = tuple(n for n, _, _ in some)
-        shown = tuple(n if largest[n] == batch else "" for n in names)
-        series.append(
-            Series(
-                f"batch {batch}", tuple(i for _, i, _ in some), tuple(f for _, _, f in some), text=names, labels=shown
-            )
-        )
+    series = _by_batch(view, device, lambda network, work, runtime_s: (work.intensity, work.flops / runtime_s))
     every = [x for s in series for x in s.x if x is not None]
     return XY(
         f"Achieved performance on the roofline, {device.label}", "operational intensity, FLOP/B moved",
