@@ -63,8 +63,6 @@ MODELS = (
     "zoo:lstm_language_model",
     "transformers:gpt2?n_layer=4&n_embd=256&n_head=4",
 )
-BATCH_SIZES = (1, 64, 256)
-TRAINING_BATCH = 16
 TRAINING_SHARE = 0.35  # of the time that is left, at most, when training steps begin
 MEMORY_SHARE = 0.85  # of the free memory that a run may take
 RESERVE_S = 45.0  # of the budget, or a tenth of it where that is less: for drawing
@@ -80,8 +78,8 @@ class Request:
     """What to report on."""
 
     models: tuple[str, ...] = MODELS
-    batch_sizes: tuple[int, ...] = BATCH_SIZES
-    training_batch: int = TRAINING_BATCH
+    batch_sizes: tuple[int, ...] = (1, 64, 256)
+    training_batch: int = 16
     dtype: str = "float32"
     device: str | None = "cpu"  # None: nothing is measured
     predictors: tuple[str, ...] | None = None  # None: a GPU's beside what is measured
@@ -114,7 +112,7 @@ class Gathering:
     sketches: dict[str, Sketch] = field(default_factory=dict)
     traces: dict[str, Trace] = field(default_factory=dict)  # of the batch size at hand
     started: float = 0.0
-    _predicted: dict[str, dict[int, float]] = field(default_factory=dict)  # s, by model and batch
+    _predicted: dict[tuple[str, int], float] = field(default_factory=dict)  # s, by model and batch
 
     def run(self) -> Data:
         """Gather everything; raises InputError, DeviceError."""
@@ -331,23 +329,23 @@ class Gathering:
         """Of one forward pass on the measured device, before it is measured."""
         work = self.data.work(model, batch)
         assert work is not None and self.bench is not None  # traced before
-        if self.own is not None and batch in self._predicted.setdefault(model, {}):
-            return self._predicted[model][batch]
+        if self.own is not None and (model, batch) in self._predicted:
+            return self._predicted[model, batch]
         if self.own is not None and model in self.traces:
             p = compose(self.traces[model], self.own, model=model, batch_size=batch, dtype=self.request.dtype)
             seconds = p.runtime_s.value
         else:
             roof = next(r for r in self.data.roofs if r.device == self.bench.name and r.samples)
             seconds = max(work.flops / (GUESS * roof.flops_per_s), work.bytes_moved / (GUESS * roof.bytes_per_s))
-        self._predicted.setdefault(model, {})[batch] = seconds
+        self._predicted[model, batch] = seconds
         return seconds
 
     def _slowness(self) -> float:
         """Measured over estimated times so far: the median."""
         ratios = [
-            p.runtime_s / self._predicted[p.model][p.batch_size]
+            p.runtime_s / self._predicted[p.model, p.batch_size]
             for p in self.data.points
-            if p.basis == MEASURED and p.runtime_s and p.batch_size in self._predicted.get(p.model, {})
+            if p.basis == MEASURED and p.runtime_s and (p.model, p.batch_size) in self._predicted
         ]
         return float(np.median(ratios)) if ratios else 1.0
 
@@ -355,7 +353,8 @@ class Gathering:
         """Why a batch does not fit, with the largest that does; "" where it fits or nothing is known."""
         work = self.data.work(model, batch)
         measured = self.bench is not None and device == self.bench.name
-        room = self.bench.free_bytes() if measured and self.bench is not None else self._memory_of(device)
+        known = next((d.memory_bytes for d in self.data.devices if d.name == device), None)
+        room = self.bench.free_bytes() if measured and self.bench is not None else known
         if work is None or work.peak_bytes is None or room is None or work.peak_bytes <= room * MEMORY_SHARE:
             return ""
         network = self.data.network(model)
@@ -365,16 +364,13 @@ class Gathering:
         fits = f"the largest batch that fits is about {largest}" if largest > 0 else "not even a batch of 1 fits"
         return f"needs {work.peak_bytes / 1e9:.1f} GB of {room * MEMORY_SHARE / 1e9:.1f} GB; {fits}"
 
-    def _memory_of(self, device: str) -> float | None:
-        return next((d.memory_bytes for d in self.data.devices if d.name == device), None)
-
     # ---- training ----
 
     def _trainings(self) -> None:
         batch = self.request.training_batch
         share_s = TRAINING_SHARE * max(self.left_s(), 0.0)
         first = min(self.request.batch_sizes)
-        order = sorted(self.models, key=lambda m: self._work_of(m, first))
+        order = sorted(self.models, key=lambda m: work.flops if (work := self.data.work(m, first)) else 0)
         begun = self.clock()
         for model in order:
             for device in self.data.devices:
@@ -387,10 +383,6 @@ class Gathering:
                 else:
                     self.data.put(self._counted(model, device.name, batch))
                 self.save()
-
-    def _work_of(self, model: str, batch: int) -> float:
-        work = self.data.work(model, batch)
-        return float(work.flops) if work else 0.0
 
     def _counted(self, model: str, device: str, batch: int) -> Training:
         """A step whose work is counted; no shipped predictor of a device knows its time."""
