@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from neuralpower.suites.bench.config import IMAGE, SETTINGS, container_command, 
 from neuralpower.suites.bench.distributed import (
     World,
     backend_of,
-    check_port,
     device_of,
     failure_of,
     torchrun,
@@ -517,15 +515,6 @@ def test_more_gpus_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     assert device_of(Options("alexnet", device="gpu", num_gpus=2), World(2, 1, 1, "nccl")) == torch.device("cuda:1")
     assert device_of(Options("alexnet", device="cuda:1"), World()) == torch.device("cuda:1")
-
-
-def test_a_port_in_use_is_refused() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(DeviceError, match=f"port {port}: in use by another process; choose another --master_port"):
-            check_port(port)
 
 
 def test_torchrun_starts_the_same_command() -> None:
