@@ -17,7 +17,7 @@ from typing import Any
 
 from neuralpower.errors import InputError, writing
 from neuralpower.suites.lab.images import Digits
-from neuralpower.suites.lab.operators import OperatorTable
+from neuralpower.suites.lab.operators import Operator, OperatorTable
 from neuralpower.suites.lab.training import Point, Settings, written
 
 COLUMNS = tuple(field.name for field in fields(Point))
@@ -129,22 +129,12 @@ class Folder:
     def keep_table(self, table: OperatorTable) -> None:
         """Write a table of operators as JSON and CSV."""
         name = f"operators_{_plain(table.device)}_batch_{table.batch_size}"
-        rows: list[tuple[Any, ...]] = [OPERATOR_HEADER]
-        rows += [
-            (
-                *(
-                    o.name,
-                    o.shapes,
-                    table.share(o.self_cpu_s),
-                    o.self_cpu_s,
-                    table.share(o.cpu_s),
-                    o.cpu_s,
-                    o.average_s,
-                ),
-                *(o.calls, o.self_memory_bytes, o.memory_bytes, o.self_device_s, o.device_s),
-            )
-            for o in table.top(len(table.operators))
-        ]
+
+        def cells(operator: Operator) -> list[Any]:
+            shares = {"self_cpu_share": table.share(operator.self_cpu_s), "cpu_share": table.share(operator.cpu_s)}
+            return [shares[name] if name in shares else getattr(operator, name) for name in OPERATOR_HEADER]
+
+        rows = [OPERATOR_HEADER, *map(cells, table.top(len(table.operators)))]
         written(self.path / f"{name}.csv", lambda aside: _write_rows(aside, rows))
         self.write_json(f"{name}.json", table.to_json())
 
