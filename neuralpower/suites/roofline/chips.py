@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from neuralpower.devices.spec import DeviceSpec, known_specs, read_spec
@@ -11,6 +12,7 @@ from neuralpower.suites.roofline.records import Roof
 
 DTYPES = ("float64", "float32", "tensorfloat32", "bfloat16", "float16", "float8_e4m3fn", "int8")
 CLASS_NAMES = {"gpu": "GPU", "cpu": "CPU", "tpu": "ASIC (TPU)", "soc": "SoC"}
+FILLERS = re.compile("(NVIDIA|Google Cloud|Google|AMD Instinct|AMD|Intel|AWS|GeForce|Platinum|Tesla) ")
 MIXED = ("bfloat16", "float16", "float32")  # the type in which chips are compared: the first that a chip has
 
 DATA_CENTRE = (
@@ -91,20 +93,7 @@ def sources(chips: Sequence[DeviceSpec]) -> Table:
 
 def short_name(chip: DeviceSpec) -> str:
     """Without maker and fillers."""
-    name = chip.name
-    for word in (
-        "NVIDIA ",
-        "Google Cloud ",
-        "Google ",
-        "AMD Instinct ",
-        "AMD ",
-        "Intel ",
-        "AWS ",
-        "GeForce ",
-        "Platinum ",
-    ):
-        name = name.replace(word, "")
-    return name.replace("Tesla ", "").replace(", 8-core GPU", "").split(",")[0]
+    return FILLERS.sub("", chip.name).partition(",")[0]
 
 
 def roofline(title: str, chips: Sequence[DeviceSpec], extra: Sequence[Roof] = ()) -> XY:
