@@ -10,6 +10,7 @@ import base64
 import csv
 import html
 import importlib.resources
+import itertools
 import json
 import os
 import re
@@ -110,7 +111,8 @@ def write_html(page: Page, path: Path) -> None:
             f'<script type="application/json" id="charts">{data.replace("<", chr(92) + "u003c")}</script>\n'
             f"<script>{_plotly()}</script>\n<script>{_resource('page.js')}</script>\n"
         )
-    body = "".join(_section(page, i) for i in range(len(page.sections)))
+    numbers = itertools.count()  # of the charts
+    body = "".join(_section(section, i, numbers) for i, section in enumerate(page.sections))
     _write(
         path,
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -145,20 +147,9 @@ def _contents(page: Page) -> str:
     return f'<nav aria-label="Contents"><ol>{"".join(lines)}</ol></nav>\n'
 
 
-def _section(page: Page, index: int) -> str:
-    section = page.sections[index]
-    first = sum(not isinstance(part, Table | Picture) for s in page.sections[:index] for part in s.parts)
+def _section(section: Section, index: int, numbers: Iterator[int]) -> str:
     heading = f'<h{section.level} id="s{index}">{html.escape(section.title)}</h{section.level}>\n'
-    parts = []
-    for part in section.parts:
-        if isinstance(part, Table):
-            parts.append(_table(part))
-        elif isinstance(part, Picture):
-            parts.append(_picture(part))
-        else:
-            parts.append(_figure(part, first))
-            first += 1
-    return heading + "".join(_text(section.text)) + "".join(parts)
+    return heading + "".join(_text(section.text)) + "".join(_figure(part, numbers) for part in section.parts)
 
 
 def _text(paragraphs: Sequence[str]) -> Iterator[str]:
@@ -188,19 +179,19 @@ def _inline(text: str) -> str:
     return URL.sub(lambda m: f'<a href="{html.escape(m[0])}">{m[0]}</a>', escaped)
 
 
-def _figure(chart: Chart, index: int) -> str:
-    note = f'<p class="note">{_inline(chart.note)}</p>' if chart.note else ""
-    return (
-        f'<figure><figcaption>{html.escape(chart.title)}</figcaption><div class="chart" id="c{index}" role="img" '
-        f'aria-label="{html.escape(chart.title)}" style="height:{plot(chart)["height"]}px">'
-        f"<noscript>This chart needs JavaScript.</noscript></div>{note}</figure>\n"
-    )
-
-
-def _picture(picture: Picture) -> str:
-    note = f'<p class="note">{_inline(picture.note)}</p>' if picture.note else ""
-    title, data = html.escape(picture.title), base64.b64encode(picture.png).decode()
-    return f'<figure><figcaption>{title}</figcaption><img alt="{title}" src="data:image/png;base64,{data}">{note}</figure>\n'
+def _figure(part: Part, numbers: Iterator[int]) -> str:
+    title = html.escape(part.title)
+    if isinstance(part, Table):
+        content = _table(part)
+    elif isinstance(part, Picture):
+        content = f'<img alt="{title}" src="data:image/png;base64,{base64.b64encode(part.png).decode()}">'
+    else:
+        content = (
+            f'<div class="chart" id="c{next(numbers)}" role="img" aria-label="{title}" '
+            f'style="height:{plot(part)["height"]}px"><noscript>This chart needs JavaScript.</noscript></div>'
+        )
+    note = f'<p class="note">{_inline(part.note)}</p>' if part.note else ""
+    return f"<figure><figcaption>{title}</figcaption>{content}{note}</figure>\n"
 
 
 def _table(table: Table) -> str:
@@ -210,11 +201,8 @@ def _table(table: Table) -> str:
         return "<tr>" + "".join(_cell(cell, tag, number) for cell, number in zip(cells, numeric, strict=True)) + "</tr>"
 
     rows = "".join(line(row, "td") for row in table.rows)
-    note = f'<p class="note">{_inline(table.note)}</p>' if table.note else ""
-    return (
-        f'<figure><figcaption>{html.escape(table.title)}</figcaption><div class="table" tabindex="0"><table>'
-        f"<thead>{line(table.header, 'th')}</thead><tbody>{rows}</tbody></table></div>{note}</figure>\n"
-    )
+    head = f"<thead>{line(table.header, 'th')}</thead>"
+    return f'<div class="table" tabindex="0"><table>{head}<tbody>{rows}</tbody></table></div>'
 
 
 def _cell(value: Cell, tag: str, number: bool) -> str:

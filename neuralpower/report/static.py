@@ -40,14 +40,7 @@ def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png",
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=_size(chart), dpi=110, layout="constrained")
         figure.suptitle(_plain(chart.title), fontsize=12, fontweight="bold", x=0.01, ha="left")
-        if isinstance(chart, XY):
-            _xy(figure, chart)
-        elif isinstance(chart, Bars):
-            _bars(figure, chart)
-        elif isinstance(chart, Heatmap):
-            _heatmap(figure, chart)
-        else:
-            _pies(figure, chart)
+        {XY: _xy, Bars: _bars, Heatmap: _heatmap, Pies: _pies}[type(chart)](figure, chart)  # type: ignore[operator]  # by type
         paths = tuple(Path(folder) / f"{stem}.{kind}" for kind in formats)
         with writing(folder, "folder"):
             Path(folder).mkdir(parents=True, exist_ok=True)
