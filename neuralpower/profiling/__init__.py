@@ -105,8 +105,10 @@ def profile(
     check_convention(convention, flop_unit, phase)
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
-    if warmup < 0 or repeat < 1:
-        raise InputError(f"warmup {warmup}, repeat {repeat}: warmup must be 0 or more, repeat 1 or more")
+    if not ((warmup == 0 or is_count(warmup)) and is_count(repeat)):
+        raise InputError(
+            f"warmup {warmup!r}, repeat {repeat!r}: warmup must be 0 or more, repeat 1 or more, both whole numbers"
+        )
     place = _place(model, device, runtime)
     given, kwargs = tree_map(lambda v: v.to(place) if isinstance(v, Tensor) else v, (given, dict(kwargs or {})))
     traced = trace(model, given, kwargs, training=None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError
-from neuralpower.layers.base import ITEMSIZE
 from neuralpower.suites.paradnn.points import Point
 
 OK = "ok"

@@ -7,8 +7,8 @@ import gc
 import torch
 
 from neuralpower.devices.machine import available_bytes as host_bytes
+from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import OutOfMemory
-from neuralpower.layers.base import ITEMSIZE
 from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.formulas import TRAIN, counted
 from neuralpower.suites.paradnn.learning import STATES
