@@ -27,6 +27,8 @@ from neuralpower.layers.embedding import Embedding
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.pool2d import Pool2d
+from neuralpower.layers.pool3d import Pool3d
+from neuralpower.layers.pooling import Pooling
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
@@ -52,6 +54,8 @@ CONTRACT = {
     "padding_height padding_width dilation_height dilation_width groups bias",
     "pool2d": "function batch channels in_height in_width kernel_height kernel_width stride_height stride_width "
     "padding_height padding_width",
+    "pool3d": "function batch channels in_depth in_height in_width kernel_depth kernel_height kernel_width stride_depth "
+    "stride_height stride_width padding_depth padding_height padding_width",
 }
 
 
@@ -499,5 +503,44 @@ def test_normalisation_over_neighbouring_channels_is_a_pooling_along_them() -> N
     (pool,) = (layer for layer in found.layers if layer.kind == "pool2d")
     assert (pool.to_row()["in_height"], pool.to_row()["in_width"], pool.flops()) == (12, 24, 2 * 8 * 24 * 5)
     assert found.unmodelled == ()
-    with pytest.raises(Unmodelled, match="of three axes only the first"):
-        type(pool).from_call("aten.avg_pool3d", torch.empty(1, 1, 2, 2, 2), torch.empty(1, 1, 4, 4, 4), (2, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "out", "window"),
+    [
+        (nn.MaxPool3d((1, 2, 2)), (6, 7, 4), 4),  # as C3D begins: frames are kept
+        (nn.MaxPool3d(3, 2, padding=1), (3, 7, 5), 27),
+        (nn.MaxPool3d(3, 2, return_indices=True), (2, 6, 4), 27),
+        (nn.MaxPool3d(2, ceil_mode=True), (3, 7, 5), 8),  # the last window has one column
+        (nn.AvgPool3d((2, 7, 3), 1), (5, 8, 7), 42),
+        (nn.AdaptiveAvgPool3d((None, 1, 1)), (6, 1, 1), 126),
+        (nn.AdaptiveAvgPool3d((1, 7, 7)), (1, 7, 7), 24),  # of 9 columns windows of 2 and 3 that overlap
+        (nn.AdaptiveMaxPool3d(1), (1, 1, 1), 756),
+        (nn.AdaptiveMaxPool3d(2, return_indices=True), (2, 2, 2), 105),
+    ],
+)
+@pytest.mark.parametrize("batch", [(2,), ()])
+def test_a_pooling_of_volumes_reads_as_many_numbers_as_it_has_windows(
+    pooling: nn.Module, out: tuple[int, ...], window: int, batch: tuple[int, ...]
+) -> None:
+    found = trace(pooling, (torch.zeros(*batch, 3, 6, 14, 9),))
+    (pool,) = found.layers
+    assert isinstance(pool, Pool3d) and found.unmodelled == ()
+    assert (pool.out_positions, pool.window) == (math.prod(out), window)
+    assert pool.flops() == math.prod(batch) * 3 * math.prod(out) * window
+    call = pool.build(torch.device("cpu"))
+    assert call.function(*call.args, **call.kwargs).shape == (*(batch or (1,)), 3, *out)
+
+
+def test_the_mean_of_a_whole_volume_is_the_reduction_that_runs() -> None:
+    (layer,) = trace(nn.AdaptiveAvgPool3d(1), (torch.zeros(2, 3, 4, 5, 6),)).layers
+    assert layer == Reduction(function="mean", elements=2 * 3 * 4 * 5 * 6, outputs=2 * 3)
+
+
+@pytest.mark.parametrize("kind", ["pool2d", "pool3d"])
+def test_a_pooling_knows_its_memory_format(kind: str) -> None:
+    for layer in layers_of(KINDS[kind], 40):
+        assert isinstance(layer, Pooling)
+        last = dataclasses.replace(layer, channels_last=True)  # type: ignore[call-arg]  # a field of both kinds
+        map_of_one = layer.channels == 1 or layer.in_positions == 1
+        assert map_of_one or trace_call(last.build(META)).layers == (last,)

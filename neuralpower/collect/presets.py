@@ -23,9 +23,9 @@ class Preset:
     networks: int | None = None  # whole ones, at most; None: all
 
 
-# A fit of power wants 60 rows of each kind. `full` plans them; the others cannot: 18 kinds, whole networks among them, are 1,080
-# powers of 0.8 s or more, which is 14 minutes beside the runtimes. Kinds come in turn, and of a kind its dtypes, phases and
-# sizes (schedule.stratified): the 500 of `standard` are 27 of each kind, the 100 of `quick` 5. With several dtypes and phases that
+# A fit of power wants 60 rows of each kind. `full` plans them; the others cannot: 19 kinds, whole networks among them, are 1,140
+# powers of 0.8 s or more, which is 15 minutes beside the runtimes. Kinds come in turn, and of a kind its dtypes, phases and
+# sizes (schedule.stratified): the 500 of `standard` are 26 of each kind, the 100 of `quick` 5. With several dtypes and phases that
 # is too few for a fit of each of them: the kind then has one, over all of its rows.
 
 PRESETS = {

@@ -85,7 +85,7 @@ class Convolution(Layer):
 
     def sizes(self, name: str) -> tuple[Any, ...]:
         """The values of `name` ("kernel", "stride", ...) along the axes."""
-        return tuple([getattr(self, field) for field in _along(self.axes, name)])
+        return tuple([getattr(self, field) for field in along(self.axes, name)])
 
     @functools.cached_property
     def out_sizes(self) -> tuple[Any, ...]:
@@ -314,7 +314,7 @@ def small_for_onednn(batch: Any, channels: Any, sizes: Sequence[Any], kernel: Se
 
 
 @functools.cache
-def _along(axes: tuple[str, ...], name: str) -> tuple[str, ...]:
+def along(axes: tuple[str, ...], name: str) -> tuple[str, ...]:
     """The fields that hold `name` along the axes."""
     return tuple(f"{name}_{axis}" for axis in axes)
 
