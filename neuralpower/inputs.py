@@ -28,6 +28,7 @@ WITH_LENGTH = {"input_ids", "decoder_input_ids", "input_values", "input_features
 WITH_SHAPE = {"pixel_values", "pixel_values_videos", "flattened_patches", "input_values", "input_features", "inputs"}
 WITH_BOTH = frozenset("vilt bridgetower flava layoutlmv3 git tvp udop instructblip".split())  # read text and images
 BETWEEN = "SpeechT5Model"  # without the layers before encoder and decoder, it reads hidden states
+IN_A_ROW = "xclip_vision_model"  # reads the frames of all videos as a batch of images
 REGIONS = 36  # detected regions that LXMERT and VisualBERT read beside the text
 
 
@@ -331,15 +332,15 @@ class _Maker:
         sizes = (getattr(c, name, None) for c in _nested(self.config) for name in ("image_size", "max_img_size"))
         natural = next((s for size in sizes if (s := _size(size))), None)
         size = natural or (IMAGE_SIZE, IMAGE_SIZE)
-        frames = self._frames()
+        several = self._several()
         shape = self.request.input_shape
         if shape is None:
-            return (*frames, channels, *size)
-        if len(shape) != len(frames) + 3 or shape[-3] != channels:
-            example = "x".join(map(str, (*frames, channels, *size)))
+            return (*several.values(), channels, *size)
+        if len(shape) != len(several) + 3 or shape[-3] != channels:
+            example = "x".join(map(str, (*several.values(), channels, *size)))
             raise InputError(
                 f"input_shape is {'x'.join(map(str, shape))}, but {self.name} reads "
-                f"{'frames x ' if frames else ''}channels x height x width with {channels} channels; "
+                f"{' x '.join([*several, 'channels', 'height', 'width'])} with {channels} channels; "
                 f"give for example {example}"
             )
         fixed = "interpolate_pos_encoding" in self.parameters and getattr(self.config, "use_absolute_embeddings", True)
@@ -350,18 +351,22 @@ class _Maker:
             )
         return tuple(shape)
 
-    def _frames(self) -> tuple[int, ...]:
-        """The number of frames in front of a video's shape, or nothing for images."""
+    def _several(self) -> dict[str, int]:
+        """What stands in front of an image's shape, by name: a video's frames, the images that are matched, or nothing."""
+        from transformers.models.auto.modeling_auto import MODEL_FOR_KEYPOINT_MATCHING_MAPPING_NAMES as MATCHING
+
         frames = self._integer("num_frames", "frames_per_clip")
-        is_video = self.config.model_type in ("timesformer", "videomae", "vivit", "vjepa2", "tvp", "xclip")
-        return (frames or 8,) if is_video else ()
+        if frames is not None or "video" in self.config.model_type:
+            return {"frames": frames or 8}
+        return {"images": 2} if self.config.model_type in MATCHING else {}
 
     def make_pixel_values(self) -> Tensor:
         """Images [batch, channels, height, width]; video has the frames before the channels; patches [batch, patches, pixels]."""
         if self.tiled:
             return self.make_hidden_states()
         if not self.patched:
-            return self._floats(*self._image_shape())
+            images = self._floats(*self._image_shape())
+            return images.flatten(0, 1) if self.config.model_type == IN_A_ROW else images
         pixels = (self._integer("num_channels") or 3) * (self._integer("patch_size") or 16) ** 2
         shape = self.request.input_shape or (self._patches(), pixels)
         if shape != (self._patches(), pixels):
@@ -372,6 +377,12 @@ class _Maker:
         return self._floats(*shape)
 
     make_pixel_values_videos = make_pixel_values
+
+    def make_bool_masked_pos(self) -> Tensor:
+        """Which patches [batch, patches] of a video are hidden: nine in ten (VideoMAE, arXiv 2203.12602, section 3.3)."""
+        frames, _, height, width = self._image_shape()
+        patches = frames // (self._integer("tubelet_size") or 1) * (height // self._patch()) * (width // self._patch())
+        return (torch.arange(patches) < int(0.9 * patches)).repeat(self.request.batch_size, 1)
 
     def make_hidden_states(self) -> Tensor:
         """Patches [batch * height * width, pixels] of images of 224 x 224, as `make_grid_thw` says."""

@@ -40,6 +40,10 @@ CLIP = "&".join(
     for part in ("text_config", "vision_config")
     for field in ("num_hidden_layers=1", "hidden_size=32", "num_attention_heads=2", "intermediate_size=64")
 )
+PRISM = (
+    "num_spatial_layers=1&num_temporal_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64&image_size=32"
+    "&tubelet_size=[1,16,16]&num_frames=4"
+)
 SWIN = "embed_dim=16&depths=[1,1]&num_heads=[1,2]&image_size=32&patch_size=4&window_size=4"
 WHISPER = f"{BART}&pad_token_id=0&bos_token_id=1&eos_token_id=2&decoder_start_token_id=3"
 WAV2VEC2 = (
@@ -76,6 +80,19 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
 IMAGES: dict[str, dict[str, tuple[int, ...]]] = {
     f"transformers:ViTForImageClassification?{IMAGE}&num_labels=10": {"pixel_values": (2, 3, 32, 32)},
     f"transformers:videomae?{IMAGE}&num_frames=4": {"pixel_values": (2, 4, 3, 32, 32)},
+    # 4 / 2 tubelets of 2 x 2 patches
+    f"transformers:VideoMAEForPreTraining?{IMAGE}&num_frames=4&decoder_num_hidden_layers=1": {
+        "pixel_values": (2, 4, 3, 32, 32),
+        "bool_masked_pos": (2, 8),
+    },
+    f"transformers:timesformer?{IMAGE}&num_frames=4": {"pixel_values": (2, 4, 3, 32, 32)},
+    f"transformers:vivit?{IMAGE.replace('&patch_size=16', '')}&num_frames=4": {"pixel_values": (2, 4, 3, 32, 32)},
+    f"transformers:VideoPrismVisionModel?{PRISM}": {"pixel_values_videos": (2, 4, 3, 32, 32)},
+    f"transformers:XCLIPVisionModel?{IMAGE}&num_frames=4&mit_num_hidden_layers=1": {"pixel_values": (8, 3, 32, 32)},
+    # keypoints of two images are matched
+    "transformers:EfficientLoFTRModel?hidden_size=32&stage_num_blocks=[1,1,1,1]&out_features=[8,16,16,32]": {
+        "pixel_values": (2, 2, 3, 224, 224)
+    },
     f"transformers:swin?{SWIN}": {"pixel_values": (2, 3, 32, 32)},
 }
 
