@@ -27,6 +27,8 @@ IMAGE_SIZE = 224  # pixels, where the configuration names none
 WITH_LENGTH = {"input_ids", "decoder_input_ids", "input_values", "input_features", "inputs"}
 WITH_SHAPE = {"pixel_values", "pixel_values_videos", "flattened_patches", "input_values", "input_features", "inputs"}
 WITH_BOTH = frozenset("vilt bridgetower flava layoutlmv3 git tvp udop instructblip".split())  # read text and images
+# tokens of a text that images and sounds are put in place of: without them it is read alone
+PLACEHOLDERS = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
 BETWEEN = "SpeechT5Model"  # without the layers before encoder and decoder, it reads hidden states
 IN_A_ROW = "xclip_vision_model"  # reads the frames of all videos as a batch of images
 REGIONS = 36  # detected regions that LXMERT and VisualBERT read beside the text
@@ -201,7 +203,7 @@ class _Maker:
                 yield "decoder_input_values"
         yield "bbox"
         yield from ("visual_embeds", "visual_feats", "visual_pos")
-        if hasattr(self.config, "text_config") and self._integer("image_token_id", "image_token_index") is None:
+        if hasattr(self.config, "text_config") and self._integer(*PLACEHOLDERS) is None:
             yield from ("input_ids", "pixel_values", "input_features")
         if self.config.model_type in WITH_BOTH:
             yield from ("input_ids", "pixel_values")

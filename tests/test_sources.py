@@ -125,6 +125,16 @@ def test_a_model_that_reads_text_beside_video_gets_both() -> None:
     }
 
 
+def test_a_model_that_puts_sounds_in_place_of_tokens_reads_its_text_alone() -> None:
+    audio = "audio_config.encoder_layers=1&audio_config.d_model=32&audio_config.encoder_attention_heads=2"
+    text = part("text_config", f"{TEXT}&num_key_value_heads=2")
+    source = resolve(f"transformers:Qwen2AudioForConditionalGeneration?{audio}&{text}")
+    module = source.build()
+    inputs = source.inputs(module, InputRequest(seq_len=7), "meta")
+    assert {name: tuple(tensor.shape) for name, tensor in inputs.kwargs.items()} == {"input_ids": (1, 7)}
+    assert "audio_tower" in trace(module, inputs.args, inputs.kwargs).idle
+
+
 SIGLIP2 = f"vision_config.num_patches=4&{part('vision_config', IMAGE.replace('&image_size=32', ''))}"
 QUERIES = part("qformer_config", f"{TEXT}&encoder_hidden_size=32")
 OPT = part("text_config", "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&ffn_dim=64&vocab_size=99")
