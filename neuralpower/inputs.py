@@ -29,6 +29,7 @@ WITH_SHAPE = {"pixel_values", "pixel_values_videos", "flattened_patches", "input
 WITH_BOTH = frozenset("vilt bridgetower flava layoutlmv3 git tvp udop instructblip".split())  # read text and images
 # tokens of a text that images and sounds are put in place of: without them it is read alone
 PLACEHOLDERS = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
+RESAMPLING = ("downsampling_ratios", "upsampling_ratios")  # of codecs, which read [batch, channels, samples]
 BETWEEN = "SpeechT5Model"  # without the layers before encoder and decoder, it reads hidden states
 IN_A_ROW = "xclip_vision_model"  # reads the frames of all videos as a batch of images
 REGIONS = 36  # detected regions that LXMERT and VisualBERT read beside the text
@@ -434,7 +435,7 @@ class _Maker:
     # ---- audio ----
 
     def make_input_values(self) -> Tensor:
-        """Raw samples [batch, samples], or a spectrogram [batch, frames, mel bins] for the spectrogram transformer."""
+        """Raw samples [batch, (channels,) samples], or a spectrogram [batch, frames, mel bins] for the spectrogram transformer."""
         if self.request.input_shape is not None:
             return self._floats(*self.request.input_shape)
         if self.name == BETWEEN:
@@ -443,8 +444,13 @@ class _Maker:
             return self._floats(self._integer("max_length") or 1024, self._integer("num_mel_bins") or 128)
         channels = self._integer("audio_channels")
         samples = self._samples()
-        is_codec = channels is not None or self.config.model_type == "dac"
+        is_codec = channels is not None or self._resampling() is not None
         return self._floats(channels or 1, samples) if is_codec else self._floats(samples)
+
+    def _resampling(self) -> int | None:
+        """Samples that a codec takes for one frame."""
+        ratios = (getattr(config, name, None) for config in _nested(self.config) for name in RESAMPLING)
+        return next((math.prod(of_each) for of_each in ratios if of_each), None)
 
     def _samples(self) -> int:
         """Samples from which the convolutional front end makes `seq_len` frames."""
@@ -483,8 +489,13 @@ class _Maker:
             return self._floats(frames, self.config.input_feat_per_channel * self.config.input_channels)
         if bins and positions:
             return self._floats(bins, 2 * positions)
-        width = self._integer("feature_projection_input_dim", "num_mel_bins", "input_dim", "hidden_size") or 80
-        return self._floats(self.request.seq_len or TOKENS, width)
+        width = self._integer("feature_projection_input_dim", "num_mel_bins", "input_dim")
+        width = width or self._integer("hidden_size") or 80  # of a part's features rather than of the whole's states
+        stacked = self._integer("num_stacked_frames") or 1
+        resampling = self._resampling() if "input_values" in self.parameters else None  # as many as of the sound beside
+        return self._floats(
+            self._samples() // resampling if resampling else self.request.seq_len or TOKENS, width * stacked
+        )
 
     # ---- others ----
 

@@ -77,6 +77,20 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     # two convolutions: 7 frames need (7 - 1) * 2 + 3 = 15 steps, and these (15 - 1) * 5 + 10 = 80 samples
     f"transformers:Wav2Vec2ForCTC?{WAV2VEC2}": {"input_values": (2, 80)},
 }
+SOUNDS: dict[str, dict[str, tuple[int, ...]]] = {
+    # as wide as the spectrogram, not as the states of the encoder
+    "transformers:CohereAsrModel?num_hidden_layers=1&encoder_config.num_hidden_layers=1": {
+        "input_features": (2, 128, 128),
+        "decoder_input_ids": (2, 128),
+    },
+    "transformers:dac": {"input_values": (2, 1, 16000)},
+    "transformers:xcodec?semantic_model_config.num_hidden_layers=1": {"input_values": (2, 1, 16000)},
+    # a frame of features for each 2 * 2 * 4 * 4 * 5 = 320 samples
+    "transformers:xcodec2?num_hidden_layers=1&semantic_model_config.num_hidden_layers=1": {
+        "input_values": (2, 1, 16000),
+        "input_features": (2, 50, 160),
+    },
+}
 IMAGES: dict[str, dict[str, tuple[int, ...]]] = {
     f"transformers:ViTForImageClassification?{IMAGE}&num_labels=10": {"pixel_values": (2, 3, 32, 32)},
     f"transformers:videomae?{IMAGE}&num_frames=4": {"pixel_values": (2, 4, 3, 32, 32)},
@@ -114,6 +128,15 @@ def test_every_text_and_audio_model_runs_on_its_inputs(model: str) -> None:
 @pytest.mark.parametrize("model", IMAGES, ids=lambda model: model.partition("?")[0])
 def test_every_image_model_runs_on_its_inputs(model: str) -> None:
     assert run(model, InputRequest(batch_size=2)) == IMAGES[model]
+
+
+@pytest.mark.parametrize("model", SOUNDS, ids=lambda model: model.partition("?")[0])
+def test_every_model_of_sounds_is_traced_on_its_inputs(model: str) -> None:
+    source = resolve(model)
+    module = source.build()
+    inputs = source.inputs(module, InputRequest(batch_size=2), "meta")
+    assert {name: tuple(tensor.shape) for name, tensor in inputs.kwargs.items()} == SOUNDS[model]
+    assert trace(module, inputs.args, inputs.kwargs).layers
 
 
 def test_a_model_that_reads_text_beside_video_gets_both() -> None:
