@@ -258,12 +258,12 @@ class _Maker:
 
     # ---- text ----
 
-    def ids(self, length: int, choices: tuple[int, ...] = ()) -> Tensor:
+    def ids(self, length: int, choices: tuple[int, ...] = (), rows: int = 1) -> Tensor:
         """Random ids without the special ones: a padding or end token in the middle changes what some models do."""
         vocabulary = self._vocabulary()
         special = sorted(i for i in _special_ids(self.config, self.text) if 0 <= i < vocabulary)
         special = special if vocabulary > 2 * len(special) else []
-        shape = (self.request.batch_size, *choices, length)
+        shape = (self.request.batch_size * rows, *choices, length)
         ids = torch.randint(0, vocabulary - len(special), shape, generator=self.generator)
         for token in special:
             ids += ids >= token
@@ -280,8 +280,8 @@ class _Maker:
         return int(sizes[0]) if sizes else 30_000
 
     def make_input_ids(self) -> Tensor:
-        """Token ids [batch, tokens] or [batch, choices, tokens]."""
-        ids = self.ids(self._length(), self.choices)
+        """Token ids [batch, tokens] or [batch, choices, tokens]; of sounds [batch * codebooks, tokens]."""
+        ids = self.ids(self._length(), self.choices, 1 if "decoder_input_ids" in self.parameters else self._codebooks())
         end = getattr(self.config, "eos_token_id", None)
         if "SequenceClassification" in self.name and isinstance(end, int) and self.config.is_encoder_decoder:
             ids[..., -1] = end  # BART and its kin classify from the end token, one per text
@@ -293,7 +293,7 @@ class _Maker:
         return torch.randint(0, vocabulary, (self.request.batch_size, self._length()), generator=self.generator)
 
     def make_decoder_input_ids(self) -> Tensor:
-        """Token ids [batch, tokens] of the decoder, clipped to its last position."""
+        """Token ids [batch (* codebooks), tokens] of the decoder, clipped to its last position."""
         limit = self._decoder_positions()
         reads_text = "input_ids" in self.parameters
         if limit is None and not reads_text:
@@ -306,7 +306,11 @@ class _Maker:
                 f"seq_len is {length}, but the decoder of {self.name} has {limit} positions; give at most {limit}, "
                 "or override the configuration's number of positions (MODEL?field=value)"
             )
-        return self.ids(min(length, limit) if limit else length)
+        return self.ids(min(length, limit) if limit else length, rows=self._codebooks())
+
+    def _codebooks(self) -> int:
+        """Rows of ids that MusicGen's decoder reads of one sound."""
+        return self._integer("num_codebooks") or 1 if self.config.model_type.startswith("musicgen") else 1
 
     def _decoder_positions(self) -> int | None:
         names = ("max_decoder_position_embeddings", "max_target_positions")

@@ -77,12 +77,16 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     # two convolutions: 7 frames need (7 - 1) * 2 + 3 = 15 steps, and these (15 - 1) * 5 + 10 = 80 samples
     f"transformers:Wav2Vec2ForCTC?{WAV2VEC2}": {"input_values": (2, 80)},
 }
+MUSIC = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&ffn_dim=64&vocab_size=99"
 SOUNDS: dict[str, dict[str, tuple[int, ...]]] = {
     # as wide as the spectrogram, not as the states of the encoder
     "transformers:CohereAsrModel?num_hidden_layers=1&encoder_config.num_hidden_layers=1": {
         "input_features": (2, 128, 128),
         "decoder_input_ids": (2, 128),
     },
+    # a row for each of 4 codebooks
+    f"transformers:MusicgenForCausalLM?{MUSIC}": {"input_ids": (8, 128)},
+    f"transformers:MusicgenMelodyModel?{MUSIC}": {"input_ids": (8, 128)},
     "transformers:dac": {"input_values": (2, 1, 16000)},
     "transformers:xcodec?semantic_model_config.num_hidden_layers=1": {"input_values": (2, 1, 16000)},
     # a frame of features for each 2 * 2 * 4 * 4 * 5 = 320 samples
