@@ -24,8 +24,9 @@ TOKENS = 128  # default text length, clipped to the model's maximum
 CHOICES = 2  # of multiple choice and double heads
 SAMPLES = 16_000  # default raw audio: one second at 16 kHz
 IMAGE_SIZE = 224  # pixels, where the configuration names none
-WITH_LENGTH = {"input_ids", "decoder_input_ids", "input_values", "input_features", "inputs"}
-WITH_SHAPE = {"pixel_values", "pixel_values_videos", "flattened_patches", "input_values", "input_features", "inputs"}
+SOUND = {"input_values", "input_features", "spectrogram"}
+WITH_LENGTH = {"input_ids", "decoder_input_ids", "inputs", *SOUND}
+WITH_SHAPE = {"pixel_values", "pixel_values_videos", "flattened_patches", "inputs", *SOUND}
 WITH_BOTH = frozenset("vilt bridgetower flava layoutlmv3 git tvp udop instructblip".split())  # read text and images
 # tokens of a text that images and sounds are put in place of: without them it is read alone
 PLACEHOLDERS = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
@@ -423,6 +424,11 @@ class _Maker:
         """(height, width) of each image in patches [batch, 2]: squares, as positions are learnt for."""
         return torch.full((self.request.batch_size, 2), math.isqrt(self._patches()))
 
+    def make_task_inputs(self) -> Tensor:
+        """OneFormer's task in words [batch, tokens]."""
+        shape = (self.request.batch_size, self._integer("task_seq_len") or 77)
+        return torch.randint(0, self._integer("text_encoder_vocab_size") or 49_408, shape, generator=self.generator)
+
     def make_image_embeds_position_mask(self) -> Tensor:
         """Which tokens [batch, tokens] stand for the image: the first ones."""
         tokens = torch.arange(self._length()) < (self._integer("latent_query_num") or 64)
@@ -501,6 +507,11 @@ class _Maker:
             self._samples() // resampling if resampling else self.request.seq_len or TOKENS, width * stacked
         )
 
+    def make_spectrogram(self) -> Tensor:
+        """Spectrogram frames [batch, frames, mel bins] that a vocoder makes a sound of."""
+        shape = (self.request.seq_len or TOKENS, self._integer("model_in_dim") or 80)
+        return self._floats(*(self.request.input_shape or shape))
+
     # ---- others ----
 
     def make_inputs(self) -> Tensor:
@@ -536,6 +547,14 @@ class _Maker:
     def make_past_time_features(self) -> Tensor:
         """Time features [batch, steps, features] of the past."""
         return self._floats(self._history(), self._integer("num_time_features") or 1)
+
+    def make_past_values_padding(self) -> Tensor:
+        """TimesFM's [batch, steps]: nothing of the past is missing."""
+        return torch.zeros(self.make_past_values().shape, dtype=torch.long)
+
+    def make_freq(self) -> Tensor:
+        """How often TimesFM's series are sampled [batch, 1]: the first of its kinds, daily and more often."""
+        return torch.zeros(self.request.batch_size, 1, dtype=torch.long)
 
     def make_past_observed_mask(self) -> Tensor:
         """All observed."""

@@ -84,6 +84,7 @@ SOUNDS: dict[str, dict[str, tuple[int, ...]]] = {
         "input_features": (2, 128, 128),
         "decoder_input_ids": (2, 128),
     },
+    "transformers:SpeechT5HifiGan?upsample_initial_channel=32": {"spectrogram": (2, 128, 80)},
     # a row for each of 4 codebooks
     f"transformers:MusicgenForCausalLM?{MUSIC}": {"input_ids": (8, 128)},
     f"transformers:MusicgenMelodyModel?{MUSIC}": {"input_ids": (8, 128)},
@@ -141,6 +142,21 @@ def test_every_model_of_sounds_is_traced_on_its_inputs(model: str) -> None:
     inputs = source.inputs(module, InputRequest(batch_size=2), "meta")
     assert {name: tuple(tensor.shape) for name, tensor in inputs.kwargs.items()} == SOUNDS[model]
     assert trace(module, inputs.args, inputs.kwargs).layers
+
+
+def test_a_time_series_comes_whole_and_with_how_often_it_is_sampled() -> None:
+    sizes = (
+        "num_hidden_layers=1&hidden_size=32&intermediate_size=64&head_dim=16&num_attention_heads=2&context_length=64"
+    )
+    shapes = {"past_values": (2, 64), "past_values_padding": (2, 64), "freq": (2, 1)}
+    assert run(f"transformers:TimesFmModel?{sizes}", InputRequest(batch_size=2)) == shapes
+
+
+def test_a_segmentation_is_told_its_task_in_words() -> None:
+    backbone = "embed_dim=16&depths=[1,1,1,1]&num_heads=[1,1,1,1]&window_size=4"
+    source = resolve(f"transformers:OneFormerModel?task_seq_len=9&{part('backbone_config', backbone)}")
+    kwargs = source.inputs(source.build(), InputRequest(batch_size=2), "meta").kwargs
+    assert kwargs["task_inputs"].shape == (2, 9)
 
 
 def test_a_model_that_reads_text_beside_video_gets_both() -> None:
