@@ -209,6 +209,8 @@ class _Maker:
             yield from ("input_ids", "pixel_values", "input_features")
         if self.config.model_type in WITH_BOTH:
             yield from ("input_ids", "pixel_values")
+        if getattr(self.model, "main_input_name", "") == "input_features":
+            yield "input_features_mask"
         if self.patched:
             yield from ("pixel_attention_mask", "spatial_shapes")
         if self.config.model_type == "kosmos-2":
@@ -483,6 +485,15 @@ class _Maker:
 
     def make_input_features(self) -> Tensor:
         """Spectrogram in the layout of the model: Whisper's [batch, mel bins, frames] is of fixed length."""
+        return self._floats(*self._features_shape())
+
+    def make_input_features_mask(self) -> Tensor:
+        """Every frame [batch, frames] is of the sound."""
+        first, *_, last = self._features_shape()
+        frames = last if first == self._integer("num_mel_bins") else first
+        return torch.ones(self.request.batch_size, frames, dtype=torch.long)
+
+    def _features_shape(self) -> tuple[int, ...]:
         positions, bins = getattr(self.config, "max_source_positions", None), self._integer("num_mel_bins")
         if self.request.input_shape is not None:
             natural = (bins, 2 * positions) if self.config.model_type == "whisper" and bins and positions else None
@@ -491,21 +502,19 @@ class _Maker:
                     f"input_shape is {self.request.input_shape}, but {self.name} always reads {natural[0]} mel bins x "
                     f"{natural[1]} frames; leave it out, or override max_source_positions"
                 )
-            return self._floats(*self.request.input_shape)
+            return self.request.input_shape
         if self.config.model_type in ("clap", "clap_audio_model"):
-            return self._floats(1, 1001, bins or 64)
+            return 1, 1001, bins or 64
         if getattr(self.config, "input_feat_per_channel", None):
             frames = self.request.seq_len or 4 * TOKENS
-            return self._floats(frames, self.config.input_feat_per_channel * self.config.input_channels)
+            return frames, self.config.input_feat_per_channel * self.config.input_channels
         if bins and positions:
-            return self._floats(bins, 2 * positions)
+            return bins, 2 * positions
         width = self._integer("feature_projection_input_dim", "num_mel_bins", "input_dim")
         width = width or self._integer("hidden_size") or 80  # of a part's features rather than of the whole's states
         stacked = self._integer("num_stacked_frames") or 1
         resampling = self._resampling() if "input_values" in self.parameters else None  # as many as of the sound beside
-        return self._floats(
-            self._samples() // resampling if resampling else self.request.seq_len or TOKENS, width * stacked
-        )
+        return self._samples() // resampling if resampling else self.request.seq_len or TOKENS, width * stacked
 
     def make_spectrogram(self) -> Tensor:
         """Spectrogram frames [batch, frames, mel bins] that a vocoder makes a sound of."""

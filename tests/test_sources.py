@@ -84,6 +84,15 @@ SOUNDS: dict[str, dict[str, tuple[int, ...]]] = {
         "input_features": (2, 128, 128),
         "decoder_input_ids": (2, 128),
     },
+    "transformers:AudioFlamingo3Encoder?encoder_layers=1&d_model=32&encoder_attention_heads=2&max_source_positions=20": {
+        "input_features": (2, 128, 40),
+        "input_features_mask": (2, 40),
+    },
+    # 7 frames of 80 bins are read as one
+    "transformers:FunAsrNanoEncoder?num_hidden_layers=1": {
+        "input_features": (2, 128, 560),
+        "input_features_mask": (2, 128),
+    },
     "transformers:SpeechT5HifiGan?upsample_initial_channel=32": {"spectrogram": (2, 128, 80)},
     # a row for each of 4 codebooks
     f"transformers:MusicgenForCausalLM?{MUSIC}": {"input_ids": (8, 128)},
