@@ -172,6 +172,9 @@ class _Maker:
 
     def keywords(self) -> dict[str, Tensor]:
         """Argument name -> tensor."""
+        if type(self.model).forward is nn.Module.forward:
+            parts = ", ".join(dict.fromkeys(type(part).__name__ for part in self.model.children()))
+            raise ModelError(f"{self.name} has no forward pass of its own; name one of its parts: {parts}")
         wanted = self._wanted()
         made: dict[str, Tensor] = {}
         for name in wanted:

@@ -153,6 +153,15 @@ def test_every_model_of_sounds_is_traced_on_its_inputs(model: str) -> None:
     assert trace(module, inputs.args, inputs.kwargs).layers
 
 
+def test_a_model_without_a_forward_pass_is_answered_with_its_parts() -> None:
+    small = "&".join(
+        part(f"{which}_config", "num_layers=1&hidden_size=32&num_heads=2") for which in ("semantic", "coarse_acoustics")
+    )
+    source = resolve(f"transformers:BarkModel?{small}")
+    with pytest.raises(ModelError, match="BarkModel has no forward pass of its own; .* BarkSemanticModel, BarkCoarse"):
+        source.inputs(source.build())
+
+
 def test_a_time_series_comes_whole_and_with_how_often_it_is_sampled() -> None:
     sizes = (
         "num_hidden_layers=1&hidden_size=32&intermediate_size=64&head_dim=16&num_attention_heads=2&context_length=64"
