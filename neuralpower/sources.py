@@ -259,6 +259,7 @@ def _with_length(name: str, seq_len: int, shape: tuple[int, ...] | None) -> tupl
 
 def _configuration_source(name: str, config: Any, model_class: type[nn.Module] | None = None) -> Source:
     """A transformers model from its configuration, which is copied: building a model writes into it."""
+    _check_not_quantized(name, config)
     chosen = model_class or _class_for(config)
 
     def construct(dtype: torch.dtype) -> nn.Module:
@@ -270,6 +271,18 @@ def _configuration_source(name: str, config: Any, model_class: type[nn.Module] |
         return chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined, no-any-return]  # of PreTrainedModel
 
     return Source(name, construct, transformers_inputs)
+
+
+def _check_not_quantized(name: str, config: Any) -> None:
+    """Raise ModelError where a checkpoint's weights are quantized: what is built has them in the dtype that is asked for."""
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        fields = quantization if isinstance(quantization, Mapping) else vars(quantization)
+        method = fields.get("quant_method")
+        raise ModelError(
+            f"the weights of {name} are quantized ({getattr(method, 'value', method)}), and products of such are not "
+            "described; MODEL?quantization_config=null takes them in the dtype that is asked for"
+        )
 
 
 def _class_for(config: Any) -> type[nn.Module]:

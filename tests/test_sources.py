@@ -359,6 +359,18 @@ def test_a_configuration_object_is_a_model() -> None:
     assert config.to_dict() == before
 
 
+def test_quantized_weights_are_refused_until_an_override_takes_them_for_plain_ones(tmp_path: Path) -> None:
+    from transformers import AwqConfig, BertConfig
+
+    sizes: dict[str, Any] = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
+    folder = configuration(tmp_path, model_type="bert", quantization_config={"quant_method": "fp8"}, **sizes)
+    with pytest.raises(ModelError, match=r"are quantized \(fp8\).*MODEL\?quantization_config=null"):
+        resolve(folder)
+    assert type(resolve(f"{folder}?quantization_config=null").build()).__name__ == "BertModel"
+    with pytest.raises(ModelError, match=r"are quantized \(awq\)"):
+        resolve(BertConfig(**sizes, **{"quantization_config": AwqConfig()}))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
