@@ -190,8 +190,9 @@ def name_of(func: Any) -> str:
 @functools.cache
 def is_composite(func: Any) -> bool:
     """Whether an operator's overload is composed of others, whatever the device."""
-    composed = torch._C.DispatchKey.CompositeImplicitAutograd
-    return hasattr(func, "decompose") and bool(func.has_kernel_for_dispatch_key(composed))
+    if not hasattr(func, "decompose") or not torch._C._dispatch_has_kernel(func.name()):
+        return False  # `sym_size` of a nested tensor has no kernel at all, and an exception there ends the process
+    return bool(func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 
 def on_one_device(values: Any) -> Any:

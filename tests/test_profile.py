@@ -25,6 +25,7 @@ from neuralpower.profiling.conventions import CONVENTIONS
 from neuralpower.profiling.rows import OVERHEAD, REMAINDER, Builder
 from neuralpower.profiling.steps import Repeat, Runs, Spread
 from neuralpower.profiling.stopwatch import Account, Event
+from neuralpower.running import is_composite
 from neuralpower.sources import resolve
 from neuralpower.trace import trace
 from tests.beit import small_beit
@@ -165,6 +166,20 @@ def test_what_other_profilers_count_as_nothing(model: nn.Module, args: tuple[Ten
         found = profile(model, args, runtime=False)
     assert found.total.flops == flops
     assert found.unmodelled == ()
+
+
+def test_lengths_of_their_own_in_a_nested_tensor_are_profiled() -> None:
+    # the sizes of such a tensor are asked for by an operator without any kernel; 5 + 7 rows of 4 numbers by 4 x 3: 12 * 4 * 3 * 2
+    class Ragged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, *samples: Tensor) -> Any:
+            return self.linear(torch.nested.as_nested_tensor(list(samples), layout=torch.jagged)).values()
+
+    assert not is_composite(torch.ops.aten.sym_size.default)
+    assert quick(Ragged(), (torch.ones(5, 4), torch.ones(7, 4))).total.flops == 288
 
 
 def test_attention_grows_with_the_square_of_the_length() -> None:
