@@ -64,6 +64,9 @@ class Gradients:
         self._values = WeakIdKeyDictionary()  # tensors that ask for a gradient
         self._views = WeakIdKeyDictionary()  # tensors that are viewed, and views: of which they are
         self._made: list[_Made] = []
+        self.forgotten: frozenset[int] = (
+            frozenset()
+        )  # the operator calls that a gradient would go through, did a loss read them
         for parameter in parameters:
             self._values[parameter] = _Value(_sum(parameter))
 
@@ -123,7 +126,9 @@ class Gradients:
                 reached.add(made)
                 left += made.before
         if reached:
+            before = self.passed
             self._made = [made for made in self._made if made in reached]
+            self.forgotten = before - self.passed
 
     @property
     def passed(self) -> frozenset[int]:

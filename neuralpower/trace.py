@@ -17,7 +17,7 @@ import math
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import CellType, FunctionType, SimpleNamespace
 from typing import Any
@@ -56,7 +56,7 @@ from neuralpower.values import promised
 from neuralpower.workspace import workspace_blocks
 
 LOSS = "(loss)"  # path of the loss function
-FEW = 0.02  # share of the parameters that may be idle without a word
+FEW = 0.02  # share of the parameters that may be idle, of the work that no loss reads, without a word
 SHOWN = 5  # modules that are named
 REAL = {"complex64": "float32", "complex128": "float64"}  # what complex numbers are pairs of
 CACHED = type(functools.cache(abs))  # a function that remembers
@@ -424,7 +424,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             modules=tuple(self.modules.seen),
             gradients=tuple(LayerCall(path, layer) for path, layer in self.followed.beside()),
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for p in parameters if p.requires_grad),
-            assumptions=(*self.assumptions, *_packed(self.model)),
+            assumptions=(*self.assumptions, *_packed(self.model), *_unread(self.calls, self.followed.forgotten)),
             storages=self.lifetimes.storages(),
             idle=_idle(self.model, set(self._idle.values())),
         )
@@ -676,10 +676,31 @@ def _idle(model: nn.Module, names: set[str]) -> str:
     share = sum(sizes[name] for name in names) / max(sum(sizes.values()), 1)
     if share < FEW:
         return ""
-    busy = {above for name in sizes.keys() - names for above in prefixes(name)}
-    whole = dict.fromkeys(next((p for p in prefixes(name) if p not in busy), name) for name in sizes if name in names)
+    return f"{share:.0%} of the parameters take no part: {_parts(sizes, names)}; other inputs may use them"
+
+
+def _unread(calls: Sequence[LayerCall], forgotten: Set[int]) -> Iterator[str]:
+    """In words, which modules a loss does not read, where these work more than a little: heads beside the first output."""
+    flops = {True: 0, False: 0}
+    for call in calls:
+        flops[call.at in forgotten] += call.layer.flops() if call.gradient and call.path != LOSS else 0
+    share = flops[True] / max(sum(flops.values()), 1)
+    if share >= FEW:
+        read = {call.path for call in calls if call.at not in forgotten}
+        named = _parts([call.path for call in calls], {call.path for call in calls} - read - {""})
+        yield (
+            f"the loss does not read {share:.0%} of the forward pass, which goes without a backward pass"
+            f"{named and ': '}{named}; a module that returns the loss of all its outputs has it"
+        )
+
+
+def _parts(names: Iterable[str], chosen: Set[str]) -> str:
+    """In words, the largest parts of which all names are `chosen`, in the order of `names`."""
+    names = [*names]
+    busy = {above for name in names if name not in chosen for above in (*prefixes(name), name)}
+    whole = dict.fromkeys(next((p for p in prefixes(name) if p not in busy), name) for name in names if name in chosen)
     more = f" and {len(whole) - SHOWN} more" if len(whole) > SHOWN else ""
-    return f"{share:.0%} of the parameters take no part: {', '.join([*whole][:SHOWN])}{more}; other inputs may use them"
+    return f"{', '.join([*whole][:SHOWN])}{more}"
 
 
 def prefixes(name: str) -> list[str]:

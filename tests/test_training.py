@@ -155,6 +155,19 @@ def test_a_head_that_the_loss_does_not_read_has_no_backward_pass() -> None:
     t = trace(Net(heads), (torch.empty(4, 8, device=META),), training=True, loss=default_loss)
     assert shares(t)[:3] == [("linear", 0.5), ("elementwise", 1.0), ("linear", 0.0)]
     assert t.gradients == ()  # neither is the trunk's gathered, nor is the part made whole
+    # 4 x 8 by 8 x 8: 512 each way, and 32 powers; the second product is 512 of 1,056
+    assert t.assumptions == (
+        "the loss does not read 48% of the forward pass, which goes without a backward pass: two; "
+        "a module that returns the loss of all its outputs has it",
+    )
+
+
+def test_a_loss_that_reads_all_outputs_leaves_nothing_to_say() -> None:
+    def heads(net: Net, x: Tensor) -> Tensor:
+        trunk = net.one(x)
+        return torch.exp(trunk).mean() + net.two(trunk).mean()
+
+    assert trace(Net(heads), (torch.empty(4, 8, device=META),), training=True, loss=default_loss).assumptions == ()
 
 
 def test_a_loss_reads_what_was_written_into_a_part_of_it() -> None:
