@@ -20,6 +20,7 @@ from neuralpower.layers.base import columns_of, typed
 from neuralpower.learn import train
 from neuralpower.predictor import BASES, Predictor, whole_kind
 from neuralpower.report.tables import prediction_csv, prediction_table, quantity
+from neuralpower.report.tokens import plain
 from neuralpower.trace import trace
 
 PEAKS, BANDWIDTH, LAUNCH_S = {"float32": 4e13, "bfloat16": 1.6e14}, 2e12, 3e-6
@@ -252,3 +253,10 @@ def test_a_quantity_has_three_digits_before_its_prefix_as_far_as_prefixes_go() -
         "1 PFLOP",
         "367 EFLOP",
     ]
+
+
+def test_a_rate_has_three_digits_or_all_before_its_point() -> None:
+    assert [plain(v) for v in (0.06716, 96.84, 999.4, 999.5, 1083.3, 1.2e6)] == [
+        *("0.0672", "96.8", "999", "1000", "1083", "1200000")
+    ]
+    assert [plain(v, 4) for v in (140.31, 12_886.6)] == ["140.3", "12887"]

@@ -13,7 +13,7 @@ from neuralpower.explore.score import Score
 from neuralpower.explore.sweep import Sweep, SweepPoint
 from neuralpower.phases import DECODE
 from neuralpower.report.tables import grid, memory_line, quantity
-from neuralpower.report.tokens import counted
+from neuralpower.report.tokens import counted, plain
 
 PLOTS = (".html", ".png", ".svg")
 
@@ -33,7 +33,7 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
                 str(p.seq_len) if p.seq_len is not None else "-",
                 quantity(p.runtime_s, "s"),
                 _bounds(p),
-                f"{p.samples_per_s:.4g}/s" if p.samples_per_s is not None else "-",
+                f"{plain(p.samples_per_s, 4)}/s" if p.samples_per_s is not None else "-",
                 quantity(p.energy_j, "J"),
                 quantity(p.memory_bytes, "B"),
                 {True: "yes", False: "no", None: "-"}[p.fits],

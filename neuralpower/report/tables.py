@@ -14,7 +14,7 @@ from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn import Trained
 from neuralpower.memory import Memory
 from neuralpower.regress import Regressor
-from neuralpower.report.tokens import bounded, tokens
+from neuralpower.report.tokens import bounded, plain, tokens
 from neuralpower.report.tokens import quantity as quantity
 from neuralpower.training import STEPS
 
@@ -139,7 +139,7 @@ def _training_lines(training: Training, runtime_s: float) -> Iterator[str]:
     parts = ", ".join(f"{step} {quantity(interval.value, 's')}" for step, interval in training.steps.items())
     used = training.utilisation(runtime_s)
     share = "" if used is None else f", {used:.1%} of the dense peak"
-    yield f"step: {parts}; {training.samples / runtime_s:.3g} samples/s{share} ({training.recipe})"
+    yield f"step: {parts}; {plain(training.samples / runtime_s)} samples/s{share} ({training.recipe})"
     if training.derived:
         yield f"not measured backward, taken as the forward passes of their products: {', '.join(training.derived)}"
 

@@ -20,6 +20,11 @@ def quantity(value: float | None, unit: str) -> str:
     return f"{value / factor:{digits}} {factors[factor]}{unit}"
 
 
+def plain(value: float, digits: int = 3) -> str:
+    """So many digits, and all of those before the point: 0.0672, 162, 1083."""
+    return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"
+
+
 def counted(number: int, one: str) -> str:
     """1 trace, 2 traces."""
     return f"{number} {one}{'s' * (number != 1)}"
@@ -43,7 +48,7 @@ def tokens(prediction: Prediction) -> Iterator[str]:
         energy = about.energy_per_token_j
         joules = "" if energy is None else f", {bounded(energy, 'J')} per token"
         held = f", cache {quantity(about.cache_bytes, 'B')}" if about.cache_bytes else ""
-        yield f"{about.tokens_per_s.value:.3g} tokens/s{joules}{held}"
+        yield f"{plain(about.tokens_per_s.value)} tokens/s{joules}{held}"
 
 
 def bounded(value: Interval, unit: str) -> str:
