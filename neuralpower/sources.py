@@ -263,6 +263,11 @@ def _configuration_source(name: str, config: Any, model_class: type[nn.Module] |
     chosen = model_class or _class_for(config)
 
     def construct(dtype: torch.dtype) -> nn.Module:
+        if dtype.itemsize < 2:
+            raise ModelError(
+                f"{name} cannot be built in {str(dtype).removeprefix('torch.')}, as transformers builds in 16 bits or more; "
+                "choose bfloat16, and ask `score` for products in 8 bits, which takes lists of layers"
+            )
         own = copy.deepcopy(config)
         if "SequenceClassification" in chosen.__name__ and getattr(own, "pad_token_id", None) is None:
             own.pad_token_id = 0  # decoders refuse to classify a batch without one

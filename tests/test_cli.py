@@ -477,6 +477,7 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
         ([BERT, "--input-shape", "3x0"], ["input shape '3x0'", "positive"]),
         ([BERT, "--by", "layers"], ["unknown view 'layers'", "did you mean layer"]),
         ([BERT, "--by", "colour"], ["unknown view 'colour'", "kind, layer, module"]),
+        ([BERT, "--dtype", "fp16"], ["has not learnt dtype 'float16'", "--dtype float16"]),
         ([BERT, "--dtype", "bf16"], ["has not learnt dtype 'bfloat16'", "it has float32", "--dtype bfloat16"]),
         ([BERT, "--dtype", "float33"], ["'float33'", "it has float32"]),
         (

@@ -440,6 +440,12 @@ def test_torchvision_models_take_its_image_size(monkeypatch: pytest.MonkeyPatch)
         resolve("torchvision:tinny")
 
 
+def test_a_network_of_transformers_in_eight_bits_is_refused_with_what_to_ask_instead() -> None:
+    message = r"cannot be built in float8_e4m3fn, .*16 bits or more; choose bfloat16, and ask `score`"
+    with pytest.raises(ModelError, match=message):
+        resolve(f"transformers:bert?{TEXT}").build("meta", torch.float8_e4m3fn)
+
+
 def test_a_configuration_that_cannot_be_built_says_why() -> None:
     with pytest.raises(ModelError, match="cannot be built: ValueError"):
         resolve("transformers:bert?hidden_size=33&num_attention_heads=2").build()

@@ -98,6 +98,10 @@ def end_like_ctrl_c() -> None:
 
 
 SHORT_DTYPES = {
+    "fp8": "float8_e4m3fn",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
     "f16": "float16",
     "bf16": "bfloat16",
     "f32": "float32",
