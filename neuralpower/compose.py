@@ -11,7 +11,8 @@ import html
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -287,16 +288,13 @@ def compose(
     """
     predictor.check(dtype, FORWARD if phase == TRAINING else phase)
     recipe = recipe.on(predictor.accelerator)
-    tasks, estimates, unknown, unmodelled_s = work_of(trace, predictor, dtype=dtype, phase=phase, recipe=recipe)
-    layers = [task.layer for task in tasks]
-    shares = np.array([task.share for task in tasks])
-    roof = predictor.roofline(dtype)
-    rows = [*_rows(tasks, estimates, roof)]
-    rows += [unmodelled_row(missing, seconds) for missing, seconds in zip(unknown, unmodelled_s, strict=True)]
+    work = work_of(trace, predictor, dtype=dtype, phase=phase, recipe=recipe)
+    rows = [*_rows(work, predictor.roofline(dtype))]
+    rows += [unmodelled_row(missing, seconds) for missing, seconds in zip(work.unknown, work.unknown_s, strict=True)]
     shared, total = _with_shares(rows)
-    busy = runtime = _total(estimates, layers, shares, unmodelled_s, predictor.system)
+    busy = runtime = _total(work, predictor.system)
     if predictor.dispatch is not None:
-        runtime = _on_two_clocks(busy, estimates, layers, shares, unmodelled_s, predictor.dispatch)
+        runtime = _on_two_clocks(busy, work, predictor.dispatch)
     idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
     power, energy, reason = _energy(shared, busy, runtime, idle_w)
     return Prediction(
@@ -308,7 +306,7 @@ def compose(
         phase=phase,
         runtime_s=runtime,
         rows=shared,
-        unmodelled=_unmodelled(unknown, unmodelled_s, total),
+        unmodelled=_unmodelled(work, total),
         parameters=trace.parameters,
         method=trace.method,
         notes=trace.notes,
@@ -316,20 +314,34 @@ def compose(
         energy_j=energy,
         power_reason=reason,
         idle_s=None if predictor.dispatch is None else runtime.value - busy.value,
-        training=_training(trace, tasks, estimates, predictor, batch_size, dtype, recipe)
-        if phase == TRAINING
-        else None,
-        assumptions=(*trace.assumptions, *predictor.assumed(layers)),
+        training=_training(trace, work, predictor, batch_size, dtype, recipe) if phase == TRAINING else None,
+        assumptions=(*trace.assumptions, *predictor.assumed(work.layers)),
     )
 
 
-class Work(NamedTuple):
+@dataclass(frozen=True)
+class Work:
     """All calls of a pass or step, with what each is estimated to take."""
 
-    tasks: list[Task]  # in order
+    tasks: Sequence[Task]  # in order
     estimates: Estimates  # of the tasks, of a whole call each
-    unknown: list[UnmodelledCall]
-    unknown_s: list[float]
+    unknown: Sequence[UnmodelledCall] = ()
+    unknown_s: Sequence[float] = ()
+
+    @cached_property
+    def layers(self) -> list[Layer]:
+        """Of the tasks."""
+        return [task.layer for task in self.tasks]
+
+    @cached_property
+    def shares(self) -> np.ndarray:
+        """Of the tasks."""
+        return np.array([task.share for task in self.tasks])
+
+    def of(self, step: str) -> Work:
+        """The tasks of a part of a training step."""
+        index = np.array([i for i, task in enumerate(self.tasks) if task.step == step], dtype=int)
+        return Work([self.tasks[i] for i in index], self.estimates.at(index))
 
 
 def work_of(trace: Trace, predictor: Predictor, *, dtype: str, phase: str, recipe: Recipe) -> Work:
@@ -376,8 +388,9 @@ def _tasks(trace: Trace, predictor: Predictor, phase: str, recipe: Recipe) -> li
     return [Task.forward(call) for call in trace.calls]
 
 
-def _rows(tasks: Sequence[Task], estimates: Estimates, roof: Roofline) -> Iterator[Row]:
+def _rows(work: Work, roof: Roofline) -> Iterator[Row]:
     """Equal tasks of repeated blocks together."""
+    tasks, estimates = work.tasks, work.estimates
     basis = estimates.basis
     grouped: dict[tuple[object, ...], list[int]] = {}
     for i, task in enumerate(tasks):
@@ -409,30 +422,18 @@ def unmodelled_row(missing: UnmodelledCall, seconds: float) -> Row:
     return Row(missing.path, missing.operator, 1, seconds, *bounds, 0, missing.bytes, "memory", ROOFLINE)
 
 
-def _unmodelled(calls: Sequence[UnmodelledCall], seconds: Sequence[float], total: float) -> tuple[Unmodelled, ...]:
+def _unmodelled(work: Work, total: float) -> tuple[Unmodelled, ...]:
     times: dict[tuple[str, str], list[float]] = {}
-    for call, taken in zip(calls, seconds, strict=True):
+    for call, taken in zip(work.unknown, work.unknown_s, strict=True):
         times.setdefault((call.operator, call.reason), []).append(taken)
     return tuple(Unmodelled(*name, len(some), sum(some), sum(some) / total) for name, some in times.items())
 
 
-def _training(
-    trace: Trace,
-    tasks: Sequence[Task],
-    estimates: Estimates,
-    predictor: Predictor,
-    batch_size: int,
-    dtype: str,
-    recipe: Recipe,
-) -> Training:
+def _training(trace: Trace, work: Work, predictor: Predictor, batch_size: int, dtype: str, recipe: Recipe) -> Training:
     """The parts of a step."""
-    steps = {}
-    for step in STEPS:
-        index = np.array([i for i, task in enumerate(tasks) if task.step == step], dtype=int)
-        shares = np.array([tasks[i].share for i in index])
-        steps[step] = _total(estimates.at(index), [tasks[i].layer for i in index], shares, (), predictor.system)
+    steps = {step: _total(work.of(step), predictor.system) for step in STEPS}
     peaks = predictor.hardware.peak_flops_per_s if predictor.hardware is not None else {}
-    flops = sum(t.share * flops_and_bytes(t.layer)[0] for t in tasks if t.step != OPTIMIZER and not t.again)
+    flops = sum(t.share * flops_and_bytes(t.layer)[0] for t in work.tasks if t.step != OPTIMIZER and not t.again)
     derived = sorted(
         {c.layer.kind for c in trace.calls if c.gradient and not predictor.has_learnt(c.layer.kind, BACKWARD)}
     )
@@ -457,31 +458,22 @@ def _power(estimates: Estimates, i: int) -> Interval | None:
     return Interval(float(estimates.power_w[i]), float(estimates.power_low_w[i]), float(estimates.power_high_w[i]))
 
 
-def _total(
-    estimates: Estimates, layers: Sequence[Layer], shares: np.ndarray, unmodelled_s: Sequence[float], system: float
-) -> Interval:
+def _total(work: Work, system: float) -> Interval:
     """The sum of all calls; those that are not modelled are as uncertain as a roofline."""
     first: dict[Layer, int] = {}
-    counts = np.zeros((1, len(layers)))
-    for i, layer in enumerate(layers):
-        counts[0, first.setdefault(layer, i)] += shares[i]
-    total = estimates.totals(counts, system)
+    counts = np.zeros((1, len(work.tasks)))
+    for i, (layer, share) in enumerate(zip(work.layers, work.shares, strict=True)):
+        counts[0, first.setdefault(layer, i)] += share
+    total = work.estimates.totals(counts, system)
     value, low, high = (float(part[0]) for part in (total.value, total.low, total.high))
-    extra = sum(unmodelled_s)
+    extra = sum(work.unknown_s)
     return Interval(value + extra, low + extra / ROOFLINE_FACTOR, high + extra * ROOFLINE_FACTOR)
 
 
-def _on_two_clocks(
-    busy: Interval,
-    estimates: Estimates,
-    layers: Sequence[Layer],
-    shares: np.ndarray,
-    unmodelled_s: Sequence[float],
-    dispatch: Dispatch,
-) -> Interval:
+def _on_two_clocks(busy: Interval, work: Work, dispatch: Dispatch) -> Interval:
     """Until the device is done, `busy` or idle; calls that are not modelled come last, since their place is not known."""
-    issued = np.concatenate([dispatch.seconds(layers), np.full(len(unmodelled_s), dispatch.unknown_s)])
-    kernels = np.concatenate([shares * estimates.runtime_s, np.asarray(unmodelled_s, dtype=float)])
+    issued = np.concatenate([dispatch.seconds(work.layers), np.full(len(work.unknown_s), dispatch.unknown_s)])
+    kernels = np.concatenate([work.shares * work.estimates.runtime_s, np.asarray(work.unknown_s, dtype=float)])
     if not len(kernels):
         return busy
     return Interval(*dispatch.ends_s(issued, kernels, busy.low / busy.value, busy.high / busy.value))

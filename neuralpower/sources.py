@@ -519,7 +519,7 @@ def _zoo_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
     for key, value in overrides.items():
         sizes = value if isinstance(value, list) else [value]
         if key in keywords and is_count(keywords[key].default) and not all(map(is_count, sizes)):
-            raise ModelError(f"{key} {value!r} of {text!r}: must be a whole number, 1 or more")
+            raise ModelError(f"{key} {value!r:.40} of {text!r:.100}: must be a whole number, 1 or more")
 
     def construct(dtype: torch.dtype) -> nn.Module:
         return _module(_called(entry.build, overrides, text), text).to(dtype)

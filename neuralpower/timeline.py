@@ -88,15 +88,15 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
     p = stage.prediction
     phase = p.phase if p.phase in (TRAINING, BACKWARD) else FORWARD
     recipe = p.training.recipe if p.training else RECIPE
-    tasks, estimates, unknown, unknown_s = work_of(stage.trace, predictor, dtype=p.dtype, phase=phase, recipe=recipe)
-    shares = np.array([task.share for task in tasks])
+    work = work_of(stage.trace, predictor, dtype=p.dtype, phase=phase, recipe=recipe)
+    estimates, shares = work.estimates, work.shares
     hidden = shares * estimates.hidden_s
     taken = shares * estimates.runtime_s
     if predictor.dispatch is None:
         taken = max(taken - hidden, hidden, key=np.sum)
     basis = estimates.basis
     calls = []
-    for i, task in enumerate(tasks):
+    for i, task in enumerate(work.tasks):
         flops, size = flops_and_bytes(task.layer)
         power = float(estimates.power_w[i])
         calls.append(
@@ -121,13 +121,13 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
     if predictor.dispatch is not None:
         steps = (UNPLACED,)
     missing = []
-    for number, (call, seconds) in enumerate(zip(unknown, unknown_s, strict=True)):
+    for number, (call, seconds) in enumerate(zip(work.unknown, work.unknown_s, strict=True)):
         row, step = unmodelled_row(call, seconds), steps[number % len(steps)]
         rest = (seconds, row.low_s, row.high_s, 0, call.bytes, row.basis, None)
         missing.append(Timed(call.path, call.operator, call.operator, step, 0.0, seconds, *rest, call.at))
     if predictor.dispatch is None:
         return _back_to_back(_placed(calls, missing))
-    issued = predictor.dispatch.seconds([task.layer for task in tasks]).tolist()
+    issued = predictor.dispatch.seconds(work.layers).tolist()
     return _on_two_clocks([*calls, *missing], issued + [predictor.dispatch.unknown_s] * len(missing))
 
 

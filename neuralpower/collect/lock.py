@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from neuralpower.devices.card import card_uuid
+from neuralpower.devices.card import card_uuid, index_of
 from neuralpower.errors import InputError
 
 
@@ -24,7 +24,7 @@ def lock_name(device: str, uuid_of: Callable[[str], str | None] = card_uuid) -> 
     """What "cpu" or "cuda:0" is called on its host: by UUID, else by the place that CUDA_VISIBLE_DEVICES gives it."""
     if device == "cpu":
         return device
-    index = int(device.partition(":")[2] or 0)
+    index = index_of(device)
     visible = [place for place in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if place]
     return uuid_of(device) or f"cuda-{visible[index] if index < len(visible) else index}"
 

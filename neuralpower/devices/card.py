@@ -13,6 +13,11 @@ from typing import Any
 LIBRARY = "libcuda.so.1"
 
 
+def index_of(device: str) -> int:
+    """1 of "cuda:1", 0 of "cuda"."""
+    return int(device.partition(":")[2] or 0)
+
+
 def card_uuid(device: str, driver: Any = None) -> str | None:
     """UUID of the card ("GPU-...") behind "cuda:0" under CUDA_VISIBLE_DEVICES; None where no driver answers.
 
@@ -23,7 +28,7 @@ def card_uuid(device: str, driver: Any = None) -> str | None:
         handle, answer = ctypes.c_int(), (ctypes.c_ubyte * 16)()
         if (
             driver.cuInit(0) == 0
-            and driver.cuDeviceGet(ctypes.byref(handle), int(device.partition(":")[2] or 0)) == 0
+            and driver.cuDeviceGet(ctypes.byref(handle), index_of(device)) == 0
             and driver.cuDeviceGetUuid(ctypes.byref(answer), handle) == 0
         ):
             return f"GPU-{uuid.UUID(bytes=bytes(answer))}"

@@ -20,7 +20,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from neuralpower.devices.card import card_uuid
+from neuralpower.devices.card import card_uuid, index_of
 from neuralpower.meters.base import Description, MeterUnavailable, Reading, power_meter
 
 ENERGY, POWER_INSTANT, POWER_AVERAGE = 83, 186, 185  # NVML_FI_DEV_*
@@ -123,7 +123,7 @@ def uuid_of(device: str) -> str:
         return found
     import torch
 
-    index = int(device.partition(":")[2] or 0)
+    index = index_of(device)
     if index >= torch.cuda.device_count():
         raise MeterUnavailable("gpu_not_found", f"nvml: torch sees no {device}; `neuralpower devices` lists the GPUs")
     return f"GPU-{str(torch.cuda.get_device_properties(index).uuid).removeprefix('GPU-')}"
