@@ -461,6 +461,24 @@ def test_the_commands_answer(tmp_path: Path) -> None:
     assert "the probability that" in done("compare", "zoo:deep_mnist", "zoo:sensor_net", *chosen)
     equal = json.loads(done("compare", "zoo:deep_mnist", "@amd-epyc-2c", *chosen, "--json"))
     assert equal["ratio"]["value"] == pytest.approx(1)
+    steps = json.loads(
+        done(
+            "compare",
+            f"{DEEP}&max_position_embeddings=64",
+            DEEP,
+            "--phase",
+            "decode",
+            "--context",
+            16,
+            *chosen,
+            "--json",
+        )
+    )
+    assert steps["a"]["name"].endswith("b1 decode context 16")
+    assert steps["a"]["runtime_s"] == steps["b"]["runtime_s"]
+    assert "zoo:sensor_net b1 training" in done(
+        "compare", "zoo:deep_mnist", "zoo:sensor_net", "--phase", "training", *chosen
+    )
 
 
 def test_commands_say_that_a_predictor_is_of_another_cpu(

@@ -74,6 +74,10 @@ def compare(
     seq_len: int | None = typer.Option(None, help="Tokens per sample."),
     input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
     dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    phase: str = typer.Option("forward", help="As `predict` has them: training, prefill, decode, generate."),
+    context: int | None = typer.Option(None, help="decode: tokens in the cache before the step."),
+    prompt: int | None = typer.Option(None, help="prefill, generate: tokens of the prompt."),
+    new_tokens: int | None = typer.Option(None, help="generate: tokens to make after the prompt."),
     as_json: bool = JSON,
 ) -> None:
     """Compare two models, or a model on two devices: ratio of the times, and how likely one is the faster."""
@@ -81,18 +85,23 @@ def compare(
     from neuralpower.explore.compare import Side
     from neuralpower.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
+    from neuralpower.training import TRAINING
 
     shape = options.shape(input_shape)
+    case_phase = options.phase(phase, context, prompt, new_tokens)
+    way = "forward" if phase == case_phase.name else phase
     known: dict[str, Predictor] = {}
     sides = []
     for text in (a, b):
         model, _, name = text.partition("@")
         model, name = model or a.partition("@")[0], name or predictor or ""
         known[name] = known.get(name) or options.predictor(name or None)
-        case = Case(model, batch_size, seq_len, shape, options.dtype(dtype))
-        known[name].check(case.dtype, "forward")
-        prediction, _ = predict_case(case, known[name])
-        label = case.label + (f" on {known[name].name}" if "@" in a + b else "")
+        case = Case(model, batch_size, seq_len, shape, options.dtype(dtype), case_phase)
+        known[name].check(case.dtype, "forward" if way == TRAINING else way)
+        prediction, _ = predict_case(case, known[name], phase=way)
+        label = (
+            case.label + (f" {way}" if way != "forward" else "") + (f" on {known[name].name}" if "@" in a + b else "")
+        )
         sides.append(Side(label, prediction, known[name]))
     found = compared(*sides)
     _warn(known.values())
