@@ -147,7 +147,7 @@ def train(
         predictor = correction.predictor if correction else predictor
     about = {**predictor.dataset, "networks": len(telling), "rejected": len(rejected)}
     predictor = dataclasses.replace(predictor, dataset=about)
-    return Trained(predictor, tuple(rejected), skipped, correction, tuple(rows.doubts))
+    return Trained(predictor, tuple(rejected), skipped, correction, (*rows.doubts, *rows.few_powers()))
 
 
 def _fitted(
@@ -283,6 +283,15 @@ class _Read:
         """The groups with too few rows, and how many these are."""
         few = sorted(key for target, key in self.parts if target == RUNTIME and _too_few(self.parts[target, key]))
         return {key: sum(len(part.problem) for part in self.parts[RUNTIME, key]) for key in few}
+
+    def few_powers(self) -> Iterator[str]:
+        """Of each kind with powers that can be learnt from, but too few of them."""
+        for (target, key), parts in sorted(self.parts.items()):
+            if target == POWER and key == whole_kind(key[0]) and _too_few(parts):
+                yield (
+                    f"{key[0]}: {sum(len(part.problem) for part in parts)} powers are too few to learn from; {FEWEST_ROWS} "
+                    f"configurations are needed, of {SHORTEST_WITH_POWER_S * 1e6:g} us and more where energy_u_rel is not known"
+                )
 
     def problems(self, target: str) -> dict[Key, Problem]:
         """What can be learnt of time, or of power, by regressor."""

@@ -141,6 +141,18 @@ def test_power_that_a_meter_is_not_sure_of_is_not_learnt() -> None:
     assert len(found.doubts) == len(KINDS_MEASURED)
 
 
+def test_powers_too_few_to_learn_from_are_told() -> None:
+    few = table("softmax")
+    few = few.assign(energy_u_rel=0.02, power_w=few.power_w.where(few.index < 9), energy_j=np.nan)
+    about = {"schema": 1, "device": "known", "hardware": HARDWARE}
+    found = train(Dataset(Path("known"), about, {"softmax": few}), learner="lasso", jobs=1)
+    assert found.predictor.power is None
+    (said,) = found.doubts
+    assert said.startswith(
+        "softmax: 9 powers are too few to learn from; 10 configurations are needed, of 100 us and more"
+    )
+
+
 def test_of_powers_a_predictor_of_several_devices_learns_nothing_and_says_so() -> None:
     first, second = (
         Dataset(Path(name), {"schema": 1, "device": name, "hardware": HARDWARE}, {"softmax": table("softmax")})
