@@ -25,18 +25,16 @@ def evaluate(
     models: list[str] = typer.Argument(
         help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, its tokens."
     ),
-    predictor: str | None = typer.Option(None, help="Name or file; this machine's by default."),
-    batch_size: int = typer.Option(1, help="Samples in a batch."),
-    seq_len: int | None = typer.Option(None, help="Tokens per sample."),
-    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
-    dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    predictor: str | None = options.PREDICTOR,
+    batch_size: int = options.BATCH_SIZE,
+    seq_len: int | None = options.SEQ_LEN,
+    input_shape: str | None = options.INPUT_SHAPE,
+    dtype: str = options.DTYPE,
     phase: str = typer.Option("forward", help="forward or training; prefill or decode of a language model."),
-    context: int | None = typer.Option(None, help="decode: tokens in the cache before the step."),
+    context: int | None = options.CONTEXT,
     prompt: int | None = typer.Option(None, help="prefill: tokens of the prompt."),
-    optimizer: str = typer.Option(
-        "adamw", help="Of training: sgd (with momentum), rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
-    ),
-    accumulation: int = typer.Option(1, help="Micro-batches of --batch-size in a training step."),
+    optimizer: str = options.OPTIMIZER,
+    accumulation: int = options.ACCUMULATION,
     checkpointing: bool = typer.Option(False, help="Train with the model's own activation checkpointing."),
     rounds: int = typer.Option(21, help="Runs of each network, spread over the time."),
     trace_file: Path | None = typer.Option(

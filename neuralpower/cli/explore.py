@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 MODEL = typer.Argument(help="transformers:bert, a folder with config.json, zoo:alexnet, ...")
-PREDICTOR = typer.Option(None, help="Name or file; this machine's by default.")
 JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 
 
@@ -26,7 +25,7 @@ def sweep(
     model: str = MODEL,
     batch_size: str = typer.Option("1", help="1,8,32; 1:256 doubles; 64:512:64 goes in steps."),
     seq_len: str | None = typer.Option(None, help="Tokens per sample, written in the same way."),
-    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
+    input_shape: str | None = options.INPUT_SHAPE,
     dtype: str = typer.Option("float32", help="One or more, with commas."),
     predictor: str | None = typer.Option(None, help="Names or files, with commas; this machine's by default."),
     memory: str | None = typer.Option(None, help="Of the device, such as 24GB; by default what its spec sheet says."),
@@ -69,11 +68,11 @@ def sweep(
 def compare(
     a: str = typer.Argument(help="MODEL, or MODEL@PREDICTOR."),
     b: str = typer.Argument(help="The other one; @PREDICTOR alone is the same model on another device."),
-    predictor: str | None = PREDICTOR,
-    batch_size: int = typer.Option(1, help="Samples in a batch."),
-    seq_len: int | None = typer.Option(None, help="Tokens per sample."),
-    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
-    dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    predictor: str | None = options.PREDICTOR,
+    batch_size: int = options.BATCH_SIZE,
+    seq_len: int | None = options.SEQ_LEN,
+    input_shape: str | None = options.INPUT_SHAPE,
+    dtype: str = options.DTYPE,
     phase: str = typer.Option("forward", help="As `predict` has them: training, prefill, decode, generate."),
     context: int | None = typer.Option(None, help="decode: tokens in the cache before the step."),
     prompt: int | None = typer.Option(None, help="prefill, generate: tokens of the prompt."),
@@ -111,7 +110,7 @@ def compare(
 @app.command()
 def score(
     file: str = typer.Argument(help="JSON lines, one candidate each; - for standard input."),
-    predictor: str | None = PREDICTOR,
+    predictor: str | None = options.PREDICTOR,
     by: str = typer.Option("latency", help="latency, energy or memory."),
     top: int = typer.Option(20, min=0, help="Rows to print; 0 for all."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object per candidate, in the file's order."),
@@ -144,11 +143,11 @@ def fit(
     device: str | None = typer.Option(None, help="A spec sheet's name or file (`devices --specs`); this machine's."),
     memory: str | None = typer.Option(None, help="Instead of the device's, such as 24GB or 80GiB."),
     phase: str = typer.Option("forward", help="forward, training, prefill or decode."),
-    batch_size: int = typer.Option(1, help="Samples in a batch."),
+    batch_size: int = options.BATCH_SIZE,
     seq_len: int | None = typer.Option(None, help="Tokens per sample; of a prefill the prompt's."),
     context: int | None = typer.Option(None, help="For decode: tokens in the cache before the step."),
-    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
-    dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    input_shape: str | None = options.INPUT_SHAPE,
+    dtype: str = options.DTYPE,
     optimizer: str = typer.Option(
         "adamw",
         help="For training: sgd (without momentum), momentum, rmsprop, adam or adamw; also adamw:foreach, adamw:fused.",

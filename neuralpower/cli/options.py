@@ -1,4 +1,4 @@
-"""What the commands' options have in common: lists, durations, shapes."""
+"""What the commands have in common: options of one meaning, and how lists, durations and shapes are written."""
 
 from __future__ import annotations
 
@@ -7,12 +7,29 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
     from neuralpower.phases import Phase
     from neuralpower.predictor import Predictor
     from neuralpower.training import Recipe
+
+MODEL = typer.Argument(
+    help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
+)
+PREDICTOR = typer.Option(None, help="Name or file; this machine's by default.")
+BATCH_SIZE = typer.Option(1, help="Samples in a batch.")
+SEQ_LEN = typer.Option(None, help="Tokens per sample.")
+INPUT_SHAPE = typer.Option(None, help="Of one sample, such as 3x224x224.")
+DTYPE = typer.Option("float32", help="Of weights and inputs.")
+CONTEXT = typer.Option(None, help="decode: tokens in the cache before the step.")
+OPTIMIZER = typer.Option(
+    "adamw", help="Of training: sgd (with momentum), rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
+)
+ACCUMULATION = typer.Option(1, help="Micro-batches of --batch-size in a training step.")
+DEPTH = typer.Option(3, help="Names of a module's path that --by module tells apart.")
 
 OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}

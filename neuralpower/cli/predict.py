@@ -14,16 +14,14 @@ app = typer.Typer()
 
 @app.command()
 def predict(
-    model: str = typer.Argument(
-        help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
-    ),
+    model: str = options.MODEL,
     predictor: str | None = typer.Option(
         None, help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."
     ),
-    batch_size: int = typer.Option(1, help="Samples in a batch."),
-    seq_len: int | None = typer.Option(None, help="Tokens per sample."),
-    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
-    dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    batch_size: int = options.BATCH_SIZE,
+    seq_len: int | None = options.SEQ_LEN,
+    input_shape: str | None = options.INPUT_SHAPE,
+    dtype: str = options.DTYPE,
     device_spec: str | None = typer.Option(
         None, help="Of a predictor of several devices: a known device, or a spec sheet."
     ),
@@ -31,16 +29,14 @@ def predict(
         "forward",
         help="forward, training; prefill, decode or generate of a language model; backward where it was learnt.",
     ),
-    context: int | None = typer.Option(None, help="decode: tokens in the cache before the step."),
+    context: int | None = options.CONTEXT,
     prompt: int | None = typer.Option(None, help="prefill, generate: tokens of the prompt."),
     new_tokens: int | None = typer.Option(None, help="generate: tokens to make after the prompt."),
     routing: str = typer.Option(
         "uniform", help="Tokens over a mixture's experts: uniform, worst, or how many each gets."
     ),
-    optimizer: str = typer.Option(
-        "adamw", help="Of training: sgd (with momentum), rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
-    ),
-    accumulation: int = typer.Option(1, help="Micro-batches of --batch-size in a training step."),
+    optimizer: str = options.OPTIMIZER,
+    accumulation: int = options.ACCUMULATION,
     checkpointing: bool = typer.Option(
         False, help="Run repeated blocks again in training instead of keeping activations."
     ),
@@ -48,7 +44,7 @@ def predict(
         None, help="Cast products to this dtype, as torch.autocast: bfloat16 or float16."
     ),
     by: str = typer.Option("kind", help="Rows of the table: layer, kind or module."),
-    depth: int = typer.Option(3, help="Names of a module's path that --by module tells apart."),
+    depth: int = options.DEPTH,
     top: int = typer.Option(15, help="Rows to print; 0 for all."),
     strict: float | None = typer.Option(None, help="End with code 3 where the coverage is below this share."),
     as_json: bool = typer.Option(False, "--json", help="Print the whole prediction as JSON."),

@@ -14,18 +14,16 @@ app = typer.Typer()
 
 @app.command()
 def profile(
-    model: str = typer.Argument(
-        help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
-    ),
-    batch_size: int = typer.Option(1, help="Samples in a batch."),
-    seq_len: int | None = typer.Option(None, help="Tokens per sample."),
-    input_shape: str | None = typer.Option(None, help="Of one sample, such as 3x224x224."),
-    dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    model: str = options.MODEL,
+    batch_size: int = options.BATCH_SIZE,
+    seq_len: int | None = options.SEQ_LEN,
+    input_shape: str | None = options.INPUT_SHAPE,
+    dtype: str = options.DTYPE,
     device: str = typer.Option("cpu", help="cpu, cuda or cuda:0."),
     phase: str = typer.Option("forward", help="forward, or training: forward, loss, backward, optimizer step."),
     by: str = typer.Option("layer", help="Rows of the table: layer, module, kind or operator."),
     sort: str = typer.Option("runtime_s", help="runtime_s, flops, bytes, parameters, memory, calls or order."),
-    depth: int = typer.Option(3, help="Names of a module's path that --by module tells apart."),
+    depth: int = options.DEPTH,
     top: int = typer.Option(15, help="Rows to print; 0 for all."),
     unit: str = typer.Option("flop", help="flop, or mac: 2 FLOP."),
     convention: str = typer.Option("matmul", help="What counts: matmul, all-ops, thop, fvcore or pytorch-api."),

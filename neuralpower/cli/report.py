@@ -25,7 +25,7 @@ def report(
     ),
     batch_size: str = typer.Option("1,64,256", help="Batch sizes of the forward pass."),
     train_batch_size: int = typer.Option(16, help="Batch size of the training step."),
-    dtype: str = typer.Option("float32", help="Of weights and inputs."),
+    dtype: str = options.DTYPE,
     time_budget: str = typer.Option("10m", help="After which nothing new is measured: 90s, 10m, 1h."),
 ) -> None:
     """Report on networks: rooflines, runtimes, correlations, utilisation, training. A second run goes on in the same folder."""
