@@ -79,19 +79,16 @@ class Comparison:
         """How the time of all calls changes, and what that means."""
         totals = " -> ".join(quantity(e.total_s, "s") for e in self.entries)
         changes = [_change(a.total_s, b.total_s) for a, b in pairwise(self.entries)]
-        meaning = {
-            frozenset({"falls"}): "larger batches spread the fixed cost of a call over more images",
-            frozenset({"rises"}): "here larger batches do not pay",
-            frozenset({"stays about the same"}): "the fixed cost of a call does not matter here",
-        }.get(frozenset(changes), "up to a point larger batches spread the fixed cost of a call over more images")
-        if len(set(changes)) == 1:
-            told = changes[0]
-        else:
-            told = ", then ".join(
-                f"{c} to batch {e.batch_size}" for c, e in zip(changes, self.entries[1:], strict=True)
-            )
-        if "falls" not in changes and len(set(changes)) > 1:
+        alike = len(set(changes)) == 1
+        if "falls" in changes:
+            meaning = "larger batches spread the fixed cost of a call over more images"
+            meaning = meaning if alike else f"up to a point {meaning}"
+        elif "rises" in changes:
             meaning = "here larger batches do not pay"
+        else:
+            meaning = "the fixed cost of a call does not matter here"
+        steps = [f"{c} to batch {e.batch_size}" for c, e in zip(changes, self.entries[1:], strict=True)]
+        told = changes[0] if alike else ", then ".join(steps)
         return f"The time of all calls {told} ({totals}): {meaning}."
 
 
