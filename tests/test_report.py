@@ -414,19 +414,6 @@ def test_a_torn_write_leaves_the_file_whole(nets: str, tmp_path: Path) -> None:
     assert kept is not None and len(kept.points) == 16
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch_sizes": (0,)}, "--batch-size 0: must be 1 or more"),
-        ({"batch_sizes": ()}, "no network or no batch size"),
-        ({"device": None, "predictors": ()}, "nothing to measure and no predictor"),
-    ],
-)
-def test_a_request_that_is_no_report_is_refused(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        replace(Request(), **changes).check()
-
-
 def test_a_device_that_lacks_a_dtype_is_told() -> None:
     with pytest.raises(InputError, match="dtype tensorfloat32: a CPU has none; choose --dtype float32"):
         Bench(torch.device("cpu")).check("tensorfloat32")

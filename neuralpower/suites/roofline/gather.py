@@ -90,8 +90,6 @@ class Request:
         for option, sizes in (("--batch-size", self.batch_sizes), ("--train-batch-size", (self.training_batch,))):
             if any(size < 1 for size in sizes):
                 raise InputError(f"{option} {min(sizes)}: must be 1 or more; choose {option} 16")
-        if not self.batch_sizes or not self.models:
-            raise InputError("no network or no batch size: a report needs one of each at least; leave the option out")
         if self.device is None and self.predictors == ():
             raise InputError("nothing to measure and no predictor: name one with --predictor, or leave out --predicted")
 
