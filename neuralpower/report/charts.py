@@ -17,18 +17,7 @@ Number = float | int | None
 Mode = Literal["markers", "lines", "lines+markers"]
 
 # Okabe and Ito's colours that show on white and on black, then four of Tol's: told apart with any colour vision.
-PALETTE = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#E69F00",
-    "#808080",
-    "#AA4499",
-    "#44AA99",
-    "#999933",
-)
+PALETTE = "#0072B2 #D55E00 #009E73 #CC79A7 #56B4E9 #E69F00 #808080 #AA4499 #44AA99 #999933".split()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,7 @@ def score_cells(regressor: Regressor) -> list[str]:
 
 def training_table(trained: Trained) -> str:
     """Per regressor: rows, degree, alpha, terms kept, errors on held-out folds."""
-    lost: dict[str, int] = {}
-    for row in trained.rejected:
-        lost[row.kind] = lost.get(row.kind, 0) + 1
+    lost = Counter(row.kind for row in trained.rejected)
     rows = []
     p = trained.predictor
     named = [(key, r, "") for key, r in p.regressors.items()] + [(key, r, " W") for key, r in (p.power or {}).items()]
@@ -57,7 +56,7 @@ def training_table(trained: Trained) -> str:
                 dtype,
                 phase,
                 str(r.scores.rows),
-                str(lost.get(kind, 0)),
+                str(lost[kind]),
                 str(r.degree),
                 f"{r.alpha:.0e}",
                 str(len(r.terms)),
