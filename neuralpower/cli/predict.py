@@ -99,10 +99,7 @@ def predict(
     seen = None if trace_file is None else stages.append
     prediction, _ = predict_case(case, learnt, phase=way, recipe=recipe, autocast=cast, seen=seen)
     if trace_file is not None:
-        write(
-            trace_file,
-            document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]}),
-        )
+        write(trace_file, document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]}))
     if csv is not None:
         prediction_csv(prediction, csv)
     print(json.dumps(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))

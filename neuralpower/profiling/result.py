@@ -278,17 +278,8 @@ class NetworkProfile:
             header = ["module", "type", "calls", "total", "self", "share", self.unit, "parameters", "memory"]
             cells = [self._module_cells(row, indented) for row in rows if isinstance(row, ModuleRow)]
         else:
-            header = [
-                by,
-                "kind" if by == "layer" else "phase",
-                "calls",
-                "time",
-                "share",
-                self.unit,
-                "bytes",
-                "parameters",
-            ]
-            header += ["memory", "bound"]
+            header = [by, "kind" if by == "layer" else "phase", "calls", "time", "share", self.unit]
+            header += ["bytes", "parameters", "memory", "bound"]
             cells = [self._row_cells(row, by) for row in rows if isinstance(row, Row)]
         ends = sum(row.path in (REMAINDER, OVERHEAD) for row in rows)
         if top and len(cells) - ends > top:

@@ -467,11 +467,7 @@ class Builder:
         bound = "compute" if compute_s > memory_s else "memory"
         if row.host_s is not None and row.runtime_s is not None and row.host_s > row.runtime_s:
             bound = "launch"
-        return dataclasses.replace(
-            row,
-            bound=bound,
-            share_of_peak=compute_s / row.runtime_s if row.runtime_s else None,
-        )
+        return dataclasses.replace(row, bound=bound, share_of_peak=compute_s / row.runtime_s if row.runtime_s else None)
 
 
 @functools.cache

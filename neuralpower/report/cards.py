@@ -160,37 +160,14 @@ def predictor_card(predictor: Predictor) -> str:
     named = [(key, r, "") for key, r in predictor.regressors.items()]
     named += [(key, r, ", power") for key, r in (predictor.power or {}).items()]
     for (kind, dtype, phase, group), r, target in named:
-        rows.append(
-            [
-                f"`{kind}`{target}",
-                group,
-                dtype,
-                phase,
-                str(r.scores.rows),
-                str(len(r.terms)),
-                *score_cells(r),
-            ]
-        )
+        rows.append([f"`{kind}`{target}", group, dtype, phase, str(r.scores.rows), str(len(r.terms)), *score_cells(r)])
     data = predictor.dataset
     source = [["measurements", str(data["source"])]] if data.get("source") else []
     calibrated = data.get("calibrated_from")
     if calibrated:
         source.append(["calibrated", f"from `{calibrated}` with {data['calibrated_with']} layers measured here"])
-    header = [
-        "kind",
-        "group",
-        "dtype",
-        "phase",
-        "rows",
-        "terms",
-        "MAPE",
-        "RMSPE",
-        "median, base",
-        "median, base + residual",
-        "bias of the sum",
-        "beyond",
-        "inside",
-    ]
+    header = ["kind", "group", "dtype", "phase", "rows", "terms", "MAPE", "RMSPE", "median, base"]
+    header += ["median, base + residual", "bias of the sum", "beyond", "inside"]
     return (
         f"# Predictor `{predictor.name}`\n\nWritten by `neuralpower train-predictor`; learner `{predictor.learner}`.\n\n"
         + markdown(

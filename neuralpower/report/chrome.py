@@ -106,11 +106,5 @@ def _events(pid: int, process: Process) -> Iterator[Event]:
             yield {**event, "args": dict(one.args)} if one.args else event
     for counter in process.counters:
         for time, value in counter.points:
-            yield {
-                "name": counter.name,
-                "ph": "C",
-                "pid": pid,
-                "tid": 0,
-                "ts": microseconds(time),
-                "args": {counter.unit: value},
-            }
+            event = {"name": counter.name, "ph": "C", "pid": pid, "tid": 0, "ts": microseconds(time)}
+            yield {**event, "args": {counter.unit: value}}

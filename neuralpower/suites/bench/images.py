@@ -157,12 +157,7 @@ class CaffeStore:
         if self._opened is None or self._opened[0] != os.getpid():
             self.close()
             opened = self._lmdb.open(
-                str(self.where),
-                subdir=self.where.is_dir(),
-                readonly=True,
-                lock=False,
-                readahead=False,
-                meminit=False,
+                str(self.where), subdir=self.where.is_dir(), readonly=True, lock=False, readahead=False, meminit=False
             )
             self._opened = (os.getpid(), opened)
         return self._opened[1]

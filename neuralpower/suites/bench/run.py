@@ -210,12 +210,7 @@ class Bench:
         return Images(store, channels, size, o.seed)
 
     def _work(
-        self,
-        network: Network,
-        request: InputRequest,
-        numbers: Precision,
-        device: torch.device,
-        images: Images | None,
+        self, network: Network, request: InputRequest, numbers: Precision, device: torch.device, images: Images | None
     ) -> Work:
         o = self.options
         training = o.phase == "training"

@@ -22,14 +22,7 @@ from torch import Tensor, nn
 
 from neuralpower.calls import products
 from neuralpower.cuda import device_named
-from neuralpower.errors import (
-    InputError,
-    LostDeviceError,
-    ModelError,
-    NeuralPowerError,
-    OutOfMemory,
-    unknown,
-)
+from neuralpower.errors import InputError, LostDeviceError, ModelError, NeuralPowerError, OutOfMemory, unknown
 from neuralpower.inputs import Inputs
 from neuralpower.profiling.steps import clock_of
 from neuralpower.sources import resolve

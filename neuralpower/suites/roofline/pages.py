@@ -90,11 +90,7 @@ def _chips(view: View) -> list[Section]:
     tables = (chips.table(list(every.values())), chips.sources(list(every.values())))
     roofs = _roof_table(view)
     return [
-        Section(
-            "1 Chips",
-            comments.on_chips(centre, mobile),
-            (*charts, *tables),
-        ),
+        Section("1 Chips", comments.on_chips(centre, mobile), (*charts, *tables)),
         Section("Theoretical and measured roofs", comments.on_roof(view.data.roofs), (roofs,), level=3),
     ]
 
