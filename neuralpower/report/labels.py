@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 
+import numpy as np
+
 from neuralpower.report.charts import Series
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top
@@ -59,20 +61,15 @@ def place(
 
 
 def _stacked(wanted: Sequence[float], line: float, height: float) -> list[float]:
-    """Heights in the order of `wanted`, a line apart at least and as near to it as that allows: pools of equal steps."""
-    order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    pools: list[list[float]] = []  # of what each would have without the lines below it
-    for step, i in enumerate(order):
-        pools.append([wanted[i] - step * line])
-        while len(pools) > 1 and sum(pools[-2]) / len(pools[-2]) > sum(pools[-1]) / len(pools[-1]):
-            last = pools.pop()
-            pools[-1] += last
-    middle = [sum(pool) / len(pool) for pool in pools for _ in pool]
-    top = height - line / 2 - (len(order) - 1) * line
-    found = [0.0] * len(wanted)
-    for step, i in enumerate(order):
-        found[i] = min(max(middle[step], line / 2), max(top, line / 2)) + step * line
-    return found
+    """Heights in the order of `wanted`, a line apart at least and as near to it as that allows."""
+    from sklearn.isotonic import isotonic_regression
+
+    order = np.argsort(wanted, kind="stable")
+    below = line * np.arange(len(wanted))  # lines that stand under each
+    low, high = line / 2, max(height - line / 2 - below[-1], line / 2)
+    found = np.empty(len(wanted))
+    found[order] = isotonic_regression(np.asarray(wanted)[order] - below, y_min=low, y_max=high) + below
+    return [float(middle) for middle in found]
 
 
 def along(ends: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
