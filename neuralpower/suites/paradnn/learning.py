@@ -23,7 +23,6 @@ COMPAT: Mapping[str, Mapping[str, float]] = {
     "keras": {"lr": 0.001, "alpha": 0.9, "momentum": 0.0, "eps": 1e-7, "weight_decay": 0.0},
     "tensorflow": {"lr": 0.1, "alpha": 0.9, "momentum": 0.9, "eps": 1.0},
 }
-OPTIMIZERS = ("rms", "sgd", "momentum", "adam")
 ADAM_EPS = 1e-8
 HALF_ADAM_EPS = 1e-4  # 1e-8 is 0 in float16, whose smallest number is 6e-8
 LAYER_FUNCTIONS = {"rms": "rmsprop", "sgd": "sgd", "momentum": "sgd", "adam": "adam"}  # of the layer kind `optimizer`
@@ -63,8 +62,8 @@ class TensorFlowRMSprop(torch.optim.Optimizer):
 
 def optimizer_settings(name: str, dtype: torch.dtype, compat: str = "paradnn") -> dict[str, float]:
     """What an optimizer of weights of a dtype is made with; raises InputError for an unknown name."""
-    if name not in OPTIMIZERS:
-        raise unknown("optimizer", name, OPTIMIZERS)
+    if name not in LAYER_FUNCTIONS:
+        raise unknown("optimizer", name, LAYER_FUNCTIONS)
     if compat not in COMPAT:
         raise unknown("RMSprop", compat, COMPAT)
     if name == "rms":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from neuralpower.dtypes import TENSORFLOAT32
+from neuralpower.dtypes import ITEMSIZE, TENSORFLOAT32
 from neuralpower.errors import DatasetError
 from neuralpower.suites.paradnn.points import FAMILIES, family_named
 from neuralpower.suites.paradnn.result import OK, SHORT, Result
@@ -123,7 +123,6 @@ def csv_frame(path: Path) -> pd.DataFrame:
         parameters = table["#params"].astype(float)
         flops_per_s = table["tflops"].astype(float) * 1e12
         seconds = table["duration"].astype(float)
-        bytes_each = table["input_type"].map({short: int("".join(filter(str.isdigit, short))) / 8 for short in LONG})
         dtype = table["input_type"].map(LONG)
     except ValueError as error:
         raise DatasetError(f"{path}: {error}; sizes are whole numbers, the last three columns numbers") from None
@@ -137,7 +136,7 @@ def csv_frame(path: Path) -> pd.DataFrame:
             "parameters": parameters,
             "duration_s": seconds,
             "flops_per_s": flops_per_s,
-            "intensity": 6 * sizes["batch_size"] / bytes_each if family == "fc" else float("nan"),
+            "intensity": 6 * sizes["batch_size"] / dtype.map(ITEMSIZE) if family == "fc" else float("nan"),
             "state": OK,
             "source": "measured",
             "setup": "csv",
