@@ -9,6 +9,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -189,15 +190,14 @@ class Bench:
                 work.let_go()
             if self.data is not None:
                 self.data.close()
-            raise self._too_large(network, numbers, device) from None
+            raise self._too_large(network, request, numbers, device) from None
         finally:
             if work is not None:
                 work.let_go()
 
     def _peak(self, network: Network, request: InputRequest, numbers: Precision, batch_size: int) -> int | None:
         """Bytes of one process's step, times the processes that share this machine's memory."""
-        sized = InputRequest(batch_size, request.seq_len, request.input_shape, request.dtype)
-        found = peak_bytes(network, sized, numbers, self.options.phase == "training")
+        found = peak_bytes(network, replace(request, batch_size=batch_size), numbers, self.options.phase == "training")
         return None if found is None else found * self.world.size
 
     def _images(self, network: Network) -> Images | None:
@@ -239,16 +239,14 @@ class Bench:
         self.data = draw
         return Work(model, draw, Scores(network.classes, o.seed), optimizer)
 
-    def _too_large(self, network: Network, numbers: Precision, device: torch.device) -> TooLarge:
+    def _too_large(self, network: Network, request: InputRequest, numbers: Precision, device: torch.device) -> TooLarge:
         """Find the largest batch that fits into the memory that is there, by trying."""
-        o = self.options
+        asked, training = request.batch_size, self.options.phase == "training"
 
         def fits(batch_size: int) -> bool:
-            request = InputRequest(batch_size, o.seq_len, o.input_shape, numbers.stored)
-            return step_fits(network, request, numbers, device, o.phase == "training")
+            return step_fits(network, replace(request, batch_size=batch_size), numbers, device, training)
 
-        found = largest(fits, o.batch_size, COARSE)
-        return TooLarge(f"batch size {o.batch_size} of {network.title}: out of memory", found)
+        return TooLarge(f"batch size {asked} of {network.title}: out of memory", largest(fits, asked, COARSE))
 
 
 def step_fits(
