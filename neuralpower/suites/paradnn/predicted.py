@@ -6,7 +6,7 @@ and that is said.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,22 +53,14 @@ def predict_point(point: Point, setup: Setup, predictor: Predictor) -> Result:
     known: dict[str, Any] = {"point": point, "setup": setup, "machine": predictor.device}
     try:
         known |= described(point, setup)
-        step = predict_step(point, setup, predictor)
-        return Result(**known, duration_s=setup.steps * step.runtime_s, steps=setup.steps, coverage=step.coverage)
+        step_s, coverage = predict_step(point, setup, predictor)
+        return Result(**known, duration_s=setup.steps * step_s, steps=setup.steps, coverage=coverage)
     except NeuralPowerError as error:
         return Result(**known, state=FAILED, reason=str(error))
 
 
-@dataclass(frozen=True)
-class Step:
-    """A predicted step; `coverage` is the share of its time that the predictor has learnt, the rest is a roofline estimate."""
-
-    runtime_s: float
-    coverage: float
-
-
-def predict_step(point: Point, setup: Setup, predictor: Predictor) -> Step:
-    """One step; raises PredictorError or ModelError."""
+def predict_step(point: Point, setup: Setup, predictor: Predictor) -> tuple[float, float]:
+    """Seconds of one step, and the share of them that is learnt; raises PredictorError or ModelError."""
     case = Case(point.model, point.batch_size, dtype=arithmetic(setup))
     phases = (FORWARD, BACKWARD) if setup.mode == TRAIN else (FORWARD,)
     passes = [predict_case(case, predictor, phase=phase)[0] for phase in phases]
@@ -80,4 +72,4 @@ def predict_step(point: Point, setup: Setup, predictor: Predictor) -> Step:
         estimate = predictor.estimate([layer])
         parts.append((float(estimate.runtime_s[0]), float(estimate.basis[0] != ROOFLINE)))
     total = sum(seconds for seconds, _ in parts)
-    return Step(total, sum(seconds * share for seconds, share in parts) / total if total else 1.0)
+    return total, sum(seconds * share for seconds, share in parts) / total if total else 1.0

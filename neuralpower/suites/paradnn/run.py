@@ -141,23 +141,20 @@ def _timed(
                 return {"state": DEADLINE, "reason": reason}
             counts = affordable(pilot.total_s / PILOT, setup, limit_s)
         times = StepTimer(work, clock, "end").run(**counts)
-    return {**_figures(times, counts["warmup"]), **_verdict(times, loss)}
+    return {
+        "duration_s": times.total_s,
+        "steps": len(times.step_s),
+        "warmup_steps": counts["warmup"],
+        "median_step_s": times.spread.quantile(0.5),
+        "peak_memory_bytes": times.peak_memory_bytes,
+        **_verdict(times, loss),
+    }
 
 
 def affordable(step_s: float, setup: Setup, limit_s: float) -> dict[str, int]:
     """Warm-up and timed steps that fit into a time, in the proportion that was asked for; one timed step at least."""
     share = min(1.0, limit_s / max(step_s * (setup.warmup_steps + setup.steps), 1e-12))
     return {"warmup": int(share * setup.warmup_steps), "steps": max(int(share * setup.steps), 1)}
-
-
-def _figures(times: Times, warmup: int) -> dict[str, Any]:
-    return {
-        "duration_s": times.total_s,
-        "steps": len(times.step_s),
-        "warmup_steps": warmup,
-        "median_step_s": times.spread.quantile(0.5),
-        "peak_memory_bytes": times.peak_memory_bytes,
-    }
 
 
 def _verdict(times: Times, loss: Loss) -> dict[str, str]:
