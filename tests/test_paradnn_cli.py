@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from neuralpower.cli.paradnn_options import TPU_FLAGS
+from neuralpower.cli.paradnn_options import KMP, TPU_FLAGS, intel_openmp
 from neuralpower.codec import save
 from neuralpower.collect.plan import draw
 from neuralpower.dataset import Dataset
@@ -20,7 +20,6 @@ from neuralpower.layers import KINDS
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.learn import train
 from neuralpower.predictor import Predictor
-from neuralpower.suites.paradnn import settings
 from neuralpower.suites.paradnn.points import Point
 from neuralpower.suites.paradnn.predicted import predict_point, predictable
 from neuralpower.suites.paradnn.result import Setup
@@ -172,15 +171,15 @@ def test_operator_times_of_a_run_are_printed() -> None:
 
 
 def test_intel_s_openmp_is_set_before_torch_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in settings.KMP:
+    for name in KMP:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    assert not settings.intel_openmp()  # torch is loaded
-    assert not set(settings.KMP) & set(os.environ)
+    assert not intel_openmp()  # torch is loaded
+    assert not set(KMP) & set(os.environ)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setenv("KMP_BLOCKTIME", "7")
-    assert settings.intel_openmp()
+    assert intel_openmp()
     assert os.environ["KMP_BLOCKTIME"] == "7"
     assert os.environ["KMP_AFFINITY"] == "granularity=fine,compact,1,0"
 

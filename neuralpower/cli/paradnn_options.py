@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ TPU_FLAGS = (
     "use_tpu tpu tpu_name tpu_zone gcp_project master num_shards num_cores iterations iterations_per_loop model_dir data_dir "
     "skip_host_call transpose_input infeed_threads tpu_job_name"
 ).split()
+KMP = {"KMP_BLOCKTIME": "30", "KMP_AFFINITY": "granularity=fine,compact,1,0"}
 MODES = {"train": "train", "training": "train", "infer": "infer", "inference": "infer", "forward": "infer"}
 
 
@@ -95,8 +98,6 @@ def with_common(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(ctx: typer.Context, **given: Any) -> None:
-        from neuralpower.suites.paradnn.settings import intel_openmp
-
         refuse_extra(ctx.args)
         if given["mkl"]:
             intel_openmp()
@@ -112,6 +113,18 @@ def with_common(function: Callable[..., None]) -> Callable[..., None]:
     command.__annotations__ = {"ctx": typer.Context, **own_hints, **{f.name: hints[f.name] for f in fields}}
     del command.__wrapped__  # typer would take its signature
     return command
+
+
+def intel_openmp() -> bool:
+    """Set Intel OpenMP's blocking time and affinity where the user has not; False where torch is loaded already.
+
+    They are what ParaDnn ran TensorFlow with; a torch that is built with GNU's OpenMP takes no notice.
+    """
+    if "torch" in sys.modules:  # and its threads are started
+        return False
+    for name, value in KMP.items():
+        os.environ.setdefault(name, value)
+    return True
 
 
 def refuse_extra(arguments: Sequence[str]) -> None:
