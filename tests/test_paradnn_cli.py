@@ -226,6 +226,20 @@ def test_a_job_array_is_printed() -> None:
     assert text.endswith('srun neuralpower paradnn cnn --grid --use_gpu 1 --shard "$SLURM_ARRAY_TASK_ID/12"\n')
 
 
+@pytest.mark.parametrize(
+    ("asked", "gpu"),
+    [
+        (("--use_gpu", "1"), True),
+        (("--use-gpu=1",), True),
+        (("--device", "gpu"), True),
+        (("--device", "cuda:1"), True),
+        (("--out", "cuda-and-cpu"), False),
+    ],
+)
+def test_a_job_array_asks_for_a_gpu_where_its_points_run_on_one(asked: tuple[str, ...], gpu: bool) -> None:
+    assert ("#SBATCH --gres=gpu:1\n" in done("paradnn", "fc", "--grid", *asked, "--slurm", "2")) is gpu
+
+
 def test_a_square_product_and_roofs_are_printed() -> None:
     found = json.loads(done("paradnn", "matmul", "--size", "32", "--steps", "2", "--warmup", "1", "--json"))
     assert (found["schema"], found["size"], found["dtype"], found["tf32"]) == (1, 32, "float32", False)

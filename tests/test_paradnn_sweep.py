@@ -300,13 +300,13 @@ def test_every_family_has_its_table(family: str, tmp_path: Path) -> None:
 
 def test_a_job_array_measures_shards_of_the_same_command() -> None:
     arguments = "paradnn fc --grid --input_type f16 --use_gpu 1 --slurm 8 --shard 1/2 --out".split() + ["my results"]
-    script = array_script(arguments, 8)
+    script = array_script(arguments, 8, gpu=True)
     assert script.startswith("#!/bin/bash\n")
     assert "#SBATCH --array=1-8\n" in script and "#SBATCH --gres=gpu:1\n" in script
     command = shlex.split(script.splitlines()[-1])
     assert command[:3] == ["srun", "neuralpower", "paradnn"]
     assert command[-4:] == ["--out", "my results", "--shard", "$SLURM_ARRAY_TASK_ID/8"]
     assert "--slurm" not in command and "1/2" not in command
-    assert "gres" not in array_script(["paradnn", "fc", "--grid", "--slurm=4"], 4)
+    assert "gres" not in array_script(["paradnn", "fc", "--grid", "--slurm=4"], 4, gpu=False)
     with pytest.raises(InputError, match="array of 0 jobs"):
-        array_script([], 0)
+        array_script([], 0, gpu=False)

@@ -37,7 +37,7 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
     if common.slurm is not None:
         from neuralpower.suites.paradnn.slurm import array_script
 
-        print(array_script(sys.argv[1:], common.slurm), end="")
+        print(array_script(sys.argv[1:], common.slurm, gpu=common.place != "cpu"), end="")
         return
     if common.operators and (common.predicted or common.swept):
         raise InputError(

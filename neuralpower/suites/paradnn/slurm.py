@@ -10,8 +10,8 @@ from neuralpower.errors import InputError
 OWN = ("--slurm", "--shard")  # options that the script sets itself, each with a value
 
 
-def array_script(arguments: Sequence[str], jobs: int) -> str:
-    """A script for `sbatch`: each job measures its share of what `neuralpower ARGUMENTS` would.
+def array_script(arguments: Sequence[str], jobs: int, *, gpu: bool) -> str:
+    """A script for `sbatch`: each job, on a GPU or not, measures its share of what `neuralpower ARGUMENTS` would.
 
     Raises:
         InputError: fewer than one job.
@@ -26,14 +26,14 @@ def array_script(arguments: Sequence[str], jobs: int) -> str:
             kept.append(argument)
         skip = not skip and name in OWN and not equals
     command = shlex.join(["neuralpower", *kept])
-    gpu = "#SBATCH --gres=gpu:1\n" if "cuda" in command or "--use_gpu 1" in command or "--use_gpu=1" in command else ""
+    on_gpu = "#SBATCH --gres=gpu:1\n" if gpu else ""
     return (
         "#!/bin/bash\n"
         "#SBATCH --job-name=paradnn\n"
         f"#SBATCH --array=1-{jobs}\n"
         "#SBATCH --ntasks=1\n"
         "#SBATCH --exclusive\n"
-        f"{gpu}"
+        f"{on_gpu}"
         "#SBATCH --output=paradnn-%A-%a.log\n"
         "# A job that is cut off continues when it is submitted again.\n"
         f'srun {command} --shard "$SLURM_ARRAY_TASK_ID/{jobs}"\n'
