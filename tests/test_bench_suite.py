@@ -75,6 +75,7 @@ def test_truths_have_four_spellings(text: str, value: bool) -> None:
         ({"dist_backend": "mpi"}, "unknown distributed backend 'mpi'"),
         ({"data_loader_only": "1"}, "data_loader_only without a data_dir"),
         ({"forward_only": "1", "num_gpus": "2"}, "inference on 2 GPUs: it runs on one"),
+        ({"device": "cuda:1", "num_gpus": "2"}, "device cuda:1 for 2 processes: each has its own; choose --device gpu"),
         ({"master_port": "70000"}, "master_port 70000: a port is below 65536"),
         ({"speed": "9"}, "unknown option 'speed'"),
     ],

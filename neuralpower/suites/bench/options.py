@@ -92,6 +92,10 @@ class Options:
             raise InputError(f"master_port {self.master_port}: a port is below 65536; choose another, or 0 for any")
         if self.data_loader_only and not self.data_dir:
             raise InputError("data_loader_only without a data_dir: there is nothing to load; give --data_dir FOLDER")
+        if self.num_gpus > 1 and ":" in self.device:
+            raise InputError(
+                f"device {self.device} for {self.num_gpus} processes: each has its own; choose --device gpu"
+            )
         if self.forward_only and self.num_gpus > 1:
             raise InputError(f"inference on {self.num_gpus} GPUs: it runs on one; leave out --num_gpus, or train")
         return self
