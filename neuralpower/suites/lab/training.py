@@ -19,6 +19,8 @@ from neuralpower.errors import InputError, first_line
 from neuralpower.suites.lab.images import Digits, Split, normalised
 from neuralpower.zoo.mnist import MnistCnn
 
+LEARNT = ("model", "optimizer", "scheduler")  # parts of a training whose states a checkpoint holds
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -135,20 +137,14 @@ class Training:
             yield normalised(split.images[chosen]).to(self.device), split.labels[chosen].to(self.device)
 
     def _keep(self, path: Path) -> None:
-        state = {
-            "epochs": self.done,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
-        }
+        state = {"epochs": self.done, **{name: getattr(self, name).state_dict() for name in LEARNT}}
         written(path, lambda aside: torch.save(state, aside))
 
     def _restore(self, path: Path) -> None:
         state = read_state(path, self.device)
         try:
-            self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.scheduler.load_state_dict(state["scheduler"])
+            for name in LEARNT:
+                getattr(self, name).load_state_dict(state[name])
             self.done = int(state["epochs"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"{path}: not a checkpoint of this network ({first_line(error)}); remove it") from None
