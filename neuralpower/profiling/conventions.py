@@ -211,11 +211,9 @@ def flop_counter_total(model: nn.Module, args: Sequence[Any], kwargs: Mapping[st
     from torch.utils._pytree import tree_map
     from torch.utils.flop_counter import FlopCounterMode
 
-    def on_meta(value: Any) -> Any:
-        return value.to("meta") if isinstance(value, Tensor) else value
-
+    given = tree_map(lambda v: v.to("meta") if isinstance(v, Tensor) else v, (tuple(args), dict(kwargs)))
     state = {name: t.detach().to("meta") for name, t in (*model.named_parameters(), *model.named_buffers())}
     counter = FlopCounterMode(display=False)
     with undisturbed(model, None), torch.no_grad(), counter:
-        torch.func.functional_call(model, state, tree_map(on_meta, tuple(args)), tree_map(on_meta, dict(kwargs)))
+        torch.func.functional_call(model, state, *given)
     return int(counter.get_total_flops())
