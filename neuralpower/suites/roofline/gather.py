@@ -218,22 +218,20 @@ class Gathering:
             self.save()
 
     def _predicted_device(self, name: str, predictor: Predictor) -> None:
-        device = predictor.device
+        sheet = None
         with contextlib.suppress(InputError):
-            device = find_spec(device).name
+            sheet = find_spec(predictor.device)
+        device = predictor.device if sheet is None else sheet.name
         if any(d.name == device for d in self.data.devices):
             device = f"{device}, predicted"
         self.predictors[device] = predictor
-        memory = None
-        try:
-            sheet = find_spec(predictor.device)
-            memory = sheet.get("memory_bytes")
+        if sheet is not None:
             self._sheet_roof(device, sheet)
-        except InputError:
+        else:
             fitted = predictor.roofline(self.request.dtype)
             how = f"fitted to the layers that the predictor {name} has learnt from"
             self.data.put(Roof(device, "fitted", fitted.flops_per_s, fitted.bytes_per_s, how))
-        self.data.put(Device(device, PREDICTED, memory, name))
+        self.data.put(Device(device, PREDICTED, None if sheet is None else sheet.get("memory_bytes"), name))
 
     def _sheet_roof(self, device: str, sheet: DeviceSpec) -> None:
         peak, key = sheet.peak_flops.get(self.request.dtype), f"peak_flops_{self.request.dtype}"
