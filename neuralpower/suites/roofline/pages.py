@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from neuralpower.report.charts import XY, Bars, BarSeries, Chart, Heatmap, Pie, Pies, Series
+from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Pie, Pies, Series
 from neuralpower.report.page import Cell, Page, Section, Table
 from neuralpower.suites.roofline import analysis, chips, comments
 from neuralpower.suites.roofline.analysis import View
@@ -130,33 +130,27 @@ def _networks(view: View) -> list[Section]:
         *("network", "input", "batch", "GFLOP", "parameters, 1e6", "weights, MB", "footprint, MB", "moved, MB"),
         *("FLOP/B of footprint", "FLOP/B moved", "layer calls", "MODEL"),
     )
-    footprints = tuple(None if w is None or w.peak_bytes is None else w.peak_bytes / 1e6 for w in works)
-    charts: tuple[Chart, ...] = (
-        Bars(
-            f"Work and parameters, batch {first}", "GFLOP, or 1e6 parameters", labels,
-            (
-                BarSeries("FLOP, 1e9", tuple(None if w is None else w.flops / 1e9 for w in works)),
-                BarSeries("parameters, 1e6", tuple(n.parameters / 1e6 for n in view.networks)),
-            ),
-            log_y=True,
-        ),
-        Bars(
-            f"Memory, batch {first}", "MB", labels,
-            (
-                BarSeries("footprint", footprints),
-                BarSeries("bytes moved", tuple(None if w is None else w.bytes_moved / 1e6 for w in works)),
-            ),
-            log_y=True,
-        ),
-        Bars(
-            f"Operational intensity, batch {first}", "FLOP/B", labels,
-            (
-                BarSeries("on the memory footprint", tuple(None if w is None else w.footprint_intensity for w in works)),
-                BarSeries("on the bytes moved", tuple(None if w is None else w.intensity for w in works)),
-            ),
-            log_y=True,
-        ),
-    )  # fmt: skip
+
+    def of(figure: Callable[[Work], float | None]) -> tuple[float | None, ...]:
+        return tuple(None if work is None else figure(work) for work in works)
+
+    size = {
+        "FLOP, 1e9": of(lambda w: w.flops / 1e9),
+        "parameters, 1e6": tuple(n.parameters / 1e6 for n in view.networks),
+    }
+    memory = {"footprint": of(lambda w: _scaled(w.peak_bytes, 1e6)), "bytes moved": of(lambda w: w.bytes_moved / 1e6)}
+    use = {
+        "on the memory footprint": of(lambda w: w.footprint_intensity),
+        "on the bytes moved": of(lambda w: w.intensity),
+    }
+    charts = (
+        Bars(f"{title}, batch {first}", unit, labels, tuple(BarSeries(*one) for one in values.items()), log_y=True)
+        for title, unit, values in (
+            ("Work and parameters", "GFLOP, or 1e6 parameters", size),
+            ("Memory", "MB", memory),
+            ("Operational intensity", "FLOP/B", use),
+        )
+    )
     overlays = tuple(c for d in view.data.devices if (c := _overlay(view, d)) is not None)
     return [
         Section(
