@@ -21,11 +21,12 @@ from neuralpower.values import map_tensors, tensors_of
 
 LARGEST_SIZE = 2**53  # of a batch or an axis: tables hold it exactly
 TOKENS = 128  # default text length, clipped to the model's maximum
+STEPS = 20  # of states, actions and rewards
 CHOICES = 2  # of multiple choice and double heads
 SAMPLES = 16_000  # default raw audio: one second at 16 kHz
 IMAGE_SIZE = 224  # pixels, where the configuration names none
 SOUND = {"input_values", "input_features", "spectrogram"}
-WITH_LENGTH = {"input_ids", "decoder_input_ids", "inputs", *SOUND}
+WITH_LENGTH = {"input_ids", "decoder_input_ids", "inputs", "states", *SOUND}
 WITH_SHAPE = {"pixel_values", "pixel_values_videos", "flattened_patches", "inputs", *SOUND}
 WITH_BOTH = frozenset("vilt bridgetower flava layoutlmv3 git tvp udop instructblip".split())  # read text and images
 # tokens of a text that images and sounds are put in place of: without them it is read alone
@@ -191,6 +192,8 @@ class _Maker:
     def _wanted(self) -> list[str]:
         main = getattr(self.model, "main_input_name", "input_ids")
         main = main if isinstance(main, str) else main[0]
+        inner = getattr(getattr(self.model, "encoder", None), "main_input_name", main)
+        main = inner if main == "inputs" and inner in self.parameters else main  # whatever encoder a pair is made of
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         positional = [name for name, parameter in self.parameters.items() if parameter.kind in kinds]
         if main not in self.parameters:
@@ -216,6 +219,8 @@ class _Maker:
             yield "input_features_mask"
         if self.patched:
             yield from ("pixel_attention_mask", "spatial_shapes")
+        if "states" in self.parameters:
+            yield from ("actions", "rewards", "returns_to_go", "timesteps")
         if self.config.model_type == "kosmos-2":
             yield "image_embeds_position_mask"
 
@@ -344,6 +349,9 @@ class _Maker:
         channels = self._integer("num_channels", "in_channels", "in_chans") or 3
         sizes = (getattr(c, name, None) for c in _nested(self.config) for name in ("image_size", "max_img_size"))
         natural = next((s for size in sizes if (s := _size(size))), None)
+        ratios = getattr(self.config, "scaled_images_ratios", None)
+        if ratios:  # at the smallest the image is one patch, as in DepthPro
+            natural = _size(round(self._patch() / min(ratios)))
         size = natural or (IMAGE_SIZE, IMAGE_SIZE)
         several = self._several()
         shape = self.request.input_shape
@@ -368,10 +376,10 @@ class _Maker:
         """What stands in front of an image's shape, by name: a video's frames, the images that are matched, or nothing."""
         from transformers.models.auto.modeling_auto import MODEL_FOR_KEYPOINT_MATCHING_MAPPING_NAMES as MATCHING
 
-        frames = self._integer("num_frames", "frames_per_clip")
-        if frames is not None or "video" in self.config.model_type:
+        frames, kind = self._integer("num_frames", "frames_per_clip"), self.config.model_type
+        if frames is not None or ("video" in kind and "vision" not in kind):  # whose towers read one frame
             return {"frames": frames or 8}
-        return {"images": 2} if self.config.model_type in MATCHING else {}
+        return {"images": 2} if kind in MATCHING else {}
 
     def make_pixel_values(self) -> Tensor:
         """Images [batch, channels, height, width]; video has the frames before the channels; patches [batch, patches, pixels]."""
@@ -559,6 +567,27 @@ class _Maker:
     def make_past_time_features(self) -> Tensor:
         """Time features [batch, steps, features] of the past."""
         return self._floats(self._history(), self._integer("num_time_features") or 1)
+
+    def make_states(self) -> Tensor:
+        """What a decision transformer saw [batch, steps, width]; as many steps as in OpenAI Gym (arXiv 2106.01345, K)."""
+        return self._floats(self._steps(), self._integer("state_dim") or 17)
+
+    def make_actions(self) -> Tensor:
+        """What it did [batch, steps, width]."""
+        return self._floats(self._steps(), self._integer("act_dim") or 4)
+
+    def make_rewards(self) -> Tensor:
+        """What it was given for it, or is to be given yet [batch, steps, 1]."""
+        return self._floats(self._steps(), 1)
+
+    make_returns_to_go = make_rewards
+
+    def make_timesteps(self) -> Tensor:
+        """When [batch, steps]."""
+        return torch.arange(self._steps()).repeat(self.request.batch_size, 1)
+
+    def _steps(self) -> int:
+        return self.request.seq_len or STEPS
 
     def make_past_values_padding(self) -> Tensor:
         """TimesFM's [batch, steps]: nothing of the past is missing."""

@@ -92,6 +92,7 @@ def test_the_trace_of_a_built_layer_is_that_layer(kind: type[Layer]) -> None:
 def test_a_built_layer_runs_on_the_cpu_with_finite_results(kind: type[Layer]) -> None:
     small = [layer for layer in layers_of(kind, 40) if layer.flops() < 2e7 and sum(layer.bytes()) < 4e6][:4]
     assert small
+    torch.manual_seed(0)  # of 200,000 random divisors one is 0 in a run out of a hundred
     for layer in small:
         call = layer.build(torch.device("cpu"))
         output = call()

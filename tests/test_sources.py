@@ -117,6 +117,8 @@ IMAGES: dict[str, dict[str, tuple[int, ...]]] = {
     f"transformers:vivit?{IMAGE.replace('&patch_size=16', '')}&num_frames=4": {"pixel_values": (2, 4, 3, 32, 32)},
     f"transformers:VideoPrismVisionModel?{PRISM}": {"pixel_values_videos": (2, 4, 3, 32, 32)},
     f"transformers:XCLIPVisionModel?{IMAGE}&num_frames=4&mit_num_hidden_layers=1": {"pixel_values": (8, 3, 32, 32)},
+    # a tower of a model of videos, one frame at a time
+    f"transformers:InstructBlipVideoVisionModel?{IMAGE}": {"pixel_values": (2, 3, 32, 32)},
     # keypoints of two images are matched
     "transformers:EfficientLoFTRModel?hidden_size=32&stage_num_blocks=[1,1,1,1]&out_features=[8,16,16,32]": {
         "pixel_values": (2, 2, 3, 224, 224)
@@ -162,12 +164,35 @@ def test_a_model_without_a_forward_pass_is_answered_with_its_parts() -> None:
         source.inputs(source.build())
 
 
+def test_a_pair_of_encoder_and_decoder_reads_what_its_encoder_does() -> None:
+    from transformers import BertConfig, SpeechEncoderDecoderConfig, Wav2Vec2Config
+
+    text = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    sound = Wav2Vec2Config(**text, conv_dim=[16], conv_kernel=[10], conv_stride=[5])
+    source = resolve(SpeechEncoderDecoderConfig.from_encoder_decoder_configs(sound, BertConfig(**text)))
+    kwargs = source.inputs(source.build(), InputRequest(batch_size=2), "meta").kwargs
+    shapes = {name: tuple(tensor.shape) for name, tensor in kwargs.items()}
+    assert shapes == {"input_values": (2, 16000), "decoder_input_ids": (2, 128)}
+
+
 def test_a_time_series_comes_whole_and_with_how_often_it_is_sampled() -> None:
     sizes = (
         "num_hidden_layers=1&hidden_size=32&intermediate_size=64&head_dim=16&num_attention_heads=2&context_length=64"
     )
     shapes = {"past_values": (2, 64), "past_values_padding": (2, 64), "freq": (2, 1)}
     assert run(f"transformers:TimesFmModel?{sizes}", InputRequest(batch_size=2)) == shapes
+
+
+def test_a_decision_follows_states_actions_and_rewards() -> None:
+    shapes = {"states": (2, 7, 17), "actions": (2, 7, 4), "rewards": (2, 7, 1), "returns_to_go": (2, 7, 1)}
+    model = "transformers:DecisionTransformerModel?n_layer=1&hidden_size=32"
+    assert run(model, InputRequest(batch_size=2, seq_len=7)) == {**shapes, "timesteps": (2, 7)}
+
+
+def test_an_image_that_is_read_at_several_scales_is_a_patch_at_the_smallest() -> None:
+    source = resolve("transformers:depth_pro")
+    shape = source.inputs(source.build(), InputRequest(), "meta").kwargs["pixel_values"].shape
+    assert shape == (1, 3, 384 * 4, 384 * 4)
 
 
 def test_a_segmentation_is_told_its_task_in_words() -> None:
