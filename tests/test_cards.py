@@ -46,6 +46,14 @@ def test_what_is_not_ok_is_counted_by_its_status() -> None:
     assert "| `softmax` | 1 | 1 | 0 | float32 | 10 to 10 | - | 0 | 3 noisy, 1 oom |" in card(rows)
 
 
+def test_sessions_alike_are_told_as_a_span() -> None:
+    sessions = [{**META["sessions"][0], "utc": f"2026-01-0{day}"} for day in (1, 2, 3)]  # type: ignore[index]
+    sessions += [{**sessions[0], "utc": "2026-02-01", "preset": "full"}]
+    spans = "2026-01-01 to 2026-01-03 (quick, float32, 3 sessions); 2026-02-01 (full, float32)"
+    assert f"| collected | {spans} |" in card([row("a", 1e-5)], sessions=sessions)
+    assert "| collected | 2026-01-01 (quick, float32) |" in card([row("a", 1e-5)])
+
+
 def test_gaps_and_the_meter_are_said() -> None:
     rows = [
         row("a", 1e-5, power_w=50.0, power_source="rapl", power_reason=None),

@@ -528,6 +528,16 @@ def test_what_is_not_known_of_a_devices_power_is_said(portable: Predictor) -> No
     assert said.startswith("of unseen no year is known")
 
 
+def test_no_call_is_faster_than_memory_gives_its_weights() -> None:
+    learnt, _ = on(load("nvidia-float32"), "nvidia-l40s")  # 864 GB/s
+    step = Linear(rows=1, in_features=4096, out_features=14336, bias=False)
+    found = learnt.estimate([step])
+    least_s = 4 * 4096 * 14336 / (0.9 * 864e9)
+    assert found.runtime_s[0] == pytest.approx(least_s)
+    assert found.low_s[0] == pytest.approx(least_s)
+    assert found.high_s[0] > least_s
+
+
 def test_bounds_that_know_nothing_of_a_vendor_are_said_to(portable: Predictor) -> None:
     layer = Softmax(rows=8, width=16)
     learnt = load("nvidia-float32")

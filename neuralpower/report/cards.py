@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +71,7 @@ def _about(dataset: Dataset) -> list[list[str]]:
         ["device", f"{dataset.device}, {size}"],
         ["caches", f"L2 {_mib(hardware.get('l2_bytes'))}, last level {_mib(hardware.get('llc_bytes'))}"],
         ["software", ", ".join(software)],
-        [
-            "collected",
-            "; ".join(f"{s.get('utc')} ({s.get('preset')}, {', '.join(s.get('dtypes', []))})" for s in sessions),
-        ],
+        ["collected", "; ".join(_spans(sessions))],
         ["protocol", f"version {dataset.meta.get('protocol_version', '?')}: {protocol}"],
         [
             "speed of the machine",
@@ -83,6 +81,13 @@ def _about(dataset: Dataset) -> list[list[str]]:
         ["power", _power(dataset)],
         ["meter's self-test", ", ".join(f"{name} {value}" for name, value in sorted(tested.items())) or "none"],
     ]
+
+
+def _spans(sessions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """When, by preset and dtypes; sessions that follow each other with the same are told as the first and the last of them."""
+    for what, some in groupby(sessions, lambda s: f"{s.get('preset')}, {', '.join(s.get('dtypes', []))}"):
+        first, *more = [str(s.get("utc")) for s in some]
+        yield f"{first} to {more[-1]} ({what}, {1 + len(more)} sessions)" if more else f"{first} ({what})"
 
 
 def _row(kind: str, table: pd.DataFrame) -> list[str]:
