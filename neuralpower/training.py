@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
-from neuralpower.dtypes import FLOATING
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.gradients import addition
 from neuralpower.inputs import is_count
@@ -211,7 +210,7 @@ def backward_tasks(trace: Trace, learnt: Learnt, checkpointing: bool = False) ->
         if c.again or (_block(c) and c.at in again)
     ]
     for call in reversed(trace.calls):
-        if call.gradient and call.layer.dtype in FLOATING:
+        if call.gradient and call.layer.differentiable():
             tasks += _reversed(call, learnt)
     return tasks + [Task(call.path, call.layer, BACKWARD) for call in reversed(trace.gradients)]
 

@@ -1,12 +1,15 @@
 """What `Layer.backward` says a backward pass does, beside what the formulas and autograd's own operators say."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 
+from neuralpower.calls import call_of, step_of
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
+from neuralpower.errors import Unmodelled
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.activation import Activation
 from neuralpower.layers.elementwise import Elementwise
@@ -20,6 +23,7 @@ from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
 from neuralpower.trace import META, trace_call
 
+CPU = torch.device("cpu")
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
@@ -80,6 +84,41 @@ def test_a_matmuls_products_are_those_of_autograd() -> None:
     left, right = Matmul(batch=2, rows=5, inner=3, columns=7).backward()
     assert left == Matmul(batch=2, rows=5, inner=7, columns=3, transposed=True)
     assert right == Matmul(batch=2, rows=3, inner=5, columns=7)
+
+
+@pytest.mark.parametrize("kind", ["activation", "elementwise", "movement", "reduction"])
+def test_what_says_it_is_differentiable_is_so_to_autograd(kind: str) -> None:
+    drawn: list[Any] = [layer for layer in draw(KINDS[kind], 300, 4, PRESETS["quick"]) if layer.dtype == "float32"]
+    layers = {layer.function: layer for layer in drawn}
+    assert kind == "activation" or {layer.differentiable() for layer in layers.values()} == {True, False}
+    for layer in layers.values():
+        call = dataclasses.replace(layer, phase="backward")
+        if layer.differentiable():
+            assert all(gradient is not None for gradient in step_of(call_of(call, CPU))())
+        else:
+            with pytest.raises(Unmodelled, match="no gradient passes"):
+                step_of(call_of(call, CPU))
+    whole = Elementwise(dtype="int64", function="add", elements=4, operands=2, broadcast=False)
+    assert not whole.differentiable()
+
+
+@pytest.mark.parametrize("function", ["copy", "cat", "append", "repeat", "pad", "triangle"])
+def test_gradients_of_copies_and_of_what_joins_are_views_of_the_one_that_came(function: str) -> None:
+    layer = Movement(function=function, elements=2000 * 64, phase="backward")
+    step: Any = step_of(call_of(layer, CPU))
+    came = {tensor.untyped_storage().data_ptr() for tensor in step.warm}
+    left = {tensor.untyped_storage().data_ptr() for tensor in step() if tensor is not None}
+    assert (left == came) == (layer.group() == "view") == (function in ("copy", "cat", "append"))
+    assert dataclasses.replace(layer, phase="forward").group() != "view"
+
+
+def test_what_is_repeated_in_the_sweep_is_repeated() -> None:
+    drawn: list[Any] = list(draw(Movement, 2000, 5, PRESETS["quick"]))
+    repeated = [layer for layer in drawn if layer.function == "repeat"]
+    assert len(repeated) > 20
+    for layer in repeated:
+        call = layer.build(META)
+        assert 2 * call.args[0].numel() == call().numel() == layer.elements
 
 
 def pointwise(function: str, operands: int = 1, **fields: object) -> tuple[Layer, ...]:

@@ -69,3 +69,21 @@ def test_whole_networks_are_measured_in_every_dtype_on_an_accelerator() -> None:
     for row in networks:
         linear = [fields["dtype"] for kind, fields, _ in json.loads(row["layers"]) if kind == "linear"]
         assert set(linear) == {row["dtype"]}
+
+
+def test_what_has_no_gradient_is_not_planned_backward() -> None:
+    items = make_plan(
+        PRESETS["standard"],
+        kinds_named(["movement", "reduction"]),
+        ["none"],
+        ["float32"],
+        0,
+        False,
+        ["forward", "backward"],
+    )
+    functions: dict[str, set[str]] = {"forward": set(), "backward": set()}
+    for item in items:
+        functions[item["row"]["phase"]].add(item["row"]["function"])
+    assert {"fill", "argmax"} <= functions["forward"]
+    assert functions["backward"]
+    assert not {"fill", "argmax"} & functions["backward"]

@@ -125,15 +125,14 @@ def make_plan(
 
 
 def _variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Iterator[Layer]:
-    """The layer in every element type and phase; integers stay what they are, and have no gradient.
+    """The layer in every element type and phase; integers stay what they are; what has no gradient has no backward pass.
 
     Beside a backward pass stands the forward pass before it, where evaluation has none like it.
     """
-    floating = layer.dtype in FLOATING
     for phase in phases_of(type(layer), phases):
-        if phase == BACKWARD and not floating:
-            continue
         trained = layer.in_training() if phase == BACKWARD else layer
+        if phase == BACKWARD and not trained.differentiable():
+            continue
         staged = [dataclasses.replace(trained, phase=phase)]
         if phase == BACKWARD and trained.only_in_training():
             staged.append(dataclasses.replace(trained, phase=FORWARD))

@@ -286,6 +286,10 @@ class Layer(ABC):
         """What the residual of an accelerator's power sees beside that, and beside how far the call uses its units."""
         return {}
 
+    def differentiable(self) -> bool:
+        """Whether a gradient passes through it, so that it has a backward pass."""
+        return self.dtype in FLOATING
+
     def backward(self) -> tuple[Layer, ...]:
         """Layers whose forward passes do the work of this layer's backward pass, for where none was measured."""
         return (self,)

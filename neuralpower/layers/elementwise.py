@@ -213,12 +213,16 @@ class Elementwise(Pointwise):
             return KEEPS_OUTPUTS
         return KEEPS_NOTHING if self.function in SUMS or self.operands == 1 else KEEPS_INPUTS
 
+    def differentiable(self) -> bool:
+        """Comparisons and roundings pass no gradient on."""
+        return super().differentiable() and self.function not in FLAT
+
     def backward(self) -> tuple[Layer, ...]:
         """A pass per operand with a gradient; none for a sum, whose gradient is its operands'; a broadcast factor's is summed.
 
         What a sum broadcasts is taken to be a mask or a constant, without a gradient.
         """
-        if self.function in FLAT or self.dtype not in FLOATING:
+        if not self.differentiable():
             return ()
         factors = (self.operands,) * self.operands if self.function in PRODUCTS else (2,)
         passes: tuple[Layer, ...] = tuple(

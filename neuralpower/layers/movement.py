@@ -12,9 +12,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.dtypes import FLOATING
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import KEEPS_NOTHING, KEEPS_OUTPUTS, Bytes, Call, Draw, Layer, contiguous_run, strided
+from neuralpower.layers.base import (
+    BACKWARD,
+    KEEPS_NOTHING,
+    KEEPS_OUTPUTS,
+    Bytes,
+    Call,
+    Draw,
+    Layer,
+    contiguous_run,
+    strided,
+)
 from neuralpower.layers.pointwise import Pointwise
 from neuralpower.layers.registry import layer_kind
 
@@ -60,6 +69,7 @@ SWEPT = (
     "upsample_linear upsample_cubic"
 ).split()
 APPENDED = 9  # a cache has at least so many times what a step adds to it
+VIEWED = ("copy", "cat", "append")  # what their gradients are: views of the one that came
 APART = ("append", "sort", "scan", "upsample_linear", "upsample_cubic", "scatter", "gather", "index")
 
 
@@ -154,8 +164,9 @@ class Movement(Pointwise):
             "sort": (torch.sort, x, -1),
         }
         if function == "repeat":
-            times = 2 if rows % 2 == 0 else 1
-            return Call(Tensor.repeat, (x[: rows // times], times, 1), warm=(x,))
+            x = x if rows % 2 == 0 or width % 2 else x.reshape(2 * rows, -1)
+            times = 2 if len(x) % 2 == 0 else 1
+            return Call(Tensor.repeat, (x[: len(x) // times], times, 1), warm=(x,))
         operator, *arguments = table[function]
         return Call(operator, tuple(arguments), warm=(x,))
 
@@ -181,18 +192,26 @@ class Movement(Pointwise):
         plain = self.function in ("copy", "cast", "cat", "append", "pad", "roll", "repeat")
         return KEEPS_NOTHING if plain else KEEPS_OUTPUTS
 
+    def differentiable(self) -> bool:
+        """A fill depends on nothing."""
+        return super().differentiable() and self.function != "fill"
+
     def backward(self) -> tuple[Layer, ...]:
-        """The gradient moves back the same way, what was picked is scattered; a fill has none, nor has what is no float."""
-        if self.function == "fill" or self.dtype not in FLOATING:
+        """The gradient moves back the same way, what was picked is scattered."""
+        if not self.differentiable():
             return ()
         stand_ins = {"index": "scatter", "gather": "scatter", "sort": "scatter", "append": "copy"}
         function = stand_ins.get(self.function, self.function)
         return (replace(self, phase="forward", function=function, inplace=False),)
 
     def group(self) -> Any:
-        """Copies in order run at memory speed, what grows a cache reads it cold; searches each have their own."""
+        """Copies in order run at memory speed, what grows a cache reads it cold; searches each have their own.
+
+        Backward, copies and what joins are their own.
+        """
         function = np.asarray(self.function)
-        return np.where(np.isin(function, APART), function, "copy")
+        views = (np.asarray(self.phase) == BACKWARD) & np.isin(function, VIEWED)
+        return np.where(views, "view", np.where(np.isin(function, APART), function, "copy"))
 
 
 def _written(operator: str, y: Tensor, args: Any) -> int:

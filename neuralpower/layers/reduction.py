@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.dtypes import FLOATING
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms
 from neuralpower.layers.movement import Movement
@@ -129,8 +128,12 @@ class Reduction(Layer):
             "sum": np.isin(function, ("sum", "mean")) * 1.0,
         }
 
+    def differentiable(self) -> bool:
+        """No index and no truth value has a gradient."""
+        return super().differentiable() and self.function not in ("argmax", "argmin", "any", "all", "count_nonzero")
+
     def backward(self) -> tuple[Layer, ...]:
-        """Results' gradients spread over the inputs: a few numbers in, all elements out, as a fill; no index has one."""
-        if self.function in ("argmax", "argmin", "any", "all", "count_nonzero") or self.dtype not in FLOATING:
+        """Results' gradients spread over the inputs: a few numbers in, all elements out, as a fill."""
+        if not self.differentiable():
             return ()
         return (Movement(dtype=self.dtype, function="fill", elements=self.elements),)
