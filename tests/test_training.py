@@ -604,14 +604,15 @@ def test_an_evaluated_step_is_measured_in_its_parts(learnt: Predictor) -> None:
     assert e.prediction.training is not None
 
 
-def test_what_met_a_slow_machine_is_measured_once_more_and_the_quieter_time_kept(
+def test_what_met_a_slow_machine_is_measured_again_and_the_quieter_time_kept(
     learnt: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the sentinel usually takes a second; beside the first two networks twice and thrice that, then once and four times
-    paces = iter([[2.0, 3.0, 1.1], [1.0, 4.0]])
+    # the sentinel usually takes a second; beside the first two networks twice and thrice that, then once and four times;
+    # with the first so quick, the third's spell was a slow one, too
+    paces = iter([[2.0, 3.0, 1.1], [1.0, 4.0], [2.5, 1.2]])
 
     def timed(calls: list[Call], *_: object, **__: object) -> list[Timing]:
-        return [Timing((pace,), pace, pace, pace, 0.0, 0.0, 0.0) for pace in next(paces, [])][: len(calls)]
+        return [Timing((pace,), pace, pace, pace, 0.0, 0.0, 0.0) for pace in next(paces)]
 
     monkeypatch.setattr("neuralpower.evaluate.time_calls", timed)
     speed = NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25)
@@ -620,14 +621,36 @@ def test_what_met_a_slow_machine_is_measured_once_more_and_the_quieter_time_kept
     first, second, third = evaluate(cases, here)
     assert [e.case.batch_size for e in (first, second, third)] == [1, 2, 3]
     assert (first.measured_s, first.too_slow, first.slowdown) == (1.0, None, 1.0)
-    assert (second.measured_s, second.too_slow, second.slowdown) == (3.0, 3.0, 1.25)
-    assert (third.measured_s, third.too_slow) == (1.1, None)
+    assert (second.measured_s, second.too_slow, second.slowdown) == (2.5, 2.5, 1.25)
+    assert (third.measured_s, third.over, third.too_slow) == (1.1, 1.1, None)
+    assert next(paces, None) is None
+
+
+def test_spells_slower_than_others_are_measured_again_but_not_those_of_the_usual_speed(
+    learnt: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paces = iter([[0.8, 0.99, 1.15, 1.01], [0.9, 0.95]])
+    monkeypatch.setattr(
+        "neuralpower.evaluate.time_calls",
+        lambda *_, **__: [Timing((pace,), pace, pace, pace, 0.0, 0.0, 0.0) for pace in next(paces)],
+    )
+    here = dataclasses.replace(learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25))
+    found = evaluate([Case("zoo:deep_mnist", batch) for batch in (1, 2, 3, 4)], here)
+    assert [e.measured_s for e in found] == [0.8, 0.99, 0.9, 0.95]
+    assert next(paces, None) is None
+    elsewhere = dataclasses.replace(here, device="Another CPU")
+    paces = iter([[0.8, 1.15]])
+    assert [e.measured_s for e in evaluate([Case("zoo:deep_mnist", batch) for batch in (1, 2)], elsewhere)] == [
+        0.8,
+        1.15,
+    ]
 
 
 def test_what_fails_when_it_is_measured_once_more_was_measured(
     learnt: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timings = iter([[Timing((2.0,), 2.0, 2.0, 2.0, 0.0, 0.0, 0.0)], [RuntimeError("no memory is left")]])
+    lost = [RuntimeError("no memory is left")]
+    timings = iter([[Timing((2.0,), 2.0, 2.0, 2.0, 0.0, 0.0, 0.0)], lost, lost])
     monkeypatch.setattr("neuralpower.evaluate.time_calls", lambda *_, **__: next(timings))
     here = dataclasses.replace(learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25))
     (e,) = evaluate([Case("zoo:deep_mnist")], here)
