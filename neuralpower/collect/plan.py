@@ -131,9 +131,9 @@ def _variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Ite
     """
     for phase in phases_of(type(layer), phases):
         trained = layer.in_training() if phase == BACKWARD else layer
-        if phase == BACKWARD and not trained.differentiable():
-            continue
-        staged = [dataclasses.replace(trained, phase=phase)]
+        staged = []
+        if phase != BACKWARD or trained.differentiable():
+            staged.append(dataclasses.replace(trained, phase=phase))
         if phase == BACKWARD and trained.only_in_training():
             staged.append(dataclasses.replace(trained, phase=FORWARD))
         for one in staged:
