@@ -296,6 +296,8 @@ def kept_rows(
 
 def read_meta(folder: Path) -> dict[str, Any]:
     """What `dataset.json` says; raises DatasetError where it or the folder is missing or cannot be used."""
+    if folder.is_file():
+        raise DatasetError(f"{folder}: is a file; a dataset is the folder of dataset.json and a table per layer kind")
     if not folder.is_dir():
         near = sorted(str(p.parent) for p in folder.parent.glob("*/dataset.json")) if folder.parent.is_dir() else []
         raise unknown("dataset", str(folder), near, DatasetError)

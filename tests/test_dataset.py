@@ -886,6 +886,8 @@ def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Pa
     with pytest.raises(DatasetError, match=r"unknown dataset '.*/labtop': .*laptop") as raised:
         read_dataset(tmp_path / "labtop")
     assert "empty" not in str(raised.value)
+    with pytest.raises(DatasetError, match="is a file; a dataset is the folder"):
+        read_dataset(tmp_path / "laptop" / "dataset.json")
     with pytest.raises(DatasetError, match="unknown dataset .*: there is none"):
         read_dataset(tmp_path / "nowhere" / "at all")
 
