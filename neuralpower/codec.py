@@ -127,6 +127,7 @@ def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
         "speed_exponent": r.exponent,
         "alignment": dataclasses.asdict(r.alignment) if r.alignment else None,
         "launch_s": r.launch_s,
+        "least": r.least,
         "terms": terms,
         "box_log2": {name: list(bounds) for name, bounds in r.box.items()},
         "spread": {
@@ -174,6 +175,7 @@ def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
         launch_s=data.get("launch_s", 0.0),
         factor=data["factor"],
         short=data.get("short", 0.0),
+        least=data.get("least", 0.0),
         measured=np.frombuffer(base64.b64decode(data["measured"]), dtype="<u4"),
     )
 

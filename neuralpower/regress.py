@@ -172,6 +172,7 @@ class Regressor:
     short: float = 0.0  # as `factor`, added to it for the first SHORT_S of each call
     launch_s: float = 0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
     measured: Array | None = None  # the upper halves of the configurations' numbers that it was fitted on, sorted
+    least: float = 0.0  # of what is bounded by the device, as watts are: the least that it was fitted on
 
     def has_measured(self, config: Array) -> Array:
         """Whether each configuration is one of those that it was fitted on, [rows], bool."""
@@ -200,7 +201,7 @@ class Regressor:
             t0 = t0 * np.exp(r * _say(d, self.reach))
         if self.alignment:
             t0 = t0 * np.exp(-self.alignment.saved(special, t0))
-        return t0 * self.factor + np.minimum(t0, SHORT_S) * self.short, d
+        return np.maximum(t0 * self.factor + np.minimum(t0, SHORT_S) * self.short, self.least), d
 
 
 def _octaves(times: Array) -> Array:
@@ -411,6 +412,7 @@ def _base(problem: Problem, parts: Sequence[Part]) -> Regressor:
         0.0,
         Spread(nothing[:0], nothing, nothing, 0.0, 0.0, 0.0),
         Scores(len(problem), *[float("nan")] * 8),
+        least=float(problem.target.min()) if problem.bounded else 0.0,
     )
 
 

@@ -17,6 +17,7 @@ from neuralpower.compose import compose
 from neuralpower.dataset import Dataset
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import columns_of, typed
+from neuralpower.layers.linear import Linear
 from neuralpower.learn import train
 from neuralpower.predictor import BASES, Predictor, whole_kind
 from neuralpower.report.tables import prediction_csv, prediction_table, quantity
@@ -207,6 +208,20 @@ def test_the_power_of_a_kind_travels_in_the_file(sparse: Predictor, tmp_path: Pa
 def test_a_kind_whose_every_key_has_its_power_needs_no_other(predictor: Predictor) -> None:
     assert predictor.power is not None
     assert set(predictor.power) == set(predictor.regressors)
+
+
+def test_no_layer_draws_less_than_the_least_that_was_measured(tmp_path: Path) -> None:
+    wide = [
+        Linear(rows=1, in_features=2**n, out_features=2**m, bias=False) for n in range(11, 16) for m in range(11, 16)
+    ]
+    measured = table("linear", layers=wide)
+    size = np.array([sum(layer.bytes()) for layer in wide])
+    measured["power_w"] = 300 * size / BANDWIDTH / measured["runtime_s"]  # of the memory alone, next to nothing idle
+    meta = {"schema": 1, "device": "known", "hardware": {name: HARDWARE[name] for name in HARDWARE if name != "idle_w"}}
+    save(train([Dataset(tmp_path, meta, {"linear": measured})]).predictor, tmp_path / "known.json")
+    small = load(tmp_path / "known.json").estimate([Linear(rows=1, in_features=16, out_features=16, bias=False)])
+    assert small.power_w[0] == pytest.approx(measured["power_w"].min(), rel=1e-6)
+    assert small.power_low_w[0] <= small.power_w[0] < small.power_high_w[0]
 
 
 @pytest.mark.parametrize("by", ["kind", "layer", "module"])
