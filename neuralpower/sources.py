@@ -439,7 +439,8 @@ def _override(text: str, config: Any, values: dict[str, Any], key: str, value: A
         count = getattr(config, outer, None)
         if "layer" in outer and isinstance(value, int) and isinstance(count, int) and value < 0 < count:
             raise ModelError(f"{outer} {value} in the overrides of {text}: a number of layers is 0 or more")
-        if outer.endswith("size") and isinstance(value, int) and value < 1:
+        absent = isinstance(count, int) and count < 1  # a size that says by 0 that there is no such part
+        if outer.endswith("size") and isinstance(value, int) and value < 1 and not absent:
             raise ModelError(f"{outer} {value} in the overrides of {text}: a size is 1 or more")
         _shorten_layer_lists(config, values, outer, value)
         values[outer] = value

@@ -797,6 +797,11 @@ def test_a_size_below_one_is_refused(model: str, message: str) -> None:
         resolve(model).build()
 
 
+def test_a_size_of_zero_that_a_configuration_has_itself_can_be_given() -> None:
+    # DeBERTa embeds no kinds of tokens, which it says by their number, 0
+    resolve(f"transformers:deberta?{TEXT}&type_vocab_size=0").build()
+
+
 def test_something_else_is_no_model() -> None:
     with pytest.raises(ModelError, match="^3 is no MODEL"):
         resolve(3)  # what is tested
