@@ -128,6 +128,8 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         check_dtypes(["float32", "float33"], CPU)
     with pytest.raises(InputError, match="dtype tensorfloat32: a CPU has no such arithmetic; choose float32"):
         check_dtypes(["tensorfloat32"], CPU)
+    with pytest.raises(InputError, match="dtype float8_e4m3fn: torch cannot use it on cpu .*; choose float32"):
+        check_dtypes(["float8_e4m3fn"], CPU)
     with pytest.raises(InputError, match="unknown zoo network 'alexnt': did you mean alexnet"):
         make_plan(QUICK, kinds_named(["linear"]), ["zoo:alexnt"], ["float32"], 0)
 

@@ -340,6 +340,7 @@ def check_dtypes(dtypes: Sequence[str], device: torch.device) -> None:
         if dtype == TENSORFLOAT32 and device.type == "cpu":
             raise InputError(f"dtype {dtype}: a CPU has no such arithmetic; choose float32")
         try:
-            torch.nn.functional.linear(*(torch.ones(2, 2, dtype=torch_dtype(dtype), device=device) for _ in range(2)))
+            x, weight = (torch.ones(2, 2, dtype=torch_dtype(dtype), device=device) for _ in range(2))
+            torch.nn.functional.linear(x.neg_(), weight)  # inputs are negated between calls
         except RuntimeError as error:
             raise InputError(f"dtype {dtype}: torch cannot use it on {device} ({error}); choose float32") from None
