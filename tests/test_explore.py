@@ -413,8 +413,8 @@ def test_a_training_step_takes_more_and_a_larger_optimizer_more_still() -> None:
 
 
 def test_what_cannot_be_asked_of_fit_is_refused() -> None:
-    sizes: list[str | float] = ["24GB", "1 GiB", "512MiB", "7 B", 7, 8e9, 1e20]
-    assert [bytes_of(t) for t in sizes] == [24e9, 2**30, 512 * 2**20, 7, 7, 8e9, 1e20]
+    sizes: list[Any] = ["24GB", "1 GiB", "512MiB", "7 B", 7, 8e9, 1e20, np.int64(9), np.float32(0.5)]
+    assert [bytes_of(t) for t in sizes] == [24e9, 2**30, 512 * 2**20, 7, 7, 8e9, 1e20, 9, 0.5]
     for text in ("24 parsecs", "", "10", "-1GB", "0GB", 0, -8e9, float("nan")):
         with pytest.raises(InputError, match="write a positive number with a unit"):
             bytes_of(text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 from neuralpower.errors import InputError, ModelError, unknown
@@ -92,7 +93,7 @@ class Fit:
 
 def bytes_of(text: str | float) -> float:
     """24e9 for "24GB", 24 * 2**30 for "24GiB", a number as it is; raises InputError, also for text without a unit."""
-    given = f"{text:f} b" if isinstance(text, (int, float)) else str(text)
+    given = f"{text:f} b" if isinstance(text, Real) else str(text)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", given.lower())
     if not match or match.group(2) not in UNITS or float(match.group(1)) <= 0:
         raise InputError(f"memory {text!r}: write a positive number with a unit, such as 24GB or 80GiB")
