@@ -116,7 +116,7 @@ class LoadedPredictor:
         source = resolve(model)
         if inputs is None:
             shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
-            case = Case(str(source.name), batch_size or 1, seq_len, shape, dtype, asked)
+            case = Case(str(source.name), int(batch_size or 1), seq_len, shape, dtype, asked)
             return predict_case(case, self.predictor, source, way, recipe)[0]
         if seq_len is not None or input_shape is not None:
             raise InputError("sizes and inputs are both given, and inputs have their sizes; leave one of them out")
@@ -129,7 +129,7 @@ class LoadedPredictor:
             _of_dtype(given, asked_dtype)
         one = Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given)
         about: dict[str, Any] = {"model": source.name, "dtype": dtype, "phase": way}
-        about["batch_size"] = batch_size or batch_of(given, 1)
+        about["batch_size"] = int(batch_size) if batch_size else batch_of(given, 1)
         return predict_pass(one, self.predictor, recipe=recipe, **about)[0]
 
     @_on_cpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import random
 import re
@@ -62,6 +63,12 @@ def test_inputs_in_hand_are_the_same_as_inputs_made(predictor: LoadedPredictor) 
     assert given == made
     assert (given.batch_size, given.memory) == (4, made.memory)
     assert predictor.predict(model, {"input": torch.zeros(4, 8)}).runtime_s == given.runtime_s
+
+
+def test_a_batch_of_numpys_numbers_can_be_written_as_json(predictor: LoadedPredictor) -> None:
+    for given in ({}, {"inputs": torch.zeros(2, 784)}):
+        found = predictor.predict("zoo:deep_mnist", **given, batch_size=np.int64(2))
+        assert json.loads(json.dumps(found.to_json()))["batch_size"] == 2
 
 
 def test_a_prediction_is_frozen_and_shows_itself(predictor: LoadedPredictor) -> None:

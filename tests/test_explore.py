@@ -22,7 +22,7 @@ from neuralpower.explore.compare import Side, compare
 from neuralpower.explore.fit import Request, bytes_of, fit, largest
 from neuralpower.explore.forms import Solver
 from neuralpower.explore.space import Explored, Point, explore
-from neuralpower.explore.sweep import pareto, sizes, sweep, write_csv
+from neuralpower.explore.sweep import pareto, sizes, sweep, to_json, write_csv
 from neuralpower.memory import CPU, forward_memory
 from neuralpower.predictor import Predictor
 from neuralpower.report.explored import fit_table, sweep_table
@@ -439,6 +439,11 @@ def test_what_cannot_be_asked_of_fit_is_refused() -> None:
 def test_sizes_that_are_none_are_not_swept(sizes_: dict[str, Any], message: str, predictor: Predictor) -> None:
     with pytest.raises(InputError, match=message):
         sweep("zoo:deep_mnist", [predictor], **sizes_)
+
+
+def test_a_sweep_over_numpys_numbers_can_be_written_as_json(predictor: Predictor) -> None:
+    found = sweep("zoo:deep_mnist", [predictor], batch_sizes=2 ** np.arange(2))
+    assert [point["batch_size"] for point in json.loads(json.dumps(to_json(found)))["points"]] == [1, 2]
 
 
 def test_a_sweep_without_a_point_knows_no_energy(predictor: Predictor) -> None:

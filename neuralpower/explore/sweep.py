@@ -87,7 +87,8 @@ def sweep(
         for size in values:
             if not is_count(size):
                 raise InputError(f"{what} {size!r}: a sweep takes a list of whole numbers, each 1 or more")
-    grid = list(itertools.product(dtypes, lengths, batch_sizes))
+    lengths = [None if length is None else int(length) for length in lengths]  # JSON has no numbers of NumPy's
+    grid = list(itertools.product(dtypes, lengths, map(int, batch_sizes)))
     shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
     found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
