@@ -263,6 +263,13 @@ def test_a_gap_is_a_share_of_the_peak_and_of_the_roof_above_the_intensity() -> N
     assert gap.of_peak == pytest.approx(0.4) and gap.of_attainable == pytest.approx(1.0)
 
 
+def test_a_network_without_flop_leaves_the_roof_its_slope() -> None:
+    view = small((1e-6, 1e-6), (400, 0), (1, 0))
+    (chart,) = [part for part in pages._utilisation(view)[0].parts if isinstance(part, XY)]
+    # from a third of the lowest intensity, 4 FLOP/B, over the ridge at 1e9 / 1e8 to three times that
+    assert chart.series[0].x == pytest.approx((4 / 3, 10, 30)) and len(chart.points(chart.series[1])) == 1
+
+
 def test_examples_of_both_kinds_are_the_extreme_pairs() -> None:
     view = small((9.0, 10.0, 1.0), (900, 100, 90), (1, 1, 1))
     found = analysis.pairs(view, view.data.devices[0], 1)

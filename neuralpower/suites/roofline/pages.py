@@ -361,7 +361,7 @@ def _utilisation(view: View) -> list[Section]:
 
 def _achieved(view: View, device: Device) -> XY:
     series = _by_batch(view, device, lambda network, work, runtime_s: (work.intensity, work.flops / runtime_s))
-    every = [x for s in series for x in s.x if x is not None]
+    every = [x for s in series for x in s.x if x]  # what only moves data has no place on a logarithmic axis
     return XY(
         f"Achieved performance on the roofline, {device.label}", "operational intensity, FLOP/B moved",
         "FLOP/s", (*_roof_lines(view, device, every), *series), True, True,
