@@ -55,7 +55,7 @@ def collect_data(
     from neuralpower.meters import METERS
     from neuralpower.meters.base import CHOICES
 
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+    if not re.fullmatch(r"cpu|cuda(:(0|[1-9]\d*))?", device):
         raise unknown("device", device, ["cpu", "cuda:0"])
     phases = options.names(phase, "phase") or ()
     for name in phases:
