@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import gzip
 import hashlib
 import itertools
@@ -538,7 +539,8 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
     layer = as_columns(layer_kind, columns)
     with np.errstate(all="ignore"):
         flops, size = (np.asarray(value, dtype=np.float64) for value in (layer.flops(), sum(layer.bytes())))
-        reject(~np.isfinite(flops) | ~np.isfinite(size) | (size <= 0), "the fields describe no possible layer")
+        smallest = functools.reduce(np.minimum, (getattr(layer, name) for name in layer.dimensions), size)
+        reject(~np.isfinite(flops) | ~np.isfinite(size) | (smallest <= 0), "the fields describe no possible layer")
         reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
         if hardware is not None:
             peak = np.broadcast_to(np.asarray(peak_flops(layer, hardware), dtype=np.float64), flops.shape)
@@ -568,7 +570,7 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
     """The kind's fields, each [rows], with something possible where a cell is rejected."""
     import pandas as pd
 
-    from neuralpower.layers.base import BACKWARD, FORWARD
+    from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
 
     columns: dict[str, Any] = {}
     defaults = kind.defaults()
@@ -593,7 +595,8 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
         bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
         reject(bad, f"{name} is no whole number, 0 or more")
         reject(numbers > (1 if name in flags else np.inf), f"{name} is neither true nor false")
-        columns[name] = np.where(bad, 1, numbers)
+        reject(numbers > LARGEST, f"{name} is above {LARGEST}")
+        columns[name] = np.where(bad | (numbers > LARGEST), 1, numbers)
     return columns
 
 

@@ -617,6 +617,7 @@ def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
         ("runtime_s", -1e-5, "runtime_s is not above 0"),
         ("runtime_s", 1e-9, "runtime_s is outside 1e-08 to 10000 s"),
         ("runtime_s", 12_000, "runtime_s is outside 1e-08 to 10000 s"),
+        ("rows", 1e30, "rows is above 9007199254740992"),
         ("rows", 10**11, "more than 1e+17 FLOP/s"),  # 5 FLOP * 1e11 * 48 in 5 us: 4.8e18 FLOP/s
         ("dtype", "float33", "dtype is none that torch knows"),
         ("status", "noisy", "status noisy"),
@@ -640,6 +641,22 @@ def test_a_bad_value_is_left_out_with_its_line_and_the_reason(
     assert columns(rows).rows.tolist() == [8, 9, 11, 12]
     assert columns(rows).width.tolist() == [16, 32, 64, 80]
     assert columns(rows).strided.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        (
+            "linear",
+            {"rows": 0, "in_features": 64, "out_features": 64, "bias": True},
+        ),  # its weights are read all the same
+        ("matmul", {"batch": 4, "rows": 8, "inner": 0, "columns": 8}),
+        ("embedding", {"tokens": 0, "vocabulary": 100, "width": 8}),
+    ],
+)
+def test_a_row_without_work_is_left_out(kind: str, row: dict[str, Any]) -> None:
+    rows = screen(kind, pd.DataFrame([{**row, "runtime_s": 1e-5}]))
+    assert rows.rejected == (Rejected(kind, 2, "the fields describe no possible layer"),)
 
 
 def test_a_bad_word_among_truths_costs_its_own_row_alone(tmp_path: Path) -> None:
