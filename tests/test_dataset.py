@@ -646,10 +646,8 @@ def test_a_bad_value_is_left_out_with_its_line_and_the_reason(
 @pytest.mark.parametrize(
     ("kind", "row"),
     [
-        (
-            "linear",
-            {"rows": 0, "in_features": 64, "out_features": 64, "bias": True},
-        ),  # its weights are read all the same
+        # its weights are read all the same
+        ("linear", {"rows": 0, "in_features": 64, "out_features": 64, "bias": True}),
         ("matmul", {"batch": 4, "rows": 8, "inner": 0, "columns": 8}),
         ("embedding", {"tokens": 0, "vocabulary": 100, "width": 8}),
     ],
