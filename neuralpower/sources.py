@@ -489,7 +489,7 @@ def _torchvision_source(text: str, name: str, overrides: dict[str, Any]) -> Sour
 
     def construct(dtype: torch.dtype) -> nn.Module:
         weightless = {"weights_backbone": None} if "cnn" in name or "deeplab" in name or "fcn" in name else {}
-        return _module(models.get_model(name, weights=None, **weightless, **overrides), text).to(dtype)
+        return _module(models.get_model(name, weights=None, **weightless, **overrides), text, dtype)
 
     return Source(text, construct, lambda model, request: _by_shape(text, model, request, natural))
 
@@ -501,7 +501,7 @@ def _timm_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
         raise unknown("timm model", name, timm.list_models(), ModelError)
 
     def construct(dtype: torch.dtype) -> nn.Module:
-        return _module(timm.create_model(name, pretrained=False, **overrides), text).to(dtype)
+        return _module(timm.create_model(name, pretrained=False, **overrides), text, dtype)
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
         listed: Any = getattr(model, "pretrained_cfg", None) or {}
@@ -523,7 +523,7 @@ def _zoo_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
             raise ModelError(f"{key} {value!r:.40} of {text!r:.100}: must be a whole number, 1 or more")
 
     def construct(dtype: torch.dtype) -> nn.Module:
-        return _module(_called(entry.build, overrides, text), text).to(dtype)
+        return _module(_called(entry.build, overrides, text), text, dtype)
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
         make = entry.example_inputs
@@ -549,9 +549,12 @@ def _called(function: Callable[..., Any], keywords: Mapping[str, Any], text: str
     return function(**keywords)
 
 
-def _module(value: Any, text: str) -> nn.Module:
-    """`value`, which has to be a module."""
+def _module(value: Any, text: str, dtype: torch.dtype) -> nn.Module:
+    """`value`, which has to be a module, with floating weights in `dtype`; complex ones stay as they are."""
     if isinstance(value, nn.Module):
+        value._apply(  # type: ignore[no-untyped-call]  # `to` would make complex weights real
+            lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor
+        )
         return value
     raise ModelError(f"{text} gives a {type(value).__name__}; it has to return an nn.Module or (module, inputs)")
 
@@ -576,7 +579,7 @@ def _function_source(text: str, location: str, name: str, overrides: dict[str, A
         with _importing_from(folder):
             value = _called(function, overrides, text)
         pair = isinstance(value, tuple) and len(value) == 2
-        model = _module(value[0] if pair else value, text).to(dtype)
+        model = _module(value[0] if pair else value, text, dtype)
         if pair:
             kept[model] = called_with(value[1])
         return model

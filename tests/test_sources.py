@@ -511,6 +511,15 @@ def pair():
 def reader():
     return nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 2))
 
+class Waves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, dtype=torch.complex64))
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last((torch.fft.fft(x) * self.weight).real)
+
 def data_dependent():
     return nn.Linear(4, int(torch.ones(1).sum().item()))
 
@@ -545,6 +554,14 @@ def test_a_function_in_a_file_is_called_with_the_overrides(file: Path) -> None:
 
 def test_a_module_class_is_a_function_too(file: Path) -> None:
     assert isinstance(resolve(f"{file}:Network").build(), nn.Linear)
+
+
+def test_complex_weights_keep_their_type(file: Path) -> None:
+    source = resolve(f"{file}:Waves")
+    model = source.build(dtype=torch.float64)
+    assert {str(tensor.dtype) for tensor in model.parameters()} == {"torch.complex64", "torch.float64"}
+    model = source.build("cpu")
+    assert model(*source.inputs(model, InputRequest(input_shape=(4,))).args).shape == (1, 4)
 
 
 def test_example_inputs_beside_a_function_are_used_and_drawn_afresh(file: Path) -> None:
