@@ -572,6 +572,8 @@ def _function_source(text: str, location: str, name: str, overrides: dict[str, A
         names = [n for n, value in vars(loaded).items() if callable(value) and not n.startswith("_")]
         own = [n for n in names if getattr(getattr(loaded, n), "__module__", None) == loaded.__name__]
         raise unknown(f"function in {location}", name, own or names, ModelError)
+    if isinstance(function, nn.Module):
+        raise ModelError(f"{text} is a {type(function).__name__} that has been built; give a function that returns it")
     beside = getattr(loaded, "example_inputs", None)
     kept: WeakKeyDictionary[nn.Module, Inputs] = WeakKeyDictionary()
 

@@ -520,6 +520,8 @@ class Waves(nn.Module):
     def forward(self, x):
         return self.last((torch.fft.fft(x) * self.weight).real)
 
+built = nn.Linear(4, 5)
+
 def data_dependent():
     return nn.Linear(4, int(torch.ones(1).sum().item()))
 
@@ -637,6 +639,7 @@ def test_a_constructor_that_needs_values_is_built_on_the_cpu(file: Path) -> None
     [
         ("nothing", "gives a NoneType; it has to return an nn.Module"),
         ("broken", "cannot be built: ValueError: out of luck"),
+        ("built", "built is a Linear that has been built; give a function that returns it"),
         ("network?wdth=3", r"unexpected keyword argument 'wdth'.*it takes width"),
     ],
 )
