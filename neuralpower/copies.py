@@ -31,8 +31,7 @@ def copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
                 f"the weights of {type(module).__name__} are on the meta device and have no values for {device.type}; "
                 "give a module with weights, or the function that builds it"
             )
-        target = dtype if tensor.is_floating_point() else tensor.dtype
-        moved = tensor.detach().to(device=device, dtype=target)
+        moved = in_dtype(tensor.detach(), dtype, device)
         if isinstance(tensor, nn.Parameter):
             moved = nn.Parameter(moved, requires_grad=tensor.requires_grad)
         if moved.is_meta:
@@ -42,6 +41,11 @@ def copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
     for part in made.modules():
         vars(part).update({name: _own(value, memo) for name, value in vars(part).items()})
     return made
+
+
+def in_dtype(tensor: Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """`tensor`, on another device if one is given; floating numbers in `dtype`, whole and complex ones in their own."""
+    return tensor.to(device=device or tensor.device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
 
 
 def _pass_on(tensor: Tensor, moved: Tensor) -> None:

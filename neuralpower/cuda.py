@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -18,7 +17,8 @@ from typing import Any, Protocol
 
 import torch
 
-from neuralpower.errors import DeviceError, LostDeviceError, first_line, unknown
+from neuralpower.devices.host import cuda_number
+from neuralpower.errors import DeviceError, LostDeviceError, first_line
 
 Step = Callable[[], Any]
 
@@ -194,10 +194,8 @@ class TorchCuda:
 
 def device_named(name: str) -> torch.device:
     """The device of that name, cpu or cuda; raises InputError where none has it, DeviceError where this machine has not."""
-    found = re.fullmatch(r"cpu|cuda(?::(0|[1-9]\d*))?", name)
-    if not found:
-        raise unknown("device", name, ["cpu", "cuda", "cuda:0"])
-    if name != "cpu" and int(found[1] or 0) >= torch.cuda.device_count():  # torch keeps eight bits of a number
+    number = cuda_number(name)
+    if number is not None and number >= torch.cuda.device_count():  # torch keeps eight bits of a number
         raise DeviceError(f"device {name}: torch finds no such CUDA device here; choose one of `neuralpower devices`")
     return torch.device(name)
 

@@ -595,8 +595,9 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
         bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
         reject(bad, f"{name} is no whole number, 0 or more")
         reject(numbers > (1 if name in flags else np.inf), f"{name} is neither true nor false")
-        reject(numbers > LARGEST, f"{name} is above {LARGEST}")
-        columns[name] = np.where(bad | (numbers > LARGEST), 1, numbers)
+        beyond = numbers > LARGEST
+        reject(beyond, f"{name} is above {LARGEST}")
+        columns[name] = np.where(bad | beyond, 1, numbers)
     return columns
 
 

@@ -71,12 +71,8 @@ class Evaluation:
     flops_only_s: float
     slowdown: float  # of this network, by the speed that the machine had and what its layers are known to make of it
     parts_s: Mapping[str, float] = field(default_factory=dict)  # of a training step: forward, backward, optimizer
-    over: float | None = (
-        None  # times its usual that the sentinel took; None where the predictor knows no usual time here
-    )
-    too_slow: float | None = (
-        None  # the same, where it is more than beside 95 % of the networks that the predictor learnt from
-    )
+    over: float | None = None  # times its usual that the sentinel took; None where no usual time is known
+    too_slow: float | None = None  # the same, where 95 % of the networks that the predictor learnt from met less
 
     @property
     def measured_s(self) -> float:
@@ -295,8 +291,7 @@ def _evaluation(
     pace = Pace(timing.sentinel_s, timing.sentinel_again_s)
     slowdown = predictor.slowdown(predictor.estimate(traced.layers), pace)
     flops_only_s = prediction.flops / roof.flops_only_per_s
-    over = predictor.speed.over(pace) if here and predictor.speed is not None else None
-    too_slow = predictor.too_slow(pace) if here else None
+    over, too_slow = (predictor.over(pace), predictor.too_slow(pace)) if here else (None, None)
     return Evaluation(case, prediction, timing, roofline_s, flops_only_s, slowdown, parts, over, too_slow)
 
 

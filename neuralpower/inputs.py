@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from neuralpower.copies import in_dtype
 from neuralpower.errors import InputError, ModelError
 from neuralpower.values import map_tensors, tensors_of
 
@@ -86,7 +87,7 @@ def place(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:
     def move(tensor: Tensor) -> Tensor:
         if tensor.is_meta and torch.device(device).type != "meta":
             tensor = torch.ones(tensor.shape, dtype=tensor.dtype)
-        return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
+        return in_dtype(tensor, dtype, torch.device(device))
 
     return inputs.mapped(move)
 

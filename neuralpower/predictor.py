@@ -224,12 +224,14 @@ class Predictor:
             return self.speed.slowdown(pace, self.streaming(found, counts))
         return found.slowdown(pace.sentinel_s / self.sentinel_s) if self.sentinel_s else 1.0
 
+    def over(self, pace: Pace) -> float | None:
+        """Times its usual beside networks that the sentinel takes; None where that is not known."""
+        return self.speed.over(pace) if self.speed is not None else None
+
     def too_slow(self, pace: Pace) -> float | None:
-        """Times its usual that the sentinel takes, where that is more than beside 95 % of the networks that it learnt from."""
-        if self.speed is None or self.speed.slowest is None:
-            return None
-        times = self.speed.over(pace)
-        return times if times > self.speed.slowest else None
+        """The same, where it is more than beside 95 % of the networks that it learnt from."""
+        times, most = self.over(pace), self.speed and self.speed.slowest
+        return times if times and most and times > most else None
 
     def unlike(self, cpu: Cpu) -> list[str]:
         """What tells the device that it was learnt on from this CPU, in words; nothing where they are alike."""

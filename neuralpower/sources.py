@@ -33,7 +33,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from neuralpower.copies import copied
+from neuralpower.copies import copied, in_dtype
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
 from neuralpower.inputs import (
     InputRequest,
@@ -552,9 +552,7 @@ def _called(function: Callable[..., Any], keywords: Mapping[str, Any], text: str
 def _module(value: Any, text: str, dtype: torch.dtype) -> nn.Module:
     """`value`, which has to be a module, with floating weights in `dtype`; complex ones stay as they are."""
     if isinstance(value, nn.Module):
-        value._apply(  # type: ignore[no-untyped-call]  # `to` would make complex weights real
-            lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor
-        )
+        value._apply(partial(in_dtype, dtype=dtype))  # type: ignore[no-untyped-call]  # `to` makes complex weights real
         return value
     raise ModelError(f"{text} gives a {type(value).__name__}; it has to return an nn.Module or (module, inputs)")
 

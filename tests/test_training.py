@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -604,17 +605,23 @@ def test_an_evaluated_step_is_measured_in_its_parts(learnt: Predictor) -> None:
     assert e.prediction.training is not None
 
 
+def at_paces(monkeypatch: pytest.MonkeyPatch, *rounds: list[float]) -> Iterator[list[float]]:
+    """Each network of each time of measuring takes what the sentinel beside it does (s)."""
+    paces = iter(rounds)
+
+    def timed(*_: object, **__: object) -> list[Timing]:
+        return [Timing((pace,), pace, pace, pace, 0.0, 0.0, 0.0) for pace in next(paces)]
+
+    monkeypatch.setattr("neuralpower.evaluate.time_calls", timed)
+    return paces
+
+
 def test_what_met_a_slow_machine_is_measured_again_and_the_quieter_time_kept(
     learnt: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the sentinel usually takes a second; beside the first two networks twice and thrice that, then once and four times;
     # with the first so quick, the third's spell was a slow one, too
-    paces = iter([[2.0, 3.0, 1.1], [1.0, 4.0], [2.5, 1.2]])
-
-    def timed(calls: list[Call], *_: object, **__: object) -> list[Timing]:
-        return [Timing((pace,), pace, pace, pace, 0.0, 0.0, 0.0) for pace in next(paces)]
-
-    monkeypatch.setattr("neuralpower.evaluate.time_calls", timed)
+    paces = at_paces(monkeypatch, [2.0, 3.0, 1.1], [1.0, 4.0], [2.5, 1.2])
     speed = NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25)
     here = dataclasses.replace(learnt, device=read_cpu().name, speed=speed)
     cases = [Case("zoo:deep_mnist", batch) for batch in (1, 2, 3)]
@@ -629,21 +636,15 @@ def test_what_met_a_slow_machine_is_measured_again_and_the_quieter_time_kept(
 def test_spells_slower_than_others_are_measured_again_but_not_those_of_the_usual_speed(
     learnt: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paces = iter([[0.8, 0.99, 1.15, 1.01], [0.9, 0.95]])
-    monkeypatch.setattr(
-        "neuralpower.evaluate.time_calls",
-        lambda *_, **__: [Timing((pace,), pace, pace, pace, 0.0, 0.0, 0.0) for pace in next(paces)],
-    )
+    paces = at_paces(monkeypatch, [0.8, 0.99, 1.15, 1.01], [0.9, 0.95])
     here = dataclasses.replace(learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25))
     found = evaluate([Case("zoo:deep_mnist", batch) for batch in (1, 2, 3, 4)], here)
     assert [e.measured_s for e in found] == [0.8, 0.99, 0.9, 0.95]
     assert next(paces, None) is None
     elsewhere = dataclasses.replace(here, device="Another CPU")
-    paces = iter([[0.8, 1.15]])
-    assert [e.measured_s for e in evaluate([Case("zoo:deep_mnist", batch) for batch in (1, 2)], elsewhere)] == [
-        0.8,
-        1.15,
-    ]
+    at_paces(monkeypatch, [0.8, 1.15])
+    found = evaluate([Case("zoo:deep_mnist", batch) for batch in (1, 2)], elsewhere)
+    assert [e.measured_s for e in found] == [0.8, 1.15]
 
 
 def test_what_fails_when_it_is_measured_once_more_was_measured(

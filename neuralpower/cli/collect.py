@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -49,14 +48,13 @@ def collect_data(
     from neuralpower.collect.presets import preset_named
     from neuralpower.collect.request import Request
     from neuralpower.collect.supervisor import collect
-    from neuralpower.devices.host import read_cpu
+    from neuralpower.devices.host import cuda_number, read_cpu
     from neuralpower.errors import unknown
     from neuralpower.locations import continue_from, folder_name, is_remote, publish
     from neuralpower.meters import METERS
     from neuralpower.meters.base import CHOICES
 
-    if not re.fullmatch(r"cpu|cuda(:(0|[1-9]\d*))?", device):
-        raise unknown("device", device, ["cpu", "cuda:0"])
+    cuda_number(device)  # refuses a name that no device has
     phases = options.names(phase, "phase") or ()
     for name in phases:
         if name not in PHASES:

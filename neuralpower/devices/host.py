@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from neuralpower.errors import unknown
+
 PROC = Path("/proc")
 SYS = Path("/sys")
 MODEL = ("cores", "l1d_bytes", "l2_bytes", "llc_bytes")  # with the flags: virtual machines give several models one name
@@ -115,3 +117,11 @@ def worker_environment(threads: int) -> dict[str, str]:
     environment = {k: v for k, v in os.environ.items() if k != "GOMP_CPU_AFFINITY"}
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
     return {**quiet, **environment, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+
+
+def cuda_number(name: str) -> int | None:
+    """Of "cuda:1" 1, of "cuda" 0, of "cpu" None; raises InputError for another name. Whether there is one, it does not ask."""
+    found = re.fullmatch(r"cpu|cuda(?::(0|[1-9]\d*))?", name)
+    if not found:
+        raise unknown("device", name, ["cpu", "cuda", "cuda:0"])
+    return None if name == "cpu" else int(found[1] or 0)
