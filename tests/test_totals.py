@@ -157,6 +157,18 @@ def test_the_sentinels_second_call_tells_the_speed_where_it_is_known() -> None:
     assert predictor.too_slow(fast_first) is None
 
 
+def test_networks_of_a_calm_minute_do_not_tell_the_slowest() -> None:
+    networks = network_rows(12, {"softmax": 1.0}).assign(sentinel_s=1e-3, sentinel_again_s=0.9e-3)
+    data = dataset(["softmax"])
+    tables = {kind: table.assign(sentinel_s=1e-3) for kind, table in data.tables.items()}
+    predictor = train(Dataset(data.path, data.meta, {**tables, "network": networks}), jobs=1).predictor
+    assert predictor.speed is not None
+    found, tenth = predictor.estimate(fresh("softmax")), Pace(1.1e-3, 0.99e-3)
+    assert predictor.too_slow(tenth) is None
+    assert predictor.slowdown(found, tenth) == pytest.approx(1.1**predictor.speed.exponent)
+    assert predictor.too_slow(Pace(1.3e-3, 1.17e-3)) == pytest.approx(1.3)
+
+
 def test_totals_alone_make_a_predictor() -> None:
     data = dataset(["linear"])
     table = network_rows(60, {"linear": 1.0, "softmax": 1.0})
