@@ -29,9 +29,8 @@ def name(network: dict[str, Any]) -> str:
     return str(network["model"]).split("?")[0].removeprefix("transformers:")
 
 
-def main() -> None:
+def show(data: dict[str, Any]) -> None:
     """Print the summary, then the networks."""
-    data = result(LIST, "--rounds", "21")
     print("| predictor | networks | median | MAPE | RMSPE | worst | Spearman |\n|---|---|---|---|---|---|---|")
     for predictor, s in data["summary"].items():
         errors = " | ".join(f"{s[key]:.1%}" for key in ("median", "mape", "rmspe"))
@@ -41,10 +40,10 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     for n in data["networks"]:
         print(
-            f"| {name(n)} | {n['batch_size']} | {n['seq_len'] or '-'} | {n['predicted_s']['value'] * 1e3:.1f} "
-            f"| {n['measured_s'] * 1e3:.1f} | {n['slowdown']:.2f} | {n['error_raw']:+.1%} | {n['error']:+.1%} |"
+            f"| {name(n)} | {n['batch_size']} | {n['seq_len'] or '-'} | {n['predicted_s']['value'] * 1e3:.2f} "
+            f"| {n['measured_s'] * 1e3:.2f} | {n['slowdown']:.2f} | {n['error_raw']:+.1%} | {n['error']:+.1%} |"
         )
 
 
 if __name__ == "__main__":
-    main()
+    show(result(LIST, "--rounds", "21"))

@@ -7,7 +7,8 @@
     round 9:  ...                          runtime_s = 10th percentile of a call's 9 times
 
 Within a round each call first writes its inputs afresh (a network has just computed them), then runs once; its weights
-were last touched a round ago, and are as cold as they are in a network.
+were last touched a round ago, and are as cold as they are in a network. A whole network of less than COLD_CALL_S comes just
+after an untimed run of its own: it runs again and again where it is used, and finds its code and small weights in the caches.
 
 A backward pass is called through autograd, which takes 13 us and more to start, cold three times that. A network pays it once
 a step, not once a layer: a pass through nothing but a view goes before, and what such a pass takes is taken off.
@@ -46,6 +47,9 @@ NETWORK_ROUNDS = 21  # of whole networks, which are few: a 10th percentile that 
 SENTINEL_EVERY = 12  # calls
 SENTINEL_EVERY_S = 0.02
 WARM_UP_S = 0.1
+# In turn with others a network finds its code and small weights gone. Of 80 networks on a CPU that cost each up to 0.8 ms, a sixth
+# of 5 ms; beyond 50 ms it did not show.
+COLD_CALL_S = 0.05
 SLOW_CALL_S = 0.3  # a call of this length and more is timed in fewer rounds
 STEAL_LIMIT = 0.01
 SWITCH_LIMIT = 3 / 9  # share of a call's rounds with an involuntary switch, above what its length explains
@@ -256,6 +260,8 @@ def time_calls(
                     function, args, kwargs = (
                         (step.function, step.args, step.kwargs) if isinstance(step, Call) else (step, (), {})
                     )
+                    if call.recurs and float(first[i]) < COLD_CALL_S:  # type: ignore[arg-type]  # alive
+                        function(*args, **kwargs)
                     _rewrite(warm_of(call, step))
                     if autograd is not None and isinstance(step, Gradient):
                         autograd()

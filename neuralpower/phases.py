@@ -408,4 +408,4 @@ def cached_call(source: Source, request: InputRequest, phase: Phase) -> Call:
         torch.manual_seed(0)
         (one,) = passes(source, request, phase, module)
         kwargs = {name: converted(value, with_values) for name, value in one.inputs.kwargs.items()}
-    return Call(Again(module, kwargs), (), kwargs)
+    return Call(Again(module, kwargs), (), kwargs, recurs=True)

@@ -122,7 +122,7 @@ class Source:
         module = self.build(device, request.dtype)
         inputs = self.inputs(module, request, device=device)
         tensors = tuple(v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, torch.Tensor))
-        return Call(module, tuple(inputs.args), dict(inputs.kwargs), warm=tensors)
+        return Call(module, tuple(inputs.args), dict(inputs.kwargs), warm=tensors, recurs=True)
 
     def _promising(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         """`model`; where a run asks for the values of its buffers on meta, it is built once more, on the CPU."""

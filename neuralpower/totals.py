@@ -1,10 +1,10 @@
 """Whole networks' times teach what layers in isolation cannot: factors per regressor, or all of a predictor.
 
-    measured_i = sum_k f_k T_ik + h_k S_ik     T: what regressor k predicts of network i; S: of it, each call's first 100 us
+    measured_i = sum_k f_k T_ik + h_k S_ik     T: what regressor k predicts of network i; S: of it, each call's first 50 us
     minimise   sum_i (sum_k (f_k T_ik + h_k S_ik) / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2 + (h_k / eta)^2 s^2
 
 With `tau` and `eta` by cross-validation, s the noise; g is 1, or what all have in common where the layers are another machine's.
-h is a second factor, of calls up to 100 us, which fades into a constant beyond: in turn with sixty others a call's code is colder
+h is a second factor, of calls up to 50 us, which fades into a constant beyond: in turn with sixty others a call's code is colder
 than in a network, by 5 to 40 us on a CPU, and between a network's calls the interpreter runs.
 A base that is linear in its weights allows the same with the terms of the layers instead of the regressors' sums, where
 nothing but totals is known.
@@ -53,7 +53,7 @@ TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by two fifths a small kind stood f
 SHORT_TAUS = (0.001, 0.3)  # how far what is added for short calls may lie from nothing
 # Of a regressor's factor, what is left of it for short calls: networks hardly tell how dense convolutions below 100 us go. With
 # 0.25 and 4 networks held out came out closer by 0.1 points, and single layers far outside their intervals.
-SHORT_FACTORS = (0.5, 2.0)
+SHORT_FACTORS = (0.1, 2.0)
 # Of networks, and where they wait for memory: what is expected before any is seen, with its deviation. Hundreds of networks on
 # each of two CPUs followed the sentinel by 1.06 and 0.49; steps of decoders, within minutes, by 0.6 to 0.7.
 EXPONENTS = ((0.8, 0.4), (0.65, 0.1))

@@ -61,6 +61,23 @@ def test_inputs_are_written_afresh_and_weights_are_not() -> None:
     assert weight.tolist() == [1] * 4
 
 
+def test_a_network_is_timed_just_after_a_run_of_its_own_unless_it_is_long() -> None:
+    clock, log, x = Clock(), [], torch.ones(4)
+
+    def call(name: str, milliseconds: float, *, recurs: bool) -> Call:
+        return Call(lambda: (log.append((name, float(x[0]))), clock.work(milliseconds)), (), warm=(x,), recurs=recurs)
+
+    calls = [call("network", 5, recurs=True), call("long", 60, recurs=True), call("layer", 5, recurs=False)]
+    short, *_ = timings(calls, clock, rounds=4)
+    assert isinstance(short, Timing)
+    assert short.samples_s == pytest.approx([0.005] * 4, rel=1e-4)  # one of the two runs
+    names = [name for name, _ in log]
+    assert [names.count(name) for name in ("network", "long", "layer")] == [2 + 2 * 4, 2 + 4, 2 + 4]
+    timed = log[6:]
+    first = next(i for i, (name, _) in enumerate(timed) if name == "network")
+    assert timed[first + 1] == ("network", -timed[first][1])  # its inputs are written afresh between the two
+
+
 def test_a_slow_call_takes_fewer_rounds() -> None:
     clock = Clock()
     (slow,) = timings([Call(lambda: clock.work(400), ())], clock)

@@ -11,7 +11,7 @@ from neuralpower import __version__
 from neuralpower.devices.host import MODEL
 from neuralpower.devices.machine import installed
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 LIBRARIES = ("torch", "transformers", "numpy", "scikit-learn")
 MEASURED = ("torch", "cuda", "driver")  # software that decides how long a call takes
 

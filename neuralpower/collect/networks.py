@@ -510,6 +510,108 @@ CONVOLUTIONAL = (
     _image("zoo:sensor_net", batch_sizes=(1, 16, 128)),
 )
 
+
+def _small(name: str, layers: str, width: str, inner: str, seq_len: int | None, *others: str) -> Network:
+    """One sample of a network as small as phones and browsers run: most of its calls take some microseconds."""
+    return Network(_with(name, (layers, width, inner, *others)), (1,), (seq_len,))
+
+
+SMALL = (
+    _small(
+        "BertModel", "num_hidden_layers=6", "hidden_size=384", "intermediate_size=1536", 32, "num_attention_heads=12"
+    ),
+    _small(
+        "BertModel", "num_hidden_layers=12", "hidden_size=128", "intermediate_size=512", 64, "num_attention_heads=2"
+    ),
+    _small(
+        "RobertaModel", "num_hidden_layers=4", "hidden_size=256", "intermediate_size=1024", 128, "num_attention_heads=4"
+    ),
+    _small("DistilBertModel", "n_layers=6", "dim=192", "hidden_dim=768", 48, "n_heads=3"),
+    _small(
+        "AlbertModel",
+        "num_hidden_layers=12",
+        "hidden_size=312",
+        "intermediate_size=1248",
+        64,
+        "num_attention_heads=12",
+    ),
+    _small(
+        "DebertaV2Model",
+        "num_hidden_layers=6",
+        "hidden_size=384",
+        "intermediate_size=1536",
+        64,
+        "num_attention_heads=6",
+        "relative_attention=true",
+        'pos_att_type=["p2c","c2p"]',
+    ),
+    _small(
+        "ViTModel",
+        "num_hidden_layers=12",
+        "hidden_size=192",
+        "intermediate_size=768",
+        None,
+        "num_attention_heads=3",
+        "image_size=112",
+    ),
+    _small(
+        "BeitModel",
+        "num_hidden_layers=6",
+        "hidden_size=192",
+        "intermediate_size=768",
+        None,
+        "num_attention_heads=3",
+    ),
+    Network("transformers:MobileNetV2ForImageClassification?image_size=96&num_labels=1000", (1,)),
+    Network('transformers:ResNetForImageClassification?depths=[2,2,2,2]&layer_type="basic"&num_labels=1000', (1,)),
+    Network("transformers:SwinForImageClassification?embed_dim=48&depths=[2,2,6,2]&num_heads=[2,4,8,16]", (1,)),
+)
+
+SMALL_DECODERS = (
+    _small("GPT2Model", "n_layer=6", "n_embd=256", "n_inner=1024", 32, "n_head=4"),
+    _small("OPTModel", "num_hidden_layers=6", "hidden_size=320", "ffn_dim=1280", 64, "num_attention_heads=5"),
+    _small(
+        "LlamaModel",
+        "num_hidden_layers=6",
+        "hidden_size=576",
+        "intermediate_size=1536",
+        32,
+        "num_attention_heads=9",
+        "num_key_value_heads=3",
+    ),
+    _small(
+        "LlamaModel",
+        "num_hidden_layers=6",
+        "hidden_size=288",
+        "intermediate_size=768",
+        64,
+        "num_attention_heads=6",
+        "num_key_value_heads=6",
+    ),
+    _small(
+        "Qwen3Model",
+        "num_hidden_layers=8",
+        "hidden_size=256",
+        "intermediate_size=768",
+        48,
+        "num_attention_heads=4",
+        "num_key_value_heads=2",
+        "head_dim=64",
+    ),
+    _small("T5Model", "num_layers=3", "d_model=256", "d_ff=1024", 48, "num_heads=4", "num_decoder_layers=3"),
+    _small(
+        "BartModel",
+        "encoder_layers=3",
+        "d_model=256",
+        "encoder_ffn_dim=1024",
+        32,
+        "decoder_layers=3",
+        "decoder_ffn_dim=1024",
+        "encoder_attention_heads=4",
+        "decoder_attention_heads=4",
+    ),
+)
+
 CACHELESS = ("OpenAIGPT", "XLNet", "XLM")  # decoders without a cache of transformers' own
 STEPS = ((1, 500), (8, 120), (2, 1000), (1, 2000), (4, 250), (1, 60), (2, 400), (1, 1023), (16, 30), (1, 4000))
 
@@ -532,6 +634,8 @@ NETWORKS: tuple[Network, ...] = (
     *VISION,
     *AUDIO,
     *CONVOLUTIONAL,
+    *SMALL,
+    *_stepping(SMALL_DECODERS),
 )
 
 QUICK: tuple[str, ...] = (

@@ -122,12 +122,16 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Call:
-    """One call to time: `function(*args, **kwargs)`; the tensors in `warm` are written afresh just before it."""
+    """One call to time: `function(*args, **kwargs)`; the tensors in `warm` are written afresh just before it.
+
+    `recurs`: it is a whole network's, which runs again and again, and is timed just after an untimed run of its own.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     warm: tuple[Tensor, ...] = ()
+    recurs: bool = False
 
     def __call__(self) -> Any:
         """Make the call."""
