@@ -26,7 +26,7 @@ from neuralpower.regress import Regressor, Scores, Spread, Term
 from neuralpower.slopes import Alignment
 from neuralpower.trees import Trees, right_children
 
-SCHEMA = 3
+SCHEMA = 4
 DIGITS = 7  # significant ones of the numbers in the file
 
 

@@ -43,9 +43,9 @@ REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))  # octaves outside the box at whic
 FEWEST_FOR_BOUND = 20
 FAR = 0.1  # octaves away from the sampled rows
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
-# Of a call: what is learnt of short calls from whole networks is learnt of so much of each, beside the factor of all. Of 20, 30,
-# 50 and 100 us, networks held out by family were predicted best with 50 (5.56 %; 5.64 with 100).
-SHORT_S = 5e-5
+# Of a call: what is learnt of short calls from whole networks is learnt of so much of each, beside the factor of all. With 10 to
+# 50 us networks held out by family were predicted alike (6.7 % on one CPU, 6.2 to 6.3 on another).
+SHORT_S = 3e-5
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
 SCREENING_ALPHA, SCREENING_TREES = 1e-3, (40, 12, 0.12)  # of the quick fit that finds rows which contradict the others
 STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, however good the base is elsewhere

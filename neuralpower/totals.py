@@ -1,11 +1,11 @@
 """Whole networks' times teach what layers in isolation cannot: factors per regressor, or all of a predictor.
 
-    measured_i = sum_k f_k T_ik + h_k S_ik     T: what regressor k predicts of network i; S: of it, each call's first 50 us
-    minimise   sum_i (sum_k (f_k T_ik + h_k S_ik) / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2 + (h_k / eta)^2 s^2
+    measured_i = sum_k f_k T_ik + h S_i      T: what regressor k predicts of network i; S_i: each of its calls' first 30 us
+    minimise   sum_i ((sum_k f_k T_ik + h S_i) / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2 + h^2 s^2
 
-With `tau` and `eta` by cross-validation, s the noise; g is 1, or what all have in common where the layers are another machine's.
-h is a second factor, of calls up to 50 us, which fades into a constant beyond: in turn with sixty others a call's code is colder
-than in a network, by 5 to 40 us on a CPU, and between a network's calls the interpreter runs.
+With `tau` by cross-validation, s the noise; g is 1, or what all have in common where the layers are another machine's. h, of all
+kinds together, is added to the factors of calls up to 30 us and fades into a constant beyond: in turn with sixty others a call's
+code is colder than in a network, and between a network's calls the interpreter runs.
 A base that is linear in its weights allows the same with the terms of the layers instead of the regressors' sums, where
 nothing but totals is known.
 """
@@ -50,10 +50,7 @@ TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common on
 # Of the others': left free, an optimizer's stood for backward passes, as it takes up to 1.7 times as long in some runs.
 OPTIMIZER_TAU = 0.25
 TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by two fifths a small kind stood for what others do in the same networks
-SHORT_TAUS = (0.001, 0.3)  # how far what is added for short calls may lie from nothing
-# Of a regressor's factor, what is left of it for short calls: networks hardly tell how dense convolutions below 100 us go. With
-# 0.25 and 4 networks held out came out closer by 0.1 points, and single layers far outside their intervals.
-SHORT_FACTORS = (0.1, 2.0)
+SHORT_FACTORS = (0.25, 2.0)  # of a regressor's factor, what is left of it for short calls
 # Of networks, and where they wait for memory: what is expected before any is seen, with its deviation. Hundreds of networks on
 # each of two CPUs followed the sentinel by 1.06 and 0.49; steps of decoders, within minutes, by 0.6 to 0.7.
 EXPONENTS = ((0.8, 0.4), (0.65, 0.1))
@@ -262,8 +259,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
         np.add.at(shares[i], found.regressor[learnt], (part * found.runtime_s)[learnt])
         np.add.at(short[i], found.regressor[learnt], (part * np.minimum(found.runtime_s, SHORT_S))[learnt])
     firmness = np.array([OPTIMIZER_TAU if key[0] == Optimizer.kind else 1.0 for key in keys])
-    taus = [np.r_[tau * firmness, eta * firmness] for eta in SHORT_TAUS for tau in TAUS_OF_LAYERS]
-    factors, held_out = fit_factors(shares, model, taus=np.array(taus), short=short)
+    factors, held_out = fit_factors(shares, model, taus=np.outer(TAUS_OF_LAYERS, firmness), short=short)
     error = np.abs(held_out - 1)
     regressors = {
         key: replace(predictor.regressors[key], factor=factor, short=more)
@@ -314,8 +310,8 @@ def fit_factors(
 
     Rows of one group, counted from 0, are held out together; each row is its own where there are fewer than three groups.
     `common`: what all factors share is learnt, too, rather than taken to be 1. `short` [rows, keys]: of the shares, what the
-    first SHORT_S of each call take; what is added to the factors for these then comes after them, [2 keys]. `taus`: to choose
-    from, the tightest first, [taus] or [taus, factors].
+    first SHORT_S of each call take; what is added to the factors for these, alike for all within SHORT_FACTORS, then comes after
+    them, [2 keys]. `taus`: to choose from, the tightest first, [taus] or [taus, keys].
     """
     none = np.zeros((len(shares), 0)) if short is None else short
     own = group is None or len(np.unique(group)) < 3
@@ -333,21 +329,23 @@ def fit_factors(
 
 
 def _ridge(shares: Array, short: Array, tau: float | Array, shared: bool) -> Array:
-    """Factors of least squares with a pull to the common one, and of short calls to none; rows far off lose weight."""
+    """Factors of least squares with a pull to the common one, and what all have for short calls; rows far off lose weight."""
     common = float(np.clip(np.exp(np.median(-np.log(shares.sum(axis=1)))), *FACTORS)) if shared else 1.0
-    scaled, weight, keys = np.column_stack([shares, short]) * common, np.ones(len(shares)), shares.shape[1]
+    keys = shares.shape[1]
+    scaled = np.column_stack([shares, short.sum(axis=1)]) * common
     expected = scaled[:, :keys].sum(axis=1)
-    delta = np.zeros(scaled.shape[1])
+    tightness = np.append(1 / np.broadcast_to(tau, keys), 1.0)
+    delta = np.zeros(keys + 1)
     for _ in range(3):
         residual = 1 - expected - scaled @ delta
         noise = max(1.4826 * float(np.median(np.abs(residual))), 0.01)
         weight = np.minimum(1.0, (3 * noise / np.maximum(np.abs(residual), 1e-12)) ** 2)
         weighted = scaled * weight[:, None]
-        gram = weighted.T @ scaled + np.eye(len(delta)) * (noise / tau) ** 2
+        gram = weighted.T @ scaled + np.diag((noise * tightness) ** 2)
         delta = np.linalg.solve(gram, weighted.T @ (1 - expected))
     factors = np.clip(common * (1 + delta[:keys]), *FACTORS)
     alike = factors[: short.shape[1]]
-    of_short = np.clip(alike + common * delta[keys:], *np.outer(SHORT_FACTORS, alike))
+    of_short = np.clip(alike + common * delta[keys], *np.outer(SHORT_FACTORS, alike))
     return np.concatenate([factors, of_short - alike])
 
 

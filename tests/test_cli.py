@@ -178,7 +178,7 @@ def test_training_prints_a_line_per_regressor_and_talks_on_stderr(trained: tuple
 
 def test_training_writes_the_predictor_and_its_card(predictor: Path) -> None:
     data = json.loads(predictor.read_text())
-    assert (data["schema"], data["device"], data["learner"]) == (3, "Synthetic", "lasso")
+    assert (data["schema"], data["device"], data["learner"]) == (4, "Synthetic", "lasso")
     assert predictor.with_suffix(".md").read_text().startswith("# Predictor `synthetic`")
     assert sorted(path.name for path in predictor.parent.iterdir()) == ["synthetic.json", "synthetic.md"]
 
@@ -593,8 +593,8 @@ def test_what_a_model_prints_is_no_part_of_the_output(predictor: Path) -> None:
         pytest.param("[" * 100_000, ["p.json", "no predictor file, or cut off"], id="nested"),
         ("[1, 2]", ["p.json", "holds a list"]),
         ("not JSON", ["p.json", "no predictor file"]),
-        ('{"schema": 7}', ["schema 7, this version reads 3"]),
-        ('{"schema": 3, "device": "x"}', ["is incomplete"]),
+        ('{"schema": 7}', ["schema 7, this version reads 4"]),
+        ('{"schema": 4, "device": "x"}', ["is incomplete"]),
     ],
 )
 def test_a_damaged_predictor_is_refused_with_what_makes_a_new_one(networks: Path, text: str, words: list[str]) -> None:

@@ -47,13 +47,20 @@ def test_factors_that_are_known_are_found() -> None:
 def test_what_calls_bring_with_them_is_told_from_what_grows_with_them() -> None:
     # of each network's time, what three kinds take, and how much of that is the first SHORT_S of calls
     generator = np.random.default_rng(0)
-    parts, truth, more = generator.dirichlet(np.ones(3), 200), np.array([1.0, 1.1, 0.9]), np.array([0.5, -0.4, 0.0])
+    parts, truth, more = generator.dirichlet(np.ones(3), 200), np.array([1.0, 1.1, 0.9]), -0.4
     short = parts * generator.uniform(0, 1, parts.shape)
-    measured = parts @ truth + short @ more
-    taus = np.array([[tau] * 3 + [eta] * 3 for eta in (0.001, 1.0) for tau in (0.05, 0.2)])
-    factors, held_out = fit_factors(parts / measured[:, None], taus=taus, short=short / measured[:, None])
-    assert np.allclose(factors, [*truth, *more], atol=0.03)
+    measured = parts @ truth + more * short.sum(axis=1)
+    factors, held_out = fit_factors(parts / measured[:, None], taus=(0.05, 0.2), short=short / measured[:, None])
+    assert np.allclose(factors, [*truth, more, more, more], atol=0.03)
     assert np.max(np.abs(held_out - 1)) < 0.02
+
+
+def test_of_short_calls_a_quarter_is_left_and_no_more_than_twice_as_much_is_added() -> None:
+    parts = np.random.default_rng(0).dirichlet(np.ones(2), 100)
+    for more, left in ((-0.9, 0.25), (3.0, 2.0)):
+        measured = parts.sum(axis=1) * (1 + more)  # calls that are short from end to end, all of them
+        factors, _ = fit_factors(parts / measured[:, None], taus=(0.01,), short=parts / measured[:, None])
+        assert (factors[:2] + factors[2:]) / factors[:2] == pytest.approx([left] * 2, rel=0.01)
 
 
 def test_few_networks_that_say_little_leave_the_factors_near_the_common_one() -> None:
@@ -78,12 +85,8 @@ def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
     data = dataset(["linear", "softmax"])
     table = network_rows(150, {"linear": 1.0, "softmax": 1.0})
 
-    def more_s(text: str) -> float:  # half as much again, of a softmax's first SHORT_S
-        return sum(
-            n * 0.5 * min(seconds(KINDS[kind].from_row(row)), SHORT_S)
-            for kind, row, n in json.loads(text)
-            if kind == "softmax"
-        )
+    def more_s(text: str) -> float:  # half as much again, of each call's first SHORT_S
+        return sum(n * 0.5 * min(seconds(KINDS[kind].from_row(row)), SHORT_S) for kind, row, n in json.loads(text))
 
     table["runtime_s"] += table["layers"].map(more_s)
     trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), jobs=1)
