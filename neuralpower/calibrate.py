@@ -21,6 +21,7 @@ from neuralpower.totals import fit_factors
 
 FEWEST_SAMPLES = 10
 BATCH = 25  # layers that are timed in turn
+ROUNDING = 1e-9  # of an error: no gain
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     factors, held_out = fit_factors(shares, common=True)
     relative = shares.sum(axis=1)
     before, after = (float(np.expm1(np.mean(np.abs(np.log(np.maximum(r, 1e-12)))))) for r in (relative, held_out))
-    if after >= before:
+    if after > before - ROUNDING:
         factors, held_out, after = np.ones(len(keys)), relative, before
     error = -np.log(np.maximum(held_out, 1e-12))
     expected = estimates.deviation[known]
@@ -135,6 +136,13 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
         ratios = [timing.sentinel_again_s / timing.sentinel_s for timing in timings if timing.sentinel_again_s]
         speed = replace(speed, sentinel_s=usual_s, again_s=usual_s * float(np.median(ratios)) if ratios else None)
     adapted = replace(
-        predictor, device=cpu.name, regressors=regressors, sentinel_s=sentinel_s, speed=speed, dataset=about
+        predictor,
+        device=cpu.name,
+        regressors=regressors,
+        sentinel_s=sentinel_s,
+        speed=speed,
+        dataset=about,
+        power=None,  # times say nothing of what this machine draws
+        hardware=predictor.hardware and replace(predictor.hardware, idle_w=None, limit_w=None),
     )
     return Calibration(adapted, int(known.sum()), before, after)

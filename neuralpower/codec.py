@@ -8,7 +8,7 @@ import importlib.resources
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,8 @@ def from_json(data: Mapping[str, Any], name: str = "") -> Predictor:
             targets["power_w"] or None,
             data["portable"],
             data["system"],
-            Dispatch.from_json(data["dispatch"]) if data.get("dispatch") else None,  # older files have none
-            NetworkSpeed(**data["network_speed"]) if data.get("network_speed") else None,
+            Dispatch.from_json(data["dispatch"]) if data["dispatch"] else None,
+            NetworkSpeed(**data["network_speed"]) if data["network_speed"] else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PredictorError(
@@ -171,11 +171,11 @@ def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
         spread=Spread(**spread),
         scores=Scores(**known),
         exponent=data["speed_exponent"],
-        alignment=Alignment(**data["alignment"]) if data.get("alignment") else None,
-        launch_s=data.get("launch_s", 0.0),
+        alignment=Alignment(**data["alignment"]) if data["alignment"] else None,
+        launch_s=data["launch_s"],
         factor=data["factor"],
-        short=data.get("short", 0.0),
-        least=data.get("least", 0.0),
+        short=data["short"],
+        least=data["least"],
         measured=np.frombuffer(base64.b64decode(data["measured"]), dtype="<u4"),
     )
 
@@ -202,6 +202,17 @@ def known_predictors() -> dict[str, Path]:
         for file in sorted(folder.glob("*.json")):
             found.setdefault(file.stem, file)
     return found
+
+
+def readable(names: Iterable[str]) -> tuple[dict[str, Predictor], list[PredictorError]]:
+    """The predictors of these names, and why the others cannot be read."""
+    found, refused = {}, []
+    for name in names:
+        try:
+            found[name] = load(name)
+        except PredictorError as error:
+            refused.append(error)
+    return found, refused
 
 
 def load(name: str | Path) -> Predictor:
@@ -257,14 +268,20 @@ def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
 def default_predictor(cpu: Cpu) -> Predictor:
     """That of the CPU most like this one among those of its name, else the first of a CPU; it says where they differ.
 
+    Files of other names that cannot be read, as those of other versions, are passed over.
+
     Raises:
         InputError: there is none of a CPU.
+        PredictorError: one of its name cannot be read.
     """
     known = known_predictors()
-    named = [name for name in known if name == cpu.slug or name.startswith(f"{cpu.slug}-")]
-    for names in (named, known):
-        found = [p for p in map(load, names) if p.hardware is not None and not p.hardware.accelerator]
-        if found:
-            best = min(found, key=lambda predictor: len(predictor.unlike(cpu)))
-            return dataclasses.replace(best, dataset={**best.dataset, "unlike": best.unlike(cpu)})
+    named = [load(name) for name in known if name == cpu.slug or name.startswith(f"{cpu.slug}-")]
+    found = _of_cpus(named) or _of_cpus(readable(known)[0].values())
+    if found:
+        best = min(found, key=lambda predictor: len(predictor.unlike(cpu)))
+        return dataclasses.replace(best, dataset={**best.dataset, "unlike": best.unlike(cpu)})
     raise InputError("there is no predictor yet: run collect-data and train-predictor, or name a file with --predictor")
+
+
+def _of_cpus(predictors: Iterable[Predictor]) -> list[Predictor]:
+    return [p for p in predictors if p.hardware is not None and not p.hardware.accelerator]

@@ -258,8 +258,13 @@ def _read_csv(file: Path) -> pd.DataFrame:
     table.columns = table.columns.str.strip()
     known = KINDS[file.stem].field_names() if file.stem in KINDS else ("model", "batch", "input", "layers")
     for name in (*known, *READ):
-        if f"{name}.1" in table:  # so pandas calls the second
+        if (
+            f"{name}.1" in table or list(table.columns).count(name) > 1
+        ):  # so pandas calls the second, or a blank tells it apart
             raise ValueError(f"column {name} stands twice")
+        near = [other for other in table.columns if other != name and other.lower() == name]
+        if near and name not in table:
+            raise ValueError(f"column {near[0]} is called {name}")
     return table.reindex(range(-blank, len(table))).reset_index(drop=True) if blank else table
 
 
@@ -317,6 +322,12 @@ def read_meta(folder: Path) -> dict[str, Any]:
     with named(file):
         _check_meta(meta)
         check_hardware(meta.get("hardware") or {})
+        try:
+            json.dumps(meta, allow_nan=False)
+        except ValueError:
+            raise DatasetError(
+                "holds NaN or Infinity, which are no numbers of JSON's; leave out what is not known"
+            ) from None
     return meta
 
 
@@ -513,7 +524,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
     import pandas as pd
 
     from neuralpower.layers import KINDS
-    from neuralpower.layers.base import as_columns, fingerprint, peak_flops
+    from neuralpower.layers.base import as_columns, fingerprint, most_flops
 
     layer_kind = KINDS[kind]
     defaults = layer_kind.defaults()
@@ -543,8 +554,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
         reject(~np.isfinite(flops) | ~np.isfinite(size) | (smallest <= 0), "the fields describe no possible layer")
         reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
         if hardware is not None:
-            peak = np.broadcast_to(np.asarray(peak_flops(layer, hardware), dtype=np.float64), flops.shape)
-            reject((peak > 1) & (flops / runtime > layer_kind.savings * peak), "faster than the device's peak")
+            reject(flops / runtime > layer_kind.savings * most_flops(layer, hardware), "faster than the device's peak")
     power = _power(table, runtime, hardware, reject)
     identity = pd.DataFrame({"config": fingerprint(layer), "runtime_s": runtime, "usable": reasons == ""})
     reject(identity.duplicated(keep="first"), "repeats an earlier row")

@@ -88,7 +88,7 @@ class Dispatch:
         rows = len(columns.dtype)
         launches = np.broadcast_to(np.asarray(columns.launches(), dtype=float), (rows,))
         phases, phase = distinct(np.asarray(columns.phase))
-        functions, function = distinct(np.broadcast_to(np.asarray(getattr(columns, "function", "")), (rows,)))
+        functions, function = distinct(np.broadcast_to(np.asarray(function_of(columns)), (rows,)))
         found = np.empty(rows)
         for i, named in enumerate(phases):
             for j, called in enumerate(functions):
@@ -97,7 +97,7 @@ class Dispatch:
         return self.factor * found
 
     def _call_s(self, layer: Layer) -> float:
-        cost = self._cost((layer.kind, layer.phase, str(getattr(layer, "function", ""))))
+        cost = self._cost((layer.kind, layer.phase, str(function_of(layer))))
         return cost.call_s + cost.launch_s * float(layer.launches())
 
     def _cost(self, key: Key) -> Cost:
@@ -135,6 +135,11 @@ class Dispatch:
             (c["kind"], c["phase"], c["function"]): Cost(c["call_s"], c["launch_s"], c["rows"]) for c in data["costs"]
         }
         return cls(costs, data["other_s"], data["deviation"], data["factor"])
+
+
+def function_of(layer: Layer) -> Any:
+    """What tells calls of a kind apart, of a layer or a table's columns; "" where no field does."""
+    return getattr(layer, "function") if "function" in layer.field_names() else ""  # noqa: B009  # not of every kind
 
 
 def learn_dispatch(observations: Iterable[Observation]) -> Dispatch | None:

@@ -23,7 +23,7 @@ from neuralpower.layers.base import FORWARD, Call, torch_dtype
 from neuralpower.measure import NETWORK_ROUNDS, Sentinel, Timing, prepare_process, time_calls
 from neuralpower.memory import forward_memory, settings_of, training_lifetimes
 from neuralpower.phases import GENERATE, Decoder, Pass, Phase, cached_call, passes
-from neuralpower.predictor import Pace, Predictor
+from neuralpower.predictor import Estimates, Pace, Predictor
 from neuralpower.routing import ROUTING, Routing
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.timeline import Seen, Stage
@@ -205,7 +205,6 @@ def evaluate(
     predictor: Predictor,
     *,
     rounds: int = NETWORK_ROUNDS,
-    seed: int = 0,
     threads: int | None = None,
     show: Callable[[str], None] = lambda text: None,
     phase: str = FORWARD,
@@ -237,7 +236,7 @@ def evaluate(
         except InputError as error:
             refuse(case, error)
     prepare_process(threads or torch.get_num_threads())
-    generator, sentinel = random.Random(seed), Sentinel().settle()
+    generator, sentinel = random.Random(0), Sentinel().settle()
     here = not predictor.unlike(read_cpu())  # of other machines it knows no usual speed
 
     def measured(chosen: Sequence[int], refuse: Callable[[Case, InputError], None]) -> dict[int, Evaluation]:
@@ -263,7 +262,7 @@ def evaluate(
                     refuse(cases[i], ModelError(f"{cases[i].model}: {said}"))
                     continue
                 parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
-                found[i] = _evaluation(cases[i], *predicted[i], timing, predictor, parts, here)
+                found[i] = _evaluation(cases[i], predicted[i][0], timing, predictor, parts, here)
         return found
 
     results = measured(list(predicted), refuse)
@@ -280,7 +279,6 @@ def evaluate(
 def _evaluation(
     case: Case,
     prediction: Prediction,
-    traced: Trace,
     timing: Timing,
     predictor: Predictor,
     parts: Mapping[str, float],
@@ -289,10 +287,18 @@ def _evaluation(
     roof = predictor.roofline(case.dtype)
     roofline_s = sum(float(roof.seconds(row.flops, row.bytes)) for row in prediction.rows)
     pace = Pace(timing.sentinel_s, timing.sentinel_again_s)
-    slowdown = predictor.slowdown(predictor.estimate(traced.layers), pace)
+    found, counts = _layers_of(prediction, predictor)
+    slowdown = predictor.slowdown(found, pace, counts)
     flops_only_s = prediction.flops / roof.flops_only_per_s
     over, too_slow = (predictor.over(pace), predictor.too_slow(pace)) if here else (None, None)
     return Evaluation(case, prediction, timing, roofline_s, flops_only_s, slowdown, parts, over, too_slow)
+
+
+def _layers_of(prediction: Prediction, predictor: Predictor) -> tuple[Estimates, np.ndarray]:
+    """The layers of all steps, and how many calls of each take the time of its row."""
+    rows = [row for row in prediction.rows if row.layer is not None]
+    found = predictor.estimate([row.layer for row in rows if row.layer is not None])
+    return found, np.array([row.runtime_s for row in rows]) / np.maximum(found.runtime_s, np.finfo(float).tiny)
 
 
 def _in_slow_spells(results: Mapping[int, Evaluation]) -> dict[int, float]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.dataset import HARDWARE, Dataset, Rejected, Rows, merge, named, screen, summarised
-from neuralpower.dispatch import Dispatch, Observation, learn_dispatch
+from neuralpower.devices.spec import FASTEST_FLOPS
+from neuralpower.dispatch import Dispatch, Observation, function_of, learn_dispatch
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
@@ -99,7 +100,7 @@ def train(
     devices = list(dict.fromkeys(dataset.device for dataset in datasets))
     portable = len(devices) > 1
     learner = "lasso" if portable else learner
-    rows = _Read(devices, len(datasets) > 1)
+    rows = _Read(devices, [dataset.name for dataset in datasets])
     for dataset in datasets:
         rows.add(dataset)
     accelerator = _accelerators(datasets)
@@ -194,8 +195,8 @@ def _about(datasets: Sequence[Dataset], rows: _Read, accelerator: bool, portable
 class _Read:
     """The rows of datasets, screened and described, by target and regressor."""
 
-    def __init__(self, devices: Sequence[str], several: bool) -> None:
-        self.devices, self.several = devices, several  # datasets
+    def __init__(self, devices: Sequence[str], names: Sequence[str]) -> None:
+        self.devices, self.names = devices, names  # of all datasets
         self.parts: dict[tuple[str, Key], list[_Part]] = {}
         self.totals: list[Total] = []
         self.issued: list[Observation] = []  # the host's part
@@ -207,7 +208,8 @@ class _Read:
     def add(self, dataset: Dataset) -> None:
         """Take in one dataset; raises DatasetError where columns are missing, or peaks that several devices need."""
         hardware, portable = hardware_from(dataset.meta), len(self.devices) > 1
-        of = dataset.name if self.several else ""
+        alone = self.names.count(dataset.name) == 1  # folders in several places may have one name
+        of = (dataset.name if alone else str(dataset.path)) if len(self.names) > 1 else ""
         if portable:
             _check_peaks(dataset, hardware)
         for kind, table in dataset.tables.items():
@@ -393,7 +395,7 @@ def _metered(rows: Rows) -> np.ndarray:
 def _issued(rows: Rows) -> Observation:
     """The host's times, by what they depend on."""
     layer: Any = rows.layer
-    parts = (layer.phase, getattr(layer, "function", ""), layer.launches())
+    parts = (layer.phase, function_of(layer), layer.launches())
     phase, function, launches = (np.broadcast_to(np.asarray(part), (len(rows),)) for part in parts)
     return Observation(rows.kind, phase, function, launches.astype(float), rows.dispatch_s)
 
@@ -503,7 +505,7 @@ def _rooflines(everything: Sequence[Mapping[str, np.ndarray]], hardware: Hardwar
     rooflines = {}
     for dtype, chunks in parts.items():
         flops, size, t = np.concatenate(chunks, axis=1)
-        fastest = float(np.max(flops / t)) or 1.0, float(np.max(size / t))
+        fastest = float(np.max(flops / t)) or FASTEST_FLOPS, float(np.max(size / t))  # of copies alone memory tells all
         grid = 1.05 ** -np.arange(0, 100)
         alone = min(grid, key=lambda c: float(np.sum(np.abs(flops / (fastest[0] * c) - t))))
         only = fastest[0] * float(alone)

@@ -99,11 +99,10 @@ class Estimates:
         """Some of the layers."""
         return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
-    def slowdown(self, machine: float) -> float:
-        """How much longer all of them, each timed alone, take when the machine is that much slower than usual."""
-        if not len(self.runtime_s):
-            return 1.0
-        return float(np.sum(self.runtime_s * machine**self.exponent) / np.sum(self.runtime_s))
+    def slowdown(self, machine: float, counts: Array | float = 1.0) -> float:
+        """How much longer all of them, each called so many times, take when the machine is that much slower than usual."""
+        time = self.runtime_s * counts
+        return float(np.sum(time * machine**self.exponent) / np.sum(time)) if len(time) else 1.0
 
     def totals(self, counts: Any, system: float = 0.0) -> Totals:
         """Sums over networks, `counts` [networks, layers], dense or sparse: how often each makes each layer's call.
@@ -217,12 +216,12 @@ class Predictor:
         return float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum()) if len(time) else 0.0
 
     def slowdown(self, found: Estimates, pace: Pace | None, counts: Array | float = 1.0) -> float:
-        """How much longer a network of these layers takes than usual at such a pace; 1 if that is not known."""
+        """How much longer a network of so many calls of each takes than usual at such a pace; 1 if that is not known."""
         if pace is None:
             return 1.0
         if self.speed is not None:
             return self.speed.slowdown(pace, self.streaming(found, counts))
-        return found.slowdown(pace.sentinel_s / self.sentinel_s) if self.sentinel_s else 1.0
+        return found.slowdown(pace.sentinel_s / self.sentinel_s, counts) if self.sentinel_s else 1.0
 
     def over(self, pace: Pace) -> float | None:
         """Times its usual beside networks that the sentinel takes; None where that is not known."""

@@ -46,6 +46,7 @@ IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power o
 # Of a call: what is learnt of short calls from whole networks is learnt of so much of each, beside the factor of all. With 10 to
 # 50 us networks held out by family were predicted alike (6.7 % on one CPU, 6.2 to 6.3 on another).
 SHORT_S = 3e-5
+IMPOSSIBLE = 1e-3  # of a plausible row's weight: one below, some 60 times too fast, must not set the terms' scales
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
 SCREENING_ALPHA, SCREENING_TREES = 1e-3, (40, 12, 0.12)  # of the quick fit that finds rows which contradict the others
 STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, however good the base is elsewhere
@@ -148,8 +149,7 @@ class Scores:
     median_base: float
     median: float
     bias: float  # of the rows' sum: positive where predictions are too high
-    beyond_base: float  # mean error where the largest rows, those farthest out, or a whole device are held out together
-    beyond: float
+    beyond: float  # mean error where the largest rows, those farthest out, or a whole device are held out together
     inside: float  # share of held-out rows within their 90 % interval
 
 
@@ -411,7 +411,7 @@ def _base(problem: Problem, parts: Sequence[Part]) -> Regressor:
         None,
         0.0,
         Spread(nothing[:0], nothing, nothing, 0.0, 0.0, 0.0),
-        Scores(len(problem), *[float("nan")] * 8),
+        Scores(len(problem), *[float("nan")] * 7),
         least=float(problem.target.min()) if problem.bounded else 0.0,
     )
 
@@ -505,11 +505,12 @@ def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) ->
     from sklearn.linear_model import lasso_path
 
     relative = matrix / target[:, None]
-    scale = np.sqrt(np.mean(relative**2, axis=0))
+    plausible = _plausible(relative)
+    scale = np.sqrt(np.mean(relative[plausible > IMPOSSIBLE] ** 2, axis=0))
     used = (scale > 0) & (np.count_nonzero(relative, axis=0) >= min(FEWEST_FOR_TERM, len(relative) // 2))
     scaled = np.asfortranarray(relative[:, used] / scale[used])
     weights = np.zeros((len(alphas), matrix.shape[1]))
-    plausible = emphasis = _plausible(scaled) * _importance(target)
+    plausible = emphasis = plausible * _importance(target)
     for _ in range(2):
         root = np.sqrt(emphasis)[:, None]
         with warnings.catch_warnings():
@@ -783,7 +784,6 @@ def _scores(target: Array, tests: Sequence[HeldOut], reach: float, spread: Sprea
     return replace(
         scores_of(target, among),
         median_base=float(np.median(np.abs(tests[0].base / target - 1))),
-        beyond_base=_mean([_mean_error(target, test.base) for test in tests[1:]]),
         beyond=_mean([_mean_error(target, predicted) for predicted in beyond]),
         inside=float(np.mean((measured >= low) & (measured <= high))),
     )
@@ -799,7 +799,6 @@ def scores_of(target: Array, predicted: Array) -> Scores:
         median_base=float(np.median(np.abs(error))),
         median=float(np.median(np.abs(error))),
         bias=float(np.sum(predicted) / np.sum(target) - 1),
-        beyond_base=unknown,
         beyond=unknown,
         inside=unknown,
     )

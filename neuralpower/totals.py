@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.dataset import Rejected, summarised, unusable
-from neuralpower.dtypes import FLOATING
+from neuralpower.dtypes import FLOATING, TENSORFLOAT32
 from neuralpower.errors import DatasetError, NeuralPowerError, one_line
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import FORWARD, peak_flops
+from neuralpower.layers.base import FORWARD, in_tf32, most_flops
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.predictor import ALL, INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor
 from neuralpower.regress import (
@@ -167,9 +167,8 @@ def _least_s(total: Total, hardware: Hardware) -> float:
     """Seconds that its products take at the device's peak; 0 where that is not known."""
     flops = [0.0]
     for layer, count in zip(total.layers, total.counts, strict=True):
-        peak = float(np.asarray(peak_flops(layer, hardware)))
-        if peak > 1 and layer.multiplies:
-            flops.append(count * layer.flops() / (layer.savings * peak))
+        if layer.multiplies:
+            flops.append(count * layer.flops() / (layer.savings * most_flops(layer, hardware)))
     return sum(flops)
 
 
@@ -200,9 +199,11 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     if not (batch >= 1 and batch % 1 == 0):
         raise ValueError(f"batch is {row['batch']!r}, but must be a whole number from 1")
     length, shape = settings.get("seq_len"), settings.get("input_shape")
-    sizes = [1 if length is None else length, *(shape if isinstance(shape, list) else [shape or 1])]
-    if not all(isinstance(size, int) and size >= 1 for size in sizes):
-        raise ValueError(f"input is {row['input']!r}, but sizes must be whole numbers from 1")
+    sizes = [1 if length is None else length, *(shape if isinstance(shape, list) else [1])]
+    if not isinstance(shape, (list, type(None))) or not all(isinstance(size, int) and size >= 1 for size in sizes):
+        raise ValueError(
+            f"input is {row['input']!r}, but sizes must be whole numbers from 1, input_shape a list of them"
+        )
     given = row.get("dtype")
     dtype = torch_dtype(given if isinstance(given, str) else "float32")
     source = resolve(str(row["model"]))
@@ -211,7 +212,8 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     inputs = source.inputs(module, request, "meta")
     counts: dict[Layer, int] = {}
     for layer in trace(module, inputs.args, inputs.kwargs).layers:
-        counts[layer] = counts.get(layer, 0) + 1
+        called = in_tf32(layer) if given == TENSORFLOAT32 else layer
+        counts[called] = counts.get(called, 0) + 1
     return counts
 
 
@@ -245,7 +247,11 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     Factors explain what kinds that were not learnt leave of a network's time. None where they leave half of it in too few networks.
     """
     each = [(total, predictor.estimate(total.layers)) for total in totals]
-    each = [(t, found) for t, found in each if _learnt_s(t, found) >= (1 - MOST_UNLEARNT) * t.runtime_s]
+    each = [
+        (t, found)
+        for t, found in each
+        if (found.regressor >= 0).any() and _learnt_s(t, found) >= (1 - MOST_UNLEARNT) * t.runtime_s
+    ]
     if len(each) < FEWEST_NETWORKS:
         return None
     totals, estimates = zip(*each, strict=True)

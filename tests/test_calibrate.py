@@ -104,6 +104,16 @@ def test_what_networks_make_of_the_machines_speed_goes_with_it(predictor: Predic
     assert adapted.slowdown(estimates, Pace(4.2e-3, 0.8 * 2.1e-3)) == pytest.approx(1)
 
 
+def test_what_another_machine_draws_is_not_known_of_this_one() -> None:
+    learnt = train(dataset(["linear", "norm"], power_w=100.0, energy_u_rel=0.01), jobs=1).predictor
+    metered = dataclasses.replace(learnt, hardware=Hardware(idle_w=50.0, limit_w=250.0))
+    assert metered.power is not None
+    layers = calibration.calibration_layers(metered, 50)
+    adapted = calibration.calibrate(metered, layers, [timing(seconds(layer)) for layer in layers], THERE).predictor
+    assert adapted.power is None
+    assert adapted.hardware == Hardware()
+
+
 def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
     gpu = dataclasses.replace(predictor, hardware=Hardware(accelerator=True), device="NVIDIA H200")
     with pytest.raises(InputError, match="NVIDIA H200, an accelerator, and this machine is a CPU"):

@@ -34,7 +34,7 @@ from neuralpower.errors import DatasetError, DeviceError, InputError, writing
 from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS
 from neuralpower.layers.base import fingerprint
-from neuralpower.learn import train
+from neuralpower.learn import hardware_from, train
 
 ROOT = Path(__file__).parent.parent
 DEVICE = '{"schema": 1, "device": "x"}'
@@ -583,6 +583,29 @@ def test_a_comma_at_the_end_of_every_row_is_no_value(tmp_path: Path) -> None:
     assert read_dataset(tmp_path).tables["softmax"].equals(needed())
 
 
+def test_a_column_is_called_as_it_is_documented_and_once(tmp_path: Path) -> None:
+    table = needed().assign(Dtype="bfloat16")
+    file = own(tmp_path, table) / "softmax.csv"
+    with pytest.raises(DatasetError, match="column Dtype is called dtype"):
+        read_dataset(tmp_path)
+    file.write_text(table.to_csv(index=False).replace("Dtype", "runtime_s "))
+    with pytest.raises(DatasetError, match="column runtime_s stands twice"):
+        read_dataset(tmp_path)
+    file.write_text(table.assign(dtype="float32").to_csv(index=False))  # one's own word beside it
+    assert len(read_dataset(tmp_path).tables["softmax"]) == 5
+
+
+def test_a_dtype_whose_peak_is_not_known_is_not_held_to_anothers(tmp_path: Path) -> None:
+    meta = '{"schema": 1, "device": "mine", "hardware": {"peak_flops_per_s": {"float32": 1e12}}}'
+    table = pd.DataFrame(
+        {"rows": 4096, "in_features": 4096, "out_features": [4096, 4096], "bias": True, "runtime_s": 0.01}
+    )
+    own(tmp_path, table.assign(dtype=["float16", "float32"]), "linear", meta)
+    data = read_dataset(tmp_path)
+    rows = screen("linear", data.tables["linear"], None, hardware_from(data.meta))  # 137 GFLOP in 10 ms: 14 TFLOP/s
+    assert [(row.line, row.reason) for row in rows.rejected] == [(3, "faster than the device's peak")]
+
+
 @pytest.mark.parametrize("change", [pd.to_timedelta, pd.to_datetime])
 def test_durations_and_moments_are_no_seconds(change: Any) -> None:
     table = needed().assign(runtime_s=change(needed()["runtime_s"], unit="s"))
@@ -794,6 +817,7 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
             "autograd_start_s is '27 us', but must be seconds",
         ),
         ('{"schema": 1, "device": "x", "sessions": "one"}', "sessions is 'one', but must be a list of objects"),
+        ('{"schema": 1, "device": "x", "sessions": [{"idle_w": NaN}]}', "holds NaN or Infinity, which are no numbers"),
     ],
 )
 def test_a_description_that_cannot_be_used_is_refused(tmp_path: Path, meta: str, said: str) -> None:

@@ -154,6 +154,48 @@ def test_of_cpus_of_one_name_the_one_most_like_this_machine_predicts(
     assert "Another here" in note
 
 
+def test_files_that_are_no_predictors_are_in_nobodys_way(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(predictors, "predictor_folders", lambda: [Path("models")])
+    save(predictor, tmp_path / "models" / "my-device.json")
+    for name, text in (("config", '{"model_type": "bert"}'), ("cut", "{"), ("older", '{"schema": 1}')):
+        (tmp_path / "models" / f"{name}.json").write_text(text)
+    another = Cpu("Another", 2, 2, 2**15, 2**20, 2**25, 2**34, ("avx2",), virtual=True)
+    assert predictors.default_predictor(another).name == "my-device"
+    found, refused = predictors.readable(predictors.known_predictors())
+    assert list(found) == ["my-device"]
+    assert [str(error).split("'")[1] for error in refused if "schema" in str(error)] == ["config", "older"]
+    (tmp_path / "models" / "another-2c.json").write_text('{"schema": 1}')  # of this machine's name
+    with pytest.raises(PredictorError, match="'another-2c' has schema 1"):
+        predictors.default_predictor(another)
+
+
+def test_of_a_dtype_without_flop_memory_tells_the_roofline() -> None:
+    copies = dataset(["movement"], count=60)
+    table = copies.tables["movement"].assign(dtype="int64")
+    learnt = train(Dataset(copies.path, copies.meta, {"movement": table}), jobs=1).predictor
+    fields = {"function": "add", "elements": 4096, "operands": 2, "broadcast": False, "dtype": "int64"}
+    sums = KINDS["elementwise"].from_row(fields)
+    (runtime_s,) = learnt.estimate([sums]).runtime_s
+    assert 1e-7 < runtime_s < 1e-3  # 98 kB, at 10 GB/s about 10 us
+
+
+@pytest.mark.parametrize("count", [40, 120])
+@pytest.mark.parametrize("wrong_s", [1e-4, 1e-6])
+def test_a_row_that_is_far_too_fast_is_left_out_alone(count: int, wrong_s: float) -> None:
+    generator = np.random.default_rng(0)
+    rows, inner, columns = generator.integers(1000, 4000, (3, count))
+    seconds_s = 2.0 * rows * inner * columns / 1e11 * np.exp(0.05 * generator.standard_normal(count))
+    table = pd.DataFrame({"rows": rows, "in_features": inner, "out_features": columns, "bias": True})
+    table["runtime_s"] = np.where(np.arange(count) == 5, wrong_s, seconds_s)
+    found = train(Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"linear": table}), jobs=1)
+    assert [row.line for row in found.rejected] == [7]
+    (regressor,) = found.predictor.regressors.values()
+    assert regressor.scores.mape < 0.1
+
+
 def test_bounds_enclose_and_widen_outside_the_box(predictor: Predictor) -> None:
     near, far = (
         Linear(rows=64, in_features=512, out_features=512, bias=True),

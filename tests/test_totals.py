@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 
 from neuralpower.codec import from_json, save, to_json
+from neuralpower.collect.plan import draw
+from neuralpower.collect.presets import PRESETS
 from neuralpower.dataset import Dataset
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Hardware, Layer
@@ -97,6 +99,29 @@ def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
     ratio = trained.predictor.estimate(layers).runtime_s / alone
     assert np.median(ratio[alone < SHORT_S]) == pytest.approx(1.5, rel=0.1)
     assert np.median(ratio[alone > 20 * SHORT_S]) == pytest.approx(1.0, rel=0.03)
+
+
+def test_a_network_of_which_nothing_was_learnt_says_nothing_of_the_others() -> None:
+    data = dataset(["linear", "softmax"])
+    hardware = {"memory_bytes_per_s": 1e12, "peak_flops_per_s": {"float32": 1e13}}
+    table = network_rows(30, {"linear": 1.0, "softmax": 1.5})
+    pools = json.dumps([["pool2d", pool.to_row(), 1] for pool in draw(KINDS["pool2d"], 4, 0, PRESETS["quick"])])
+    more = pd.concat([table, table[:1].assign(layers=pools, runtime_s=1.0)], ignore_index=True)
+    without, with_it = (
+        train(Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": networks}), jobs=1)
+        for networks in (table, more)
+    )
+    assert np.isfinite(with_it.predictor.system)
+    for key, regressor in without.predictor.regressors.items():
+        assert with_it.predictor.regressors[key].factor == pytest.approx(regressor.factor, rel=1e-6)
+
+
+def test_networks_in_tensorfloat32_are_none_of_float32() -> None:
+    rows = pd.DataFrame({"model": "zoo:deep_mnist", "batch": 1, "input": "{}", "dtype": ["tensorfloat32", "float32"]})
+    found, rejected = read_totals(rows.assign(runtime_s=1e-3))
+    assert not rejected
+    products = [{layer.dtype for layer in total.layers if layer.multiplies} for total in found]
+    assert products == [{"tensorfloat32"}, {"float32"}]
 
 
 def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:

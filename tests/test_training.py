@@ -605,6 +605,24 @@ def test_an_evaluated_step_is_measured_in_its_parts(learnt: Predictor) -> None:
     assert e.prediction.training is not None
 
 
+def test_a_steps_slow_down_is_that_of_all_its_layers(learnt: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    # backward passes alone follow the machine, which is twice as slow as usual
+    regressors = {k: dataclasses.replace(r, exponent=float(k[2] == "backward")) for k, r in learnt.regressors.items()}
+    followed = dataclasses.replace(learnt, regressors=regressors, sentinel_s=1.0, speed=None)
+
+    def timed(calls: list[Call], *_: object, **__: object) -> list[Timing]:
+        calls[0]()
+        return [Timing((2.0,), 2.0, 2.0, 2.0, 0.0, 0.0, 0.0)]
+
+    monkeypatch.setattr("neuralpower.evaluate.time_calls", timed)
+    (e,) = evaluate([Case("zoo:deep_mnist", 2)], followed, phase="training", recipe=Recipe("sgd"))
+    rows = [row for row in e.prediction.rows if row.layer is not None]
+    backward = [row.runtime_s for row in rows if row.layer is not None and row.layer.phase == "backward"]
+    share = sum(backward) / sum(row.runtime_s for row in rows)
+    assert 0.1 < share < 0.9
+    assert e.slowdown == pytest.approx(1 + share, rel=1e-3)
+
+
 def at_paces(monkeypatch: pytest.MonkeyPatch, *rounds: list[float]) -> Iterator[list[float]]:
     """Each network of each time of measuring takes what the sentinel beside it does (s)."""
     paces = iter(rounds)

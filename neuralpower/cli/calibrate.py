@@ -16,7 +16,7 @@ def calibrate(
     source: str = typer.Option(..., "--from", help="Name or file of a predictor of the same class of device."),
     samples: int = typer.Option(50, help="Layers to measure here."),
     seed: int = typer.Option(0, help="Of the choice of layers."),
-    out: Path | None = typer.Option(None, help="The predictor file; models/THIS-MACHINE.json by default."),
+    out: Path | None = typer.Option(None, help="The predictor file; models/THIS-MACHINE-calibrated.json by default."),
 ) -> None:
     """Adapt a predictor to this machine within two minutes, and say what that gained."""
     from neuralpower import calibrate as calibration
@@ -28,7 +28,7 @@ def calibrate(
     given = load(source)
     calibration.check(given, samples)
     cpu = read_cpu()
-    target = out or Path("models") / f"{cpu.slug}.json"
+    target = out or Path("models") / f"{cpu.slug}-calibrated.json"
     check_places(target)
     prepare_process(cpu.cores)
     layers = calibration.calibration_layers(given, samples, seed)

@@ -37,13 +37,13 @@ def devices(
 
 
 def _show_machine(as_json: bool) -> None:
-    from neuralpower.codec import known_predictors, load
+    from neuralpower.codec import known_predictors, readable
     from neuralpower.devices.host import read_cpu
     from neuralpower.meters import MeterUnavailable
     from neuralpower.meters.nvml import list_gpus
 
     cpu = read_cpu()
-    found = {name: load(path) for name, path in known_predictors().items()}
+    found, refused = readable(known_predictors())
     try:
         gpus, missing = list_gpus(), None
     except MeterUnavailable as error:
@@ -80,6 +80,8 @@ def _show_machine(as_json: bool) -> None:
         print(f"meter      {meter.meter} of {meter.device}: {verdict}: {meter.text}")
     for name, predictor in found.items():
         print(f"predictor  {name}: {predictor.device}, {', '.join(predictor.dtypes)}, {', '.join(predictor.phases)}")
+    for unreadable in refused:
+        print(f"predictor  no: {unreadable}")
     if not found:
         print("predictor  none: run collect-data and train-predictor")
 

@@ -525,6 +525,14 @@ def peak_flops(layer: Any, hardware: Hardware) -> Any:
     return np.array([hardware.peak(str(name)) for name in names])[inverse]
 
 
+def most_flops(layer: Any, hardware: Hardware) -> Any:
+    """FLOP/s that no such layer can exceed: its dtype's own peak; no end where that is not known; as `peak_flops`."""
+    if isinstance(layer.dtype, str):
+        return hardware.peak_flops_per_s.get(layer.dtype, math.inf)
+    names, inverse = distinct(layer.dtype)
+    return np.array([hardware.peak_flops_per_s.get(str(name), math.inf) for name in names])[inverse]
+
+
 def same_rank(name: str, values: Any, rank: int) -> tuple[int, ...]:
     """An `int[rank]` argument of an operator, which may hold one value for all axes, or none."""
     items = tuple(values) if isinstance(values, (tuple, list)) else (values,)
