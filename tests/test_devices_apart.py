@@ -437,18 +437,6 @@ def test_formula_and_card_say_what_alignment_saves() -> None:
     assert saved.splitlines()[-1] == "| `linear` | matrix | float32 | forward | inner_bytes_at_32 10.0% |"
 
 
-def test_a_predictor_of_a_version_that_knew_no_alignment_is_read(tmp_path: Path) -> None:
-    learnt = train([dataset("small")], jobs=1, learner="lasso").predictor
-    save(learnt, tmp_path / "small.json")
-    written = json.loads((tmp_path / "small.json").read_text())
-    for regressor in written["regressors"]:
-        del regressor["alignment"]
-    (tmp_path / "small.json").write_text(json.dumps(written))
-    old = load(tmp_path / "small.json")
-    assert all(regressor.alignment is None for regressor in old.regressors.values())
-    assert old.estimate(layers("linear", 3)).runtime_s.min() > 0
-
-
 # ---- rows that no device can have produced ----
 
 

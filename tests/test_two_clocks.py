@@ -236,17 +236,19 @@ def test_products_in_tf32_are_learnt_apart_and_the_rest_is_float32(predictor: Pr
     assert [row.basis for row in tf32.rows] == [row.basis for row in single.rows]
 
 
-def test_the_hosts_part_travels_in_the_file_and_older_files_have_none(predictor: Predictor, tmp_path: Path) -> None:
+def test_the_hosts_part_travels_in_the_file_and_without_it_kernels_are_summed(
+    predictor: Predictor, tmp_path: Path
+) -> None:
     save(predictor, tmp_path / "two.json")
     kept = load(tmp_path / "two.json")
     assert kept.dispatch is not None
     traced = network(1)
     value = predicted(kept, traced).runtime_s.value
     assert value == pytest.approx(predicted(predictor, traced).runtime_s.value, rel=1e-5)
-    data = {name: part for name, part in to_json(predictor).items() if name != "dispatch"}
-    old = from_json(json.loads(json.dumps(data)))
-    assert old.dispatch is None
-    sum_alone = predicted(old, traced)
+    data = {**to_json(predictor), "dispatch": None}
+    without = from_json(json.loads(json.dumps(data)))
+    assert without.dispatch is None
+    sum_alone = predicted(without, traced)
     assert (sum_alone.host_bound, sum_alone.idle_s) == (None, None)
     assert sum_alone.runtime_s.value == pytest.approx(sum(kernel_s(layer) for layer in traced.layers), rel=0.03)
 
