@@ -1,7 +1,6 @@
 """Predictors of accelerators: terms at the device's peaks, one predictor for several devices, and for one never seen."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
