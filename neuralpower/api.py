@@ -80,7 +80,7 @@ class LoadedPredictor:
         batch_size: int | None = None,
         seq_len: int | None = None,
         input_shape: Sequence[int] | None = None,
-        dtype: str | None = None,
+        dtype: str | torch.dtype | None = None,
         phase: str | Phase = FORWARD,
         recipe: Recipe = RECIPE,
     ) -> Prediction:
@@ -111,7 +111,8 @@ class LoadedPredictor:
             raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
         if not isinstance(recipe, Recipe):
             raise InputError(f"recipe {recipe!r:.40}: must be a Recipe, such as neuralpower.Recipe('adam')")
-        asked_dtype, dtype = dtype, dtype or _dtype(model)
+        asked_dtype = str(dtype).removeprefix("torch.") if dtype is not None else None
+        dtype = asked_dtype or _dtype(model)
         self.predictor.check(dtype, FORWARD if way == TRAINING else way)
         source = resolve(model)
         if inputs is None:
@@ -125,6 +126,8 @@ class LoadedPredictor:
                 f"inputs and the phase {asked.name} are both given, and it makes its own inputs; leave one out"
             )
         given = called_with(inputs)
+        if batch_of(given) == 0:
+            raise InputError("inputs hold no sample: their first side is 0 long; give one or more")
         if asked_dtype:
             _of_dtype(given, asked_dtype)
         one = Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given)

@@ -603,8 +603,9 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
         if name in defaults:
             numbers[values.isna().to_numpy()] = defaults[name]
         bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
+        if name in flags:
+            reject(bad | (numbers > 1), f"{name} is neither true nor false")
         reject(bad, f"{name} is no whole number, 0 or more")
-        reject(numbers > (1 if name in flags else np.inf), f"{name} is neither true nor false")
         beyond = numbers > LARGEST
         reject(beyond, f"{name} is above {LARGEST}")
         columns[name] = np.where(bad | beyond, 1, numbers)

@@ -168,6 +168,8 @@ def predict_pass(
     found = _traced(one, phase, autocast, routing)
     about = {"model": model, "dtype": dtype, "phase": phase}
     prediction = compose(found, predictor, batch_size=batch_size, recipe=recipe, **about)
+    if one.inputs.note:
+        prediction = replace(prediction, assumptions=(*prediction.assumptions, one.inputs.note))
     if found.idle and one.name == FORWARD:  # other passes of a generation leave the encoder out, as they should
         prediction = replace(prediction, assumptions=(*prediction.assumptions, found.idle))
     accelerator = predictor.accelerator

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
@@ -44,10 +44,11 @@ class Inputs:
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""  # what was made of given ones, in words
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         """The same with every tensor changed."""
-        return Inputs(map_tensors(self.args, change), map_tensors(self.kwargs, change))
+        return Inputs(map_tensors(self.args, change), map_tensors(self.kwargs, change), self.note)
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,11 @@ def redrawn(inputs: Inputs, batch_size: int | None = None) -> Inputs:
             return torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
         return tensor
 
-    return inputs.mapped(redraw)
+    changed = inputs.mapped(redraw)
+    if batch_size is None or first in (None, 0, batch_size):
+        return changed
+    note = f"the first side of the given inputs, {first} long, is taken as a batch and is {batch_size} here"
+    return replace(changed, note=f"{note}; batch size {first} leaves them as they are")
 
 
 def shaped_inputs(model: nn.Module, request: InputRequest, shape: Sequence[int]) -> Inputs:

@@ -104,8 +104,8 @@ class Source:
         with own_randomness():
             return Inputs(*(without_values(make) if torch.device(device).type == "meta" else make(device)))
 
-    def _made(self, model: nn.Module, request: InputRequest, device: str) -> tuple[Any, Any]:
-        """(positions, keywords) of a call; raises InputError or ModelError."""
+    def _made(self, model: nn.Module, request: InputRequest, device: str) -> tuple[Any, Any, str]:
+        """(positions, keywords, note) of a call; raises InputError or ModelError."""
         try:
             made = place(self.examples(model, request), device, request.dtype)
         except NeuralPowerError:
@@ -115,7 +115,7 @@ class Source:
             raise ModelError(
                 f"{_failed(what, error)}; ask for other sizes, or give inputs of your own in Python: predict(model, inputs)"
             ) from error
-        return made.args, made.kwargs
+        return made.args, made.kwargs, made.note
 
     def call(self, request: InputRequest, device: str = "cpu") -> Call:
         """The network with random weights and inputs, ready to be timed."""

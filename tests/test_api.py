@@ -65,6 +65,28 @@ def test_inputs_in_hand_are_the_same_as_inputs_made(predictor: LoadedPredictor) 
     assert predictor.predict(model, {"input": torch.zeros(4, 8)}).runtime_s == given.runtime_s
 
 
+def test_a_dtype_may_be_torchs_own(predictor: LoadedPredictor) -> None:
+    named, own = (predictor.predict("zoo:deep_mnist", dtype=dtype) for dtype in ("float32", torch.float32))
+    assert own.to_json() == named.to_json()
+
+
+def test_an_empty_batch_is_refused(predictor: LoadedPredictor) -> None:
+    with pytest.raises(InputError, match="inputs hold no sample"):
+        predictor.predict(nn.Linear(4, 4), torch.randn(0, 4))
+
+
+def test_it_is_said_where_given_inputs_become_another_batch(predictor: LoadedPredictor, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\n\ndef steps():\n    return nn.LSTM(16, 16), torch.randn(35, 2, 16)\n"
+    )
+    cut, whole = (predictor.predict(f"{file}:steps", batch_size=size) for size in (1, 35))
+    (note,) = (text for text in cut.assumptions if "given inputs" in text)
+    assert "35 long, is taken as a batch and is 1 here; batch size 35 leaves them as they are" in note
+    assert not any("given inputs" in text for text in whole.assumptions)
+    assert whole.flops == 35 * cut.flops
+
+
 def test_a_batch_of_numpys_numbers_can_be_written_as_json(predictor: LoadedPredictor) -> None:
     for given in ({}, {"inputs": torch.zeros(2, 784)}):
         found = predictor.predict("zoo:deep_mnist", **given, batch_size=np.int64(2))

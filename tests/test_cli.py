@@ -17,11 +17,15 @@ import pytest
 import torch
 
 from neuralpower import __version__, cli
+from neuralpower import codec as predictors
+from neuralpower.calibrate import Calibration
 from neuralpower.cli import options
+from neuralpower.cli.calibrate import calibrate
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.compose import COLUMNS
 from neuralpower.devices.host import read_cpu
+from neuralpower.errors import DeviceError
 from neuralpower.layers import KINDS
 from neuralpower.meters import METERS
 from neuralpower.sources import resolve
@@ -872,6 +876,17 @@ def test_a_predictor_is_calibrated_on_this_machine(predictor: Path, tmp_path: Pa
     learnt = json.loads(out.read_text())
     assert learnt["dataset"]["calibrated_from"] == "synthetic"
     assert "calibrated" in out.with_suffix(".md").read_text()
+
+
+def test_a_calibration_that_says_nothing_is_not_written(
+    predictor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoilt = Calibration(predictors.load(predictor), 12, 70.0, 19.0)
+    monkeypatch.setattr("neuralpower.calibrate.measure_layers", lambda *_, **__: ([], []))
+    monkeypatch.setattr("neuralpower.calibrate.calibrate", lambda *_: spoilt)
+    with pytest.raises(DeviceError, match="1900% off in the mean.*nothing was written"):
+        calibrate(str(predictor), 12, 0, tmp_path / "mine.json")
+    assert not list(tmp_path.glob("mine*"))
 
 
 def test_what_cannot_be_calibrated_is_refused(predictor: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 
 app = typer.Typer()
 DOUBTFUL = 0.4  # mean error of single layers: on a quiet machine of the predictor's kind it is half of that
+USELESS = 3.0  # the same: four times too high or too low, whatever the factors
 
 
 @app.command()
@@ -22,6 +23,7 @@ def calibrate(
     from neuralpower import calibrate as calibration
     from neuralpower.codec import check_places, load
     from neuralpower.devices.host import read_cpu
+    from neuralpower.errors import DeviceError
     from neuralpower.measure import prepare_process
     from neuralpower.report.cards import write_predictor
 
@@ -34,6 +36,11 @@ def calibrate(
     layers = calibration.calibration_layers(given, samples, seed)
     measured = calibration.measure_layers(layers, seed, show=lambda text: print(text, file=sys.stderr))
     result = calibration.calibrate(given, *measured, cpu)
+    if result.after > USELESS:
+        raise DeviceError(
+            f"layers measured here lie {result.after:.0%} off in the mean, whatever factors they get: if something else runs on "
+            "this machine, end it and calibrate again, or collect-data here; nothing was written"
+        )
     write_predictor(result.predictor, target)
     gain = f"{result.after:.1%} after (of layers held out)"
     print(
