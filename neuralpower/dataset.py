@@ -258,9 +258,7 @@ def _read_csv(file: Path) -> pd.DataFrame:
     table.columns = table.columns.str.strip()
     known = KINDS[file.stem].field_names() if file.stem in KINDS else ("model", "batch", "input", "layers")
     for name in (*known, *READ):
-        if (
-            f"{name}.1" in table or list(table.columns).count(name) > 1
-        ):  # so pandas calls the second, or a blank tells it apart
+        if f"{name}.1" in table or list(table.columns).count(name) > 1:  # the first is what pandas calls the second
             raise ValueError(f"column {name} stands twice")
         near = [other for other in table.columns if other != name and other.lower() == name]
         if near and name not in table:

@@ -519,18 +519,19 @@ def memory_terms(layer: Any, hardware: Hardware) -> dict[str, Any]:
 
 def peak_flops(layer: Any, hardware: Hardware) -> Any:
     """FLOP/s of the layer's dtype at best; an array where the layer is a table's columns."""
-    if isinstance(layer.dtype, str):
-        return hardware.peak(layer.dtype)
-    names, inverse = distinct(layer.dtype)
-    return np.array([hardware.peak(str(name)) for name in names])[inverse]
+    return _of_dtype(layer, hardware.peak)
 
 
 def most_flops(layer: Any, hardware: Hardware) -> Any:
     """FLOP/s that no such layer can exceed: its dtype's own peak; no end where that is not known; as `peak_flops`."""
+    return _of_dtype(layer, lambda dtype: hardware.peak_flops_per_s.get(dtype, math.inf))
+
+
+def _of_dtype(layer: Any, value: Callable[[str], float]) -> Any:
     if isinstance(layer.dtype, str):
-        return hardware.peak_flops_per_s.get(layer.dtype, math.inf)
+        return value(layer.dtype)
     names, inverse = distinct(layer.dtype)
-    return np.array([hardware.peak_flops_per_s.get(str(name), math.inf) for name in names])[inverse]
+    return np.array([value(str(name)) for name in names])[inverse]
 
 
 def same_rank(name: str, values: Any, rank: int) -> tuple[int, ...]:
