@@ -298,9 +298,9 @@ def _evaluation(
 
 def _layers_of(prediction: Prediction, predictor: Predictor) -> tuple[Estimates, np.ndarray]:
     """The layers of all steps, and how many calls of each take the time of its row."""
-    rows = [row for row in prediction.rows if row.layer is not None]
-    found = predictor.estimate([row.layer for row in rows if row.layer is not None])
-    return found, np.array([row.runtime_s for row in rows]) / np.maximum(found.runtime_s, np.finfo(float).tiny)
+    rows = [(row.layer, row.runtime_s) for row in prediction.rows if row.layer is not None]
+    found = predictor.estimate([layer for layer, _ in rows])
+    return found, np.array([seconds for _, seconds in rows]) / np.maximum(found.runtime_s, np.finfo(float).tiny)
 
 
 def _in_slow_spells(results: Mapping[int, Evaluation]) -> dict[int, float]:
