@@ -102,11 +102,12 @@ def writing(path: object, instead: str, error: type[InputError] = InputError) ->
 def unknown(what: str, value: object, known: Iterable[str], error: type[InputError] = InputError) -> InputError:
     """The error for a name that is not known: the value, the nearest valid names, or all of them when few."""
     names = sorted(known)
+    comma = "; " if any("," in name for name in names) else ", "
     near = difflib.get_close_matches(str(value), names, n=4, cutoff=0.5)
     if near:
-        hint = f"did you mean {', '.join(near)}?"
+        hint = f"did you mean {comma.join(near)}?"
     elif not names:
         hint = "there is none"
     else:
-        hint = f"known: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+        hint = f"known: {comma.join(names[:20])}{f'{comma}...' if len(names) > 20 else ''}"
     return error(f"unknown {what} {str(value)!r}: {hint}")

@@ -26,6 +26,7 @@ from neuralpower.explore.sweep import pareto, sizes, sweep, to_json, write_csv
 from neuralpower.memory import CPU, forward_memory
 from neuralpower.predictor import Predictor
 from neuralpower.report.explored import fit_table, sweep_table
+from neuralpower.report.tables import quantity
 from neuralpower.trace import trace
 from tests.program import done, run
 
@@ -360,10 +361,23 @@ def predicted(batch: int, length: int) -> int:
 
 
 def test_one_trace_is_no_traces(predictor: Predictor) -> None:
-    assert sweep_table(sweep("zoo:deep_mnist", [predictor]), 0).endswith("\n1 point from 1 trace")
+    swept = sweep("zoo:deep_mnist", [predictor])
+    table = sweep_table(swept, 0)
+    assert table.endswith("\n1 point from 1 trace\n" + "\n".join(swept.notes))
+    assert any("allocator" in note for note in swept.notes)
+    (point,) = swept.points
+    assert quantity(point.memory_high_bytes, "B") in table
     request = Request("zoo:deep_mnist")
     found = replace(fit(request, 1e9), traces=1)
     assert "\n1 trace; the upper bound" in fit_table(found, request, "as given")
+
+
+def test_what_is_wrong_with_a_point_ends_at_a_word(predictor: Predictor) -> None:
+    swept = sweep("zoo:deep_mnist", [predictor])
+    failed = replace(
+        swept.points[0], low_s=None, error="hidden_size 7 is no multiple of num_attention_heads 2; choose another"
+    )
+    assert "of num_attention_heads 2; ..." in sweep_table(replace(swept, points=(failed,)), 0)
 
 
 def test_positions_end_a_context() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from neuralpower.devices.spec import CLASSES, GIVEN, KEYS, DeviceSpec, Value, find_spec, known_specs, read_spec
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, unknown
 from tests.program import done, run
 
 SPECS = {slug: read_spec(path) for slug, path in known_specs().items()}
@@ -161,6 +161,11 @@ def test_a_sheet_is_found_by_slug_name_or_alias(name: str, slug: str) -> None:
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, near: str) -> None:
     with pytest.raises(InputError, match=f"unknown device '{name}': .*{near}"):
         find_spec(name)
+
+
+def test_names_with_commas_are_told_apart() -> None:
+    assert str(unknown("device", "x", ["Core i7, 8 cores", "T4"])) == "unknown device 'x': known: Core i7, 8 cores; T4"
+    assert str(unknown("device", "x", ["P4", "T4"])) == "unknown device 'x': known: P4, T4"
 
 
 def test_a_value_that_a_sheet_lacks_is_none_and_one_that_none_can_have_is_refused() -> None:

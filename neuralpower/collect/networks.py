@@ -658,8 +658,9 @@ QUICK: tuple[str, ...] = (
             "WhisperModel",
         )
     ),
+    *(network.model for network in (*SMALL, *SMALL_DECODERS)),
 )
-"""A dozen diverse MODELs of `NETWORKS` that are cheap to build and to run."""
+"""Diverse MODELs of `NETWORKS` that are cheap to build and to run."""
 
 WIDTHS = ("hidden_size", "d_model", "n_embd", "dim", "emb_dim", "embed_dim")
 HEADS = (

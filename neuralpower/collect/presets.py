@@ -29,9 +29,7 @@ class Preset:
 # is too few for a fit of each of them: the kind then has one, over all of its rows.
 
 PRESETS = {
-    "quick": Preset(
-        budget_s=115, sweep=1000, jitters=0, power=100, most_flops=1.5e9, most_bytes=1e8, powers_per_kind=5
-    ),
+    "quick": Preset(budget_s=115, sweep=900, jitters=0, power=100, most_flops=2e9, most_bytes=3e8, powers_per_kind=5),
     "standard": Preset(
         budget_s=1190, sweep=6900, jitters=2, power=500, most_flops=1.6e10, most_bytes=6e8, powers_per_kind=25
     ),

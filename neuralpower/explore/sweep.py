@@ -21,6 +21,7 @@ from neuralpower.memory import framework_of
 from neuralpower.predictor import Predictor
 
 MOST_POINTS = 10_000
+HEAPLESS = "memory is without what the allocator keeps of tensors that are gone: predict has that, too"
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def sweep(
     for predictor in predictors:
         explored = explore([Point(model, b, s, d, input_shape=shape) for d, s, b in grid], predictor)
         traces += explored.traces
-        notes |= dict.fromkeys(explored.notes)
+        notes |= dict.fromkeys((*explored.notes, *(() if predictor.accelerator else (HEAPLESS,))))
         room = memory_bytes if memory_bytes is not None else device_memory(predictor)
         taken_bytes = framework_of(predictor.accelerator).process_bytes
         for i, (dtype, length, batch) in enumerate(grid):

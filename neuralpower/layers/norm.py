@@ -83,8 +83,8 @@ class Norm(Layer):
         if function in ("layer", "rms"):
             rows = draw.octaves(1, 16) if draw.chance(0.2) else draw.octaves(8, 16384)
             return cls(function=function, rows=rows, width=draw.size(8, 8192), strided=strided and rows > 1)
-        if function == "batch" and draw.chance(0.2):  # of vectors, not of maps
-            return cls(function=function, rows=draw.octaves(1, 8192), width=draw.size(8, 2048))
+        if function == "batch" and draw.chance(0.4):  # of vectors, not of maps
+            return cls(function=function, rows=draw.octaves(16, 8192), width=draw.size(8, 2048))
         return cls(
             function=function,
             rows=draw.choice((1, 1, 2, 4, 8, draw.octaves(1, 32))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from neuralpower.report.tables import grid, memory_line, quantity
 from neuralpower.report.tokens import counted, plain
 
 PLOTS = (".html", ".png", ".svg")
+MOST_SAID = 60  # characters of a cell that says what is wrong
 
 
 def sweep_table(result: Sweep, top: int = 0) -> str:
@@ -36,12 +38,13 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
                 f"{plain(p.samples_per_s, 4)}/s" if p.samples_per_s is not None else "-",
                 quantity(p.energy_j, "J"),
                 quantity(p.memory_bytes, "B"),
+                quantity(p.memory_high_bytes, "B"),
                 {True: "yes", False: "no", None: "-"}[p.fits],
                 p.basis,
             ]
         )
     header = ["", *(["predictor"] if many else []), "dtype", "batch", "length", "latency", "90 %", "samples", "energy"]
-    header += ["memory", "fits", "basis"]
+    header += ["memory", "up to", "fits", "basis"]
     first = result.points[0]
     head = f"{first.model} on {', '.join(dict.fromkeys(p.device for p in result.points))}"
     foot = [
@@ -55,7 +58,9 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
 
 def _bounds(one: SweepPoint | Score) -> str:
     """Between which times it lies, or why that is not known."""
-    return f"{quantity(one.low_s, 's')} to {quantity(one.high_s, 's')}" if one.low_s is not None else one.error[:60]
+    if one.low_s is None:
+        return textwrap.shorten(one.error, MOST_SAID, placeholder=" ...")
+    return f"{quantity(one.low_s, 's')} to {quantity(one.high_s, 's')}"
 
 
 def comparison_table(found: Comparison) -> str:
