@@ -21,7 +21,9 @@ from neuralpower.memory import framework_of
 from neuralpower.predictor import Predictor
 
 MOST_POINTS = 10_000
-HEAPLESS = "memory is without what the allocator keeps of tensors that are gone: predict has that, too"
+HEAPLESS = (
+    "memory is without what the allocator keeps of tensors that are gone; its upper bound and predict have that, too"
+)
 
 
 @dataclass(frozen=True)
