@@ -27,7 +27,7 @@ from neuralpower.learn import Trained, train
 from neuralpower.predictor import EXTRAPOLATED, IN_RANGE, ROOFLINE, Predictor
 from neuralpower.trace import LayerCall, Trace, UnmodelledCall, trace
 
-QUICK = PRESETS["quick"]
+BOUNDED = replace(PRESETS["quick"], most_flops=1.5e9, most_bytes=1e8)  # whatever the preset measures
 
 
 def seconds(layer: Layer) -> float:
@@ -38,7 +38,7 @@ def seconds(layer: Layer) -> float:
 def dataset(kinds: list[str], count: int = 120, **columns: Any) -> Dataset:
     tables = {}
     for kind in kinds:
-        layers = list(draw(KINDS[kind], count, 0, QUICK))
+        layers = list(draw(KINDS[kind], count, 0, BOUNDED))
         tables[kind] = pd.DataFrame([{**layer.to_row(), "runtime_s": seconds(layer), **columns} for layer in layers])
     return Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, tables)
 
@@ -54,7 +54,9 @@ def predictor(trained: Trained) -> Predictor:
 
 
 def fresh(kind: str, count: int = 40) -> list[Layer]:
-    return [layer for layer in draw(KINDS[kind], count, 99, QUICK) if str(layer.group()) not in ("vector", "instance")]
+    return [
+        layer for layer in draw(KINDS[kind], count, 99, BOUNDED) if str(layer.group()) not in ("vector", "instance")
+    ]
 
 
 def test_a_known_device_is_recovered(predictor: Predictor) -> None:
@@ -289,7 +291,7 @@ def test_groups_of_too_few_rows_each_are_learnt_together() -> None:
     )
     assert {key[3] for key in both.predictor.regressors} == {"layer", "group+instance"}
     assert [(key[3], rows) for key, rows in both.skipped.items()] == [("group", 6), ("instance", 6)]
-    asked = [layer for layer in draw(KINDS["norm"], 60, 99, QUICK) if str(layer.group()) in ("group", "instance")]
+    asked = [layer for layer in draw(KINDS["norm"], 60, 99, BOUNDED) if str(layer.group()) in ("group", "instance")]
     found = both.predictor.estimate(asked)
     assert set(found.basis) <= {IN_RANGE, EXTRAPOLATED}
     assert both.predictor.assumed(asked) == ()  # nothing stands in for anything
@@ -340,7 +342,7 @@ def test_what_is_not_modelled_is_named_with_its_share(predictor: Predictor) -> N
 
 def test_shares_that_round_to_more_than_all_leave_no_coverage_below_0(predictor: Predictor) -> None:
     # convolutions were not learnt: rooflines all, whose shares add up to 1 give or take rounding
-    drawn = list(draw(KINDS["conv2d"], 40, 3, QUICK))
+    drawn = list(draw(KINDS["conv2d"], 40, 3, BOUNDED))
     for count in range(1, 40):
         layers = drawn[:count]
         calls = tuple(LayerCall(str(n), layer) for n, layer in enumerate(layers))

@@ -483,7 +483,7 @@ def test_a_kind_to_which_totals_give_no_time_leaves_bounds_that_are_numbers(tmp_
     learnt = train(Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": table}), jobs=1).predictor
     assert learnt.kinds == ("linear", "softmax")
     nothing = learnt.estimate(fresh("softmax"))
-    assert nothing.runtime_s.max() < 0.01 * learnt.estimate(fresh("linear")).runtime_s.mean()
+    assert nothing.runtime_s.max() < 1e-6
     assert np.isfinite([nothing.runtime_s, nothing.low_s, nothing.high_s, nothing.deviation, nothing.shared]).all()
     both = learnt.predict_many([[*fresh("linear")[:3], *fresh("softmax")[:3]]])
     assert 0 < both.low[0] < both.value[0] < both.high[0]

@@ -98,7 +98,9 @@ def sweep(
     for predictor in predictors:
         explored = explore([Point(model, b, s, d, input_shape=shape) for d, s, b in grid], predictor)
         traces += explored.traces
-        notes |= dict.fromkeys((*explored.notes, *(() if predictor.accelerator else (HEAPLESS,))))
+        notes |= dict.fromkeys(explored.notes)
+        if not predictor.accelerator:
+            notes[HEAPLESS] = None
         room = memory_bytes if memory_bytes is not None else device_memory(predictor)
         taken_bytes = framework_of(predictor.accelerator).process_bytes
         for i, (dtype, length, batch) in enumerate(grid):
