@@ -192,7 +192,7 @@ class Prior:
 
 
 PRIORS = {
-    "cpu": Prior(8, 4, 0.05, 0.8, 0.5, 10, 22, 5e10),
+    "cpu": Prior(8, 4, 0.03, 0.8, 0.7, 10, 22, 8e10),
     "cuda": Prior(45, 15, 0.18, 0.8, 2.0, 10, 10, 5e13, cooling_s=20.0),
 }
 PRIOR_TASKS = 20  # measured tasks that count as much as the planning value
