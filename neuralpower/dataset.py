@@ -211,6 +211,8 @@ def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
         try:
             if file.suffix == ".parquet":
                 table = pd.read_parquet(file, columns=None if samples else _without_samples(file))
+                if any(table.index.names):  # a column that pandas was told to number rows by
+                    table = table.reset_index()
             else:
                 table = _read_csv(file)
         except Exception as error:  # each reader has its own errors
@@ -526,11 +528,13 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
 
     layer_kind = KINDS[kind]
     defaults = layer_kind.defaults()
-    missing = [name for name in (*layer_kind.field_names(), "runtime_s") if name not in table and name not in defaults]
+    missing = [name for name in layer_kind.field_names() if name not in table and name not in defaults]
+    if "runtime_s" not in table and not {"energy_j", "power_w"} <= set(table):
+        missing.append("runtime_s")
     if missing:
         raise DatasetError(
-            f"{kind}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; "
-            f"needed are {', '.join(n for n in layer_kind.field_names() if n not in defaults)} and runtime_s"
+            f"{kind}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; needed are "
+            f"{', '.join(n for n in layer_kind.field_names() if n not in defaults)} and runtime_s, or energy_j and power_w"
         )
     reasons = np.full(len(table), "", dtype=object)
 
@@ -538,11 +542,11 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
         reasons[np.asarray(where, dtype=bool) & (reasons == "")] = reason
 
     if "status" in table:
-        status = _words(table["status"], "ok")
+        status = np.char.lower(_words(table["status"], "ok").astype(str))
         for value in sorted(set(status) - {"ok"}):
             reject(status == value, f"status {value}")
     columns = _fields(layer_kind, table, reject)
-    runtime = _numbers(table["runtime_s"])
+    runtime = _runtime(table)
     for reason, found in unusable(runtime).items():
         reject(found, reason)
     layer = as_columns(layer_kind, columns)
@@ -550,6 +554,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
         flops, size = (np.asarray(value, dtype=np.float64) for value in (layer.flops(), sum(layer.bytes())))
         smallest = functools.reduce(np.minimum, (getattr(layer, name) for name in layer.dimensions), size)
         reject(~np.isfinite(flops) | ~np.isfinite(size) | (smallest <= 0), "the fields describe no possible layer")
+        reject(~np.asarray(layer.possible(), dtype=bool), layer_kind.rule)
         reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
         if hardware is not None:
             reject(flops / runtime > layer_kind.savings * most_flops(layer, hardware), "faster than the device's peak")
@@ -583,18 +588,20 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
     columns: dict[str, Any] = {}
     defaults = kind.defaults()
     flags = {field.name for field in dataclasses.fields(kind) if field.type == "bool"}
+    phases = dict.fromkeys((defaults["phase"], FORWARD, BACKWARD))
+    known: dict[str, Collection[str]] = {"dtype": ITEMSIZE, "phase": phases, **kind.words}
     for name in kind.field_names():
         values = table[name] if name in table else pd.Series([defaults[name]] * len(table))
-        if isinstance(defaults.get(name, 0), str) or name == "function":
+        if name in known:
             words = _words(values, defaults.get(name, ""))
+            words = np.array(
+                [word.removeprefix("torch.") for word in words], dtype=object
+            )  # a dtype as torch prints it
             reject(words == "", f"{name} is missing")
-            if name == "dtype":
-                bad = ~np.isin(words, list(ITEMSIZE))
-                reject(bad, "dtype is none that torch knows")
-                words[bad] = defaults[name]
-            elif name == "phase":
-                phases = dict.fromkeys((defaults[name], FORWARD, BACKWARD))
-                reject(~np.isin(words, list(phases)), f"phase is none of {', '.join(phases)}")
+            for word in set(words) - {""}:
+                if word not in known[name]:
+                    reject(words == word, str(unknown(name, word, known[name])))
+                    words[words == word] = defaults.get(name, next(iter(known[name])))
             columns[name] = words
             continue
         numbers = _numbers(values)
@@ -617,6 +624,14 @@ def unusable(runtime_s: np.ndarray) -> dict[str, np.ndarray]:
         "runtime_s is not above 0": ~(runtime_s > 0),
         f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s": (runtime_s < SHORTEST_S) | (runtime_s > LONGEST_S),
     }
+
+
+def _runtime(table: pd.DataFrame) -> np.ndarray:
+    """Seconds per row, where none are stated by energy and power, NaN where nothing tells."""
+    stated, energy, power = (_optional(table, name) for name in ("runtime_s", "energy_j", "power_w"))
+    empty = table["runtime_s"].isna().to_numpy() if "runtime_s" in table else True
+    with np.errstate(all="ignore"):
+        return np.where(empty & (energy > 0) & (power > 0), energy / power, stated)
 
 
 def _power(

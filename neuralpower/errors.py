@@ -103,7 +103,8 @@ def unknown(what: str, value: object, known: Iterable[str], error: type[InputErr
     """The error for a name that is not known: the value, the nearest valid names, or all of them when few."""
     names = sorted(known)
     comma = "; " if any("," in name for name in names) else ", "
-    near = difflib.get_close_matches(str(value), names, n=4, cutoff=0.5)
+    spelled = {name.lower(): name for name in reversed(names)}
+    near = [spelled[name] for name in difflib.get_close_matches(str(value).lower(), spelled, n=4, cutoff=0.5)]
     if near:
         hint = f"did you mean {comma.join(near)}?"
     elif not names:

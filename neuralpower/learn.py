@@ -49,6 +49,11 @@ SHORTEST_REST = 0.1  # of a backward pass that is hardly longer than autograd's 
 ALIKE, SIZES_APART = 2.0, 16.0
 NOWHERE_NEAR = 0.005  # of the device's peaks: the fastest of ten rows and more reaches ten times that
 LARGEST_UNCERTAINTY = 0.1  # of a power that is learnt from
+SLOWEST_ISSUE_S = (
+    2e-3  # of one launch, by the host: PyTorch's take 2 to 200 us, the first ones of a process up to seconds
+)
+MISSED = 1.0  # mean error of rows held out, from which on they hardly are of one device and in one unit
+UNRELATED = 0.5  # the same of whole networks: layers, with factors for each, then say nothing of them
 
 
 @dataclass(frozen=True)
@@ -145,10 +150,17 @@ def train(
         rejected += left_out
         predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
         correction = correct(predictor, telling)
+        if correction and correction.after > UNRELATED:
+            rows.doubts.append(
+                f"network: {correction.rows} whole networks lie {correction.after:.0%} from what layers say, corrected and held "
+                "out, and nothing was learnt from them; are both of one pass, of this device, and in seconds?"
+            )
+            correction = None
         predictor = correction.predictor if correction else predictor
     about = {**predictor.dataset, "networks": len(telling), "rejected": len(rejected)}
     predictor = dataclasses.replace(predictor, dataset=about)
-    return Trained(predictor, tuple(rejected), skipped, correction, (*rows.doubts, *rows.few_powers()))
+    doubts = (*rows.doubts, *rows.few_powers(), *_missed(fitted[RUNTIME]))
+    return Trained(predictor, tuple(rejected), skipped, correction, doubts)
 
 
 def _fitted(
@@ -397,7 +409,13 @@ def _issued(rows: Rows) -> Observation:
     layer: Any = rows.layer
     parts = (layer.phase, function_of(layer), layer.launches())
     phase, function, launches = (np.broadcast_to(np.asarray(part), (len(rows),)) for part in parts)
-    return Observation(rows.kind, phase, function, launches.astype(float), rows.dispatch_s)
+    dispatch_s = np.where(_issues(rows), rows.dispatch_s, np.nan)
+    return Observation(rows.kind, phase, function, launches.astype(float), dispatch_s)
+
+
+def _issues(rows: Rows) -> np.ndarray:
+    """Whether the host can have taken so long to issue the row's call, [rows], bool."""
+    return np.asarray((rows.dispatch_s > 0) & (rows.dispatch_s <= SLOWEST_ISSUE_S * np.asarray(rows.layer.launches())))
 
 
 def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatch | None:
@@ -462,6 +480,12 @@ def _doubts(rows: Rows, hardware: Hardware, portable: bool) -> Iterator[str]:
             f"{rows.kind}: none of {powers} powers is learnt from: energy_u_rel is above {LARGEST_UNCERTAINTY:g}, or of calls "
             f"below {SHORTEST_WITH_POWER_S * 1e6:g} us not known"
         )
+    unlikely = np.count_nonzero(np.isfinite(rows.dispatch_s) & ~_issues(rows))
+    if unlikely > len(rows) / 2:
+        yield (
+            f"{rows.kind}: dispatch_s of {unlikely} rows is not learnt from: it is not above 0, or more than "
+            f"{SLOWEST_ISSUE_S:g} s a launch; is it in seconds?"
+        )
     work = (rows.layer.flops(), sum(rows.layer.bytes()), peak_flops(rows.layer, hardware))
     flops, size, peak = (np.broadcast_to(np.asarray(part, dtype=float), (len(rows),)) for part in work)
     if hardware.memory_bytes_per_s > 1 and (peak > 1).all() and len(rows) >= FEWEST_ROWS:
@@ -474,6 +498,16 @@ def _doubts(rows: Rows, hardware: Hardware, portable: bool) -> Iterator[str]:
             f"{rows.kind}: rows take nearly the same whatever their sizes ({times[0]:.3g} to {times[1]:.3g} s); larger layers "
             "are a guess, and farther off than bounds say: measure some"
         )
+
+
+def _missed(fitted: Mapping[Key, Regressor]) -> Iterator[str]:
+    """Of each regressor that does not predict the rows held out."""
+    for key, regressor in fitted.items():
+        if regressor.scores.mape > MISSED:
+            yield (
+                f"{' '.join(key)}: rows held out are missed by {regressor.scores.mape:.0%}, so its predictions say nothing; are "
+                "all of one device, in seconds, and is each field what the kind means by it?"
+            )
 
 
 def _work(rows: Rows) -> dict[str, np.ndarray]:

@@ -678,19 +678,27 @@ def contradicting_few(
 ) -> Array:
     """Which of a few rows contradict the others, [rows], bool: one after the other, as a wrong one spoils all fits it is in.
 
+    Good ones may be taken for wrong before it is found; they are let back in.
     `compared(others, row)`: the row's error of log(t) by a fit to the others, set against those that these make among
     themselves, without it (externally studentized residuals), and how many octaves it lies outside of their box.
     """
     found = np.zeros(rows, dtype=bool)
+
+    def far(row: int) -> float:
+        own, errors, outside = compared(np.flatnonzero(~found & (np.arange(rows) != row)), row)
+        allowed = max(CONTRADICTS_FEW[0] * float(np.std(errors)), np.log(factor)) * (1 + outside)
+        return float(abs(own - np.median(errors)) / allowed)
+
     while len(kept := np.flatnonzero(~found)) > FEWEST_ROWS / 2:
-        far = np.zeros(len(kept))
-        for i, row in enumerate(kept.tolist()):
-            own, errors, outside = compared(np.delete(kept, i), row)
-            allowed = max(CONTRADICTS_FEW[0] * float(np.std(errors)), np.log(factor)) * (1 + outside)
-            far[i] = abs(own - np.median(errors)) / allowed
-        if far.max() <= 1:
+        apart = [far(row) for row in kept.tolist()]
+        if max(apart) <= 1:
             break
-        found[kept[np.argmax(far)]] = True
+        found[kept[np.argmax(apart)]] = True
+    while len(left := np.flatnonzero(found)):
+        apart = [far(row) for row in left.tolist()]
+        if min(apart) > 1:
+            break
+        found[left[np.argmin(apart)]] = False
     return found
 
 

@@ -13,6 +13,7 @@ nothing but totals is known.
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from neuralpower.dtypes import FLOATING, TENSORFLOAT32
 from neuralpower.errors import DatasetError, NeuralPowerError, one_line
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import FORWARD, in_tf32, most_flops
+from neuralpower.layers.base import FORWARD, LARGEST, in_tf32, most_flops
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.predictor import ALL, INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor
 from neuralpower.regress import (
@@ -66,6 +67,7 @@ SLOWEST = 1.15  # at least: hundreds on each of two CPUs met 1.18 and 1.19, a do
 FACTORS = (0.25, 4.0)  # no correction goes farther
 FEWEST_NETWORKS = 10
 MOST_UNLEARNT = 0.5  # of a network's time, that layers teach nothing of
+MOST_SAID = 200  # letters of why a row is left out
 PARTS = ("", "flops", "bytes")  # of a kind's time that totals alone tell apart: a call's own, and these terms'
 FOLDS = 10
 ALPHAS = tuple(10.0**-exponent for exponent in range(2, 7))
@@ -110,12 +112,14 @@ def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[
                 raise ValueError("faster than the device's peak")
             totals.append(total)
         except (NeuralPowerError, ValueError, TypeError, KeyError) as error:
-            rejected.append(Rejected("network", i + 2, one_line(error)[:120]))
+            rejected.append(
+                Rejected("network", i + 2, textwrap.shorten(one_line(error), MOST_SAID, placeholder=" ..."))
+            )
     return totals, rejected
 
 
 def _total(row: Mapping[str, Any], line: int) -> Total:
-    if row.get("status") not in ("ok", None):
+    if str(row.get("status") or "ok").strip().lower() != "ok":
         raise ValueError(f"status {row['status']}")
     runtime = _number(row, "runtime_s")
     for reason, found in unusable(np.array([runtime])).items():
@@ -158,8 +162,10 @@ def _listed(text: Any) -> list[tuple[Layer, float]]:
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"layers cannot be read ({type(error).__name__}: {error})") from None
     for layer, count in parts:
-        if not 0 < count < np.inf:  # NaN is none either
-            raise ValueError(f"layers call {layer.kind} {count:g} times, but must call it more than 0 times")
+        if not 0 < count <= LARGEST:  # NaN is none either
+            raise ValueError(
+                f"layers call {layer.kind} {count:g} times, but must do so more than 0 and up to {LARGEST} times"
+            )
     return parts
 
 

@@ -3,7 +3,9 @@
 import errno
 import gzip
 import json
+import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -33,7 +35,7 @@ from neuralpower.dataset import (
 from neuralpower.errors import DatasetError, DeviceError, InputError, writing
 from neuralpower.journal import Journal, read_journal
 from neuralpower.layers import KINDS
-from neuralpower.layers.base import fingerprint
+from neuralpower.layers.base import OperatorNames, fingerprint
 from neuralpower.learn import hardware_from, train
 
 ROOT = Path(__file__).parent.parent
@@ -642,9 +644,9 @@ def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
         ("runtime_s", 12_000, "runtime_s is outside 1e-08 to 10000 s"),
         ("rows", 1e30, "rows is above 9007199254740992"),
         ("rows", 10**11, "more than 1e+17 FLOP/s"),  # 5 FLOP * 1e11 * 48 in 5 us: 4.8e18 FLOP/s
-        ("dtype", "float33", "dtype is none that torch knows"),
+        ("dtype", "float33", "unknown dtype 'float33': did you mean float32, float64, float16, bfloat16?"),
         ("status", "noisy", "status noisy"),
-        ("phase", "fwd", "phase is none of forward, backward"),
+        ("phase", "fwd", "unknown phase 'fwd': did you mean forward?"),
         ("power_w", "120 W", "power_w is no number"),
         ("power_w", "inf", "power_w is no number"),
         ("energy_j", "little", "energy_j is no number"),
@@ -856,9 +858,103 @@ def test_hardware_that_no_device_has_is_refused(tmp_path: Path, hardware: Any, s
 def test_where_nothing_can_be_learnt_the_reasons_are_said(tmp_path: Path) -> None:
     data = read_dataset(own(tmp_path, needed(12).assign(dtype="fp32")))
     with pytest.raises(
-        DatasetError, match=r"0 usable rows, 12 left out.*; softmax: 12 left out, dtype is none .*line 2, 3"
+        DatasetError, match=r"0 usable rows, 12 left out.*; softmax: 12 left out, unknown dtype 'fp32'.*line 2, 3"
     ):
         train(data, jobs=1)
+
+
+ACTIVATION = {"elements": range(8, 13), "runtime_s": 1e-5}
+SUMS = {**ACTIVATION, "outputs": 1}
+CONV1D = {
+    **dict.fromkeys(("batch", "stride_length", "dilation_length"), 1),
+    **{"in_channels": 12, "out_channels": 12, "groups": range(1, 6), "bias": True, "in_length": 64, "kernel_length": 3},
+    **{"padding_length": 1, "runtime_s": 1e-4},
+}
+ATTENTION = {
+    **{"batch": 1, "query_heads": 4, "key_heads": range(1, 6), "query_length": 8, "key_length": 8, "head_size": 16},
+    **{"causal": False, "masked": False, "runtime_s": 1e-4},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "lines", "reason"),
+    [
+        ("activation", {**ACTIVATION, "function": ["gelu", "GELU", "gelu", "relu", "ReLU"]}, [3, 6], "unknown function 'G"),
+        ("reduction", {**SUMS, "function": ["sum", "nansum", "Sum", "mean", "my.sum"]}, [4], "unknown function 'Sum'"),
+        ("conv1d", CONV1D, [6], "groups must divide the channels"),
+        ("conv1d", {**CONV1D, "groups": [0, 1, 2, 3, 4]}, [2], "the fields describe no possible layer"),
+        ("conv1d", {**CONV1D, "groups": 1, "dilation_length": range(5)}, [2], "groups must divide"),
+        ("attention", ATTENTION, [4, 6], "key_heads must divide query_heads"),
+    ],
+)  # fmt: skip
+def test_what_names_or_describes_no_layer_is_left_out(
+    tmp_path: Path, kind: str, columns: dict[str, Any], lines: list[int], reason: str
+) -> None:
+    rows = screened(tmp_path, pd.DataFrame(columns), kind)
+    assert [row.line for row in rows.rejected] == lines
+    assert rows.rejected[0].reason.startswith(reason)
+    assert len(rows) == 5 - len(lines)
+
+
+def test_words_are_taken_as_torch_and_people_write_them(tmp_path: Path) -> None:
+    table = needed().assign(dtype="torch.float32", status="OK")
+    rows = screened(tmp_path, table)
+    assert (len(rows), rows.rejected) == (5, ())
+    assert set(rows.layer.dtype) == {"float32"}
+    table.set_index("rows").to_parquet(tmp_path / "softmax.parquet")
+    (tmp_path / "softmax.csv").unlink()
+    assert len(screen("softmax", read_dataset(tmp_path).tables["softmax"])) == 5
+
+
+def test_energy_over_power_is_a_time(tmp_path: Path) -> None:
+    table = needed().assign(energy_j=needed().runtime_s * 20, power_w=20.0)
+    for given in (table.drop(columns="runtime_s"), table.assign(runtime_s=None)):
+        rows = screened(tmp_path, given)
+        np.testing.assert_allclose(rows.runtime_s, needed().runtime_s)
+        assert rows.power_w.tolist() == [20.0] * 5
+    table.loc[1, ["runtime_s", "energy_j"]] = None
+    assert [(row.line, row.reason) for row in screened(tmp_path, table).rejected] == [(3, "runtime_s is no number")]
+    with pytest.raises(DatasetError, match="runtime_s missing; needed are .* and runtime_s, or energy_j and power_w"):
+        screened(tmp_path, table.drop(columns=["runtime_s", "power_w"]))
+
+
+def hand_made(count: int = 25) -> pd.DataFrame:
+    """Rows of `linear` by a law with 2 % of noise."""
+    draw, rows = random.Random(1), []
+    for _ in range(count):
+        m, k, n = (round(2 ** draw.uniform(low, high)) for low, high in ((0, 10), (4, 12), (4, 12)))
+        runtime = 5e-6 + 2 * m * k * n / 1e11 + 4 * (m * k + k * n + m * n) / 2e10
+        runtime *= math.exp(draw.gauss(0, 0.02))
+        rows.append({"rows": m, "in_features": k, "out_features": n, "bias": True, "runtime_s": runtime})
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e-2])
+def test_good_rows_that_a_wrong_one_made_look_wrong_come_back(tmp_path: Path, factor: float) -> None:
+    good = hand_made()
+    wrong = good.iloc[[12]].assign(rows=316, runtime_s=factor * good.runtime_s[12])
+    mixed = train(read_dataset(own(tmp_path / "mixed", pd.concat([good, wrong]), "linear")), jobs=1)
+    alone = train(read_dataset(own(tmp_path / "alone", good, "linear")), jobs=1)
+    assert [row.line for row in mixed.rejected] == [27]
+    found, reference = ({k: r.weights.tolist() for k, r in p.predictor.regressors.items()} for p in (mixed, alone))
+    assert found == reference
+
+
+def test_rows_that_predict_none_of_each_other_are_asked_about(tmp_path: Path) -> None:
+    rows = hand_made(60)
+    every_second = np.where(np.arange(60) % 2, 1e3, 1.0)
+    found = train(read_dataset(own(tmp_path, rows.assign(runtime_s=rows.runtime_s * every_second), "linear")), jobs=1)
+    assert any("rows held out are missed by" in doubt and "in seconds" in doubt for doubt in found.doubts)
+    plain = train(read_dataset(own(tmp_path, rows, "linear")), jobs=1)
+    assert plain.doubts == ()
+
+
+def test_a_hosts_part_in_another_unit_is_not_learnt_from(tmp_path: Path) -> None:
+    rows = hand_made(40)
+    for dispatch_s, known in ((5e-6, True), (5.0, False), (-1.0, False)):
+        found = train(read_dataset(own(tmp_path, rows.assign(dispatch_s=dispatch_s), "linear")), "lasso", jobs=1)
+        assert (found.predictor.dispatch is not None) is known
+        assert [doubt.partition("dispatch_s of ")[2][:7] for doubt in found.doubts] == [] if known else ["40 rows"]
 
 
 def test_times_in_another_unit_are_asked_about(tmp_path: Path) -> None:
@@ -902,6 +998,19 @@ def test_the_documented_fields_are_those_of_the_kinds() -> None:
         defaults = {field: str(value) for field, value in kind.defaults().items() if field not in ("dtype", "phase")}
         assert needed == [field for field in kind.field_names() if field not in kind.defaults()]
         assert {field.strip(): value for field, value in others.items()} == defaults
+
+
+def test_the_documented_functions_are_those_of_the_kinds() -> None:
+    text = (ROOT / "docs" / "datasets.md").read_text()
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"
+    ]
+    documented = {kind: functions.split(", ") for kind, functions in (row for row in rows if len(row) == 2)}
+    known = {name: kind.words["function"] for name, kind in KINDS.items() if "function" in kind.words}
+    open_ = {name for name, functions in known.items() if isinstance(functions, OperatorNames)}
+    assert set(documented) == set(known) - open_
+    assert all(set(documented[name]) == set(known[name]) for name in documented)
+    assert open_ == {"elementwise", "reduction"}
 
 
 def test_the_documented_description_can_be_used(tmp_path: Path) -> None:

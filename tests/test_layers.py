@@ -216,7 +216,14 @@ def test_a_kind_or_an_operator_cannot_be_taken_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [("many", "must be a number"), (-1, "0 or more"), (2.5, "whole number"), (None, "no value")]
+    ("value", "said"),
+    [
+        ("many", "must be a number"),
+        (-1, "whole number from 0"),
+        (2**60, "whole number from 0"),
+        (2.5, "whole number"),
+        (None, "no value"),
+    ],
 )
 def test_a_field_that_is_no_size_is_refused(value: object, said: str) -> None:
     with pytest.raises(DatasetError, match=said):

@@ -505,6 +505,28 @@ def test_what_a_network_draws_is_not_learnt_and_that_is_said() -> None:
     assert (found.rejected, plain.doubts) == ((), ())
 
 
+def test_networks_that_layers_say_nothing_of_are_not_learnt_from() -> None:
+    networks = network_rows(12, {"linear": 1.0})
+    data = dataset(["linear"], count=40)
+    table = networks.assign(runtime_s=networks.runtime_s * 1e3)
+    found = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
+    alone = train(data, "lasso", jobs=1)
+    assert found.correction is None
+    assert [doubt.partition(" lie ")[0] for doubt in found.doubts] == ["network: 12 whole networks"]
+    assert found.predictor.system == alone.predictor.system
+    assert [r.factor for r in found.predictor.regressors.values()] == [1.0] * len(found.predictor.regressors)
+
+
+@pytest.mark.parametrize("count", [1e300, 2.0**60, 0, -1])
+def test_a_layer_that_nothing_calls_so_often_leaves_its_network_out(count: float) -> None:
+    table = network_rows(12, {"linear": 1.0})
+    kind, fields, _ = json.loads(table.layers[4])[0]
+    table.loc[4, "layers"] = json.dumps([[kind, fields, count]])
+    totals, rejected = read_totals(table)
+    assert ([row.line for row in rejected], len(totals)) == ([6], 11)
+    assert "layers call linear" in rejected[0].reason
+
+
 def test_too_few_totals_and_missing_columns_are_refused() -> None:
     data = dataset(["linear"])
     few = network_rows(3, {"linear": 1.0, "softmax": 1.0})

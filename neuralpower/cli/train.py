@@ -30,7 +30,7 @@ def train_predictor(
 
     if not jobs:
         raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for as many as cores")
-    data = [read_dataset(folder, samples=False) for folder in datasets]
+    data = [read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # now rather than after minutes of fitting
     trained = train(data, learner, jobs)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.explore.outcomes import Outcomes, outcomes_of
 from neuralpower.inputs import is_count
 from neuralpower.layers import KINDS, Layer
@@ -39,11 +40,28 @@ class Lists:
     def _row(self, row: Any) -> tuple[int, int]:
         if not isinstance(row, Mapping):
             raise InputError(f"a layer is {row!r:.40}, must be an object with a kind and its fields")
+        for name, value in row.items():
+            if isinstance(value, (list, dict)):
+                raise InputError(f"{name} of a layer is {value!r:.40}, must be a number, a text or a truth value")
         items = (*row.items(), type(row.get("count")))  # True and 1.0 are equal to 1, and no counts
         if items not in self._read:
             layer = _layer(row)
             self._read[items] = self._places.setdefault(layer, len(self._places)), _count(row)
         return self._read[items]
+
+    def unlearnt(self, predictor: Predictor) -> dict[int, PredictorError]:
+        """Of lists with a product in a dtype or phase that the predictor does not know, by their place: what it says."""
+        bad = {}
+        for place, layer in enumerate(self._places):
+            if layer.multiplies:
+                try:
+                    predictor.check(layer.dtype, layer.phase)
+                except PredictorError as error:
+                    bad[place] = error
+        if not bad:
+            return {}
+        lists = [self._columns[start:end] for start, end in pairwise(self._ends)]
+        return {i: bad[min(wrong)] for i, places in enumerate(lists) if (wrong := bad.keys() & set(places))}
 
     def outcomes(self, predictor: Predictor) -> tuple[Outcomes, list[int]]:
         """(outcomes, learnt numbers) of all lists."""

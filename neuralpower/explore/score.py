@@ -92,8 +92,14 @@ def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, b
             )
     listed = [(n, name) for n, name, what in read if what is None]
     if listed:
+        unlearnt = lists.unlearnt(predictor)
+        if predictor.hardware is None and unlearnt:  # of one that serves several devices
+            raise unlearnt[min(unlearnt)]
         outcomes, learnt = lists.outcomes(predictor)
         for i, (n, name) in enumerate(listed):
+            if i in unlearnt:
+                found[n] = Score(n, name, error=str(unlearnt[i]))
+                continue
             found[n] = replace(_scored(n, name, outcomes, i), parameters=learnt[i], basis=LISTED)
     return _ranked([found[n] for n, _, _ in read], by)
 
@@ -125,7 +131,7 @@ def _read(number: int, candidate: str | Mapping[str, Any], lists: Lists) -> tupl
         return number, f"line {number}", f"is no JSON ({error})"
     if not isinstance(data, Mapping):
         return number, f"line {number}", f"is {data!r:.40}, must be an object"
-    name = str(data.get("name", f"line {number}"))
+    name = str(f"line {number}" if data.get("name") is None else data["name"])
     try:
         if LISTED in data:
             _check(data, "a list of layers", FIELDS_LISTED)

@@ -85,6 +85,7 @@ class Activation(Pointwise):
     """y = function(x), element by element."""
 
     sweep_share = 1.5
+    words = {"function": FUNCTIONS}
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

@@ -45,6 +45,7 @@ class Attention(Layer):
     training_share = 0.2
     later = frozenset({"dropout"})
     accelerator_degrees = (0, 1, 2, 3)
+    rule = "key_heads must divide query_heads"
     savings = 2.2  # a causal kernel passes by the half that its mask hides
 
     @classmethod
@@ -100,6 +101,10 @@ class Attention(Layer):
         """Scores are dropped of texts and of windows, not of one token."""
         layer = cls.sample(draw)
         return replace(layer, query_length=max(layer.query_length, 4), dropout=True)
+
+    def possible(self) -> Any:
+        """As `rule` says."""
+        return self.query_heads % self.key_heads == 0
 
     def build(self, device: torch.device) -> Call:
         """Operands as the projections leave them: [batch, length, heads, head_size], seen transposed; a window is a mask.

@@ -12,7 +12,7 @@ import math
 import random
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -138,6 +138,14 @@ class Call:
         return self.function(*self.args, **self.kwargs)
 
 
+class OperatorNames(frozenset[str]):
+    """Some names, and beside them that of any operator: aten's by itself, another library's as library.name."""
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it is one of them, or an operator."""
+        return super().__contains__(name) or "." in str(name) or hasattr(torch.ops.aten, str(name))
+
+
 class Draw:
     """A seeded source of layer sizes: log-uniform, aligned and not, as networks have them."""
 
@@ -214,6 +222,8 @@ class Layer(ABC):
     sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
     training_share: ClassVar[float] = 0.0  # of these, how many more that only training has, beside backward passes
     later: ClassVar[frozenset[str]] = frozenset()  # fields that older datasets lack: at 0 they tell no layers apart
+    rule: ClassVar[str] = ""  # in words, how its fields must agree
+    words: ClassVar[Mapping[str, Collection[str]]] = {}  # what its fields of text may hold, beside dtype and phase
 
     @classmethod
     @abstractmethod
@@ -309,6 +319,10 @@ class Layer(ABC):
         """
         raise Unmodelled("products of complex numbers are not learnt")
 
+    def possible(self) -> Any:
+        """Whether its fields agree, as `rule` says; ZeroDivisionError where one that divides is 0."""
+        return True
+
     def in_training(self) -> Self:
         """What it is where the network is trained: a batch norm then takes the batch's own statistics."""
         return self
@@ -389,10 +403,17 @@ class Layer(ABC):
             values[name] = _as_field(cls.kind, name, f.type, value)
         phase = str(_declared(cls)["phase"].default)
         phases = (FORWARD, BACKWARD) if phase == FORWARD else (phase,)
-        for name, known in (("dtype", tuple(ITEMSIZE)), ("phase", phases)):
+        for name, known in {"dtype": tuple(ITEMSIZE), "phase": phases, **cls.words}.items():
             if values[name] not in known:
                 raise unknown(f"{name} of {cls.kind}", values[name], known, DatasetError)
-        return cls(**values)
+        layer = cls(**values)
+        try:
+            possible = layer.possible()
+        except ZeroDivisionError:
+            possible = False
+        if not possible:
+            raise DatasetError(f"{cls.kind}: its fields contradict each other; {cls.rule}")
+        return layer
 
 
 L = TypeVar("L", bound=Layer)
@@ -409,7 +430,7 @@ def _as_field(kind: str, name: str, declared: Any, value: Any) -> Any:
     if type(value).__name__ == declared and (declared != "int" or 0 <= value <= LARGEST):
         return value
     if declared == "str":
-        return str(value)
+        return str(value).removeprefix("torch.")  # a dtype as torch prints it
     try:
         number = (
             float(value)
@@ -419,9 +440,11 @@ def _as_field(kind: str, name: str, declared: Any, value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         raise DatasetError(f"{kind}: {name} is {value!r}, must be a number") from None
     if declared == "bool":
+        if number not in (0, 1):
+            raise DatasetError(f"{kind}: {name} is {value!r}, must be true or false")
         return bool(number)
-    if not number.is_integer() or number < 0:
-        raise DatasetError(f"{kind}: {name} is {value!r}, must be a whole number, 0 or more")
+    if not number.is_integer() or not 0 <= number <= LARGEST:
+        raise DatasetError(f"{kind}: {name} is {value!r}, must be a whole number from 0 to {LARGEST}")
     return int(number)
 
 

@@ -55,6 +55,7 @@ class Convolution(Layer):
     dimensions = ("batch", "positions", "in_channels", "out_channels")
     multiplies = True
     savings = 4.5  # Winograd's F(4x4, 3x3)
+    rule = "groups must divide the channels of both sides, strides and dilations be 1 or more"
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -121,6 +122,11 @@ class Convolution(Layer):
     def flops(self) -> int:
         """2 FLOP per multiply-add; padding counts as computed, the bias does not count, as is the convention."""
         return 2 * self.macs()
+
+    def possible(self) -> Any:
+        """As `rule` says."""
+        steps = functools.reduce(np.minimum, (*self.sizes("stride"), *self.sizes("dilation")))
+        return (steps >= 1) & (self.in_channels % self.groups == 0) & (self.out_channels % self.groups == 0)
 
     def parameters(self) -> int:
         """Weights and bias."""

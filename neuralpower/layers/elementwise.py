@@ -22,6 +22,7 @@ from neuralpower.layers.base import (
     Draw,
     Hardware,
     Layer,
+    OperatorNames,
     contiguous_run,
     strided,
 )
@@ -81,6 +82,7 @@ class Elementwise(Pointwise):
 
     sweep_share = 2.5
     training_share = 0.2
+    words = {"function": OperatorNames((*UNARY, *BINARY, *PASSES, *POWERS.values()))}
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

@@ -79,6 +79,7 @@ class Movement(Pointwise):
     """elements numbers are written; what torch returns as a view is free and never comes here."""
 
     sweep_share = 2.2
+    words = {"function": (*FUNCTIONS, "append")}
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

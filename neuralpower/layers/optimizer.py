@@ -39,6 +39,7 @@ class Optimizer(Layer):
 
     dimensions = ("tensors", "elements")
     sweep_share = 2.0
+    words = {"function": STATES, "implementation": IMPLEMENTATIONS}
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

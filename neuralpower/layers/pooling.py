@@ -40,6 +40,7 @@ class Pooling(Layer):
     axes: ClassVar[tuple[str, ...]] = ()
 
     dimensions = ("images", "out_positions", "window")
+    words = {"function": FUNCTIONS}
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

@@ -35,6 +35,7 @@ class Recurrent(Layer):
     dimensions = ("batch", "steps", "input_size", "hidden_size", "num_layers")
     multiplies = True
     sweep_share = 1.0
+    words = {"function": GATES}
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

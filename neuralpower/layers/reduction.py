@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms
+from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, OperatorNames, memory_terms
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.registry import layer_kind
 
@@ -50,6 +50,7 @@ class Reduction(Layer):
 
     dimensions = ("elements", "outputs")
     sweep_share = 1.2
+    words = {"function": OperatorNames(FUNCTIONS)}
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

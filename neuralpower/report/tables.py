@@ -56,7 +56,7 @@ def training_table(trained: Trained) -> str:
                 dtype,
                 phase,
                 str(r.scores.rows),
-                str(lost[kind]),
+                str(lost.pop(kind, "")),  # of the kind as a whole: beside its first group
                 str(r.degree),
                 f"{r.alpha:.0e}",
                 str(len(r.terms)),
