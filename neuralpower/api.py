@@ -90,7 +90,7 @@ class LoadedPredictor:
             model: as the command line has it, or a module, which is not changed.
             inputs: what its forward is called with: a tensor, a tuple of positions or a mapping of keywords; by default
                 made from the model's configuration and the sizes below.
-            batch_size: samples; 1, or the first size of the first tensor of `inputs`.
+            batch_size: samples; the first size of the first tensor of `inputs`, or of those that the model brings, or 1.
             seq_len: tokens per sample.
             input_shape: of one sample.
             dtype: of weights and floating inputs, where inputs are made; a module's own by default, else float32.
@@ -117,7 +117,8 @@ class LoadedPredictor:
         source = resolve(model)
         if inputs is None:
             shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
-            case = Case(str(source.name), int(batch_size or 1), seq_len, shape, dtype, asked)
+            batch = int(source.batch_size(batch_size, shape))
+            case = Case(str(source.name), batch, seq_len, shape, dtype, asked)
             return predict_case(case, self.predictor, source, way, recipe)[0]
         if seq_len is not None or input_shape is not None:
             raise InputError("sizes and inputs are both given, and inputs have their sizes; leave one of them out")

@@ -103,8 +103,11 @@ def unknown(what: str, value: object, known: Iterable[str], error: type[InputErr
     """The error for a name that is not known: the value, the nearest valid names, or all of them when few."""
     names = sorted(known)
     comma = "; " if any("," in name for name in names) else ", "
-    spelled = {name.lower(): name for name in reversed(names)}
-    near = [spelled[name] for name in difflib.get_close_matches(str(value).lower(), spelled, n=4, cutoff=0.5)]
+    spelled: dict[str, list[str]] = {}
+    for name in names:
+        spelled.setdefault(name.lower(), []).append(name)
+    alike = difflib.get_close_matches(str(value).lower(), spelled, n=4, cutoff=0.5)
+    near = [name for lowered in alike for name in spelled[lowered]]
     if near:
         hint = f"did you mean {comma.join(near)}?"
     elif not names:

@@ -165,7 +165,10 @@ def predict_pass(
 
     A step that asks for values has no memory, and a note that says so.
     """
-    found = _traced(one, phase, autocast, routing)
+    try:
+        found = _traced(one, phase, autocast, routing)
+    except ModelError as error:
+        raise (ModelError(f"{error}; {one.inputs.note}") if one.inputs.note else error) from error.__cause__
     about = {"model": model, "dtype": dtype, "phase": phase}
     prediction = compose(found, predictor, batch_size=batch_size, recipe=recipe, **about)
     if one.inputs.note:

@@ -21,7 +21,7 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
@@ -80,6 +80,7 @@ class Source:
     construct: Callable[[torch.dtype], nn.Module]
     examples: Callable[[nn.Module, InputRequest], Inputs]
     has_values: bool = True  # whether what it builds on the CPU says what buffers on meta hold
+    brings: Callable[[nn.Module], Inputs | None] | None = None  # the inputs that come with a module that it built
 
     def build(self, device: str = "meta", dtype: torch.dtype = torch.float32) -> nn.Module:
         """The model in eval mode with seeded random weights; raises ModelError.
@@ -116,6 +117,13 @@ class Source:
                 f"{_failed(what, error)}; ask for other sizes, or give inputs of your own in Python: predict(model, inputs)"
             ) from error
         return made.args, made.kwargs, made.note
+
+    def batch_size(self, asked: int | None, shape: Sequence[int] | None = None) -> int:
+        """What is asked for, else that of the inputs that come with the network, else 1; raises as `build`."""
+        if asked is not None or shape is not None or self.brings is None:
+            return 1 if asked is None else asked
+        inputs = self.brings(self.build())
+        return (batch_of(inputs) or 1) if inputs is not None else 1
 
     def call(self, request: InputRequest, device: str = "cpu") -> Call:
         """The network with random weights and inputs, ready to be timed."""
@@ -589,12 +597,17 @@ def _function_source(text: str, location: str, name: str, overrides: dict[str, A
             with _importing_from(folder):
                 return redrawn(called_with(_ask(beside, request, text)))
         if request.input_shape is None and model in kept:
+            if request.seq_len is not None:
+                raise InputError(
+                    f"seq_len is {request.seq_len}, but {text} brings its inputs; leave seq_len out, or let it return the module "
+                    "alone, with an example_inputs(batch_size, seq_len) beside it"
+                )
             return redrawn(kept[model], request.batch_size)
         if _is_transformers(model):
             return transformers_inputs(model, request)
         return _by_shape(text, model, request)
 
-    return Source(text, construct, examples)
+    return Source(text, construct, examples, brings=None if callable(beside) else kept.get)
 
 
 def _ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
@@ -603,8 +616,8 @@ def _ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
     if request.seq_len is not None:
         if "seq_len" not in inspect.signature(make).parameters:
             raise InputError(
-                f"seq_len is {request.seq_len}, but example_inputs of {text} has no parameter of this name; "
-                "add one, or leave seq_len out"
+                f"seq_len is {request.seq_len}, but the inputs of {text} have a length of their own; leave seq_len out, or let "
+                "example_inputs take it"
             )
         keywords["seq_len"] = request.seq_len
     try:
@@ -685,7 +698,10 @@ def _exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
         return _exported_inputs(text, program, request)
 
-    return Source(text, construct, examples)
+    def brings(model: nn.Module) -> Inputs | None:
+        return None if program.example_inputs is None else Inputs(*program.example_inputs)
+
+    return Source(text, construct, examples, brings=brings)
 
 
 def _exported_inputs(text: str, program: Any, request: InputRequest) -> Inputs:

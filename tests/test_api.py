@@ -87,6 +87,50 @@ def test_it_is_said_where_given_inputs_become_another_batch(predictor: LoadedPre
     assert whole.flops == 35 * cut.flops
 
 
+BRINGS = """
+import torch
+from torch import nn
+
+def steps():
+    return nn.LSTM(16, 16), torch.randn(35, 2, 16)
+
+class Graph(nn.Module):
+    def forward(self, nodes, edges):
+        return nodes[edges[0]] + nodes[edges[1]]
+
+def graph():
+    return Graph(), (torch.randn(100, 8), torch.randint(0, 100, (2, 500)))
+
+def image():
+    return nn.Conv2d(3, 8, 3), torch.randn(3, 16, 16)
+"""
+
+
+def test_inputs_that_a_network_brings_stay_as_they_are(predictor: LoadedPredictor, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(BRINGS)
+    for name, first in (("steps", 35), ("graph", 100), ("image", 3)):
+        found = predictor.predict(f"{file}:{name}")
+        assert found.batch_size == first
+        assert not any("given inputs" in text for text in found.assumptions)
+    gathered = predictor.predict(f"{file}:graph")
+    assert [row.layer.to_row()["elements"] for row in gathered.rows if row.layer is not None] == [500 * 8] * 2
+    with pytest.raises(InputError, match="seq_len is 9, but .*own.py:steps brings its inputs; leave seq_len out"):
+        predictor.predict(f"{file}:steps", seq_len=9)
+    with pytest.raises(
+        InputError, match="given inputs, 3 long, is taken as a batch and is 2 here; batch size 3 leaves"
+    ):
+        predictor.predict(f"{file}:image", batch_size=2)
+
+
+def test_an_exported_program_keeps_its_batch(predictor: LoadedPredictor, tmp_path: Path) -> None:
+    program = torch.export.export(nn.Linear(8, 4), (torch.zeros(5, 8),))
+    torch.export.save(program, tmp_path / "own.pt2")
+    assert predictor.predict(str(tmp_path / "own.pt2")).batch_size == 5
+    with pytest.raises(InputError, match="batch size is 1, but .* is exported for a batch of 5"):
+        predictor.predict(str(tmp_path / "own.pt2"), batch_size=1)
+
+
 def test_a_batch_of_numpys_numbers_can_be_written_as_json(predictor: LoadedPredictor) -> None:
     for given in ({}, {"inputs": torch.zeros(2, 784)}):
         found = predictor.predict("zoo:deep_mnist", **given, batch_size=np.int64(2))

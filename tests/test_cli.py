@@ -450,7 +450,7 @@ def test_a_letter_that_the_output_cannot_show_is_escaped(monkeypatch: pytest.Mon
         cli.main()
     out.flush()
     assert not ended.value.code
-    assert shown.getvalue().startswith(rb"gr\xf6\xdfe.py:net, batch 1")
+    assert shown.getvalue().startswith(rb"gr\xf6\xdfe.py:net, batch 2")
 
 
 def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> None:

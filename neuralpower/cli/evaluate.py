@@ -26,7 +26,7 @@ def evaluate(
         help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, its tokens."
     ),
     predictor: str | None = options.PREDICTOR,
-    batch_size: int = options.BATCH_SIZE,
+    batch_size: int | None = options.BATCH_SIZE,
     seq_len: int | None = options.SEQ_LEN,
     input_shape: str | None = options.INPUT_SHAPE,
     dtype: str = options.DTYPE,
@@ -46,8 +46,9 @@ def evaluate(
     from neuralpower.devices.host import read_cpu
     from neuralpower.errors import InputError, ModelError, one_line, unknown
 
-    if batch_size < 1 or rounds < 1:
-        raise InputError(f"batch size {batch_size}, rounds {rounds}: both must be 1 or more")
+    options.check_batch_size(batch_size)
+    if rounds < 1:
+        raise InputError(f"rounds {rounds}: must be 1 or more")
     recipe = options.recipe(optimizer, accumulation, checkpointing, phase)
     shape = options.shape(input_shape)
     if phase not in MEASURED:
@@ -68,7 +69,11 @@ def evaluate(
             for name, batch, length, line_phase in listed(Path(model[1:])):
                 cases.append(Case(name, batch, length, dtype=options.dtype(dtype), phase=line_phase or asked))
         else:
-            cases.append(Case(model, batch_size, seq_len, shape, options.dtype(dtype), asked))
+            try:
+                batch = options.batch_size(model, batch_size, shape)
+            except ModelError:  # it is refused below, and the others are measured
+                batch = 1
+            cases.append(Case(model, batch, seq_len, shape, options.dtype(dtype), asked))
     cpu = read_cpu()
     learnt = options.predictor(predictor)
     learnt.check(options.dtype(dtype), "forward")

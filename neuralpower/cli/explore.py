@@ -23,7 +23,9 @@ JSON = typer.Option(False, "--json", help="Print everything as JSON.")
 @app.command()
 def sweep(
     model: str = MODEL,
-    batch_size: str = typer.Option("1", help="1,8,32; 1:256 doubles; 64:512:64 goes in steps."),
+    batch_size: str | None = typer.Option(
+        None, help="1,8,32; 1:256 doubles; 64:512:64 goes in steps; by default as in predict."
+    ),
     seq_len: str | None = typer.Option(None, help="Tokens per sample, written in the same way."),
     input_shape: str | None = options.INPUT_SHAPE,
     dtype: str = typer.Option("float32", help="One or more, with commas."),
@@ -45,13 +47,15 @@ def sweep(
     options.check_file(csv, "points.csv")
     options.check_file(plot, "points.png")
     predictors = [options.predictor(name) for name in options.names(predictor, "predictor") or (None,)]
+    shape = options.shape(input_shape)
+    own = batch_size is None and [options.batch_size(model, None, shape)]
     found = sweeping.sweep(
         model,
         predictors,
-        batch_sizes=sweeping.sizes(batch_size, "batch size"),
+        batch_sizes=own or sweeping.sizes(str(batch_size), "batch size"),
         lengths=sweeping.sizes(seq_len, "seq-len") if seq_len else (None,),
         dtypes=[options.dtype(name) for name in options.names(dtype, "dtype") or ("float32",)],
-        input_shape=options.shape(input_shape),
+        input_shape=shape,
         memory_bytes=fitting.bytes_of(memory) if memory else None,
     )
     if all(point.error for point in found.points):
@@ -69,7 +73,7 @@ def compare(
     a: str = typer.Argument(help="MODEL, or MODEL@PREDICTOR."),
     b: str = typer.Argument(help="The other one; @PREDICTOR alone is the same model on another device."),
     predictor: str | None = options.PREDICTOR,
-    batch_size: int = options.BATCH_SIZE,
+    batch_size: int | None = options.BATCH_SIZE,
     seq_len: int | None = options.SEQ_LEN,
     input_shape: str | None = options.INPUT_SHAPE,
     dtype: str = options.DTYPE,
@@ -95,7 +99,8 @@ def compare(
         model, _, name = text.partition("@")
         model, name = model or a.partition("@")[0], name or predictor or ""
         known[name] = known.get(name) or options.predictor(name or None)
-        case = Case(model, batch_size, seq_len, shape, options.dtype(dtype), case_phase)
+        batch = options.batch_size(model, batch_size, shape)
+        case = Case(model, batch, seq_len, shape, options.dtype(dtype), case_phase)
         known[name].check(case.dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way)
         label = (
@@ -143,7 +148,7 @@ def fit(
     device: str | None = typer.Option(None, help="A spec sheet's name or file (`devices --specs`); this machine's."),
     memory: str | None = typer.Option(None, help="Instead of the device's, such as 24GB or 80GiB."),
     phase: str = typer.Option("forward", help="forward, training, prefill or decode."),
-    batch_size: int = options.BATCH_SIZE,
+    batch_size: int | None = options.BATCH_SIZE,
     seq_len: int | None = typer.Option(None, help="Tokens per sample; of a prefill the prompt's."),
     context: int | None = typer.Option(None, help="For decode: tokens in the cache before the step."),
     input_shape: str | None = options.INPUT_SHAPE,
@@ -162,11 +167,12 @@ def fit(
     from neuralpower.report.explored import fit_table
 
     room, accelerator, name = _room(device, memory)
+    shape = options.shape(input_shape)
     request = Request(
         model,
-        batch_size,
+        options.batch_size(model, batch_size, shape),
         seq_len,
-        options.shape(input_shape),
+        shape,
         options.dtype(dtype),
         phase,
         optimizer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ MODEL = typer.Argument(
     help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
 )
 PREDICTOR = typer.Option(None, help="Name or file; this machine's by default.")
-BATCH_SIZE = typer.Option(1, help="Samples in a batch.")
+BATCH_SIZE = typer.Option(None, help="Samples in a batch; by default 1, or as many as the network's own inputs hold.")
 SEQ_LEN = typer.Option(None, help="Tokens per sample.")
 INPUT_SHAPE = typer.Option(None, help="Of one sample, such as 3x224x224.")
 DTYPE = typer.Option("float32", help="Of weights and inputs.")
@@ -81,6 +82,19 @@ def shape(text: str | None) -> tuple[int, ...] | None:
     ):
         raise InputError(f"input shape {text!r}: write positive sizes without the batch, such as 3x224x224")
     return tuple(sizes)
+
+
+def check_batch_size(asked: int | None) -> None:
+    """Raise InputError for one below 1."""
+    if asked is not None and asked < 1:
+        raise InputError(f"batch size {asked}: must be 1 or more; choose --batch-size 1")
+
+
+def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> int:
+    """What is asked for, else the network's own; raises InputError. Imports torch."""
+    from neuralpower.sources import resolve
+
+    return resolve(model).batch_size(asked, shape) if asked is None else asked
 
 
 def predictor(name: str | None) -> Predictor:

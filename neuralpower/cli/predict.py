@@ -18,7 +18,7 @@ def predict(
     predictor: str | None = typer.Option(
         None, help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."
     ),
-    batch_size: int = options.BATCH_SIZE,
+    batch_size: int | None = options.BATCH_SIZE,
     seq_len: int | None = options.SEQ_LEN,
     input_shape: str | None = options.INPUT_SHAPE,
     dtype: str = options.DTYPE,
@@ -59,8 +59,7 @@ def predict(
     views = ("layer", "kind", "module")
     if by not in views:
         raise unknown("view", by, views)
-    if batch_size < 1:
-        raise InputError(f"batch size {batch_size}: must be 1 or more; choose --batch-size 1")
+    options.check_batch_size(batch_size)
     if strict is not None and not 0 <= strict <= 1:
         raise InputError(f"strict {strict:g}: a share must lie between 0 and 1; choose --strict 0.95 for 95 %")
     if top < 0 or depth < 1:
@@ -76,6 +75,7 @@ def predict(
     from neuralpower.report.perfetto import about, predicted
     from neuralpower.report.tables import prediction_csv, prediction_table
     from neuralpower.routing import Routing
+    from neuralpower.sources import resolve
     from neuralpower.timeline import Omitted, Stage
     from neuralpower.training import TRAINING
 
@@ -93,11 +93,13 @@ def predict(
     cast = None if autocast is None else torch_dtype(options.dtype(autocast))
     if autocast is not None:
         learnt.check(options.dtype(autocast), "forward")
-    case = Case(model, batch_size, seq_len, shape, options.dtype(dtype), case_phase, Routing.parsed(routing))
+    source = resolve(model)
+    batch = source.batch_size(batch_size, shape)
+    case = Case(model, batch, seq_len, shape, options.dtype(dtype), case_phase, Routing.parsed(routing))
     way = TRAINING if phase == TRAINING else learnt_phase
     stages: list[Stage | Omitted] = []
     seen = None if trace_file is None else stages.append
-    prediction, _ = predict_case(case, learnt, phase=way, recipe=recipe, autocast=cast, seen=seen)
+    prediction, _ = predict_case(case, learnt, source, phase=way, recipe=recipe, autocast=cast, seen=seen)
     if trace_file is not None:
         write(trace_file, document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]}))
     if csv is not None:

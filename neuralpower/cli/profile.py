@@ -15,7 +15,7 @@ app = typer.Typer()
 @app.command()
 def profile(
     model: str = options.MODEL,
-    batch_size: int = options.BATCH_SIZE,
+    batch_size: int | None = options.BATCH_SIZE,
     seq_len: int | None = options.SEQ_LEN,
     input_shape: str | None = options.INPUT_SHAPE,
     dtype: str = options.DTYPE,
@@ -41,8 +41,7 @@ def profile(
     """Profile a network on this machine, layer by layer."""
     from neuralpower.errors import CoverageError, InputError, unknown, writing
 
-    if batch_size < 1:
-        raise InputError(f"batch size {batch_size}: must be 1 or more; choose --batch-size 1")
+    options.check_batch_size(batch_size)
     if top < 0 or depth < 1 or repeat < 0 or warmup < 0:
         raise InputError(
             f"top {top}, depth {depth}, repeat {repeat}, warmup {warmup}: depth must be 1 or more, the others 0 or more"
@@ -72,8 +71,8 @@ def profile(
         check_place(trace_file, "trace.json")
     place = device_named(device)
     target = str(place) if repeat else "meta"
-    request = InputRequest(batch_size, seq_len, shape, torch_dtype(options.dtype(dtype)))
     source = resolve(model)
+    request = InputRequest(source.batch_size(batch_size, shape), seq_len, shape, torch_dtype(options.dtype(dtype)))
     network = source.build(target, request.dtype)
     inputs = source.inputs(network, request, device=target)
     if phase == "training":

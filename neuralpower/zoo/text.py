@@ -16,14 +16,14 @@ LANGUAGE_VOCABULARY, LANGUAGE_STEPS = 10_000, 35
 SENTENCE_VOCABULARY, SENTENCE_WORDS = 20_000, 56
 
 
-def language_inputs(batch_size: int) -> tuple[Tensor, ...]:
-    """Token ids [batch_size, 35]."""
-    return (torch.randint(LANGUAGE_VOCABULARY, (batch_size, LANGUAGE_STEPS)),)
+def language_inputs(batch_size: int, seq_len: int = LANGUAGE_STEPS) -> tuple[Tensor, ...]:
+    """Token ids [batch_size, seq_len]."""
+    return (torch.randint(LANGUAGE_VOCABULARY, (batch_size, seq_len)),)
 
 
-def sentence_inputs(batch_size: int) -> tuple[Tensor, ...]:
-    """Token ids [batch_size, 56]."""
-    return (torch.randint(SENTENCE_VOCABULARY, (batch_size, SENTENCE_WORDS)),)
+def sentence_inputs(batch_size: int, seq_len: int = SENTENCE_WORDS) -> tuple[Tensor, ...]:
+    """Token ids [batch_size, seq_len]."""
+    return (torch.randint(SENTENCE_VOCABULARY, (batch_size, seq_len)),)
 
 
 class LanguageModel(nn.Module):
