@@ -16,11 +16,11 @@ from neuralpower import codec
 from neuralpower.compose import Prediction
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import InputError, unknown
-from neuralpower.evaluate import Case, predict_case, predict_pass
+from neuralpower.evaluate import Case, device_memory, predict_case, predict_pass
 from neuralpower.explore.compare import Comparison, Side, compare
 from neuralpower.explore.fit import Fit, Request, bytes_of, fit
 from neuralpower.explore.score import Score, score
-from neuralpower.explore.sweep import Sweep, device_memory, sweep
+from neuralpower.explore.sweep import Sweep, sweep
 from neuralpower.inputs import Inputs, batch_of, called_with, is_count
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.phases import PHASES, PREDICTED, Pass, Phase

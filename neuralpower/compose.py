@@ -353,7 +353,7 @@ def work_of(trace: Trace, predictor: Predictor, *, dtype: str, phase: str, recip
     passes = 2 * recipe.accumulation if phase == TRAINING else 1
     unknown = [missing for missing in trace.unmodelled for _ in range(passes)]
     roof = predictor.roofline(dtype)
-    unknown_s = [missing.bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in unknown]
+    unknown_s = [missing.work_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in unknown]
     return Work(tasks, predictor.estimate([task.layer for task in tasks]), unknown, unknown_s)
 
 

@@ -17,11 +17,12 @@ import torch
 
 from neuralpower.compose import Prediction, compose
 from neuralpower.devices.host import read_cpu
+from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError, ModelError, StepError
 from neuralpower.generation import predict_generation, with_step
 from neuralpower.layers.base import FORWARD, Call, torch_dtype
 from neuralpower.measure import NETWORK_ROUNDS, Sentinel, Timing, prepare_process, time_calls
-from neuralpower.memory import forward_memory, settings_of, training_lifetimes
+from neuralpower.memory import forward_memory, framework_of, settings_of, training_lifetimes
 from neuralpower.phases import GENERATE, Decoder, Pass, Phase, cached_call, passes
 from neuralpower.predictor import Estimates, Pace, Predictor
 from neuralpower.routing import ROUTING, Routing
@@ -140,12 +141,35 @@ def predict_case(
         case.phase.check()
         decoder = Decoder(module, case.phase.applied(case.request()), GENERATE)
         traced = partial(_traced, autocast=autocast, routing=case.routing)
-        return predict_generation(decoder, case.phase, predictor, traced, about, seen)
+        prediction, found = predict_generation(decoder, case.phase, predictor, traced, about, seen)
+        return _with_room(prediction, predictor), found
     (one,) = passes(source, case.request(), case.phase, module)
     prediction, found = predict_pass(
         one, predictor, recipe=recipe, autocast=autocast, routing=case.routing, seen=seen, **about
     )
     return (prediction if one.name == FORWARD else with_step(prediction, one)), found
+
+
+def device_memory(predictor: Predictor) -> float | None:
+    """Bytes of the predictor's device by its spec sheet; None where there is none."""
+    spec = known_spec(predictor.device)
+    return None if spec is None else spec.get("memory_bytes")
+
+
+def _with_room(prediction: Prediction, predictor: Predictor) -> Prediction:
+    """The prediction, with a word where it needs more memory than the device has."""
+    room, memory = device_memory(predictor), prediction.memory
+    if room is None or memory is None:
+        return prediction
+    needed = memory.high_bytes + framework_of(predictor.accelerator).process_bytes
+    if needed <= room:
+        return prediction
+    least = memory.low_bytes > room
+    text = (
+        f"it {'does' if least else 'may'} not fit into the device's {room / 1e9:.3g} GB: it takes "
+        f"{(memory.low_bytes if least else needed) / 1e9:.3g} GB {'at least' if least else 'at most'}; fit says what would"
+    )
+    return replace(prediction, assumptions=(*prediction.assumptions, text))
 
 
 def predict_pass(
@@ -179,7 +203,7 @@ def predict_pass(
     if phase == FORWARD:
         if seen is not None:
             seen(Stage(one.name, found, prediction))
-        return replace(prediction, memory=forward_memory(found, accelerator=accelerator)), found
+        return _with_room(replace(prediction, memory=forward_memory(found, accelerator=accelerator)), predictor), found
     settings = settings_of(recipe) if phase == TRAINING else {"optimizer": None}
     inputs = one.inputs
     lifetimes = None
@@ -190,7 +214,7 @@ def predict_pass(
         prediction = replace(prediction, assumptions=(*prediction.assumptions, f"its memory is not known: {error}"))
     if seen is not None:
         seen(Stage(phase, found, prediction, lifetimes))
-    return prediction, found
+    return _with_room(prediction, predictor), found
 
 
 def _traced(one: Pass, phase: str = FORWARD, autocast: torch.dtype | None = None, routing: Routing = ROUTING) -> Trace:

@@ -257,6 +257,9 @@ class Growing:
         self.pieces.append((low, high))
 
 
+BYTES = ("bytes", "work_bytes")
+
+
 def alike(one: Trace, other: Trace) -> bool:
     """Whether two traces make the same calls, but for sizes."""
     if len(one.calls) != len(other.calls) or len(one.unmodelled) != len(other.unmodelled):
@@ -284,7 +287,7 @@ def between(one: Trace, other: Trace, share: float) -> Trace:
             made[pair] = _mixed(a.layer, b.layer, share)
         calls.append(replace(a, layer=made[pair]) if a.layer != b.layer else a)
     missing = tuple(
-        replace(a, bytes=round(a.bytes + share * (b.bytes - a.bytes)))
+        replace(a, **{name: round((1 - share) * getattr(a, name) + share * getattr(b, name)) for name in BYTES})
         for a, b in zip(one.unmodelled, other.unmodelled, strict=True)
     )
     return replace(one, calls=tuple(calls), unmodelled=missing)

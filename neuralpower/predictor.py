@@ -26,6 +26,8 @@ Array = np.ndarray
 MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
 BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
+# Of a recurrent layer that was not learnt, on an accelerator: a step waits for the one before it, two kernels of 3 to 5 us.
+STEP_S = 8e-6
 ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says, or another group, whose code is not the same
 STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
@@ -484,6 +486,8 @@ class Predictor:
         On an accelerator copies, sums and look-ups take at least what an element-wise pass over as many bytes does.
         """
         t = self._roofline(columns, dtype)
+        if columns.multiplies and self.accelerator:
+            t = np.maximum(t, STEP_S * (np.asarray(columns.launches()) - 1))
         like = ("elementwise", "float32", "forward", "cheap")
         if columns.multiplies or not self.accelerator or like not in self.regressors:
             return t, np.zeros(len(t))

@@ -27,6 +27,7 @@ from neuralpower.values import promised
 
 META = torch.device("meta")
 ASKING = ("item", "_local_scalar_dense", "is_nonzero")  # operators that want a number
+RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_tanh", "aten.rnn_relu")
 SMALL = 0.02  # standard deviation of random weights: what most language models start from
 
 Change = Callable[[Tensor], Tensor]
@@ -141,6 +142,8 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
             return value
         if operator == "aten._grouped_mm" and args[0].device == META:
             return grouped_product(*args)
+        if operator in RECURRENT and args[0].device == META and args[0].dim() == 3:
+            return recurrent(*args)
         return NotImplemented
 
     def assume(self, name: str, output: Any, args: Any) -> None:
@@ -178,6 +181,18 @@ def grouped_product(a: Tensor, b: Tensor, ends: Tensor | None = None, *_: Any) -
     """
     groups = () if ends is None or b.dim() == 3 else (ends.shape[0],)
     return a.new_empty((*groups, a.shape[-2], b.shape[-1]))
+
+
+def recurrent(x: Tensor, hidden: Any, *settings: Any) -> tuple[Tensor, ...]:
+    """Empty tensors as `aten.lstm` and its like return them, whose own code for tensors without values walks every step.
+
+    x [steps, batch, inputs], or batch first, with states [layers x directions, batch, outputs]: outputs of all steps, last states.
+    """
+    states = hidden if isinstance(hidden, (tuple, list)) else (hidden,)
+    bidirectional, batch_first = settings[-2:]
+    steps, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
+    outputs = x.new_empty((steps, batch, states[0].shape[2] * (1 + bidirectional)))
+    return (outputs.transpose(0, 1) if batch_first else outputs, *(state.new_empty(state.shape) for state in states))
 
 
 @functools.cache

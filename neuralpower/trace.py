@@ -36,6 +36,7 @@ from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
 from neuralpower.layers.matmul import Matmul
 from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
+from neuralpower.numerics import equivalent_bytes
 from neuralpower.phases import CACHES
 from neuralpower.refusals import check_followable, way_out
 from neuralpower.repeats import key_of, tensors_in
@@ -97,6 +98,7 @@ class UnmodelledCall:
     operator: str
     reason: str
     bytes: int
+    work_bytes: int  # the same, or as many as move in the time that its work takes, where that is longer
     dtype: str
     inputs: Shapes = ()
     outputs: Shapes = ()
@@ -597,6 +599,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 operator,
                 layer,
                 size,
+                equivalent_bytes(operator, size, args, tensors_in(output)),
                 _dtype_of(args, kwargs, output),
                 _shapes((args, kwargs)),
                 _shapes(output),

@@ -34,6 +34,7 @@ ORDER = (
     "refusals",
     "routing",
     "running",
+    "numerics",
     "sources",
     "phases",
     "gradients",

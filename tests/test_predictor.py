@@ -21,10 +21,10 @@ from neuralpower.dataset import Dataset
 from neuralpower.devices.host import Cpu
 from neuralpower.errors import DatasetError, InputError, PredictorError
 from neuralpower.explore.outcomes import outcomes_of
-from neuralpower.layers import KINDS, Layer
+from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.linear import Linear
 from neuralpower.learn import Trained, train
-from neuralpower.predictor import EXTRAPOLATED, IN_RANGE, ROOFLINE, Predictor
+from neuralpower.predictor import EXTRAPOLATED, IN_RANGE, ROOFLINE, STEP_S, Predictor
 from neuralpower.trace import LayerCall, Trace, UnmodelledCall, trace
 
 BOUNDED = replace(PRESETS["quick"], most_flops=1.5e9, most_bytes=1e8)  # whatever the preset measures
@@ -330,9 +330,20 @@ def test_a_prediction_adds_up_and_folds_repeated_blocks(predictor: Predictor) ->
     json.dumps(prediction.to_json(), allow_nan=False)
 
 
+def test_steps_that_wait_for_each_other_take_time_on_an_accelerator_that_never_ran_any(predictor: Predictor) -> None:
+    learnt = {key: found for key, found in predictor.regressors.items() if key[0] != "recurrent"}
+    hardware = replace(predictor.hardware or Hardware(), accelerator=True)
+    other = replace(predictor, regressors=learnt, hardware=hardware)
+    sizes = {"batch": 1, "input_size": 8, "hidden_size": 8, "num_layers": 2, "bidirectional": False}
+    layers = [KINDS["recurrent"].from_row({"function": "lstm", "steps": steps, **sizes}) for steps in (1, 1000)]
+    short, long = other.estimate(layers).runtime_s
+    assert short < 1e-4
+    assert long >= 1999 * STEP_S
+
+
 def test_what_is_not_modelled_is_named_with_its_share(predictor: Predictor) -> None:
     calls = (LayerCall("a", Linear(rows=8, in_features=64, out_features=64, bias=True)),)
-    missing = (UnmodelledCall("b", "aten.fft", "no layer kind knows this operator", 10**7, "float32"),)
+    missing = (UnmodelledCall("b", "aten.fft", "no layer kind knows this operator", 10**7, 10**7, "float32"),)
     prediction = compose(Trace(calls, missing), predictor, model="m", batch_size=1)
     assert [(u.operator, u.count) for u in prediction.unmodelled] == [("aten.fft", 1)]
     assert prediction.coverage == pytest.approx(1 - prediction.unmodelled[0].share)

@@ -1,8 +1,10 @@
 """Everything counted or named, nothing left on the model."""
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import neuralpower
 from neuralpower.errors import InputError, ModelError
 from neuralpower.memory import training_lifetimes
+from neuralpower.numerics import FLOPS_PER_BYTE
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace, trace_call
 from tests.beit import small_beit
@@ -397,3 +400,60 @@ def test_what_cannot_be_followed_is_named(
 ) -> None:
     with pytest.raises(InputError, match=message):
         neuralpower.load("amd-epyc-2c").predict(*make(), phase=phase)
+
+
+# ---- what is known without walking through it ----
+
+
+class Returned(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(
+    "settings", [{"num_layers": 2, "bidirectional": True}, {"proj_size": 3}, {}, {"nonlinearity": "relu"}], ids=str
+)
+def test_recurrent_outputs_have_the_shapes_of_real_ones(settings: dict[str, Any], first: bool) -> None:
+    made = {"batch_first": first, **settings}
+    kinds = [nn.RNN] if "nonlinearity" in made else [nn.LSTM] if "proj_size" in made else [nn.LSTM, nn.GRU, nn.RNN]
+    for kind in kinds:
+        model, x = kind(4, 6, **made), torch.randn(3, 5, 4)
+        (call,) = (call for call in trace(model, (x,)).calls if call.layer.kind == "recurrent")
+        output, state = model(x)
+        states = state if isinstance(state, tuple) else (state,)
+        assert call.outputs == tuple(tuple(t.shape) for t in (output, *states))
+
+
+def test_a_hundred_thousand_steps_are_one_call() -> None:
+    found = trace(nn.LSTM(8, 8), (torch.empty(100_000, 1, 8, device="meta"),)).layers
+    assert [layer.to_row()["steps"] for layer in found if layer.kind == "recurrent"] == [100_000]
+
+
+DECOMPOSED: list[tuple[Any, float]] = [
+    (torch.linalg.inv, 2 * 64**3),
+    (torch.linalg.cholesky, 64**3 / 3),
+    (torch.linalg.svd, 26 * 64**3),
+    (torch.linalg.pinv, 26 * 64**3),
+    (torch.linalg.eigh, 9 * 64**3),
+    (torch.linalg.eig, 25 * 64**3),
+    (torch.linalg.det, 2 / 3 * 64**3),
+    (lambda x: torch.linalg.solve(x, x), (2 / 3 + 2) * 64**3),
+    (torch.fft.fft2, 5 * 64**2 * 12),
+    (torch.fft.rfft, 5 * 64**2 * 6),
+]
+
+
+@pytest.mark.parametrize(("function", "flops"), DECOMPOSED)
+def test_the_work_of_a_decomposition_counts_beside_its_bytes(function: Any, flops: float) -> None:
+    for batch in ((), (1000,)):
+        x = torch.empty(*batch, 64, 64, device="meta")
+        (call,) = trace(Returned(function), (x,)).unmodelled
+        work = math.prod(batch) * flops / FLOPS_PER_BYTE
+        assert call.work_bytes == pytest.approx(max(call.bytes, work), abs=1)
+    small = trace(Returned(function), (torch.empty(2, 2, device="meta"),)).unmodelled
+    assert [call.work_bytes >= call.bytes for call in small] == [True]

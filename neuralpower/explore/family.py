@@ -235,7 +235,7 @@ def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
         (key(c.path, c.operator, c.layer.kind), in_tf32(c.layer) if dtype == TENSORFLOAT32 else c.layer)
         for c in traced.calls
     )
-    unmodelled = tuple((key(u.path, u.operator, ""), u.reason, u.bytes) for u in traced.unmodelled)
+    unmodelled = tuple((key(u.path, u.operator, ""), u.reason, u.work_bytes) for u in traced.unmodelled)
     tensors = [(n, t, True) for n, t in module.named_parameters()] + [(n, t, False) for n, t in module.named_buffers()]
     parameters = tuple(
         ((pattern(name), str(t.dtype), learnt), t.numel(), t.numel() * t.element_size())

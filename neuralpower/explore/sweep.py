@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError, writing
+from neuralpower.evaluate import device_memory
 from neuralpower.explore.outcomes import finite
 from neuralpower.explore.space import Point, explore
 from neuralpower.inputs import is_count
@@ -150,12 +150,6 @@ def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
             found.append(i)
             best = here
     return sorted(found)
-
-
-def device_memory(predictor: Predictor) -> float | None:
-    """Bytes of the predictor's device by its spec sheet; None where there is none."""
-    spec = known_spec(predictor.device)
-    return None if spec is None else spec.get("memory_bytes")
 
 
 def sizes(text: str, what: str) -> tuple[int, ...]:

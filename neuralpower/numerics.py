@@ -1,0 +1,45 @@
+"""Work of matrix decompositions and Fourier transforms, which no layer kind describes and bytes alone say too little of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+# FLOP that take as long as a byte's way to memory: devices have 5 to 15 at their peaks, of which such work reaches a third
+FLOPS_PER_BYTE = 2.0
+# FLOP of an m x n matrix, m >= n, with its vectors (Golub and Van Loan, "Matrix Computations", 4th edition, 3.2 to 8.6)
+WORK: Mapping[str, Callable[[int, int], float]] = {
+    "inv": lambda m, n: 2 * n**3,
+    "cholesky": lambda m, n: n**3 / 3,
+    "qr": lambda m, n: 4 * n**2 * (m - n / 3),
+    "lstsq": lambda m, n: 2 * n**2 * (m - n / 3),
+    **dict.fromkeys(("svd", "pinv"), lambda m, n: 6 * m * n**2 + 20 * n**3),
+    "eigh": lambda m, n: 9 * n**3,
+    "eig": lambda m, n: 25 * n**3,
+    "matrix_exp": lambda m, n: 16 * n**3,
+    **dict.fromkeys(("solve", "lu", "det", "slogdet", "ldl"), lambda m, n: n**2 * (m - n / 3)),
+}
+
+
+def equivalent_bytes(operator: str, size: int, args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
+    """What memory moves while `aten.linalg_inv_ex` and its like run: the `size` of their tensors, or more where work is more."""
+    name = operator.split(".", 1)[-1].removeprefix("_")
+    if not args or not isinstance(args[0], Tensor) or not args[0].numel():
+        return size
+    shape = tuple(args[0].shape)
+    flops = 0.0
+    if name.startswith("fft_"):
+        numbers = max(math.prod(shape), *(tensor.numel() for tensor in outputs))
+        length = math.prod(shape[dim] for dim in args[1])
+        flops = 5 * numbers * math.log2(max(length, 2))  # as FFTW counts them
+    elif len(shape) >= 2:
+        *batch, rows, columns = shape
+        of = next((work for word, work in WORK.items() if name.removeprefix("linalg_").startswith(word)), None)
+        if of is not None:
+            flops = math.prod(batch) * of(max(rows, columns), min(rows, columns))
+            if name.removeprefix("linalg_").startswith(("solve", "lstsq")):  # for each right-hand side
+                flops += 2 * args[1].numel() * min(rows, columns)
+    return max(size, round(flops / FLOPS_PER_BYTE))
