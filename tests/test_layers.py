@@ -18,6 +18,7 @@ from neuralpower.collect.plan import affordable, draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
+from neuralpower.layers.base import Draw
 from neuralpower.layers.conv2d import Conv2d
 from neuralpower.layers.conv3d import Conv3d
 from neuralpower.layers.conv_transpose2d import ConvTranspose2d
@@ -26,6 +27,7 @@ from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.embedding import Embedding
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
+from neuralpower.layers.movement import Movement
 from neuralpower.layers.pool2d import Pool2d
 from neuralpower.layers.pool3d import Pool3d
 from neuralpower.layers.pooling import Pooling
@@ -396,20 +398,50 @@ ROWS = torch.zeros(30, 4)
 
 
 @pytest.mark.parametrize(
-    ("write", "elements"),
+    ("write", "function", "elements", "run"),
     [
-        (lambda t: t.index_add(0, PLACES, ROWS), 30 * 4),  # 30 messages to 10 nodes
-        (lambda t: t.scatter_reduce(0, PLACES[:, None].expand(-1, 4), ROWS, "amax"), 30 * 4),
-        (lambda t: t.index_add(0, PLACES[:3], ROWS[:3]), 10 * 4),  # a new table is written as a whole
-        (lambda t: t.index_copy_(0, PLACES[:3], ROWS[:3]), 3 * 4),  # a cache in its place is not
-        (lambda t: t.index_put_((PLACES[:3],), ROWS[:3]), 3 * 4),
-        (lambda t: t.index_put_((PLACES[:3, None], PLACES[:2]), torch.ones(())), 3 * 2),
-        (lambda t: t.index_put_((torch.ones(10, dtype=torch.bool),), torch.ones(())), 10 * 4),
+        (lambda t: t.index_add(0, PLACES, ROWS), "index_add", 30 * 4, 4),  # 30 messages to 10 nodes
+        (lambda t: t.index_add(1, PLACES[:4], ROWS[:10]), "index_add", 10 * 4, 1),
+        (
+            lambda t: t.scatter_reduce(0, PLACES.to(META)[:, None].expand(-1, 4), ROWS, "amax"),
+            "scatter_rows",
+            30 * 4,
+            4,
+        ),
+        (lambda t: t.scatter_add_(0, PLACES.to(META)[:3, None].expand(-1, 4), ROWS[:3]), "scatter_rows", 3 * 4, 4),
+        (lambda t: t.scatter_add_(0, PLACES[:12].view(3, 4), ROWS[:3]), "scatter", 3 * 4, 0),  # each number has a place
+        (lambda t: t.scatter_add_(0, PLACES[:3, None], ROWS[:3]), "scatter", 3, 0),
+        (lambda t: t.index_add(0, PLACES[:3], ROWS[:3]), "index_add", 10 * 4, 4),  # a new table is written as a whole
+        (lambda t: t.index_copy_(0, PLACES[:3], ROWS[:3]), "index_add", 3 * 4, 4),  # a cache in its place is not
+        (lambda t: t.index_put_((PLACES[:3],), ROWS[:3]), "scatter", 3 * 4, 0),
+        (lambda t: t.index_put_((PLACES[:3, None], PLACES[:2]), torch.ones(())), "scatter", 3 * 2, 0),
+        (lambda t: t.index_put_((torch.ones(10, dtype=torch.bool),), torch.ones(())), "scatter", 10 * 4, 0),
     ],
 )
-def test_a_scatter_is_as_large_as_what_it_writes(write: Callable[[Tensor], Tensor], elements: int) -> None:
+def test_a_scatter_is_as_large_as_what_it_writes(
+    write: Callable[[Tensor], Tensor], function: str, elements: int, run: int
+) -> None:
     *_, layer = trace(Scattering(write), (torch.zeros(10, 4),)).layers
-    assert (layer.to_row()["function"], layer.to_row()["elements"]) == ("scatter", elements)
+    row = layer.to_row()
+    assert (row["function"], row["elements"], row["run"]) == (function, elements, run)
+
+
+def test_what_is_built_of_a_movement_is_that_movement() -> None:
+    source, seen = Draw(3), set()
+    for _ in range(400):
+        layer = Movement.sample(source)
+        if layer.function in ("index_add", "scatter_rows", "unfold", "fold"):
+            built = [found for found in trace_call(layer.build(META)).layers if found.kind == "movement"]
+            assert layer in built
+            seen.add(layer.function)
+    assert seen == {"index_add", "scatter_rows", "unfold", "fold"}
+
+
+def test_distinct_numbers_are_sought_among_all() -> None:
+    found = trace(Scattering(torch.unique), (torch.zeros(10, 4, dtype=torch.long),)).layers
+    assert [(layer.to_row()["function"], layer.to_row()["elements"]) for layer in found] == [("unique", 40)]
+    call = Movement(dtype="int64", function="unique", elements=1000).build(torch.device("cpu"))
+    assert 1 < len(call()) < 1000
 
 
 def test_a_matrix_that_is_added_to_a_product_hides_none_of_it() -> None:

@@ -414,6 +414,7 @@ class Returned(nn.Module):
         return self.function(x)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize(
     "settings", [{"num_layers": 2, "bidirectional": True}, {"proj_size": 3}, {}, {"nonlinearity": "relu"}], ids=str

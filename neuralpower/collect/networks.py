@@ -508,6 +508,10 @@ CONVOLUTIONAL = (
     _image("zoo:deep_mnist", batch_sizes=(1, 32, 256)),
     _image("zoo:acoustic_model", batch_sizes=(1, 16, 128)),
     _image("zoo:sensor_net", batch_sizes=(1, 16, 128)),
+    # tokens through recurrent layers
+    _image("zoo:paradnn_rnn", "layers=2", "embed=256", batch_sizes=(1, 8)),
+    _image("zoo:paradnn_rnn", "layers=1", "embed=512", "length=100", "cell=gru", batch_sizes=(1, 4)),
+    _image("zoo:paradnn_rnn", "layers=3", "embed=192", "length=30", "cell=rnn", batch_sizes=(1, 16)),
 )
 
 
@@ -565,6 +569,9 @@ SMALL = (
     Network("transformers:MobileNetV2ForImageClassification?image_size=96&num_labels=1000", (1,)),
     Network('transformers:ResNetForImageClassification?depths=[2,2,2,2]&layer_type="basic"&num_labels=1000', (1,)),
     Network("transformers:SwinForImageClassification?embed_dim=48&depths=[2,2,6,2]&num_heads=[2,4,8,16]", (1,)),
+    Network("zoo:paradnn_rnn?layers=1&embed=96&length=24&vocabulary=128", (1,)),
+    Network("zoo:paradnn_rnn?layers=2&embed=48&length=40&vocabulary=64&cell=gru", (1,)),
+    Network("zoo:paradnn_rnn?layers=1&embed=64&length=60&vocabulary=64&cell=rnn", (1,)),
 )
 
 SMALL_DECODERS = (

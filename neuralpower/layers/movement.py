@@ -30,7 +30,7 @@ from neuralpower.layers.registry import layer_kind
 FUNCTIONS = {
     "copy": """
         clone contiguous reshape copy_ flatten expand_copy to type_as _reshape_copy t_copy view_copy
-        permute_copy _unsafe_view swapaxes diag_embed im2col unfold_copy col2im
+        permute_copy _unsafe_view swapaxes diag_embed unfold_copy
     """,
     "cast": "_to_copy float half bfloat16 double long int bool type",
     "cat": "cat concat concatenate stack hstack vstack",
@@ -42,10 +42,12 @@ FUNCTIONS = {
     "index": "index index_select take",
     "gather": "gather take_along_dim",
     "scatter": """
-        index_put index_put_ scatter scatter_ index_copy index_copy_ index_add index_add_ scatter_add
-        scatter_add_ scatter_reduce scatter_reduce_
-        masked_scatter masked_scatter_ slice_scatter select_scatter index_fill index_fill_
+        index_put index_put_ scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_
+        masked_scatter masked_scatter_ slice_scatter select_scatter
     """,
+    "index_add": "index_add index_add_ index_copy index_copy_ index_fill index_fill_",
+    "unfold": "im2col",
+    "fold": "col2im",
     "fill": """
         arange zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full fill_ zero_ linspace
         rand randn rand_like randn_like eye scalar_tensor fill one_hot randint meshgrid normal_ uniform_
@@ -54,9 +56,10 @@ FUNCTIONS = {
     "triangle": "tril triu tril_ triu_",
     "scan": "cumsum cumprod cummax logcumsumexp",
     "sort": """
-        sort topk argsort unique nonzero bincount searchsorted bucketize multinomial kthvalue histc
-        masked_select unique_consecutive _unique2 nonzero_static
+        sort topk argsort nonzero bincount searchsorted bucketize multinomial kthvalue histc
+        masked_select nonzero_static
     """,
+    "unique": "unique unique_consecutive unique_dim _unique2",
     "upsample_nearest": "upsample_nearest2d upsample_nearest1d _upsample_nearest_exact2d",
     "upsample_linear": """
         upsample_bilinear2d upsample_linear1d _upsample_bilinear2d_aa grid_sampler_2d grid_sampler
@@ -66,11 +69,15 @@ FUNCTIONS = {
 OPERATORS = {f"aten.{name}": function for function, names in FUNCTIONS.items() for name in names.split()}
 SWEPT = (
     "copy copy copy copy cast cat cat append append pad roll repeat index gather scatter fill triangle scan sort upsample_nearest "
-    "upsample_linear upsample_cubic"
+    "upsample_linear upsample_cubic index_add scatter_rows unfold fold unique"
 ).split()
 APPENDED = 9  # a cache has at least so many times what a step adds to it
 VIEWED = ("copy", "cat", "append")  # what their gradients are: views of the one that came
-APART = ("append", "sort", "scan", "upsample_linear", "upsample_cubic", "scatter", "gather", "index")
+APART = (
+    *("append", "sort", "scan", "upsample_linear", "upsample_cubic", "scatter", "gather", "index"),
+    *("index_add", "scatter_rows", "unfold", "fold", "unique"),
+)
+ROWS = ("index_add", "scatter_rows")  # whole rows go to a place each: `run` is their length
 
 
 @layer_kind("movement", *OPERATORS)
@@ -79,7 +86,7 @@ class Movement(Pointwise):
     """elements numbers are written; what torch returns as a view is free and never comes here."""
 
     sweep_share = 2.2
-    words = {"function": (*FUNCTIONS, "append")}
+    words = {"function": (*FUNCTIONS, "append", "scatter_rows")}
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -95,12 +102,15 @@ class Movement(Pointwise):
             function = "append"
         source = args[1] if operator == "aten.copy_" else x
         elements = sum(t.numel() for t in tensors)
-        if x is not None and (function == "sort" or operator == "aten.col2im"):
+        if x is not None and function in ("sort", "unique", "fold"):
             elements = x.numel()
-        if function == "scatter":
+        run = 0
+        if function in ("scatter", "index_add"):
             written = _written(operator, y, args)
             elements = written if operator.endswith("_") else max(written, elements)
-        run = 0
+            run = _row(operator, y, args)
+            if function == "scatter" and run:
+                function = "scatter_rows"
         if function in ("copy", "cast", "roll") and isinstance(source, Tensor) and source.numel() == y.numel() > 1:
             # what changes its shape is copied in the order of its axes
             run = contiguous_run(source, y if source.shape == y.shape else source.new_empty(source.shape))
@@ -110,6 +120,14 @@ class Movement(Pointwise):
     def sample(cls, draw: Draw) -> Self:
         """Transposed copies above all: they are what attention and windowed networks do."""
         function = draw.choice(SWEPT)
+        if function in ROWS:
+            run, rows = draw.choice((8, 16, 32, 64, 64, 128, 256)), draw.octaves(2, 2**15)
+            return cls(function=function, elements=run * rows, run=run, inplace=True)
+        if function in ("unfold", "fold"):
+            side, channels = draw.choice((4, 7, 8, 14, 16, 28, 32, 56)), draw.octaves(1, 192)
+            return cls(function=function, elements=9 * side * side * channels)
+        if function == "unique":
+            return cls(dtype="int64", function=function, elements=draw.octaves(16, 2**19))
         elements = draw.size(16, 2**18 if function == "sort" else 2**22 if function in APART[1:] else 2**24)
         run = draw.choice((0, 1, 1, 4, 16, 32, 64, 64, 128)) if function == "copy" else 0
         elements = max(elements // 16, APPENDED + 1 if function == "append" else 1) * 16
@@ -142,6 +160,19 @@ class Movement(Pointwise):
             x = self.tensor(1, max(n // (4 * side * side), 1), side, side, device=device)
             mode = {"upsample_nearest": "nearest", "upsample_linear": "bilinear", "upsample_cubic": "bicubic"}[function]
             return Call(F.interpolate, (x,), {"scale_factor": 2, "mode": mode}, warm=(x,))
+        if function in ROWS:
+            return self._to_places(device)
+        if function in ("unfold", "fold"):
+            kernel = 3 if n % 9 == 0 else 1
+            side = next(s for s in (64, 56, 32, 28, 16, 14, 8, 7, 4, 2, 1) if n % (kernel * s) ** 2 == 0)
+            channels, padding = n // (kernel * side) ** 2, kernel // 2
+            if function == "unfold":
+                x = self.tensor(1, channels, side, side, device=device)
+                return Call(F.unfold, (x, kernel), {"padding": padding}, warm=(x,))
+            x = self.tensor(1, channels * kernel**2, side * side, device=device)
+            return Call(F.fold, (x, side, kernel), {"padding": padding}, warm=(x,))
+        if function == "unique":
+            return Call(torch.unique, (torch.randint(0, n, (n,), device=device).to(self.torch_dtype),))
         width = next(d for d in range(min(256, math.isqrt(n)), 0, -1) if n % d == 0)
         rows = n // width
         x = self.tensor(rows, width, device=device)
@@ -171,6 +202,16 @@ class Movement(Pointwise):
         operator, *arguments = table[function]
         return Call(operator, tuple(arguments), warm=(x,))
 
+    def _to_places(self, device: torch.device) -> Call:
+        """Rows, each added to one of a quarter as many."""
+        width = self.run or 1
+        rows = self.elements // width
+        source, target = (self.tensor(count, width, device=device) for count in (rows, max(rows // 4, 1)))
+        index = torch.randint(0, len(target), (rows,), device=device)
+        if self.function == "index_add":
+            return Call(Tensor.index_add_, (target, 0, index, source), warm=(source,))
+        return Call(Tensor.scatter_add_, (target, 0, index[:, None].expand(rows, width), source), warm=(source,))
+
     def flops(self) -> int:
         """None."""
         return 0 * self.elements
@@ -190,7 +231,7 @@ class Movement(Pointwise):
 
     def keeps(self) -> str:
         """Nothing, but where it went by places that are kept."""
-        plain = self.function in ("copy", "cast", "cat", "append", "pad", "roll", "repeat")
+        plain = self.function in ("copy", "cast", "cat", "append", "pad", "roll", "repeat", "unfold", "fold")
         return KEEPS_NOTHING if plain else KEEPS_OUTPUTS
 
     def differentiable(self) -> bool:
@@ -202,8 +243,10 @@ class Movement(Pointwise):
         if not self.differentiable():
             return ()
         stand_ins = {"index": "scatter", "gather": "scatter", "sort": "scatter", "append": "copy"}
+        stand_ins |= {**dict.fromkeys(ROWS, "index"), "unfold": "fold", "fold": "unfold"}
         function = stand_ins.get(self.function, self.function)
-        return (replace(self, phase="forward", function=function, inplace=False),)
+        run = 0 if self.function in ROWS else self.run
+        return (replace(self, phase="forward", function=function, inplace=False, run=run),)
 
     def group(self) -> Any:
         """Copies in order run at memory speed, what grows a cache reads it cold; searches each have their own.
@@ -228,6 +271,22 @@ def _written(operator: str, y: Tensor, args: Any) -> int:
     one = y.numel() // max(math.prod(y.shape[axis] for axis in places), 1)
     shape = torch.broadcast_shapes(*(i.shape for i in places.values()))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return one * math.prod(shape)
+
+
+def _row(operator: str, y: Tensor, args: Any) -> int:
+    """Numbers side by side that go to one place: of an index that is the same for a row, as it is where it was expanded; 0: one."""
+    name = operator.removeprefix("aten.").rstrip("_")
+    if name in ("index_add", "index_copy", "index_fill"):
+        return math.prod(y.shape[args[1] % y.dim() + 1 :]) if y.dim() else 1
+    index = args[2] if name.startswith("scatter") and len(args) > 2 else None
+    if not isinstance(index, Tensor) or index.dim() < 2:
+        return 0
+    run = 1
+    for size, stride in zip(reversed(index.shape), reversed(index.stride()), strict=True):
+        if stride and size > 1:
+            break
+        run *= size
+    return run if run > 1 else 0
 
 
 def _appends(args: Any, kwargs: Any) -> bool:

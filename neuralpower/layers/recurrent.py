@@ -100,7 +100,8 @@ class Recurrent(Layer):
             device=device,
             dtype=self.torch_dtype,
         )
-        return Call(module, (x, (state, state.clone()) if self.function == "lstm" else state), warm=(x,))
+        # step after step its code runs, so that it is warm in any network, which it is not in turn with other layers
+        return Call(module, (x, (state, state.clone()) if self.function == "lstm" else state), warm=(x,), recurs=True)
 
     @property
     def directions(self) -> Any:
