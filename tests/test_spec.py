@@ -238,6 +238,10 @@ def test_a_sheet_survives_its_file(spec: DeviceSpec, tmp_path: Path) -> None:
         (valued(limit_w=0.1), "limit_w is 0.1, but must be between 0.5 and 5000 W"),
         (valued(limit_w=400_000), "limit_w is 400000, but must be between 0.5 and 5000 W"),
         (valued(limit_w=50, idle_w=50), "idle_w is 50.0, but must be less than limit_w, which is 50 W"),
+        (
+            valued(clock_hz=1e9, base_clock_hz=2e9),
+            "base_clock_hz is 2000000000.0, but must be at most clock_hz, which is 1e+09 Hz",
+        ),
         (valued(cores={"value": 8}), "cores has no source; name the document"),
         (valued(cores={"value": 8, "source": " "}), "cores has no source"),
         (valued(cores={"value": 8, "source": 5}), "cores has no source"),

@@ -238,6 +238,9 @@ class _Reader:
             raise self.refusal(
                 "idle_w", values["idle_w"].value, f"less than limit_w, which is {limit:g} W; correct one"
             )
+        base, boost = (values[key].value if key in values else None for key in ("base_clock_hz", "clock_hz"))
+        if base is not None and boost is not None and base > boost:
+            raise self.refusal("base_clock_hz", base, f"at most clock_hz, which is {boost:g} Hz; correct one")
         return values
 
     def value(self, key: str, data: Any) -> Value:

@@ -122,7 +122,7 @@ class Reduction(Layer):
         function = np.asarray(self.function)
         return {
             "last": self.last,
-            "width": np.log2(self.elements / self.outputs),
+            "width": np.log2(np.maximum(self.elements / self.outputs, 1)),
             "two_passes": np.isin(function, ("var", "std", "var_mean", "std_mean")) * 1.0,
             "exponential": (function == "logsumexp") * 1.0,
             "index": np.isin(function, ("argmax", "argmin", "max", "min")) * 1.0,
