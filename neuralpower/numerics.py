@@ -26,20 +26,20 @@ WORK: Mapping[str, Callable[[int, int], float]] = {
 
 def equivalent_bytes(operator: str, size: int, args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
     """What memory moves while `aten.linalg_inv_ex` and its like run: the `size` of their tensors, or more where work is more."""
-    name = operator.split(".", 1)[-1].removeprefix("_")
-    if not args or not isinstance(args[0], Tensor) or not args[0].numel():
+    name = operator.split(".", 1)[-1].removeprefix("_").removeprefix("linalg_")
+    of = next((work for word, work in WORK.items() if name.startswith(word)), None)
+    if of is None and not name.startswith("fft_") or not args or not isinstance(args[0], Tensor) or not args[0].numel():
         return size
     shape = tuple(args[0].shape)
-    flops = 0.0
-    if name.startswith("fft_"):
+    if of is None:  # a transform
         numbers = max(math.prod(shape), *(tensor.numel() for tensor in outputs))
         length = math.prod(shape[dim] for dim in args[1])
         flops = 5 * numbers * math.log2(max(length, 2))  # as FFTW counts them
-    elif len(shape) >= 2:
+    elif len(shape) < 2:
+        return size
+    else:
         *batch, rows, columns = shape
-        of = next((work for word, work in WORK.items() if name.removeprefix("linalg_").startswith(word)), None)
-        if of is not None:
-            flops = math.prod(batch) * of(max(rows, columns), min(rows, columns))
-            if name.removeprefix("linalg_").startswith(("solve", "lstsq")):  # for each right-hand side
-                flops += 2 * args[1].numel() * min(rows, columns)
+        flops = math.prod(batch) * of(max(rows, columns), min(rows, columns))
+        if name.startswith(("solve", "lstsq")):  # for each right-hand side
+            flops += 2 * args[1].numel() * min(rows, columns)
     return max(size, round(flops / FLOPS_PER_BYTE))
