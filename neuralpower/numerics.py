@@ -27,7 +27,7 @@ WORK: Mapping[str, Callable[[int, int], float]] = {
 def equivalent_bytes(operator: str, size: int, args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
     """What memory moves while `aten.linalg_inv_ex` and its like run: the `size` of their tensors, or more where work is more."""
     name = operator.split(".", 1)[-1].removeprefix("_").removeprefix("linalg_")
-    of = next((work for word, work in WORK.items() if name.startswith(word)), None)
+    of = next((work for word, work in WORK.items() if f"{name}_".startswith(f"{word}_")), None)
     if of is None and not name.startswith("fft_") or not args or not isinstance(args[0], Tensor) or not args[0].numel():
         return size
     shape = tuple(args[0].shape)
