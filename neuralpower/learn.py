@@ -155,7 +155,8 @@ def train(
                 f"network: {correction.rows} whole networks lie {correction.after:.0%} from what layers say, corrected and held "
                 "out, and nothing was learnt from them; are both of one pass, of this device, and in seconds?"
             )
-            correction = None
+            correction, telling = None, []
+            predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
         predictor = correction.predictor if correction else predictor
     about = {**predictor.dataset, "networks": len(telling), "rejected": len(rejected)}
     predictor = dataclasses.replace(predictor, dataset=about)
@@ -414,7 +415,7 @@ def _issued(rows: Rows) -> Observation:
 
 
 def _issues(rows: Rows) -> np.ndarray:
-    """Whether the host can have taken so long to issue the row's call, [rows], bool."""
+    """Whether dispatch_s is a time that a host can have taken to issue the row's call, [rows], bool."""
     return np.asarray((rows.dispatch_s > 0) & (rows.dispatch_s <= SLOWEST_ISSUE_S * np.asarray(rows.layer.launches())))
 
 

@@ -27,7 +27,7 @@ WORK: Mapping[str, Callable[[int, int], float]] = {
 def equivalent_bytes(operator: str, size: int, args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
     """What memory moves while `aten.linalg_inv_ex` and its like run: the `size` of their tensors, or more where work is more."""
     name = operator.split(".", 1)[-1].removeprefix("_").removeprefix("linalg_")
-    of = next((work for word, work in WORK.items() if f"{name}_".startswith(f"{word}_")), None)
+    of = WORK.get(name.removesuffix("_ex").removesuffix("_factor"))
     if of is None and not name.startswith("fft_") or not args or not isinstance(args[0], Tensor) or not args[0].numel():
         return size
     shape = tuple(args[0].shape)
@@ -40,6 +40,6 @@ def equivalent_bytes(operator: str, size: int, args: Sequence[Any], outputs: Seq
     else:
         *batch, rows, columns = shape
         flops = math.prod(batch) * of(max(rows, columns), min(rows, columns))
-        if name.startswith(("solve", "lstsq")):  # for each right-hand side
+        if name in ("solve_ex", "lstsq"):  # for each right-hand side
             flops += 2 * args[1].numel() * min(rows, columns)
     return max(size, round(flops / FLOPS_PER_BYTE))

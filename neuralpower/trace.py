@@ -576,18 +576,16 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def _recorded(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Any:
         """Note the call as a layer or as unmodelled; its output."""
         layer, name = self._described(operator, output, args, kwargs, tags), operator.split(".", 1)[-1]
+        if operator == "aten._grouped_mm" and isinstance(layer, Matmul):
+            layer = self._routed(layer, args[0].shape[0], args[1].shape[0])
         if isinstance(layer, Layer):
             if not _is_empty(output):
                 shapes = _shapes((args, kwargs)), _shapes(output)
                 share = self.followed.share(layer.kind, name, args, kwargs) if self._enabled else 0.0
                 again = self._checkpoints > 0
-                parts: Iterable[Layer] = (layer,)
-                if operator == "aten._grouped_mm" and isinstance(layer, Matmul):
-                    parts = self._routed(layer, args[0].shape[0], args[1].shape[0])
-                self.calls += [
-                    LayerCall(self.path, part, operator, *shapes, share, self.lifetimes.calls + 1, again)
-                    for part in parts
-                ]
+                self.calls.append(
+                    LayerCall(self.path, layer, operator, *shapes, share, self.lifetimes.calls + 1, again)
+                )
                 self._follow(name, args, kwargs, output)
             return output
         self._follow(name, args, kwargs, output)
@@ -622,15 +620,12 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             return self._in_function
         return not self.gradients or torch.is_grad_enabled()
 
-    def _routed(self, layer: Matmul, pairs: int, experts: int) -> Iterator[Matmul]:
-        """The products with the experts that the tokens are taken to reach, those apart that have a token more than the others."""
+    def _routed(self, layer: Matmul, pairs: int, experts: int) -> Matmul:
+        """The products with those experts' weights that the tokens are taken to reach; one kernel, so that it stays one call."""
         per_token = self._per_token if pairs % self._per_token == 0 and self._per_token <= experts else 1
         reached = self.routing.reached(pairs, per_token, experts)
         self.assumptions[self.routing.note(pairs, per_token, experts)] = None
-        fewest, more = divmod(pairs, reached)
-        for batch, rows in ((reached - more, fewest), (more, fewest + 1)):
-            if batch:
-                yield dataclasses.replace(layer, batch=batch, rows=rows)
+        return dataclasses.replace(layer, batch=reached, rows=max(round(pairs / reached), 1))
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The call made of its parts, each traced; NotImplemented where it is not composed of others."""

@@ -954,7 +954,7 @@ def test_a_hosts_part_in_another_unit_is_not_learnt_from(tmp_path: Path) -> None
     for dispatch_s, known in ((5e-6, True), (5.0, False), (-1.0, False)):
         found = train(read_dataset(own(tmp_path, rows.assign(dispatch_s=dispatch_s), "linear")), "lasso", jobs=1)
         assert (found.predictor.dispatch is not None) is known
-        assert [doubt.partition("dispatch_s of ")[2][:7] for doubt in found.doubts] == [] if known else ["40 rows"]
+        assert [doubt.partition("dispatch_s of ")[2][:7] for doubt in found.doubts] == ([] if known else ["40 rows"])
 
 
 def test_times_in_another_unit_are_asked_about(tmp_path: Path) -> None:

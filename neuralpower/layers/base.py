@@ -143,7 +143,12 @@ class OperatorNames(frozenset[str]):
 
     def __contains__(self, name: object) -> bool:
         """Whether it is one of them, or an operator."""
-        return super().__contains__(name) or "." in str(name) or hasattr(torch.ops.aten, str(name))
+        if super().__contains__(name):
+            return True
+        library, _, own = str(name).rpartition(".")
+        if not all(part.isidentifier() for part in str(name).split(".")) or library in ("aten", "torch", "Tensor"):
+            return False
+        return bool(library) or isinstance(getattr(torch.ops.aten, own, None), torch._ops.OpOverloadPacket)
 
 
 class Draw:
@@ -427,10 +432,10 @@ def _declared(kind: type[Layer]) -> Mapping[str, dataclasses.Field[Any]]:
 
 def _as_field(kind: str, name: str, declared: Any, value: Any) -> Any:
     """`value` as the field's declared type ("str", "bool" or "int"); raises DatasetError."""
-    if type(value).__name__ == declared and (declared != "int" or 0 <= value <= LARGEST):
-        return value
     if declared == "str":
         return str(value).removeprefix("torch.")  # a dtype as torch prints it
+    if type(value).__name__ == declared and (declared != "int" or 0 <= value <= LARGEST):
+        return value
     try:
         number = (
             float(value)

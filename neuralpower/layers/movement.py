@@ -274,7 +274,7 @@ def _written(operator: str, y: Tensor, args: Any) -> int:
 
 
 def _row(operator: str, y: Tensor, args: Any) -> int:
-    """Numbers side by side that go to one place: of an index that is the same for a row, as it is where it was expanded; 0: one."""
+    """Length of the rows that go to one place each; 0 where each number has a place of its own."""
     name = operator.removeprefix("aten.").rstrip("_")
     if name in ("index_add", "index_copy", "index_fill"):
         return math.prod(y.shape[args[1] % y.dim() + 1 :]) if y.dim() else 1
@@ -282,10 +282,10 @@ def _row(operator: str, y: Tensor, args: Any) -> int:
     if not isinstance(index, Tensor) or index.dim() < 2:
         return 0
     run = 1
-    for size, stride in zip(reversed(index.shape), reversed(index.stride()), strict=True):
-        if stride and size > 1:
+    for axis in range(index.dim() - 1, args[1] % index.dim(), -1):  # along which it was expanded
+        if index.stride(axis) and index.shape[axis] > 1:
             break
-        run *= size
+        run *= index.shape[axis]
     return run if run > 1 else 0
 
 

@@ -52,7 +52,7 @@ class Norm(Layer):
 
     dimensions = ("rows", "width", "spatial")
     sweep_share = 1.8
-    words = {"function": (*OPERATORS.values(), "batch_training")}
+    words = {"function": (*dict.fromkeys(OPERATORS.values()), "batch_training")}
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
