@@ -881,6 +881,7 @@ ATTENTION = {
     [
         ("activation", {**ACTIVATION, "function": ["gelu", "GELU", "gelu", "relu", "ReLU"]}, [3, 6], "unknown function 'G"),
         ("reduction", {**SUMS, "function": ["sum", "nansum", "Sum", "mean", "my.sum"]}, [4], "unknown function 'Sum'"),
+        ("reduction", {**SUMS, "function": ["aten.sum", "__class__", "3.5", "name", "sum"]}, [2, 3, 4, 5], "unknown function"),
         ("conv1d", CONV1D, [6], "groups must divide the channels"),
         ("conv1d", {**CONV1D, "groups": [0, 1, 2, 3, 4]}, [2], "the fields describe no possible layer"),
         ("conv1d", {**CONV1D, "groups": 1, "dilation_length": range(5)}, [2], "groups must divide"),

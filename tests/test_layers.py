@@ -409,6 +409,7 @@ ROWS = torch.zeros(30, 4)
             4,
         ),
         (lambda t: t.scatter_add_(0, PLACES.to(META)[:3, None].expand(-1, 4), ROWS[:3]), "scatter_rows", 3 * 4, 4),
+        (lambda t: t.scatter_add_(1, PLACES.to(META)[:3, None].expand(-1, 4), ROWS[:3]), "scatter", 3 * 4, 0),
         (lambda t: t.scatter_add_(0, PLACES[:12].view(3, 4), ROWS[:3]), "scatter", 3 * 4, 0),  # each number has a place
         (lambda t: t.scatter_add_(0, PLACES[:3, None], ROWS[:3]), "scatter", 3, 0),
         (lambda t: t.index_add(0, PLACES[:3], ROWS[:3]), "index_add", 10 * 4, 4),  # a new table is written as a whole

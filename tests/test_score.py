@@ -170,6 +170,12 @@ BROKEN = [
 ]
 
 
+def test_a_dtype_may_be_written_as_torch_prints_it(predictor: Predictor) -> None:
+    plain, printed = score([{"layers": [{**ROW, "dtype": dtype}]} for dtype in ("float32", "torch.float32")], predictor)
+    assert plain.runtime_s
+    assert (printed.runtime_s, printed.error) == (plain.runtime_s, "")
+
+
 def test_a_count_is_judged_by_itself_whatever_was_read_before(predictor: Predictor) -> None:
     found = score([{"layers": [{**ROW, "count": count}]} for count in (True, 1, True, 1.0)], predictor)
     assert [one.error.partition(",")[0] for one in found] == ["count is True", "", "count is True", "count is 1.0"]

@@ -507,13 +507,14 @@ def test_what_a_network_draws_is_not_learnt_and_that_is_said() -> None:
 
 def test_networks_that_layers_say_nothing_of_are_not_learnt_from() -> None:
     networks = network_rows(12, {"linear": 1.0})
-    data = dataset(["linear"], count=40)
-    table = networks.assign(runtime_s=networks.runtime_s * 1e3)
+    data = dataset(["linear"], count=40, dispatch_s=5e-6)
+    table = networks.assign(runtime_s=networks.runtime_s * 1e3, dispatch_s=2e-3)
     found = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
     alone = train(data, "lasso", jobs=1)
     assert found.correction is None
     assert [doubt.partition(" lie ")[0] for doubt in found.doubts] == ["network: 12 whole networks"]
     assert found.predictor.system == alone.predictor.system
+    assert found.predictor.dispatch == alone.predictor.dispatch
     assert [r.factor for r in found.predictor.regressors.values()] == [1.0] * len(found.predictor.regressors)
 
 
