@@ -594,9 +594,8 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
         values = table[name] if name in table else pd.Series([defaults[name]] * len(table))
         if name in known:
             words = _words(values, defaults.get(name, ""))
-            words = np.array(
-                [word.removeprefix("torch.") for word in words], dtype=object
-            )  # a dtype as torch prints it
+            if name == "dtype":  # as torch prints it
+                words = np.array([word.removeprefix("torch.") for word in words], dtype=object)
             reject(words == "", f"{name} is missing")
             for word in set(words) - {""}:
                 if word not in known[name]:

@@ -49,9 +49,8 @@ SHORTEST_REST = 0.1  # of a backward pass that is hardly longer than autograd's 
 ALIKE, SIZES_APART = 2.0, 16.0
 NOWHERE_NEAR = 0.005  # of the device's peaks: the fastest of ten rows and more reaches ten times that
 LARGEST_UNCERTAINTY = 0.1  # of a power that is learnt from
-SLOWEST_ISSUE_S = (
-    2e-3  # of one launch, by the host: PyTorch's take 2 to 200 us, the first ones of a process up to seconds
-)
+# Of one launch, by the host: PyTorch's take 2 to 200 us, the first ones of a process up to seconds.
+SLOWEST_ISSUE_S = 2e-3
 MISSED = 1.0  # mean error of rows held out, from which on they hardly are of one device and in one unit
 UNRELATED = 0.5  # the same of whole networks: layers, with factors for each, then say nothing of them
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,11 +48,14 @@ def sweep(
     options.check_file(plot, "points.png")
     predictors = [options.predictor(name) for name in options.names(predictor, "predictor") or (None,)]
     shape = options.shape(input_shape)
-    own = batch_size is None and [options.batch_size(model, None, shape)]
+    if batch_size is None:
+        batch_sizes: Sequence[int] = [options.batch_size(model, None, shape)]
+    else:
+        batch_sizes = sweeping.sizes(batch_size, "batch size")
     found = sweeping.sweep(
         model,
         predictors,
-        batch_sizes=own or sweeping.sizes(str(batch_size), "batch size"),
+        batch_sizes=batch_sizes,
         lengths=sweeping.sizes(seq_len, "seq-len") if seq_len else (None,),
         dtypes=[options.dtype(name) for name in options.names(dtype, "dtype") or ("float32",)],
         input_shape=shape,

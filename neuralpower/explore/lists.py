@@ -51,15 +51,16 @@ class Lists:
 
     def unlearnt(self, predictor: Predictor) -> dict[int, PredictorError]:
         """Of lists with a product in a dtype or phase that the predictor does not know, by their place: what it says."""
-        bad = {}
-        for place, layer in enumerate(self._places):
-            if layer.multiplies:
-                try:
-                    predictor.check(layer.dtype, layer.phase)
-                except PredictorError as error:
-                    bad[place] = error
-        if not bad:
+        refused = {}
+        for dtype, phase in {(layer.dtype, layer.phase) for layer in self._places if layer.multiplies}:
+            try:
+                predictor.check(dtype, phase)
+            except PredictorError as error:
+                refused[dtype, phase] = error
+        if not refused:
             return {}
+        asked = ((place, (layer.dtype, layer.phase)) for layer, place in self._places.items() if layer.multiplies)
+        bad = {place: refused[what] for place, what in asked if what in refused}
         lists = [self._columns[start:end] for start, end in pairwise(self._ends)]
         return {i: bad[min(wrong)] for i, places in enumerate(lists) if (wrong := bad.keys() & set(places))}
 
