@@ -65,15 +65,15 @@ def evaluate(
         check_place(trace_file, "trace.json")
     cases: list[Case] = []
     for model in models:
-        if model.startswith("@"):
-            for name, batch, length, line_phase in listed(Path(model[1:])):
-                cases.append(Case(name, batch, length, dtype=options.dtype(dtype), phase=line_phase or asked))
-        else:
+        is_list = model.startswith("@")
+        lines = listed(Path(model[1:])) if is_list else [(model, batch_size, seq_len, None)]
+        for name, batch, length, line_phase in lines:
+            given = None if is_list else shape
             try:
-                batch = options.batch_size(model, batch_size, shape)
+                batch = options.batch_size(name, batch, given)
             except ModelError:  # it is refused below, and the others are measured
                 batch = 1
-            cases.append(Case(model, batch, seq_len, shape, options.dtype(dtype), asked))
+            cases.append(Case(name, batch, length, given, options.dtype(dtype), line_phase or asked))
     cpu = read_cpu()
     learnt = options.predictor(predictor)
     learnt.check(options.dtype(dtype), "forward")
@@ -113,8 +113,8 @@ def evaluate(
         raise ModelError(f"{len(refused)} of {len(cases)} networks could not be evaluated; the warnings above say why")
 
 
-def listed(file: Path) -> list[tuple[str, int, int | None, Phase | None]]:
-    """(MODEL, batch size, sequence length, phase) of each line; raises InputError."""
+def listed(file: Path) -> list[tuple[str, int | None, int | None, Phase | None]]:
+    """(MODEL, batch size, sequence length, phase) of each line, None for what it leaves out; raises InputError."""
     from neuralpower.errors import InputError, first_line
 
     try:
@@ -123,7 +123,7 @@ def listed(file: Path) -> list[tuple[str, int, int | None, Phase | None]]:
         raise InputError(
             f"{file}: cannot be read ({first_line(error)}); it holds lines of MODEL, batch size, length, phase, tokens"
         ) from None
-    cases: list[tuple[str, int, int | None, Phase | None]] = []
+    cases: list[tuple[str, int | None, int | None, Phase | None]] = []
     for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -131,7 +131,7 @@ def listed(file: Path) -> list[tuple[str, int, int | None, Phase | None]]:
         try:
             length = None if len(words) < 3 or words[2] == "-" else int(words[2])
             phase = _phase(words[3], int(words[4]) if len(words) > 4 else None) if len(words) > 3 else None
-            cases.append((words[0], int(words[1]) if len(words) > 1 else 1, length, phase))
+            cases.append((words[0], int(words[1]) if len(words) > 1 else None, length, phase))
         except ValueError:
             raise InputError(
                 f"{file}:{number}: {line!r} is no MODEL, batch size, length (- for none), phase (forward, prefill or "
