@@ -20,7 +20,7 @@ from neuralpower.devices.host import Cpu
 from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.dispatch import Dispatch
 from neuralpower.errors import DatasetError, InputError, PredictorError, unknown, writing
-from neuralpower.layers import KINDS, Hardware
+from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.predictor import Key, NetworkSpeed, Predictor, Roofline
 from neuralpower.regress import Regressor, Scores, Spread, Term
 from neuralpower.slopes import Alignment
@@ -124,6 +124,7 @@ def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
         "alpha": r.alpha,
         "factor": r.factor,
         "short": r.short,
+        "short_s": r.short_s,
         "speed_exponent": r.exponent,
         "alignment": dataclasses.asdict(r.alignment) if r.alignment else None,
         "launch_s": r.launch_s,
@@ -175,6 +176,7 @@ def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
         launch_s=data["launch_s"],
         factor=data["factor"],
         short=data["short"],
+        short_s=data.get("short_s", Layer.short_s),
         least=data["least"],
         measured=np.frombuffer(base64.b64decode(data["measured"]), dtype="<u4"),
     )

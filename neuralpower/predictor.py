@@ -19,7 +19,7 @@ from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, as_columns, distinct, take
-from neuralpower.regress import NINETY, SHORT_S, Problem, Regressor
+from neuralpower.regress import NINETY, Problem, Regressor
 
 Array = np.ndarray
 
@@ -520,7 +520,7 @@ class Predictor:
             text += f", times exp(-(1 - ({r.alignment.floor * r.factor:.4g} / seconds)^4) ({saved}))"
         if r.short:
             text += f", {'plus' if r.short > 0 else 'less'} {abs(r.short) / r.factor:.4g} of their first "
-            text += f"{r.factor * SHORT_S * 1e6:.4g} us"
+            text += f"{r.factor * r.short_s * 1e6:.4g} us"
         return text
 
 

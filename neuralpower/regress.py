@@ -43,9 +43,6 @@ REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))  # octaves outside the box at whic
 FEWEST_FOR_BOUND = 20
 FAR = 0.1  # octaves away from the sampled rows
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
-# Of a call: what is learnt of short calls from whole networks is learnt of so much of each, beside the factor of all. With 10 to
-# 50 us networks held out by family were predicted alike (6.7 % on one CPU, 6.2 to 6.3 on another).
-SHORT_S = 3e-5
 IMPOSSIBLE = 1e-3  # of a plausible row's weight: one below, some 60 times too fast, must not set the terms' scales
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
 SCREENING_ALPHA, SCREENING_TREES = 1e-3, (40, 12, 0.12)  # of the quick fit that finds rows which contradict the others
@@ -169,7 +166,8 @@ class Regressor:
     exponent: float = 0.0  # when the machine is s times slower than usual, these layers take s^exponent times as long
     alignment: Alignment | None = None  # what is saved where sizes fit memory and tiles; None: not known
     factor: float = 1.0  # corrects every prediction: learnt from whole networks, or from a few layers of another device
-    short: float = 0.0  # as `factor`, added to it for the first SHORT_S of each call
+    short: float = 0.0  # as `factor`, added to it for the first `short_s` of each call
+    short_s: float = 0.0
     launch_s: float = 0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
     measured: Array | None = None  # the upper halves of the configurations' numbers that it was fitted on, sorted
     least: float = 0.0  # of what is bounded by the device, as watts are: the least that it was fitted on
@@ -201,7 +199,7 @@ class Regressor:
             t0 = t0 * np.exp(r * _say(d, self.reach))
         if self.alignment:
             t0 = t0 * np.exp(-self.alignment.saved(special, t0))
-        return np.maximum(t0 * self.factor + np.minimum(t0, SHORT_S) * self.short, self.least), d
+        return np.maximum(t0 * self.factor + np.minimum(t0, self.short_s) * self.short, self.least), d
 
 
 def _octaves(times: Array) -> Array:

@@ -1,11 +1,12 @@
 """Whole networks' times teach what layers in isolation cannot: factors per regressor, or all of a predictor.
 
-    measured_i = sum_k f_k T_ik + h S_i      T: what regressor k predicts of network i; S_i: each of its calls' first 30 us
-    minimise   sum_i ((sum_k f_k T_ik + h S_i) / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2 + h^2 s^2
+    measured_i = sum_k f_k T_ik + sum_c h_c S_ic    T: what regressor k predicts of network i; S: its short calls' time, below
+    minimise     sum_i (that / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2 + sum_c h_c^2 s^2
 
-With `tau` by cross-validation, s the noise; g is 1, or what all have in common where the layers are another machine's. h, of all
-kinds together, is added to the factors of calls up to 30 us and fades into a constant beyond: in turn with sixty others a call's
-code is colder than in a network, and between a network's calls the interpreter runs.
+With `tau` by cross-validation, s the noise; g is 1, or what all have in common where the layers are another machine's. S is what
+calls take in their first 150 us (convolutions) or 30 us (all else); h is added to the factors of calls up to that, and fades into a
+constant beyond: in turn with sixty others a call's code is colder than in a network, and between a network's calls the
+interpreter runs.
 A base that is linear in its weights allows the same with the terms of the layers instead of the regressors' sums, where
 nothing but totals is known.
 """
@@ -31,7 +32,6 @@ from neuralpower.predictor import ALL, INTEGER, Estimates, Key, NetworkSpeed, Pa
 from neuralpower.regress import (
     FEWEST_FOR_TERM,
     NINETY,
-    SHORT_S,
     Regressor,
     Spread,
     Term,
@@ -265,17 +265,19 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     model = np.unique([total.model for total in totals], return_inverse=True)[1]
     predictor = replace(predictor, speed=_speed(predictor, totals, estimates))
     shares, short = np.zeros((2, len(totals), len(keys)))
+    short_s = np.array([KINDS[key[0]].short_s for key in keys])
     for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
         counts, learnt = np.asarray(total.counts), found.regressor >= 0
         part = counts * predictor.slowdown(found, total.pace, counts) / _learnt_s(total, found)
         np.add.at(shares[i], found.regressor[learnt], (part * found.runtime_s)[learnt])
-        np.add.at(short[i], found.regressor[learnt], (part * np.minimum(found.runtime_s, SHORT_S))[learnt])
+        at_most = np.minimum(found.runtime_s, short_s[found.regressor])
+        np.add.at(short[i], found.regressor[learnt], (part * at_most)[learnt])
     firmness = np.array([OPTIMIZER_TAU if key[0] == Optimizer.kind else 1.0 for key in keys])
-    factors, held_out = fit_factors(shares, model, taus=np.outer(TAUS_OF_LAYERS, firmness), short=short)
+    factors, held_out = fit_factors(shares, model, False, np.outer(TAUS_OF_LAYERS, firmness), short, short_s)
     error = np.abs(held_out - 1)
     regressors = {
-        key: replace(predictor.regressors[key], factor=factor, short=more)
-        for key, factor, more in zip(keys, *factors.reshape(2, -1).tolist(), strict=True)
+        key: replace(predictor.regressors[key], factor=factor, short=more, short_s=limit)
+        for key, factor, more, limit in zip(keys, *factors.reshape(2, -1).tolist(), short_s.tolist(), strict=True)
     }
     corrected = replace(predictor, regressors=regressors, system=_system(totals, estimates, held_out))
     return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
@@ -317,37 +319,40 @@ def fit_factors(
     common: bool = False,
     taus: Sequence[float] | Array = TAUS,
     short: Array | None = None,
+    short_s: Array | None = None,
 ) -> tuple[Array, Array]:
     """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys].
 
     Rows of one group, counted from 0, are held out together; each row is its own where there are fewer than three groups.
     `common`: what all factors share is learnt, too, rather than taken to be 1. `short` [rows, keys]: of the shares, what the
-    first SHORT_S of each call take; what is added to the factors for these, alike for all within SHORT_FACTORS, then comes after
-    them, [2 keys]. `taus`: to choose from, the tightest first, [taus] or [taus, keys].
+    first `short_s` [keys] of each call take; what is added to the factors for these, alike for all keys of one `short_s` within
+    SHORT_FACTORS, then comes after them, [2 keys]. `taus`: to choose from, the tightest first, [taus] or [taus, keys].
     """
     none = np.zeros((len(shares), 0)) if short is None else short
+    alike = np.unique(np.zeros(none.shape[1]) if short_s is None else short_s, return_inverse=True)[1]
     own = group is None or len(np.unique(group)) < 3
     fold = np.asarray(np.arange(len(shares)) if own else group) % min(FOLDS, len(shares))
     held_out = np.empty((len(taus), len(shares)))
     columns = np.column_stack([shares, none])
     for i, tau in enumerate(taus):
         for f in np.unique(fold):
-            held_out[i, fold == f] = columns[fold == f] @ _ridge(shares[fold != f], none[fold != f], tau, common)
+            held_out[i, fold == f] = columns[fold == f] @ _ridge(shares[fold != f], none[fold != f], alike, tau, common)
     costs = np.minimum(np.abs(held_out - 1), 0.5)
     best = int(np.argmin(costs.mean(axis=1)))
     doubt = np.std(costs - costs[best], axis=1) / np.sqrt(len(shares))
     chosen = int(np.flatnonzero(costs.mean(axis=1) <= costs[best].mean() + doubt)[0])  # the tightest that is as good
-    return _ridge(shares, none, taus[chosen], common), held_out[chosen]
+    return _ridge(shares, none, alike, taus[chosen], common), held_out[chosen]
 
 
-def _ridge(shares: Array, short: Array, tau: float | Array, shared: bool) -> Array:
-    """Factors of least squares with a pull to the common one, and what all have for short calls; rows far off lose weight."""
+def _ridge(shares: Array, short: Array, alike: Array, tau: float | Array, shared: bool) -> Array:
+    """Factors of least squares with a pull to the common one, and what `alike` keys have for short calls; outliers lose weight."""
     common = float(np.clip(np.exp(np.median(-np.log(shares.sum(axis=1)))), *FACTORS)) if shared else 1.0
     keys = shares.shape[1]
-    scaled = np.column_stack([shares, short.sum(axis=1)]) * common
+    classes = int(alike.max()) + 1 if len(alike) else 0
+    scaled = np.column_stack([shares, short @ np.eye(classes)[alike]]) * common
     expected = scaled[:, :keys].sum(axis=1)
-    tightness = np.append(1 / np.broadcast_to(tau, keys), 1.0)
-    delta = np.zeros(keys + 1)
+    tightness = np.append(1 / np.broadcast_to(tau, keys), np.ones(classes))
+    delta = np.zeros(keys + classes)
     for _ in range(3):
         residual = 1 - expected - scaled @ delta
         noise = max(1.4826 * float(np.median(np.abs(residual))), 0.01)
@@ -356,9 +361,9 @@ def _ridge(shares: Array, short: Array, tau: float | Array, shared: bool) -> Arr
         gram = weighted.T @ scaled + np.diag((noise * tightness) ** 2)
         delta = np.linalg.solve(gram, weighted.T @ (1 - expected))
     factors = np.clip(common * (1 + delta[:keys]), *FACTORS)
-    alike = factors[: short.shape[1]]
-    of_short = np.clip(alike + common * delta[keys], *np.outer(SHORT_FACTORS, alike))
-    return np.concatenate([factors, of_short - alike])
+    own = factors[: len(alike)]
+    of_short = np.clip(own + common * delta[keys:][alike], *np.outer(SHORT_FACTORS, own))
+    return np.concatenate([factors, of_short - own])
 
 
 def _system(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: Array) -> float:

@@ -85,7 +85,7 @@ def test_the_formula_of_the_lasso_can_be_read() -> None:
         total += value
     assert total == pytest.approx(float(lasso.estimate([layer]).runtime_s[0]), rel=2e-3)
     # with what whole networks taught of its calls
-    corrected = replace(lasso, regressors={key: replace(lasso.regressors[key], factor=2.0, short=0.5)})
+    corrected = replace(lasso, regressors={key: replace(lasso.regressors[key], factor=2.0, short=0.5, short_s=3e-5)})
     share, limit = re.search(r", plus (\S+) of their first (\S+) us$", corrected.formula(key)).groups()  # type: ignore[union-attr]
     assert 2 * total + float(share) * min(2 * total, float(limit) / 1e6) == pytest.approx(
         float(corrected.estimate([layer]).runtime_s[0]), rel=2e-3
@@ -95,7 +95,9 @@ def test_the_formula_of_the_lasso_can_be_read() -> None:
 def test_a_predictor_file_gives_the_same_predictions(predictor: Predictor, tmp_path: Path) -> None:
     file = tmp_path / "deep" / "synthetic.json"
     known = predictor.regressors.items()
-    predictor = replace(predictor, regressors={key: replace(r, factor=1.1, short=-0.3) for key, r in known})
+    predictor = replace(
+        predictor, regressors={key: replace(r, factor=1.1, short=-0.3, short_s=2e-5) for key, r in known}
+    )
     save(predictor, file)
     again = predictors.load(file)
     layers = fresh("linear") + fresh("norm")

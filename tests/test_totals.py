@@ -16,7 +16,6 @@ from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import typed
 from neuralpower.learn import _work_of_totals, train
 from neuralpower.predictor import Pace, Predictor
-from neuralpower.regress import SHORT_S
 from neuralpower.totals import Total, consistent, fit_factors, read_totals
 from tests.test_predictor import dataset, fresh, seconds
 
@@ -47,7 +46,7 @@ def test_factors_that_are_known_are_found() -> None:
 
 
 def test_what_calls_bring_with_them_is_told_from_what_grows_with_them() -> None:
-    # of each network's time, what three kinds take, and how much of that is the first SHORT_S of calls
+    # of each network's time, what three kinds take, and how much of that is the first moments of calls
     generator = np.random.default_rng(0)
     parts, truth, more = generator.dirichlet(np.ones(3), 200), np.array([1.0, 1.1, 0.9]), -0.4
     short = parts * generator.uniform(0, 1, parts.shape)
@@ -55,6 +54,18 @@ def test_what_calls_bring_with_them_is_told_from_what_grows_with_them() -> None:
     factors, held_out = fit_factors(parts / measured[:, None], taus=(0.05, 0.2), short=short / measured[:, None])
     assert np.allclose(factors, [*truth, more, more, more], atol=0.03)
     assert np.max(np.abs(held_out - 1)) < 0.02
+
+
+def test_kinds_whose_code_is_cold_for_longer_have_a_number_of_their_own_for_short_calls() -> None:
+    generator = np.random.default_rng(0)
+    parts, truth = generator.dirichlet(np.ones(3), 300), np.array([1.0, 1.1, 0.9])
+    more, short_s = np.array([-0.4, -0.2, -0.4]), np.array([3e-5, 1.5e-4, 3e-5])
+    short = parts * generator.uniform(0, 1, parts.shape)
+    measured = parts @ truth + short @ more
+    factors, held_out = fit_factors(parts / measured[:, None], short=short / measured[:, None], short_s=short_s)
+    assert np.allclose(factors[3:], more, atol=0.03)
+    assert np.max(np.abs(held_out - 1)) < 0.02
+    assert factors[3] == pytest.approx(factors[5], abs=1e-12)
 
 
 def test_of_short_calls_a_quarter_is_left_and_no_more_than_twice_as_much_is_added() -> None:
@@ -84,11 +95,12 @@ def test_whole_networks_correct_the_sum_of_their_layers() -> None:
 
 
 def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
+    short_s = Layer.short_s
     data = dataset(["linear", "softmax"])
     table = network_rows(150, {"linear": 1.0, "softmax": 1.0})
 
-    def more_s(text: str) -> float:  # half as much again, of each call's first SHORT_S
-        return sum(n * 0.5 * min(seconds(KINDS[kind].from_row(row)), SHORT_S) for kind, row, n in json.loads(text))
+    def more_s(text: str) -> float:  # half as much again, of each call's first moments
+        return sum(n * 0.5 * min(seconds(KINDS[kind].from_row(row)), short_s) for kind, row, n in json.loads(text))
 
     table["runtime_s"] += table["layers"].map(more_s)
     trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), jobs=1)
@@ -97,8 +109,8 @@ def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
     layers = fresh("softmax")
     alone = np.array([seconds(layer) for layer in layers])
     ratio = trained.predictor.estimate(layers).runtime_s / alone
-    assert np.median(ratio[alone < SHORT_S]) == pytest.approx(1.5, rel=0.1)
-    assert np.median(ratio[alone > 20 * SHORT_S]) == pytest.approx(1.0, rel=0.03)
+    assert np.median(ratio[alone < short_s]) == pytest.approx(1.5, rel=0.1)
+    assert np.median(ratio[alone > 20 * short_s]) == pytest.approx(1.0, rel=0.03)
 
 
 def test_a_network_of_which_nothing_was_learnt_says_nothing_of_the_others() -> None:

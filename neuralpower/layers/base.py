@@ -226,6 +226,7 @@ class Layer(ABC):
     multiplies: ClassVar[bool] = False  # made of products, which tensor cores take in TF32 where that is allowed
     sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
     training_share: ClassVar[float] = 0.0  # of these, how many more that only training has, beside backward passes
+    short_s: ClassVar[float] = 3e-5  # of a call: networks teach apart what so much of each takes, when its code is warm
     later: ClassVar[frozenset[str]] = frozenset()  # fields that older datasets lack: at 0 they tell no layers apart
     rule: ClassVar[str] = ""  # in words, how its fields must agree
     words: ClassVar[Mapping[str, Collection[str]]] = {}  # what its fields of text may hold, beside dtype and phase
