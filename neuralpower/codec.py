@@ -42,6 +42,7 @@ def to_json(predictor: Predictor) -> dict[str, Any]:
         "sentinel_s": p.sentinel_s,
         "network_speed": None if p.speed is None else dataclasses.asdict(p.speed),
         "system": p.system,
+        "resident": p.resident,
         "hardware": None if p.hardware is None else dataclasses.asdict(p.hardware),
         "dataset": dict(p.dataset),
         "dispatch": None if p.dispatch is None else p.dispatch.to_json(),
@@ -80,6 +81,7 @@ def from_json(data: Mapping[str, Any], name: str = "") -> Predictor:
             data["system"],
             Dispatch.from_json(data["dispatch"]) if data["dispatch"] else None,
             NetworkSpeed(**data["network_speed"]) if data["network_speed"] else None,
+            data.get("resident", 0.0),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PredictorError(

@@ -354,7 +354,8 @@ def work_of(trace: Trace, predictor: Predictor, *, dtype: str, phase: str, recip
     unknown = [missing for missing in trace.unmodelled for _ in range(passes)]
     roof = predictor.roofline(dtype)
     unknown_s = [missing.work_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in unknown]
-    return Work(tasks, predictor.estimate([task.layer for task in tasks]), unknown, unknown_s)
+    shares = np.array([task.share for task in tasks])
+    return Work(tasks, predictor.estimate_network([task.layer for task in tasks], shares), unknown, unknown_s)
 
 
 def joined(

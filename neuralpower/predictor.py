@@ -28,6 +28,10 @@ BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to t
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
 # Of a recurrent layer that was not learnt, on an accelerator: a step waits for the one before it, two kernels of 3 to 5 us.
 STEP_S = 8e-6
+TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
+# Of the last-level cache, what a network's weights may fill to stay there from pass to pass. An eighth to a whole of it predicted
+# networks held out by family nearly as well on a Zen 4, a quarter best; on a Zen 5, too.
+KEPT = 0.25
 ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says, or another group, whose code is not the same
 STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
@@ -78,6 +82,7 @@ class Estimates:
     high_s: Array
     shared: Array  # standard deviation of the part of log(measured / predicted) that a regressor's layers share
     hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
+    weight_bytes: Array
     regressor: Array  # a number per regressor, -1 for the roofline
     exponent: Array  # how each follows the machine's slow-downs
     basis_code: Array  # position in BASES
@@ -100,6 +105,10 @@ class Estimates:
     def at(self, index: Array) -> Estimates:
         """Some of the layers."""
         return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+    def times(self, factor: float) -> Estimates:
+        """The same with all times so many times as long."""
+        return replace(self, **{name: getattr(self, name) * factor for name in TIMES})
 
     def slowdown(self, machine: float, counts: Array | float = 1.0) -> float:
         """How much longer all of them, each called so many times, take when the machine is that much slower than usual."""
@@ -131,6 +140,10 @@ class Totals:
     low: Array
     high: Array
     deviation: Array  # standard deviation of log(measured / predicted)
+
+    def times(self, factor: Array) -> Totals:
+        """The same, each network's time so many times as long [networks]."""
+        return Totals(self.value * factor, self.low * factor, self.high * factor, self.deviation)
 
 
 @dataclass(frozen=True)
@@ -184,6 +197,7 @@ class Predictor:
     system: float = 0.0  # standard deviation of what all layers of a network share in log(measured / predicted)
     dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
     speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
+    resident: float = 0.0  # share of its time by which a network of hardly any weights takes longer than its layers say
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -210,6 +224,20 @@ class Predictor:
     def kinds(self) -> tuple[str, ...]:
         """Layer kinds that it has learnt."""
         return tuple(dict.fromkeys(key[0] for key in self.regressors))
+
+    def in_cache(self, found: Estimates, counts: Any) -> Any:
+        """How much longer, as a factor, networks of `counts` [networks, layers] or [layers] take for what stays in the cache.
+
+        Layers are timed with cold weights; those of a small network lie in the last-level cache from one pass to the next.
+        """
+        if not self.resident or self.hardware is None:
+            return np.ones(counts.shape[:-1])
+        return 1 + self.resident * resident_share(counts @ found.weight_bytes, self.hardware)
+
+    def estimate_network(self, layers: Sequence[Layer], counts: Array) -> Estimates:
+        """Each layer's time in a network that calls each so many times [layers]."""
+        found = self.estimate(layers)
+        return found.times(float(self.in_cache(found, counts)))
 
     def streaming(self, found: Estimates, counts: Array | float) -> float:
         """The share of the layers' time that products of a few rows take, each called so many times."""
@@ -314,7 +342,7 @@ class Predictor:
         rows = np.repeat(np.arange(len(networks)), [len(network) for network in networks])
         counts = coo_array((np.ones(len(columns)), (rows, columns)), shape=(len(networks), len(at))).tocsr()
         estimates = self._distinct(list(at))
-        totals = estimates.totals(counts, self.system)
+        totals = estimates.totals(counts, self.system).times(self.in_cache(estimates, counts))
         if self.dispatch is None:
             return totals
         dispatch_s = self.dispatch.seconds(list(at))
@@ -352,14 +380,14 @@ class Predictor:
     def _group(self, columns: Layer, key: Key) -> Estimates:
         found, exact = self.regressor_of(key)
         rows = len(columns.dtype)
-        nothing = np.full(rows, np.nan)
+        nothing, weights = np.full(rows, np.nan), np.full(rows, columns.bytes().weights, dtype=float)
         if found is None:
             t, hidden = self._unlearnt(columns, key[1])
             wide = np.full(rows, np.log(ROOFLINE_FACTOR) / NINETY)
             code = np.full(rows, BASES.index(ROOFLINE))
             bounds = (t / ROOFLINE_FACTOR, t * ROOFLINE_FACTOR)
             zero, none = np.zeros(rows), np.full(rows, -1)
-            return Estimates(t, *bounds, wide, hidden, none, zero, code, nothing, nothing, nothing)
+            return Estimates(t, *bounds, wide, hidden, weights, none, zero, code, nothing, nothing, nothing)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         problem = describe(columns, hardware, portable=self.portable, featured=regressor.trees is not None)
         self._check(found, regressor, problem)
@@ -378,6 +406,7 @@ class Predictor:
             t * np.exp(high),
             spread.shared(t, outside),
             np.minimum(HIDDEN_SHARE * regressor.launch_s, HIDDEN_AT_MOST * t),
+            weights,
             np.full(rows, list(self.regressors).index(found)),
             np.full(rows, regressor.exponent),
             code,
@@ -427,20 +456,23 @@ class Predictor:
     def regressor_of(self, key: Key) -> tuple[Key | None, bool]:
         """The regressor of a key and whether it learnt such layers, else the nearest.
 
-        Numbers that are no floats count as floats, a group as that of all or of several, if there is one, or as its largest
-        sibling.
+        Numbers that are no floats count as floats where such a group was not learnt of them, a group as that of all or of
+        several, if there is one, or as its largest sibling.
         """
         kind, dtype, phase, group = key
+        dtypes = [dtype]
         if dtype not in FLOATING:
-            known = any(k[:3] == (kind, INTEGER, phase) for k in self.regressors)
-            dtype = INTEGER if known else "float32" if "float32" in self.dtypes else next(iter(self.dtypes), INTEGER)
-        for exact in ((kind, dtype, phase, group), (kind, dtype, phase, ALL)):
-            if exact in self.regressors:
-                return exact, True
-        siblings = [k for k in self.regressors if k[:3] == (kind, dtype, phase)]
-        together = next((k for k in siblings if group in groups_of(k)), None)
-        if together:
-            return together, True
+            dtypes = [INTEGER, "float32" if "float32" in self.dtypes else next(iter(self.dtypes), INTEGER)]
+        for dtype in dtypes:
+            for exact in ((kind, dtype, phase, group), (kind, dtype, phase, ALL)):
+                if exact in self.regressors:
+                    return exact, True
+            together = next(
+                (k for k in self.regressors if k[:3] == (kind, dtype, phase) and group in groups_of(k)), None
+            )
+            if together:
+                return together, True
+        siblings = next(filter(None, ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)), [])
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
 
@@ -522,6 +554,11 @@ class Predictor:
             text += f", {'plus' if r.short > 0 else 'less'} {abs(r.short) / r.factor:.4g} of their first "
             text += f"{r.factor * r.short_s * 1e6:.4g} us"
         return text
+
+
+def resident_share(weight_bytes: Any, hardware: Hardware) -> Any:
+    """Share of the cache's part for weights that is left: 1 for networks without weights, 0 for those that fill it."""
+    return np.maximum(1 - weight_bytes / max(KEPT * hardware.llc_bytes, 1), 0.0)
 
 
 def _empty(rows: int) -> Estimates:

@@ -1,12 +1,13 @@
 """Whole networks' times teach what layers in isolation cannot: factors per regressor, or all of a predictor.
 
     measured_i = sum_k f_k T_ik + sum_c h_c S_ic    T: what regressor k predicts of network i; S: its short calls' time, below
-    minimise     sum_i (that / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2 + sum_c h_c^2 s^2
+    minimise     sum_i (that (1 + q r_i) / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2 + sum_c h_c^2 s^2 + q^2 s^2
 
 With `tau` by cross-validation, s the noise; g is 1, or what all have in common where the layers are another machine's. S is what
-calls take in their first 150 us (convolutions) or 30 us (all else); h is added to the factors of calls up to that, and fades into a
-constant beyond: in turn with sixty others a call's code is colder than in a network, and between a network's calls the
-interpreter runs.
+calls take in their first 150 us (convolutions; 500 of those over signals) or 30 us (all else); h is added to the factors of
+calls up to that, and fades into a constant beyond: in turn with sixty others a call's code is colder than in a network, and
+between a network's calls the interpreter runs. r is 1 of a network without weights and falls to 0 where they no longer stay in
+the cache from pass to pass.
 A base that is linear in its weights allows the same with the terms of the layers instead of the regressors' sums, where
 nothing but totals is known.
 """
@@ -28,7 +29,7 @@ from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import FORWARD, LARGEST, in_tf32, most_flops
 from neuralpower.layers.optimizer import Optimizer
-from neuralpower.predictor import ALL, INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor
+from neuralpower.predictor import ALL, INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor, resident_share
 from neuralpower.regress import (
     FEWEST_FOR_TERM,
     NINETY,
@@ -65,6 +66,7 @@ DAYS = 0.06
 MET = 0.95
 SLOWEST = 1.15  # at least: hundreds on each of two CPUs met 1.18 and 1.19, a dozen in a calm minute no more than 1.004
 FACTORS = (0.25, 4.0)  # no correction goes farther
+MOST_RESIDENT = 0.5
 FEWEST_NETWORKS = 10
 MOST_UNLEARNT = 0.5  # of a network's time, that layers teach nothing of
 MOST_SAID = 200  # letters of why a row is left out
@@ -236,12 +238,13 @@ class Correction:
 def composed(predictor: Predictor, totals: Sequence[Total]) -> Array:
     """Seconds of each network at its pace, [networks]: the device's of all layers together, or the host's where they are more."""
     estimates = [predictor.estimate(total.layers) for total in totals]
-    speed = _speed(predictor, totals, estimates)
+    speed = _speed(predictor, totals, estimates, _taken(totals, estimates))
     predictor = replace(predictor, speed=speed and replace(speed, slowest=None))  # no moment is too slow to be true
     seconds = np.zeros(len(totals))
     for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
         counts = np.asarray(total.counts, dtype=float)
         device_s = float(found.totals(counts[None]).value[0]) * predictor.slowdown(found, total.pace, counts)
+        device_s *= float(predictor.in_cache(found, counts))
         host_s = float(counts @ predictor.dispatch.seconds(total.layers)) if predictor.dispatch else 0.0
         seconds[i] = max(device_s, host_s)
     return seconds
@@ -263,23 +266,38 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     totals, estimates = zip(*each, strict=True)
     keys = list(predictor.regressors)
     model = np.unique([total.model for total in totals], return_inverse=True)[1]
-    predictor = replace(predictor, speed=_speed(predictor, totals, estimates))
-    shares, short = np.zeros((2, len(totals), len(keys)))
     short_s = np.array([KINDS[key[0]].short_s for key in keys])
-    for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
-        counts, learnt = np.asarray(total.counts), found.regressor >= 0
-        part = counts * predictor.slowdown(found, total.pace, counts) / _learnt_s(total, found)
-        np.add.at(shares[i], found.regressor[learnt], (part * found.runtime_s)[learnt])
-        at_most = np.minimum(found.runtime_s, short_s[found.regressor])
-        np.add.at(short[i], found.regressor[learnt], (part * at_most)[learnt])
     firmness = np.array([OPTIMIZER_TAU if key[0] == Optimizer.kind else 1.0 for key in keys])
-    factors, held_out = fit_factors(shares, model, False, np.outer(TAUS_OF_LAYERS, firmness), short, short_s)
+    taus = np.outer(TAUS_OF_LAYERS, firmness)
+    resident = np.zeros(len(totals))
+    if predictor.hardware is not None and not predictor.accelerator:
+        held = np.array([np.asarray(total.counts) @ found.weight_bytes for total, found in each])
+        resident = resident_share(held, predictor.hardware)
+    if min(np.count_nonzero(resident > 0.5), np.count_nonzero(resident < 0.5)) < FEWEST_NETWORKS:
+        resident[:] = 0.0  # what those of one sort have in common is no effect of the cache
+    taken = _taken(totals, estimates)
+    for _ in range(
+        2
+    ):  # the speed by what layers say, then by what they say when corrected: networks of a day may be of a sort
+        predictor = replace(predictor, speed=_speed(predictor, totals, estimates, taken))
+        shares, short = np.zeros((2, len(totals), len(keys)))
+        slow = np.ones(len(totals))
+        for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
+            counts, learnt = np.asarray(total.counts), found.regressor >= 0
+            slow[i] = predictor.slowdown(found, total.pace, counts)
+            part = counts * slow[i] / _learnt_s(total, found)
+            np.add.at(shares[i], found.regressor[learnt], (part * found.runtime_s)[learnt])
+            at_most = np.minimum(found.runtime_s, short_s[found.regressor])
+            np.add.at(short[i], found.regressor[learnt], (part * at_most)[learnt])
+        factors, held_out = fit_factors(shares, model, False, taus, short, short_s, resident)
+        taken = slow / np.maximum(held_out, np.finfo(float).tiny)
     error = np.abs(held_out - 1)
     regressors = {
         key: replace(predictor.regressors[key], factor=factor, short=more, short_s=limit)
-        for key, factor, more, limit in zip(keys, *factors.reshape(2, -1).tolist(), short_s.tolist(), strict=True)
+        for key, factor, more, limit in zip(keys, *factors[:-1].reshape(2, -1).tolist(), short_s.tolist(), strict=True)
     }
-    corrected = replace(predictor, regressors=regressors, system=_system(totals, estimates, held_out))
+    system = _system(totals, estimates, held_out)
+    corrected = replace(predictor, regressors=regressors, system=system, resident=float(factors[-1]))
     return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
 
 
@@ -289,15 +307,25 @@ def _learnt_s(total: Total, found: Estimates) -> float:
     return total.runtime_s - float(np.asarray(total.counts)[unlearnt] @ found.runtime_s[unlearnt])
 
 
-def _speed(predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Estimates]) -> NetworkSpeed | None:
-    """How networks follow the machine's speed, by those that say what it was; None where too few do."""
+def _taken(totals: Sequence[Total], estimates: Sequence[Estimates]) -> Array:
+    """Each network's time relative to the sum of its layers, [networks]."""
+    sums = [float(np.asarray(t.counts) @ found.runtime_s) for t, found in zip(totals, estimates, strict=True)]
+    return np.asarray(np.array([total.runtime_s for total in totals]) / np.array(sums))
+
+
+def _speed(
+    predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Estimates], taken: Array
+) -> NetworkSpeed | None:
+    """How networks follow the machine's speed, by those that say what it was; None where too few do.
+
+    `taken` [networks]: measured time relative to what is predicted at the usual speed.
+    """
     paces: list[Pace] = []
-    taken: list[tuple[float, float]] = []  # relative to the prediction; share that waits for memory
-    for total, found in zip(totals, estimates, strict=True):
+    told: list[tuple[float, float]] = []  # relative to the prediction; share that waits for memory
+    for total, found, ratio in zip(totals, estimates, taken.tolist(), strict=True):
         if total.pace is not None:
-            counts = np.asarray(total.counts)
             paces.append(total.pace)
-            taken.append((total.runtime_s / float(counts @ found.runtime_s), predictor.streaming(found, counts)))
+            told.append((ratio, predictor.streaming(found, np.asarray(total.counts))))
     if len(paces) < FEWEST_NETWORKS:
         return None
     usual = NetworkSpeed(float(np.median([pace.sentinel_s for pace in paces])), 0.0, 0.0)
@@ -306,7 +334,7 @@ def _speed(predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Es
         usual = replace(usual, again_s=usual.sentinel_s * float(np.median(ratios)))
     slow = np.array([usual.over(pace) for pace in paces])
     unsure = np.array([PRECEDING_AGAIN if usual.again_s and pace.again_s else PRECEDING for pace in paces])
-    ratio, streaming = np.array(taken).T
+    ratio, streaming = np.array(told).T
     exponents = speed_exponents(slow, ratio, np.column_stack([1 - streaming, streaming]), EXPONENTS, unsure)
     exponent, streaming_exponent = exponents.tolist()
     slowest = max(float(np.quantile(slow, MET)), SLOWEST)
@@ -320,13 +348,16 @@ def fit_factors(
     taus: Sequence[float] | Array = TAUS,
     short: Array | None = None,
     short_s: Array | None = None,
+    resident: Array | None = None,
 ) -> tuple[Array, Array]:
     """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys].
 
     Rows of one group, counted from 0, are held out together; each row is its own where there are fewer than three groups.
     `common`: what all factors share is learnt, too, rather than taken to be 1. `short` [rows, keys]: of the shares, what the
     first `short_s` [keys] of each call take; what is added to the factors for these, alike for all keys of one `short_s` within
-    SHORT_FACTORS, then comes after them, [2 keys]. `taus`: to choose from, the tightest first, [taus] or [taus, keys].
+    SHORT_FACTORS, then comes after them, [2 keys]. `resident` [rows]: share of the cache that is left beside a network's weights;
+    by how much a network takes longer where all of it is, as a share, then comes last. `taus`: to choose from, the tightest
+    first, [taus] or [taus, keys].
     """
     none = np.zeros((len(shares), 0)) if short is None else short
     alike = np.unique(np.zeros(none.shape[1]) if short_s is None else short_s, return_inverse=True)[1]
@@ -334,26 +365,31 @@ def fit_factors(
     fold = np.asarray(np.arange(len(shares)) if own else group) % min(FOLDS, len(shares))
     held_out = np.empty((len(taus), len(shares)))
     columns = np.column_stack([shares, none])
+    kept = np.zeros(len(shares)) if resident is None else resident
     for i, tau in enumerate(taus):
         for f in np.unique(fold):
-            held_out[i, fold == f] = columns[fold == f] @ _ridge(shares[fold != f], none[fold != f], alike, tau, common)
+            known, asked = fold != f, fold == f
+            found = _ridge(shares[known], none[known], alike, kept[known], tau, common)
+            held_out[i, asked] = (columns[asked] @ found[:-1]) * (1 + found[-1] * kept[asked])
     costs = np.minimum(np.abs(held_out - 1), 0.5)
     best = int(np.argmin(costs.mean(axis=1)))
     doubt = np.std(costs - costs[best], axis=1) / np.sqrt(len(shares))
     chosen = int(np.flatnonzero(costs.mean(axis=1) <= costs[best].mean() + doubt)[0])  # the tightest that is as good
-    return _ridge(shares, none, alike, taus[chosen], common), held_out[chosen]
+    factors = _ridge(shares, none, alike, kept, taus[chosen], common)
+    return factors if resident is not None else factors[:-1], held_out[chosen]
 
 
-def _ridge(shares: Array, short: Array, alike: Array, tau: float | Array, shared: bool) -> Array:
+def _ridge(shares: Array, short: Array, alike: Array, kept: Array, tau: float | Array, shared: bool) -> Array:
     """Factors of least squares with a pull to the common one, and what `alike` keys have for short calls; outliers lose weight."""
     common = float(np.clip(np.exp(np.median(-np.log(shares.sum(axis=1)))), *FACTORS)) if shared else 1.0
     keys = shares.shape[1]
     classes = int(alike.max()) + 1 if len(alike) else 0
-    scaled = np.column_stack([shares, short @ np.eye(classes)[alike]]) * common
+    scaled = np.column_stack([shares, short @ np.eye(classes)[alike], kept]) * common
     expected = scaled[:, :keys].sum(axis=1)
-    tightness = np.append(1 / np.broadcast_to(tau, keys), np.ones(classes))
-    delta = np.zeros(keys + classes)
+    tightness = np.append(1 / np.broadcast_to(tau, keys), np.ones(classes + 1))
+    delta = np.zeros(keys + classes + 1)
     for _ in range(3):
+        scaled[:, -1] = kept * (expected + scaled[:, :-1] @ delta[:-1])
         residual = 1 - expected - scaled @ delta
         noise = max(1.4826 * float(np.median(np.abs(residual))), 0.01)
         weight = np.minimum(1.0, (3 * noise / np.maximum(np.abs(residual), 1e-12)) ** 2)
@@ -362,8 +398,8 @@ def _ridge(shares: Array, short: Array, alike: Array, tau: float | Array, shared
         delta = np.linalg.solve(gram, weighted.T @ (1 - expected))
     factors = np.clip(common * (1 + delta[:keys]), *FACTORS)
     own = factors[: len(alike)]
-    of_short = np.clip(own + common * delta[keys:][alike], *np.outer(SHORT_FACTORS, own))
-    return np.concatenate([factors, of_short - own])
+    of_short = np.clip(own + common * delta[keys:-1][alike], *np.outer(SHORT_FACTORS, own))
+    return np.concatenate([factors, of_short - own, np.clip(delta[-1:], -MOST_RESIDENT, MOST_RESIDENT)])
 
 
 def _system(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: Array) -> float:

@@ -99,7 +99,7 @@ def test_a_built_layer_runs_on_the_cpu_with_finite_results(kind: type[Layer]) ->
         call = layer.build(torch.device("cpu"))
         output = call()
         first = output[0] if isinstance(output, tuple) else output
-        assert first is None or bool(torch.isfinite(first.float()).all())  # an optimizer's step returns nothing
+        assert first is None or bool(torch.isfinite(first).all())  # an optimizer's step returns nothing
         assert all(isinstance(tensor, torch.Tensor) for tensor in call.warm)
 
 
@@ -585,3 +585,73 @@ def test_a_pooling_knows_its_memory_format(kind: str) -> None:
         last = dataclasses.replace(layer, channels_last=True)  # type: ignore[call-arg]  # a field of both kinds
         map_of_one = layer.channels == 1 or layer.in_positions == 1
         assert map_of_one or trace_call(last.build(META)).layers == (last,)
+
+
+@pytest.mark.parametrize(
+    ("call", "function", "elements", "run"),
+    [
+        (lambda x: torch.sort(x), "sort", 600, 30),
+        (lambda x: torch.sort(x, 0), "sort", 600, 20),
+        (lambda x: torch.sort(x, dim=1, descending=True, stable=True), "sort", 600, 30),
+        (lambda x: torch.argsort(x, dim=0, stable=True), "sort", 600, 20),
+        (lambda x: torch.topk(x, 3), "topk", 600, 30),
+        (lambda x: torch.topk(x, 3, dim=0), "topk", 600, 20),
+        (lambda x: torch.kthvalue(x, 2, 0), "topk", 600, 20),
+        (lambda x: torch.searchsorted(x[0], x[:5]), "search", 150, 0),
+        (lambda x: torch.histc(x, 10), "select", 600, 0),
+    ],
+)
+def test_what_looks_through_rows_is_counted_by_what_it_reads(
+    call: Callable[[Tensor], object], function: str, elements: int, run: int
+) -> None:
+    (layer,) = trace_call(lambda: call(torch.empty(20, 30, device=META))).layers
+    assert isinstance(layer, Movement)
+    assert (layer.function, layer.elements, layer.run) == (function, elements, run)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "run"),
+    [
+        ((50, 7), (50, 1), 7),  # a number for each row of seven
+        ((50, 7), (7,), 7),
+        ((50, 40), (50, 1), 0),  # rows of forty are long
+        ((9, 1, 3), (8, 3), 3),  # each with each
+        ((2, 6, 3, 4), (6, 1, 1), 12),
+        ((50, 7, 1, 1), (50, 1, 1, 1), 7),  # axes of one place are none
+    ],
+)
+def test_a_broadcast_over_few_numbers_says_over_how_many(x: tuple[int, ...], y: tuple[int, ...], run: int) -> None:
+    (layer,) = trace_call(lambda: torch.empty(x, device=META) * torch.empty(y, device=META)).layers
+    assert isinstance(layer, Elementwise)
+    assert (layer.run, layer.broadcast) == (run, True)
+
+
+def test_the_places_of_a_mask_are_looked_for_among_all() -> None:
+    class Chosen(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            rows, _ = torch.where(x > 0)
+            return x[rows]
+
+    found = [layer for layer in trace(Chosen(), (torch.ones(6, 5),)).layers if isinstance(layer, Movement)]
+    assert [(layer.function, layer.elements) for layer in found] == [("select", 30), ("index", 150)]
+
+
+def test_complex_numbers_have_code_of_their_own() -> None:
+    x = torch.empty(8, 9, dtype=torch.complex64, device=META)
+    groups = [trace_call(lambda: call(x)).layers[0].group() for call in (lambda v: v * v, torch.exp, torch.neg)]  # noqa: B023
+    assert groups == ["complex", "complex_transcendental", "complex"]
+    assert Elementwise(function="exp", elements=72, operands=1, broadcast=False).group() == "transcendental"
+    drawn = [layer for layer in draw(Elementwise, 400, 3, PRESETS["quick"]) if layer.dtype == "complex64"]
+    assert len(drawn) > 10
+    assert all(layer.build(torch.device("cpu"))().dtype == torch.complex64 for layer in drawn[:10])
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_a_packed_sequence_is_as_many_samples_as_its_steps_have_on_average(kind: type[nn.RNNBase]) -> None:
+    model = kind(6, 8, 2, bidirectional=True)
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(10, 4, 6), torch.tensor([10, 9, 6, 5]))
+    (layer,) = (layer for layer in trace(model, (packed,)).layers if layer.kind == "recurrent")
+    assert isinstance(layer, Recurrent)
+    assert (layer.batch, layer.steps) == (3, 10)
+    padded = trace(model, (torch.randn(10, 3, 6),)).layers
+    assert layer == next(other for other in padded if other.kind == "recurrent")

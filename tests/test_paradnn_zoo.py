@@ -154,4 +154,4 @@ def test_the_sweeps_have_the_paper_s_points() -> None:
     # 3 cells * 4 layers * 3 widths * 3 lengths * 5 vocabularies * 4 batches
     assert points("paradnn_rnn") == 2_160
     assert SWEEPS["paradnn_rnn"]["vocabulary"] == (2, 8, 32, 128, 512)
-    assert {id for id, entry in ZOO.items() if entry.sweep} == set(SWEEPS)
+    assert {id for id, entry in ZOO.items() if entry.sweep and id.startswith("paradnn")} == set(SWEEPS)

@@ -68,6 +68,46 @@ def test_kinds_whose_code_is_cold_for_longer_have_a_number_of_their_own_for_shor
     assert factors[3] == pytest.approx(factors[5], abs=1e-12)
 
 
+def test_what_networks_gain_whose_weights_stay_in_the_cache_is_told_from_their_kinds() -> None:
+    generator = np.random.default_rng(0)
+    parts, truth = generator.dirichlet(np.ones(3), 300), np.array([1.0, 1.1, 0.9])
+    left = np.maximum(1 - 2 * generator.uniform(0, 1, 300), 0)
+    measured = parts @ truth * (1 - 0.15 * left)
+    factors, held_out = fit_factors(parts / measured[:, None], resident=left)
+    assert np.allclose(factors, [*truth, -0.15], atol=0.02)
+    assert np.max(np.abs(held_out - 1)) < 0.02
+
+
+def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_other_way() -> None:
+    data = dataset(["linear", "softmax"])
+    hardware = {"llc_bytes": 64 * 2**20, "l2_bytes": 2**20, "cores": 2}
+    table = network_rows(200, {"linear": 1.0, "softmax": 1.0})
+
+    def left(text: str) -> float:
+        held = sum(n * KINDS[kind].from_row(row).bytes().weights for kind, row, n in json.loads(text))
+        return max(1 - held / (16 * 2**20), 0.0)
+
+    share = table["layers"].map(left)
+    assert min((share > 0.5).sum(), (share < 0.5).sum()) >= 10
+    table["runtime_s"] *= 1 - 0.2 * share
+    trained = train(Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table}), jobs=1)
+    predictor = trained.predictor
+    assert predictor.resident == pytest.approx(-0.2, abs=0.05)
+    assert from_json(to_json(predictor), predictor.name).resident == predictor.resident
+    small = [layer for layer in fresh("softmax")[:4]]
+    alone = predictor.estimate(small).runtime_s
+    assert np.allclose(predictor.estimate_network(small, np.ones(4)).runtime_s, alone * (1 + predictor.resident))
+    assert predictor.predict_many([small]).value[0] == pytest.approx(alone.sum() * (1 + predictor.resident))
+    large = [layer for layer in fresh("linear") if layer.bytes().weights > 8 * 2**20] * 3
+    assert len(large) >= 3
+    assert predictor.predict_many([large]).value[0] == pytest.approx(predictor.estimate(large).runtime_s.sum())
+    # of networks of one sort alone nothing is learnt
+    one = train(
+        Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table[share > 0.5]}), jobs=1
+    )
+    assert one.predictor.resident == 0
+
+
 def test_of_short_calls_a_quarter_is_left_and_no_more_than_twice_as_much_is_added() -> None:
     parts = np.random.default_rng(0).dirichlet(np.ones(2), 100)
     for more, left in ((-0.9, 0.25), (3.0, 2.0)):

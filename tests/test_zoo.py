@@ -6,6 +6,7 @@ import runpy
 from dataclasses import FrozenInstanceError, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from neuralpower.errors import ModelError
 from neuralpower.zoo import ZOO, base, zoo_entry, zoo_model
 from neuralpower.zoo.blocks import Activation, relu
+from neuralpower.zoo.composed import CLASSES, SORTS, composed_inputs
 from neuralpower.zoo.efficientnet import swish
 from neuralpower.zoo.inverted import SqueezeExcite, inverted_residual
 from neuralpower.zoo.mobilenet import hard_swish, relu6
@@ -145,6 +147,32 @@ def test_random_weights_give_finite_outputs(id: str) -> None:
     network = ZOO[id].build().eval()
     with torch.no_grad():
         assert network(*ZOO[id].inputs(1)).isfinite().all()
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+@pytest.mark.parametrize("block", SORTS)
+def test_composed_networks_end_as_they_say(block: str, axes: int) -> None:
+    for end, sizes in (("classes", []), ("positions", [4] * axes), ("restored", [16] * axes)):
+        network = ZOO["composed"].build(block=block, axes=axes, norm="group", width=16, depth=1, end=end).eval()
+        with torch.no_grad():
+            scores = network(*composed_inputs(2, axes, 16))
+        assert list(scores.shape) == [2, CLASSES, *sizes]
+        assert scores.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"block": "residul"}, "did you mean residual"),
+        ({"norm": "layer"}, "norm"),
+        ({"axes": 3}, "axes 3"),
+        ({"width": 20}, "multiple of 8"),
+        ({"size": 30, "stages": 3}, "multiple of 4"),
+    ],
+)
+def test_what_cannot_be_composed_is_said(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        ZOO["composed"].build(**settings)
 
 
 @pytest.mark.parametrize("activation", [hard_swish, relu, relu6, swish])

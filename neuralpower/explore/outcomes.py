@@ -50,7 +50,7 @@ class Work:
     def outcomes(self, predictor: Predictor) -> Outcomes:
         """Their totals."""
         e, counts = self.estimates, self.counts
-        total = e.totals(counts, predictor.system)
+        total = e.totals(counts, predictor.system).times(predictor.in_cache(e, counts))
         extra = self.unmodelled_s
         value = busy = total.value + extra
         low, high = total.low + extra / ROOFLINE_FACTOR, total.high + extra * ROOFLINE_FACTOR

@@ -374,6 +374,8 @@ class Layer(ABC):
         """Random normal numbers of the layer's dtype; integers are 1 or 2, booleans true."""
         if self.dtype in FLOATING:
             return torch.randn(shape, device=device, dtype=torch.float32).to(self.torch_dtype)
+        if self.torch_dtype.is_complex:
+            return torch.randn(shape, device=device, dtype=self.torch_dtype)
         return torch.randint(1, 3, shape, device=device).to(
             self.torch_dtype
         )  # no zeros: an integer division by one traps

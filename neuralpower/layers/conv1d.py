@@ -25,3 +25,4 @@ class Conv1d(Convolution):
     function = F.conv1d
     largest_input = 16384
     sweep_share = 1.5
+    short_s = 5e-4

@@ -295,12 +295,18 @@ class Convolution(Layer):
             sizes = [draw.octaves(8, 1024)]
         elif kernel == 1 and style == "dense" and draw.chance(0.25):
             sizes, stride = [1] * len(cls.axes), 1  # of a pooled map, as squeeze-and-excitation has them
+        batch = draw.choice((1, 1, 1, 2, 4, 8, draw.octaves(1, 32)))
+        if (
+            style == "dense" and not tokens and len(cls.axes) < 3 and draw.chance(0.15)
+        ):  # words or patches, each a sample
+            batch, sizes = draw.octaves(32, 2048), [draw.octaves(smallest, max(32, smallest))] * len(cls.axes)
+            inner, outer = draw.size(8, 128), draw.size(8, 128)
         padding = 0 if stride == kernel or draw.chance(0.1) else dilation * (kernel - 1) // 2
         values = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "output_padding": 0}
         fields: dict[str, Any] = {f"{name}_{axis}": value for name, value in values.items() for axis in cls.axes}
         fields |= {f"in_{axis}": size for axis, size in zip(cls.axes, sizes, strict=True)}
         return cls(
-            batch=draw.choice((1, 1, 1, 2, 4, 8, draw.octaves(1, 32))),
+            batch=batch,
             in_channels=inner,
             out_channels=outer,
             groups=groups,

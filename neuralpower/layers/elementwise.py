@@ -45,6 +45,8 @@ ALIASES = {
 }
 BINARY = "add add add mul mul sub div maximum ge masked_fill".split()
 INTEGER = "add sub mul ge eq".split()
+COMPLEX = ("complex64", "complex128")
+COMPLEX_UNARY, COMPLEX_BINARY = "mul neg reciprocal exp exp log".split(), "add mul mul sub div".split()
 UNARY = "add mul sub div neg abs exp log sqrt rsqrt cos sin square cube pow clamp reciprocal erf".split()
 # Operands of each pass that a gradient takes, where that is not one pass over it and the input: x^n asks for n x^(n-1) grad
 PASSES: dict[str, tuple[int, ...]] = {
@@ -69,6 +71,7 @@ OPERATORS = """
 """
 DROPOUT, TRAINING = "dropout", "dropout_training"  # in evaluation nothing, in training a random number per element
 KEPT = 0.9  # share of the elements, in what is measured: it costs nothing more to keep other shares
+LONG = 32  # from so many on, how long the stretches of a broadcast are no longer matters
 SCALAR = {"add", "mul", "sub", "div", "ge", "gt", "le", "lt", "eq", "ne", "remainder", "floor_divide"}
 
 
@@ -92,11 +95,15 @@ class Elementwise(Pointwise):
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
         if not isinstance(y, Tensor):
             raise Unmodelled(f"{operator} returns no tensor")
+        if name == "where" and len(args) == 1:
+            raise Unmodelled("the places of a mask are found, which nonzero does")
         if name == "glu":  # its halves along an axis
             tensors = [*args[0].chunk(2, args[1] if len(args) > 1 else kwargs.get("dim", -1))]
         operands = [t for t in tensors if t.numel() > 1] or [y]
         full = [t for t in operands if t.shape == y.shape]
         runs = [run for run in (contiguous_run(t, y) for t in full) if run]
+        fewer = [t for t in operands if t.numel() < y.numel() and t.dim() <= y.dim()]
+        runs += [run for run in (_repeated_run(t, y) for t in fewer) if run < LONG]
         inplace = name.endswith("_") and not name.endswith("__")
         function = ALIASES.get(name, name.rstrip("_") if inplace else name)
         if function == "pow" and len(args) > 1 and isinstance(args[1], (int, float)):
@@ -118,6 +125,11 @@ class Elementwise(Pointwise):
         elements = draw.size(2, 2**24)
         if draw.chance(0.4):
             return cls(function=draw.choice(UNARY), elements=elements, operands=1, broadcast=False)
+        if draw.chance(0.08):  # of transforms and their inverses
+            operands = draw.choice((1, 2))
+            function = draw.choice(COMPLEX_UNARY if operands == 1 else COMPLEX_BINARY)
+            elements = max(elements // 16, 2)
+            return cls(dtype="complex64", function=function, elements=elements, operands=operands, broadcast=False)
         if draw.chance(0.12):  # positions and masks
             return cls(
                 dtype="int64",
@@ -127,12 +139,15 @@ class Elementwise(Pointwise):
                 broadcast=False,
             )
         function = draw.choice(BINARY)
-        broadcast = function in ("add", "mul", "sub", "div") and elements >= 64 and draw.chance(0.3)
-        if broadcast:
-            elements -= elements % 16
+        broadcast = function in ("add", "mul", "sub", "div") and elements >= 64 and draw.chance(0.35)
         inplace = function in ("add", "mul", "sub") and not broadcast and draw.chance(0.25)
         run = 0
-        if not broadcast and not inplace and elements >= 64 and draw.chance(0.25):
+        if broadcast and (elements < 2 * LONG**2 or draw.chance(0.3)):
+            run = draw.choice((2, 3, 4, 8, 8, 10, 16, 24))
+            elements = max(elements // run, 2) * run
+        elif broadcast:
+            elements -= elements % (2 * LONG)
+        elif not inplace and elements >= 64 and draw.chance(0.25):
             run = draw.choice((1, 1, 8, 32, 64))
             elements = max(elements // (4 * run), 2) * 4 * run
         return cls(function=function, elements=elements, operands=2, broadcast=broadcast, inplace=inplace, run=run)
@@ -146,8 +161,11 @@ class Elementwise(Pointwise):
 
     def build(self, device: torch.device) -> Call:
         """The torch function of that name, or one of the same effort where it cannot be called so."""
-        first = strided(self, self.elements, self.run, device, dense=self.operands > 1)
-        if self.broadcast:
+        short = self.broadcast and 0 < self.run < LONG
+        first = strided(self, self.elements, 0 if short else self.run, device, dense=self.operands > 1)
+        if short:
+            first = first.reshape(-1, self.run)
+        elif self.broadcast:
             inner = next((d for d in range(min(1024, math.isqrt(self.elements)), 1, -1) if self.elements % d == 0), 1)
             first = first.reshape(-1, inner)
         others = [self._operand(first, device) for _ in range(self.operands - 1)]
@@ -186,6 +204,8 @@ class Elementwise(Pointwise):
         return call
 
     def _operand(self, first: Tensor, device: torch.device) -> Tensor:
+        if self.broadcast and 0 < self.run < LONG:
+            return self.tensor(len(first), 1, device=device)  # one number for each stretch
         return self.tensor(*(first.shape[-1:] if self.broadcast else first.shape), device=device)
 
     def flops(self) -> int:
@@ -244,5 +264,24 @@ class Elementwise(Pointwise):
         return self.function in RANDOM
 
     def group(self) -> Any:
-        """Arithmetic runs at memory speed, roots and exponentials do not; random numbers are slower still on a CPU."""
-        return effort(self.function)
+        """Arithmetic runs at memory speed, roots and exponentials do not; random numbers are slower still on a CPU.
+
+        Complex numbers have code of their own, of which exponentials are not vectorised.
+        """
+        found, arithmetic = effort(self.function), np.isin(self.function, COMPLEX_BINARY + COMPLEX_UNARY[:3])
+        of_complex = np.where(arithmetic, "complex", "complex_transcendental")
+        return np.where(np.isin(self.dtype, COMPLEX), of_complex, found)
+
+
+def _repeated_run(operand: Tensor, y: Tensor) -> int:
+    """Elements of y side by side, of which an operand with fewer has one for all, or one for each: what an inner loop takes."""
+    shape = (1,) * (y.dim() - operand.dim()) + tuple(operand.shape)
+    run, repeats = 1, None
+    for size, own in zip(reversed(y.shape), reversed(shape), strict=True):
+        if size == 1:
+            continue
+        if repeats is not None and repeats != (own == 1):
+            break
+        repeats = own == 1
+        run *= size
+    return run

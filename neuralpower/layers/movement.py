@@ -40,7 +40,7 @@ FUNCTIONS = {
     "roll": "roll flip rot90 pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle",
     "repeat": "repeat tile repeat_interleave",
     "index": "index index_select take",
-    "gather": "gather take_along_dim",
+    "gather": "gather take_along_dim masked_select",
     "scatter": """
         index_put index_put_ scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_
         masked_scatter masked_scatter_ slice_scatter select_scatter
@@ -55,10 +55,10 @@ FUNCTIONS = {
     """,
     "triangle": "tril triu tril_ triu_",
     "scan": "cumsum cumprod cummax logcumsumexp",
-    "sort": """
-        sort topk argsort nonzero bincount searchsorted bucketize multinomial kthvalue histc
-        masked_select nonzero_static
-    """,
+    "sort": "sort argsort",
+    "topk": "topk kthvalue",
+    "search": "searchsorted bucketize multinomial",
+    "select": "nonzero nonzero_static bincount histc",
     "unique": "unique unique_consecutive unique_dim _unique2",
     "upsample_nearest": "upsample_nearest2d upsample_nearest1d _upsample_nearest_exact2d",
     "upsample_linear": """
@@ -69,15 +69,33 @@ FUNCTIONS = {
 OPERATORS = {f"aten.{name}": function for function, names in FUNCTIONS.items() for name in names.split()}
 SWEPT = (
     "copy copy copy copy cast cat cat append append pad roll repeat index gather scatter fill triangle scan sort upsample_nearest "
-    "upsample_linear upsample_cubic index_add scatter_rows unfold fold unique"
+    "upsample_linear upsample_cubic sort topk topk search select index_add scatter_rows unfold fold unique"
 ).split()
 APPENDED = 9  # a cache has at least so many times what a step adds to it
 VIEWED = ("copy", "cat", "append")  # what their gradients are: views of the one that came
 APART = (
-    *("append", "sort", "scan", "upsample_linear", "upsample_cubic", "scatter", "gather", "index"),
+    *(
+        "append",
+        "sort",
+        "topk",
+        "search",
+        "select",
+        "scan",
+        "upsample_linear",
+        "upsample_cubic",
+        "scatter",
+        "gather",
+        "index",
+    ),
     *("index_add", "scatter_rows", "unfold", "fold", "unique"),
 )
 ROWS = ("index_add", "scatter_rows")  # whole rows go to a place each: `run` is their length
+RANKED = ("sort", "topk")  # row by row, of which `run` is the length
+READ = (*RANKED, "search", "select", "unique", "fold")  # what they read says how long they take
+FEW, PLACES = (
+    8,
+    256,
+)  # of a row's numbers the topmost, and sorted ones among which a place is searched, in what is measured
 
 
 @layer_kind("movement", *OPERATORS)
@@ -102,9 +120,11 @@ class Movement(Pointwise):
             function = "append"
         source = args[1] if operator == "aten.copy_" else x
         elements = sum(t.numel() for t in tensors)
-        if x is not None and function in ("sort", "unique", "fold"):
-            elements = x.numel()
+        if x is not None and (function in READ or operator == "aten.masked_select"):
+            elements = y.numel() if operator == "aten.searchsorted" else x.numel()
         run = 0
+        if x is not None and function in RANKED:
+            run = _ranked(operator, x, args, kwargs)
         if function in ("scatter", "index_add"):
             written = _written(operator, y, args)
             elements = written if operator.endswith("_") else max(written, elements)
@@ -128,7 +148,12 @@ class Movement(Pointwise):
             return cls(function=function, elements=9 * side * side * channels)
         if function == "unique":
             return cls(dtype="int64", function=function, elements=draw.octaves(16, 2**19))
-        elements = draw.size(16, 2**18 if function == "sort" else 2**22 if function in APART[1:] else 2**24)
+        if function in RANKED:
+            run = draw.octaves(4, 2**17)
+            elements = run * draw.octaves(1, max(2 ** (18 if function == "sort" else 21) // run, 1))
+            dtype = "int64" if function == "sort" and draw.chance(0.25) else "float32"
+            return cls(dtype=dtype, function=function, elements=elements, run=run)
+        elements = draw.size(16, 2**22 if function in APART[1:] else 2**24)
         run = draw.choice((0, 1, 1, 4, 16, 32, 64, 64, 128)) if function == "copy" else 0
         elements = max(elements // 16, APPENDED + 1 if function == "append" else 1) * 16
         if run:
@@ -174,6 +199,8 @@ class Movement(Pointwise):
         if function == "unique":
             return Call(torch.unique, (torch.randint(0, n, (n,), device=device).to(self.torch_dtype),))
         width = next(d for d in range(min(256, math.isqrt(n)), 0, -1) if n % d == 0)
+        if function in RANKED and self.run:
+            width = self.run
         rows = n // width
         x = self.tensor(rows, width, device=device)
         if function == "cat":
@@ -194,7 +221,11 @@ class Movement(Pointwise):
             "triangle": (torch.tril, x),
             "scan": (torch.cumsum, x, -1),
             "sort": (torch.sort, x, -1),
+            "topk": (torch.topk, x, min(FEW, width)),
+            "select": (torch.histc, x, 64, -3.0, 3.0),  # the others take as long, and their outputs' sizes are data
         }
+        if function == "search":
+            return Call(torch.searchsorted, (self.tensor(PLACES, device=device).sort()[0], x), warm=(x,))
         if function == "repeat":
             x = x if rows % 2 == 0 or width % 2 else x.reshape(2 * rows, -1)
             times = 2 if len(x) % 2 == 0 else 1
@@ -235,17 +266,18 @@ class Movement(Pointwise):
         return KEEPS_NOTHING if plain else KEEPS_OUTPUTS
 
     def differentiable(self) -> bool:
-        """A fill depends on nothing."""
-        return super().differentiable() and self.function != "fill"
+        """A fill depends on nothing, and places are whole numbers."""
+        return super().differentiable() and self.function not in ("fill", "search", "select")
 
     def backward(self) -> tuple[Layer, ...]:
         """The gradient moves back the same way, what was picked is scattered."""
         if not self.differentiable():
             return ()
-        stand_ins = {"index": "scatter", "gather": "scatter", "sort": "scatter", "append": "copy"}
+        stand_ins = {"index": "scatter", "gather": "scatter", "append": "copy"}
         stand_ins |= {**dict.fromkeys(ROWS, "index"), "unfold": "fold", "fold": "unfold"}
+        stand_ins |= dict.fromkeys(RANKED, "scatter")
         function = stand_ins.get(self.function, self.function)
-        run = 0 if self.function in ROWS else self.run
+        run = 0 if self.function in (*ROWS, *RANKED) else self.run
         return (replace(self, phase="forward", function=function, inplace=False, run=run),)
 
     def group(self) -> Any:
@@ -287,6 +319,13 @@ def _row(operator: str, y: Tensor, args: Any) -> int:
             break
         run *= index.shape[axis]
     return run if run > 1 else 0
+
+
+def _ranked(operator: str, x: Tensor, args: Any, kwargs: Any) -> int:
+    """Length of the rows that are sorted, or looked through for their topmost."""
+    at = 1 if operator in ("aten.sort", "aten.argsort") else 2
+    dim = kwargs.get("dim", args[at] if len(args) > at and not isinstance(args[at], bool) else -1)
+    return x.shape[dim] if x.dim() else 1
 
 
 def _appends(args: Any, kwargs: Any) -> bool:

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
-from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms
 from neuralpower.layers.pointwise import per_function
 from neuralpower.layers.registry import layer_kind
@@ -39,23 +38,31 @@ class Recurrent(Layer):
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
-        """`aten.lstm(x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)`."""
-        function, x, hidden = operator.removeprefix("aten."), args[0], args[1]
-        if x.dim() != 3:
-            raise Unmodelled(f"{function} of a packed sequence")
+        """`aten.lstm(x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)`.
+
+        A packed sequence is `(x [numbers of all steps, inputs], batch of each step, hx, ..., bidirectional)`: its steps are taken
+        to have as many samples each.
+        """
+        function, x = operator.removeprefix("aten."), args[0]
+        packed = isinstance(args[1], torch.Tensor) and not args[1].is_floating_point()
+        hidden, params, _, layers, *_ = args[1 + packed :]
         state = hidden[0] if isinstance(hidden, (tuple, list)) else hidden
-        batch, steps = (x.shape[0], x.shape[1]) if args[8] else (x.shape[1], x.shape[0])
+        if packed:
+            steps = max(args[1].numel(), 1)
+            batch = max(round(x.shape[0] / steps), 1)
+        else:
+            batch, steps = (x.shape[0], x.shape[1]) if args[8] else (x.shape[1], x.shape[0])
         found = cls(
             function=function,
             batch=batch,
             steps=steps,
-            input_size=x.shape[2],
+            input_size=x.shape[-1],
             hidden_size=state.shape[2],
-            num_layers=int(args[4]),
-            bidirectional=bool(args[7]),
+            num_layers=int(layers),
+            bidirectional=bool(args[7 + packed]),
         )
         if function == "lstm" and hidden[1].shape[2] != state.shape[2]:
-            return found._with_weights(sum(p.numel() for p in args[2] if p.dim() == 2))
+            return found._with_weights(sum(p.numel() for p in params if p.dim() == 2))
         return found
 
     def _with_weights(self, numbers: int) -> Self:
