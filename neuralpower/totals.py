@@ -276,19 +276,9 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     if min(np.count_nonzero(resident > 0.5), np.count_nonzero(resident < 0.5)) < FEWEST_NETWORKS:
         resident[:] = 0.0  # what those of one sort have in common is no effect of the cache
     taken = _taken(totals, estimates)
-    for _ in range(
-        2
-    ):  # the speed by what layers say, then by what they say when corrected: networks of a day may be of a sort
+    for _ in range(2):  # the speed again by corrected layers: networks of a slow day may all be of a sort
         predictor = replace(predictor, speed=_speed(predictor, totals, estimates, taken))
-        shares, short = np.zeros((2, len(totals), len(keys)))
-        slow = np.ones(len(totals))
-        for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
-            counts, learnt = np.asarray(total.counts), found.regressor >= 0
-            slow[i] = predictor.slowdown(found, total.pace, counts)
-            part = counts * slow[i] / _learnt_s(total, found)
-            np.add.at(shares[i], found.regressor[learnt], (part * found.runtime_s)[learnt])
-            at_most = np.minimum(found.runtime_s, short_s[found.regressor])
-            np.add.at(short[i], found.regressor[learnt], (part * at_most)[learnt])
+        shares, short, slow = _shares(predictor, totals, estimates, short_s)
         factors, held_out = fit_factors(shares, model, False, taus, short, short_s, resident)
         taken = slow / np.maximum(held_out, np.finfo(float).tiny)
     error = np.abs(held_out - 1)
@@ -299,6 +289,25 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     system = _system(totals, estimates, held_out)
     corrected = replace(predictor, regressors=regressors, system=system, resident=float(factors[-1]))
     return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
+
+
+def _shares(
+    predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Estimates], short_s: Array
+) -> tuple[Array, Array, Array]:
+    """What regressors say of each network's time, what of that the first `short_s` [keys] of calls are, and its slow-down.
+
+    [networks, keys] twice, relative to what the network took at the machine's usual speed, and [networks].
+    """
+    shares, short = np.zeros((2, len(totals), len(short_s)))
+    slow = np.ones(len(totals))
+    for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
+        counts, learnt = np.asarray(total.counts), found.regressor >= 0
+        slow[i] = predictor.slowdown(found, total.pace, counts)
+        part = counts * slow[i] / _learnt_s(total, found)
+        at_most = np.minimum(found.runtime_s, short_s[found.regressor])
+        np.add.at(shares[i], found.regressor[learnt], (part * found.runtime_s)[learnt])
+        np.add.at(short[i], found.regressor[learnt], (part * at_most)[learnt])
+    return shares, short, slow
 
 
 def _learnt_s(total: Total, found: Estimates) -> float:
