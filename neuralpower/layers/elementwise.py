@@ -71,7 +71,7 @@ OPERATORS = """
 """
 DROPOUT, TRAINING = "dropout", "dropout_training"  # in evaluation nothing, in training a random number per element
 KEPT = 0.9  # share of the elements, in what is measured: it costs nothing more to keep other shares
-LONG = 32  # from so many on, how long the stretches of a broadcast are no longer matters
+LONG = 16  # from so many on, how long the stretches of a broadcast are no longer matters
 SCALAR = {"add", "mul", "sub", "div", "ge", "gt", "le", "lt", "eq", "ne", "remainder", "floor_divide"}
 
 
@@ -143,7 +143,7 @@ class Elementwise(Pointwise):
         inplace = function in ("add", "mul", "sub") and not broadcast and draw.chance(0.25)
         run = 0
         if broadcast and (elements < 2 * LONG**2 or draw.chance(0.3)):
-            run = draw.choice((2, 3, 4, 8, 8, 10, 16, 24))
+            run = draw.choice((2, 3, 4, 8, 8, 10, 12))
             elements = max(elements // run, 2) * run
         elif broadcast:
             elements -= elements % (2 * LONG)
