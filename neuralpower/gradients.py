@@ -67,8 +67,10 @@ class Gradients:
         self.forgotten: frozenset[int] = (
             frozenset()
         )  # the operator calls that a gradient would go through, did a loss read them
+        self._leaves: list[_Value] = []
         for parameter in parameters:
             self._values[parameter] = _Value(_sum(parameter))
+            self._leaves.append(self._values[parameter])
 
     def asks(self, tensor: Tensor) -> bool:
         """Whether a gradient is asked for it."""
@@ -134,6 +136,11 @@ class Gradients:
     def passed(self) -> frozenset[int]:
         """The operator calls that a gradient goes through."""
         return frozenset(made.at for made in self._made)
+
+    def arrived(self) -> list[bool]:
+        """Of each parameter in their order, whether a gradient arrives: an optimizer passes by the others."""
+        used = {value for made in self._made for value in made.used}
+        return [leaf in used for leaf in self._leaves]
 
     def beside(self) -> Iterator[tuple[str, Layer]]:
         """(path, layer) of what the backward pass takes beside the calls' own: additions, and what views turn into."""

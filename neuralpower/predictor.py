@@ -18,7 +18,7 @@ from neuralpower.dtypes import FLOATING, ITEMSIZE
 from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import BACKWARD, FORWARD, as_columns, distinct, take
+from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, as_columns, distinct, take
 from neuralpower.regress import NINETY, Problem, Regressor
 
 Array = np.ndarray
@@ -82,7 +82,7 @@ class Estimates:
     high_s: Array
     shared: Array  # standard deviation of the part of log(measured / predicted) that a regressor's layers share
     hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
-    weight_bytes: Array
+    held_bytes: Array  # of the last-level cache, that a later pass would have to find again
     regressor: Array  # a number per regressor, -1 for the roofline
     exponent: Array  # how each follows the machine's slow-downs
     basis_code: Array  # position in BASES
@@ -197,7 +197,7 @@ class Predictor:
     system: float = 0.0  # standard deviation of what all layers of a network share in log(measured / predicted)
     dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
     speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
-    resident: float = 0.0  # share of its time by which a network of hardly any weights takes longer than its layers say
+    resident: float = 0.0  # by which share a network of hardly any weights takes longer than its layers say; negative if less
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -232,7 +232,7 @@ class Predictor:
         """
         if not self.resident or self.hardware is None:
             return np.ones(counts.shape[:-1])
-        return 1 + self.resident * resident_share(counts @ found.weight_bytes, self.hardware)
+        return 1 + self.resident * resident_share(counts @ found.held_bytes, self.hardware)
 
     def estimate_network(self, layers: Sequence[Layer], counts: Array) -> Estimates:
         """Each layer's time in a network that calls each so many times [layers]."""
@@ -380,14 +380,16 @@ class Predictor:
     def _group(self, columns: Layer, key: Key) -> Estimates:
         found, exact = self.regressor_of(key)
         rows = len(columns.dtype)
-        nothing, weights = np.full(rows, np.nan), np.full(rows, columns.bytes().weights, dtype=float)
+        nothing = np.full(rows, np.nan)
+        # a step of training goes through gradients and whatever the backward pass needs: nothing lies there until the next
+        held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
         if found is None:
             t, hidden = self._unlearnt(columns, key[1])
             wide = np.full(rows, np.log(ROOFLINE_FACTOR) / NINETY)
             code = np.full(rows, BASES.index(ROOFLINE))
             bounds = (t / ROOFLINE_FACTOR, t * ROOFLINE_FACTOR)
             zero, none = np.zeros(rows), np.full(rows, -1)
-            return Estimates(t, *bounds, wide, hidden, weights, none, zero, code, nothing, nothing, nothing)
+            return Estimates(t, *bounds, wide, hidden, held, none, zero, code, nothing, nothing, nothing)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         problem = describe(columns, hardware, portable=self.portable, featured=regressor.trees is not None)
         self._check(found, regressor, problem)
@@ -406,7 +408,7 @@ class Predictor:
             t * np.exp(high),
             spread.shared(t, outside),
             np.minimum(HIDDEN_SHARE * regressor.launch_s, HIDDEN_AT_MOST * t),
-            weights,
+            held,
             np.full(rows, list(self.regressors).index(found)),
             np.full(rows, regressor.exponent),
             code,
@@ -556,9 +558,9 @@ class Predictor:
         return text
 
 
-def resident_share(weight_bytes: Any, hardware: Hardware) -> Any:
+def resident_share(held_bytes: Any, hardware: Hardware) -> Any:
     """Share of the cache's part for weights that is left: 1 for networks without weights, 0 for those that fill it."""
-    return np.maximum(1 - weight_bytes / max(KEPT * hardware.llc_bytes, 1), 0.0)
+    return np.maximum(1 - held_bytes / max(KEPT * hardware.llc_bytes, 1), 0.0)
 
 
 def _empty(rows: int) -> Estimates:

@@ -7,7 +7,7 @@ With `tau` by cross-validation, s the noise; g is 1, or what all have in common 
 calls take in their first 150 us (convolutions; 500 of those over signals) or 30 us (all else); h is added to the factors of
 calls up to that, and fades into a constant beyond: in turn with sixty others a call's code is colder than in a network, and
 between a network's calls the interpreter runs. r is 1 of a network without weights and falls to 0 where they no longer stay in
-the cache from pass to pass.
+the cache from pass to pass; it is 0 of a step of training.
 A base that is linear in its weights allows the same with the terms of the layers instead of the regressors' sums, where
 nothing but totals is known.
 """
@@ -271,7 +271,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     taus = np.outer(TAUS_OF_LAYERS, firmness)
     resident = np.zeros(len(totals))
     if predictor.hardware is not None and not predictor.accelerator:
-        held = np.array([np.asarray(total.counts) @ found.weight_bytes for total, found in each])
+        held = np.array([np.asarray(total.counts) @ found.held_bytes for total, found in each])
         resident = resident_share(held, predictor.hardware)
     if min(np.count_nonzero(resident > 0.5), np.count_nonzero(resident < 0.5)) < FEWEST_NETWORKS:
         resident[:] = 0.0  # what those of one sort have in common is no effect of the cache

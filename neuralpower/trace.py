@@ -126,7 +126,7 @@ class Trace:
     notes: tuple[str, ...] = field(default=())  # why the earlier ways did not
     modules: tuple[ModuleCall, ...] = ()  # in the order in which they return
     gradients: tuple[LayerCall, ...] = ()  # what a backward pass does beside the calls' own: see neuralpower.gradients
-    trained: tuple[tuple[str, int], ...] = ()  # dtype of each tensor that is trained, and numbers in it
+    trained: tuple[tuple[str, int], ...] = ()  # dtype of each parameter that gets a gradient, and numbers in it
     assumptions: tuple[str, ...] = ()  # about what only data can tell
     storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died
     idle: str = ""  # in words, which parameters no call used, where they are many
@@ -425,11 +425,17 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             notes=notes,
             modules=tuple(self.modules.seen),
             gradients=tuple(LayerCall(path, layer) for path, layer in self.followed.beside()),
-            trained=tuple((_dtype_of((p,), {}, None), p.numel()) for p in parameters if p.requires_grad),
+            trained=tuple((_dtype_of((p,), {}, None), p.numel()) for p in self._trained()),
             assumptions=(*self.assumptions, *_packed(self.model), *_unread(self.calls, self.followed.forgotten)),
             storages=self.lifetimes.storages(),
             idle=_idle(self.model, set(self._idle.values())),
         )
+
+    def _trained(self) -> list[nn.Parameter]:
+        """The parameters that get a gradient; all that ask for one, where none was followed."""
+        asking = [p for p in self.model.parameters() if p.requires_grad]
+        arrived = self.followed.arrived()[: len(asking)]  # inputs come after them
+        return [p for p, gets in zip(asking, arrived, strict=True) if gets] if any(arrived) else asking
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
         """What is in memory before the first operator, and what asks for gradients: what stands for the weights."""

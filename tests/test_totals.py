@@ -1,6 +1,7 @@
 """Whole networks' times: factors that are known have to be found, and a predictor learnt from totals alone."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,8 @@ def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_othe
     large = [layer for layer in fresh("linear") if layer.bytes().weights > 8 * 2**20] * 3
     assert len(large) >= 3
     assert predictor.predict_many([large]).value[0] == pytest.approx(predictor.estimate(large).runtime_s.sum())
+    passes = [replace(layer, phase="backward") for layer in small]
+    assert np.allclose(predictor.estimate_network(passes, np.ones(4)).runtime_s, predictor.estimate(passes).runtime_s)
     # of networks of one sort alone nothing is learnt
     one = train(
         Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table[share > 0.5]}), jobs=1

@@ -171,6 +171,29 @@ def test_a_loss_that_reads_all_outputs_leaves_nothing_to_say() -> None:
     assert trace(Net(heads), (torch.empty(4, 8, device=META),), training=True, loss=default_loss).assumptions == ()
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda net, x: net.two(torch.relu(net.one(x))),
+        lambda net, x: net.one(x),  # two is not called
+        lambda net, x: (net.one(x), net.two(x)),  # nor is it read
+        lambda net, x: net.one(x).detach() + net.two(x),
+        lambda net, x: x @ net.one.weight[:4].t() + net.two.weight.sum(),
+    ],
+)
+@pytest.mark.parametrize(("way", "run"), WAYS)
+def test_the_optimizer_steps_over_the_parameters_that_get_a_gradient(function: Any, way: str, run: Run) -> None:
+    network = Net(function).to_empty(device="cpu")
+    default_loss(network(torch.randn(4, 8))).backward()
+    got = [p.numel() for p in network.parameters() if p.grad is not None]
+    assert got
+    x = torch.empty(4, 8, device=META)
+    t = trace(Net(function), (x,), training=True, loss=default_loss, ways=((way, run),))
+    assert [numbers for _, numbers in t.trained] == got
+    *_, step = training_tasks(t, Recipe("adam", "loop"), known)
+    assert (step.layer.tensors, step.layer.elements) == (len(got), sum(got))
+
+
 def test_a_loss_reads_what_was_written_into_a_part_of_it() -> None:
     def written(net: Net, x: Tensor) -> Tensor:
         states = torch.zeros_like(x)

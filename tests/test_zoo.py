@@ -153,7 +153,7 @@ def test_random_weights_give_finite_outputs(id: str) -> None:
 @pytest.mark.parametrize("block", SORTS)
 def test_composed_networks_end_as_they_say(block: str, axes: int) -> None:
     for end, sizes in (("classes", []), ("positions", [4] * axes), ("restored", [16] * axes)):
-        network = ZOO["composed"].build(block=block, axes=axes, norm="group", width=16, depth=1, end=end).eval()
+        network = ZOO["composed"].build(block=block, axes=axes, norm="group", width=24, depth=1, end=end).eval()
         with torch.no_grad():
             scores = network(*composed_inputs(2, axes, 16))
         assert list(scores.shape) == [2, CLASSES, *sizes]

@@ -7,6 +7,7 @@ gate (1801.04381, 1709.01507), gated and dilated ones (1609.03499), dense ones (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -24,9 +25,15 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "leaky_relu": lambda: nn.LeakyReLU(0.1),
 }
+
+
+def _group_norm(width: int) -> nn.Module:
+    return nn.GroupNorm(math.gcd(GROUPS, width), width)  # a bottleneck of 24 channels has 12
+
+
 NORMS: dict[str, tuple[Callable[[int], nn.Module], Callable[[int], nn.Module]]] = {  # of signals, of images
     "batch": (nn.BatchNorm1d, nn.BatchNorm2d),
-    "group": (lambda width: nn.GroupNorm(GROUPS, width), lambda width: nn.GroupNorm(GROUPS, width)),
+    "group": (_group_norm, _group_norm),
     "none": (nn.Identity, nn.Identity),
 }
 CONVOLUTIONS: tuple[Callable[..., nn.Module], Callable[..., nn.Module]] = (nn.Conv1d, nn.Conv2d)
