@@ -115,7 +115,7 @@ def call_of(layer: Layer, device: torch.device) -> Call:
         call = replace(call, function=Backward(call.function), warm=())
     if layer.dtype == TENSORFLOAT32:
         call = replace(call, function=TensorFloat32(call.function))
-    return call
+    return replace(call, recurs=True) if layer.recurs else call
 
 
 def step_of(call: Call) -> Step:

@@ -341,7 +341,11 @@ class Work:
     def of(self, step: str) -> Work:
         """The tasks of a part of a training step."""
         index = np.array([i for i, task in enumerate(self.tasks) if task.step == step], dtype=int)
-        return Work([self.tasks[i] for i in index], self.estimates.at(index))
+        return replace(self.at(index), unknown=(), unknown_s=())
+
+    def at(self, index: np.ndarray) -> Work:
+        """Some of the tasks."""
+        return replace(self, tasks=[self.tasks[i] for i in index], estimates=self.estimates.at(index))
 
 
 def work_of(trace: Trace, predictor: Predictor, *, dtype: str, phase: str, recipe: Recipe) -> Work:
@@ -355,7 +359,9 @@ def work_of(trace: Trace, predictor: Predictor, *, dtype: str, phase: str, recip
     roof = predictor.roofline(dtype)
     unknown_s = [missing.work_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in unknown]
     shares = np.array([task.share for task in tasks])
-    return Work(tasks, predictor.estimate_network([task.layer for task in tasks], shares), unknown, unknown_s)
+    found = predictor.estimate_network([task.layer for task in tasks], shares)
+    # loops' views, where the predictor knows nothing of them, are no rows
+    return Work(tasks, found, unknown, unknown_s).at(np.flatnonzero(found.runtime_s > 0))
 
 
 def joined(

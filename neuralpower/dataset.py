@@ -552,8 +552,9 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
     layer = as_columns(layer_kind, columns)
     with np.errstate(all="ignore"):
         flops, size = (np.asarray(value, dtype=np.float64) for value in (layer.flops(), sum(layer.bytes())))
-        smallest = functools.reduce(np.minimum, (getattr(layer, name) for name in layer.dimensions), size)
-        reject(~np.isfinite(flops) | ~np.isfinite(size) | (smallest <= 0), "the fields describe no possible layer")
+        smallest = functools.reduce(np.minimum, (getattr(layer, name) for name in layer.dimensions))
+        impossible = (smallest <= 0) | (size < 0)  # views move nothing
+        reject(~np.isfinite(flops) | ~np.isfinite(size) | impossible, "the fields describe no possible layer")
         reject(~np.asarray(layer.possible(), dtype=bool), layer_kind.rule)
         reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
         if hardware is not None:

@@ -142,16 +142,16 @@ class Gradients:
         used = {value for made in self._made for value in made.used}
         return [leaf in used for leaf in self._leaves]
 
-    def beside(self) -> Iterator[tuple[str, Layer]]:
-        """(path, layer) of what the backward pass takes beside the calls' own: additions, and what views turn into."""
+    def beside(self) -> Iterator[tuple[str, Layer, int]]:
+        """(path, layer, operator call) of what a backward pass takes beside the calls' own: additions, and what views turn into."""
         seen: set[_Value] = set()
         for made in self._made:
             for value in made.used:
                 if value in seen:
-                    yield made.path, value.addition
+                    yield made.path, value.addition, made.at
                 seen.add(value)
             for layer in made.layers:
-                yield made.path, layer
+                yield made.path, layer, made.at
 
 
 def _differentiable(tensor: Tensor) -> bool:

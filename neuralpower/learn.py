@@ -17,7 +17,7 @@ from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
-from neuralpower.layers.base import BACKWARD, peak_flops
+from neuralpower.layers.base import BACKWARD, RECURRING, peak_flops
 from neuralpower.predictor import INTEGER, TOGETHER, Key, Predictor, Roofline, groups_of, whole_kind
 from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, far_off, fit, join
 from neuralpower.totals import (
@@ -267,11 +267,11 @@ class _Read:
         """
         for pooled in [name for name in self.parts if TOGETHER in name[1][3]]:
             del self.parts[pooled]
-        small: dict[tuple[str, ...], list[Key]] = {}
+        small: dict[tuple[str, str, str, bool], list[Key]] = {}  # what recurs apart
         for target, key in self.parts:
             if target == RUNTIME and _too_few(self.parts[target, key]):
-                small.setdefault(key[:3], []).append(key)
-        for (kind, dtype, phase), keys in small.items():
+                small.setdefault((*key[:3], key[3].endswith(RECURRING)), []).append(key)
+        for (kind, dtype, phase, _), keys in small.items():
             parts = [part for key in keys for part in self.parts[RUNTIME, key]]
             if len(keys) > 1 and not _too_few(parts):
                 name = TOGETHER.join(sorted(key[3] for key in keys))

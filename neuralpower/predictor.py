@@ -18,7 +18,7 @@ from neuralpower.dtypes import FLOATING, ITEMSIZE
 from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, as_columns, distinct, take
+from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, RECURRING, as_columns, distinct, take
 from neuralpower.regress import NINETY, Problem, Regressor
 
 Array = np.ndarray
@@ -197,7 +197,9 @@ class Predictor:
     system: float = 0.0  # standard deviation of what all layers of a network share in log(measured / predicted)
     dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
     speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
-    resident: float = 0.0  # by which share a network of hardly any weights takes longer than its layers say; negative if less
+    resident: float = (
+        0.0  # by which share a network of hardly any weights takes longer than its layers say; negative if less
+    )
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -458,8 +460,8 @@ class Predictor:
     def regressor_of(self, key: Key) -> tuple[Key | None, bool]:
         """The regressor of a key and whether it learnt such layers, else the nearest.
 
-        Numbers that are no floats count as floats where such a group was not learnt of them, a group as that of all or of
-        several, if there is one, or as its largest sibling.
+        Numbers that are no floats count as floats where such a group was not learnt of them, calls that recur as those that do
+        not, a group as that of all or of several, if there is one, or as its largest sibling, unless none stands in for it.
         """
         kind, dtype, phase, group = key
         dtypes = [dtype]
@@ -474,6 +476,11 @@ class Predictor:
             )
             if together:
                 return together, True
+        once = group.removesuffix(f" {RECURRING}")
+        if once in KINDS[kind].alone:
+            return None, False
+        if once != group:
+            return self.regressor_of((kind, key[1], phase, once))
         siblings = next(filter(None, ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)), [])
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
@@ -530,10 +537,12 @@ class Predictor:
         fields: dict[str, Any] = {name: [value] * len(t) for name, value in (kind.defaults() | given).items()}
         fields["elements"] = np.maximum(elements, 1)
         passes = self._group(as_columns(kind, fields), like)
-        return np.maximum(t, passes.runtime_s), passes.hidden_s
+        moves = elements > 0  # a view does not
+        return np.maximum(t, passes.runtime_s) * moves, passes.hidden_s * moves
 
     def _roofline(self, columns: Layer, dtype: str) -> Array:
-        t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + 1e-6
+        flops, size = columns.flops(), sum(columns.bytes())
+        t = (self.roofline(dtype).seconds(flops, size) + 1e-6) * (flops + size > 0)
         return np.broadcast_to(np.asarray(t, dtype=np.float64), (len(columns.dtype),))
 
     def roofline(self, dtype: str) -> Roofline:

@@ -4,7 +4,7 @@ The model runs on the `meta` device under inference mode, where composite operat
 sees each operator with its output. Every operator is
   a layer      its kind's fields describe the call,
   decomposed   no kind describes it, but it is composed of operators that are traced instead,
-  free         its output shares memory with an input (a view), or it is on the short list FREE,
+  free         its output shares memory with an input (a view that no loop makes), or it is on the short list FREE,
   unmodelled   anything else; listed with its reason and its bytes, never dropped.
 """
 
@@ -16,7 +16,7 @@ import functools
 import math
 import re
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import CellType, FunctionType, SimpleNamespace
@@ -35,7 +35,9 @@ from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
 from neuralpower.layers.matmul import Matmul
+from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
+from neuralpower.loops import OFTEN, Called, recurring
 from neuralpower.numerics import equivalent_bytes
 from neuralpower.phases import CACHES
 from neuralpower.refusals import check_followable, way_out
@@ -73,6 +75,7 @@ FREE = frozenset(
 )
 
 
+VIEW = Movement(function=ALIAS, elements=1, recurs=True)
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -403,11 +406,15 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = _Modules(model)
         self.calls: list[LayerCall] = []
+        self._views: list[LayerCall] = []
+        self._read: set[Hashable] = set()  # parts of parameters
+        self._first: list[tuple[int, int]] = []  # call that is the first to read a part, and its bytes
         self.followed = Gradients(())
         self.unmodelled: list[UnmodelledCall] = []
         self.outside = ""  # path of what runs outside of every module
         self.lifetimes = Lifetimes()
         self._in_optimizer = False
+        self._state: frozenset[int] = frozenset()  # identities of what stands for parameters and buffers
         self._idle: dict[int, str] = {}  # identity of what stands for a parameter, until a call uses it -> its name
         self._in_function: bool | None = None  # whether gradients were enabled where an autograd function was called
         self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
@@ -415,21 +422,44 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
         """What was seen."""
         parameters = list(self.model.parameters())
-        passed = self.followed.passed
+        passed, calls = self.followed.passed, self._looped()
+        recurs = {call.at for call in calls if call.layer.recurs}
+        beside = ((path, _again(layer) if at in recurs else layer) for path, layer, at in self.followed.beside())
         return Trace(
-            calls=tuple(c if c.at in passed else dataclasses.replace(c, gradient=0.0) for c in self.calls),
+            calls=tuple(c if c.at in passed else dataclasses.replace(c, gradient=0.0) for c in calls),
             unmodelled=tuple(self.unmodelled),
             parameters=sum(p.numel() for p in parameters),
             parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
             method=method,
             notes=notes,
             modules=tuple(self.modules.seen),
-            gradients=tuple(LayerCall(path, layer) for path, layer in self.followed.beside()),
+            gradients=tuple(LayerCall(path, layer) for path, layer in beside),
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for p in self._trained()),
             assumptions=(*self.assumptions, *_packed(self.model), *_unread(self.calls, self.followed.forgotten)),
             storages=self.lifetimes.storages(),
             idle=_idle(self.model, set(self._idle.values())),
         )
+
+    def _looped(self) -> list[LayerCall]:
+        """The calls; those that a loop repeats say so, and the views before each of them are among them."""
+        often = Counter((call.path, call.operator) for call in self.calls)
+        if max(often.values(), default=0) < OFTEN:
+            return self.calls
+        size = {layer: int(sum(layer.bytes())) for layer in {call.layer for call in self.calls}}
+        first, views = deque(self._first), deque(self._views)
+        called = []
+        for call in self.calls:
+            new = 0
+            while first and first[0][0] <= call.at:
+                new += first.popleft()[1]
+            called.append(Called((call.path, call.operator, call.layer), size[call.layer], new))
+        calls = []
+        for call, recurs in zip(self.calls, recurring(called), strict=True):
+            while views and views[0].at < call.at:
+                view = views.popleft()
+                calls += [view] if recurs else []
+            calls.append(dataclasses.replace(call, layer=_again(call.layer)) if recurs else call)
+        return calls
 
     def _trained(self) -> list[nn.Parameter]:
         """The parameters that get a gradient; all that ask for one, where none was followed."""
@@ -444,6 +474,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.lifetimes.hold(tensors_within([kwargs[name] for name in CACHES if name in kwargs]), CACHE)
         self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
         self._idle = {id(state[name]): name for name, _ in self.model.named_parameters()}
+        self._state = frozenset(map(id, state.values()))
         trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
         self.followed = Gradients([*trained, *(t for t in tensors_within((args, kwargs)) if t.requires_grad)])
 
@@ -569,6 +600,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         output = self.made(func, args, kwargs)
         if not _writes(func) and _is_view(output, args, kwargs):  # or numbers from numbers
             self._follow(name, args, kwargs, output, view=True)
+            again = self._checkpoints > 0
+            self._views.append(LayerCall(self.path, VIEW, operator, at=self.lifetimes.calls + 1, again=again))
             return output
         self.assume(name, output, args)
         if name == "topk":
@@ -616,6 +649,12 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         inputs = tensors_in((args, kwargs))
         for tensor in inputs:
             self._idle.pop(id(tensor), None)
+            if id(tensor) in self._state:
+                part = output if view and isinstance(output, Tensor) else tensor
+                read = id(tensor), part.storage_offset(), part.shape
+                if read not in self._read:
+                    self._read.add(read)
+                    self._first.append((self.lifetimes.calls + 1, part.nbytes))
         if self._enabled:
             self.followed.note(self.path, self.lifetimes.calls + 1, name, inputs, output, view)
 
@@ -667,6 +706,12 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         except Unmodelled as reason:
             return str(reason)
         return dataclasses.replace(layer, dtype=dtype)
+
+
+@functools.cache
+def _again(layer: Layer) -> Layer:
+    """The layer as a loop makes it."""
+    return dataclasses.replace(layer, recurs=True)
 
 
 def _packed(model: nn.Module) -> Iterator[str]:

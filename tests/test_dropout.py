@@ -24,6 +24,7 @@ from neuralpower.layers.norm import Norm
 from neuralpower.learn import train
 from neuralpower.predictor import EXTRAPOLATED, IN_RANGE, Predictor
 from neuralpower.trace import META, trace, trace_call
+from neuralpower.training import TRAINING
 
 CPU = torch.device("cpu")
 ATTENTION = Attention(
@@ -75,7 +76,7 @@ def test_dropout_in_place_is_made_of_its_parts() -> None:
 
 @pytest.mark.parametrize("kind", ["elementwise", "attention"])
 def test_layers_of_the_sweep_for_training_are_those_that_their_calls_make(kind: str) -> None:
-    for layer in draw(KINDS[kind], 20, 0, training=True):
+    for layer in draw(KINDS[kind], 20, 0, sort=TRAINING):
         assert layer.only_in_training()
         assert trace_call(layer.build(META)).layers == (layer,)
 
@@ -148,7 +149,7 @@ def seconds(layer: Layer) -> float:
 def learnt(training: bool) -> Predictor:
     layers: list[Any] = list(draw(Elementwise, 300, 0, PRESETS["quick"]))
     if training:
-        layers += draw(Elementwise, 60, 0, PRESETS["quick"], training=True)
+        layers += draw(Elementwise, 60, 0, PRESETS["quick"], sort=TRAINING)
     table = pd.DataFrame([{**layer.to_row(), "runtime_s": seconds(layer)} for layer in layers])
     meta = {"schema": 1, "device": "synthetic"}
     return train(Dataset(Path("synthetic"), meta, {"elementwise": table}), jobs=1, learner="lasso").predictor

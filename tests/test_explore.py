@@ -278,7 +278,7 @@ def test_a_network_compared_with_itself_is_even(predictor: Predictor) -> None:
 def test_errors_that_both_have_go_out_of_the_ratio(predictor: Predictor) -> None:
     # the same layers, ten more of them: hardly anything of the interval of either is left in their ratio
     anywhere = replace(predictor, resident=0.0)  # no matter how much of the cache either fills
-    ten, eleven = (side(nn.Sequential(*[nn.Linear(64, 64)] * n), anywhere, str(n)) for n in (10, 11))
+    ten, eleven = (side(nn.Sequential(*(nn.Linear(64, 64) for _ in range(n))), anywhere, str(n)) for n in (10, 11))
     found = compare(ten, eleven)
     assert found.ratio.value == pytest.approx(10 / 11, rel=1e-6)
     alone = ten.runtime_s.high / ten.runtime_s.low

@@ -38,6 +38,7 @@ ORDER = (
     "sources",
     "phases",
     "gradients",
+    "loops",
     "trace",
     "training",
     "memory",

@@ -191,7 +191,7 @@ def test_the_optimizer_steps_over_the_parameters_that_get_a_gradient(function: A
     t = trace(Net(function), (x,), training=True, loss=default_loss, ways=((way, run),))
     assert [numbers for _, numbers in t.trained] == got
     *_, step = training_tasks(t, Recipe("adam", "loop"), known)
-    assert (step.layer.tensors, step.layer.elements) == (len(got), sum(got))
+    assert step.layer == Optimizer(function="adam", tensors=len(got), elements=sum(got))
 
 
 def test_a_loss_reads_what_was_written_into_a_part_of_it() -> None:

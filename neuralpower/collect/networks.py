@@ -577,6 +577,9 @@ SMALL = (
     Network("zoo:paradnn_rnn?layers=1&embed=96&length=24&vocabulary=128", (1,)),
     Network("zoo:paradnn_rnn?layers=2&embed=48&length=40&vocabulary=64&cell=gru", (1,)),
     Network("zoo:paradnn_rnn?layers=1&embed=64&length=60&vocabulary=64&cell=rnn", (1,)),
+    Network("zoo:stepwise?loop=lstm&width=96&steps=24", (2,)),
+    Network("zoo:stepwise?loop=scan&width=128&steps=24", (1,)),
+    Network("zoo:stepwise?loop=decayed&width=192&steps=24", (1,)),
 )
 
 SMALL_DECODERS = (

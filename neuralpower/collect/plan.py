@@ -20,7 +20,7 @@ from neuralpower.dataset import config_id
 from neuralpower.dtypes import FLOATING, TENSORFLOAT32
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
-from neuralpower.layers.base import BACKWARD, FORWARD, torch_dtype, typed
+from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, torch_dtype, typed
 from neuralpower.phases import Decoder
 from neuralpower.sources import InputRequest, resolve
 from neuralpower.trace import Trace, trace
@@ -91,22 +91,23 @@ def make_plan(
     generator.shuffle(sweep)
     seen: set[str] = set()
     sources: list[list[dict[str, Any]]] = []
-    turns: Counter[str] = Counter()
+    turns: Counter[tuple[str, bool]] = Counter()
     networks = list(_networks(preset, models, seed))
     for source, layers in (("sweep", sweep), *((network.model, network.trace.layers) for network in networks)):
         items = []
         for layer in dict.fromkeys(layers):
-            if type(layer) not in kinds or not affordable(layer, preset):
+            if type(layer) not in kinds or not affordable(layer, preset) or (layer.recurs and preset.accelerator):
                 continue
             variants = [
                 variant
                 for variant in dict.fromkeys(_variants(layer, dtypes, phases))
                 if variant.phase != BACKWARD or affordable(variant, preset)
             ]
-            turns[layer.kind] += 1
+            turn = layer.kind, layer.recurs
+            turns[turn] += 1
             if preset.accelerator and variants:
-                variants = [variants[turns[layer.kind] % len(variants)]]
-            elif FORWARD in phases and turns[layer.kind] % BACKWARD_EVERY:
+                variants = [variants[turns[turn] % len(variants)]]
+            elif FORWARD in phases and turns[turn] % BACKWARD_EVERY:
                 variants = [variant for variant in variants if variant.phase != BACKWARD]
             for variant in variants:
                 item = _item(variant, source)
@@ -202,7 +203,7 @@ def _training_step(network: Traced) -> dict[str, Any] | None:
     counts: Counter[Layer] = Counter()
     for task in training_tasks(traced, RECIPE.on(accelerator=False), lambda kind, phase: True):
         counts[task.layer] += task.share  # type: ignore[assignment]  # part of a backward pass
-    held = 4 * traced.parameter_bytes + sum(layer.bytes().output for layer in traced.layers)
+    held = 4 * traced.parameter_bytes + sum(int(layer.bytes().output) for layer in traced.layers)
     return _total(network, counts, held, "float32", TRAINING)
 
 
@@ -238,14 +239,14 @@ def affordable(layer: Layer, preset: Preset) -> bool:
 
 
 def draw(
-    kind: type[Layer], count: int, seed: int, preset: Preset = PRESETS["standard"], training: bool = False
+    kind: type[Layer], count: int, seed: int, preset: Preset = PRESETS["standard"], sort: str = ""
 ) -> Iterator[Layer]:
     """`count` distinct layers of a kind's sweep, inside the preset's bounds; fewer where the sweep has no more.
 
-    `training`: of those that only training has.
+    `sort`: of those that only TRAINING has, or of those that a loop makes (RECURRING).
     """
-    source = Draw(f"{kind.kind} {seed}{' training' * training}")
-    sample = kind.sample_training if training else kind.sample
+    source = Draw(f"{kind.kind} {seed}{sort and ' '}{sort}")
+    sample = {"": kind.sample, TRAINING: kind.sample_training, RECURRING: kind.sample_recurring}[sort]
     seen: set[Layer] = set()
     for _ in range(50 * count):
         if len(seen) == count:
@@ -253,6 +254,8 @@ def draw(
         layer = sample(source)
         if preset.accelerator and source.chance(0.5):
             layer = scaled(layer, source.choice(SCALES))
+        if layer.recurs and sum(layer.bytes()) > NEAR_BYTES:
+            continue  # no longer in the cache when it comes again
         if layer not in seen and affordable(layer, preset):
             seen.add(layer)
             yield layer
@@ -274,7 +277,9 @@ def _sweep(
         count = max(round(preset.sweep * kind.sweep_share / shares), FEWEST, FEWEST_EACH * variants)
         yield from draw(kind, count, seed, preset)
         if BACKWARD in phases and kind.training_share:
-            yield from draw(kind, max(round(count * kind.training_share), FEWEST), seed, preset, training=True)
+            yield from draw(kind, max(round(count * kind.training_share), FEWEST), seed, preset, TRAINING)
+        if FORWARD in phases and kind.recurring_share and not preset.accelerator:
+            yield from draw(kind, max(round(count * kind.recurring_share), FEWEST), seed, preset, RECURRING)
 
 
 def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterator[Traced]:

@@ -82,7 +82,8 @@ def _layer(row: Mapping[str, Any]) -> Layer:
         raise unknown(f"field of {kind}", min(row.keys() - NAMES[kind]), KINDS[kind].field_names())
     layer = KINDS[kind].from_row(row)
     try:
-        smallest = min(int(layer.bytes().output), *(getattr(layer, name) for name in layer.dimensions))
+        moved = layer.bytes()  # nothing at all by a view
+        smallest = min(int(moved.output) if sum(moved) else 1, *(getattr(layer, name) for name in layer.dimensions))
     except ZeroDivisionError:
         smallest = 0
     if smallest <= 0:

@@ -85,6 +85,7 @@ class Activation(Pointwise):
     """y = function(x), element by element."""
 
     sweep_share = 1.5
+    recurring_share = 0.2
     words = {"function": FUNCTIONS}
 
     @classmethod

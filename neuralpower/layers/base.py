@@ -28,6 +28,8 @@ FORWARD, BACKWARD = "forward", "backward"
 KEEPS_NOTHING, KEEPS_INPUTS, KEEPS_OUTPUTS = "nothing", "inputs", "outputs"
 
 LARGEST = 2**53  # whole number that a table's column holds exactly
+RECURRING = "recurring"  # last word of a group of calls that a loop makes again and again
+NEAR_BYTES = 16 * 2**20  # what goes through the caches from one such call to the next, at most
 
 T = TypeVar("T")
 
@@ -124,7 +126,7 @@ class Hardware:
 class Call:
     """One call to time: `function(*args, **kwargs)`; the tensors in `warm` are written afresh just before it.
 
-    `recurs`: it is a whole network's, which runs again and again, and is timed just after an untimed run of its own.
+    `recurs`: it runs again and again, as a whole network or what a loop makes, and is timed just after an untimed run of its own.
     """
 
     function: Callable[..., Any]
@@ -213,6 +215,7 @@ class Layer(ABC):
 
     dtype: str = "float32"
     phase: str = "forward"
+    recurs: bool = False  # made again and again in a loop of Python's: code, weights and operands are in the caches
 
     kind: ClassVar[str] = ""
     operators: ClassVar[tuple[str, ...]] = ()
@@ -225,9 +228,13 @@ class Layer(ABC):
     )
     multiplies: ClassVar[bool] = False  # made of products, which tensor cores take in TF32 where that is allowed
     sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
+    recurring_share: ClassVar[float] = 0.0  # of these, how many more are such as loops make
     training_share: ClassVar[float] = 0.0  # of these, how many more that only training has, beside backward passes
     short_s: ClassVar[float] = 3e-5  # of a call: networks teach apart what so much of each takes, when its code is warm
-    later: ClassVar[frozenset[str]] = frozenset()  # fields that older datasets lack: at 0 they tell no layers apart
+    later: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # fields that older datasets lack: at 0 they tell no layers apart; `recurs`, too
+    alone: ClassVar[frozenset[str]] = frozenset()  # groups that no other stands in for
     rule: ClassVar[str] = ""  # in words, how its fields must agree
     words: ClassVar[Mapping[str, Collection[str]]] = {}  # what its fields of text may hold, beside dtype and phase
 
@@ -245,6 +252,11 @@ class Layer(ABC):
     def sample_training(cls, draw: Draw) -> Self:
         """One layer of a sweep that only training has, where `training_share` is above 0."""
         return cls.sample(draw).in_training()
+
+    @classmethod
+    def sample_recurring(cls, draw: Draw) -> Self:
+        """One layer of a sweep as a loop makes it, where `recurring_share` is above 0."""
+        return dataclasses.replace(cls.sample(draw), recurs=True)
 
     @abstractmethod
     def build(self, device: torch.device) -> Call:
@@ -350,8 +362,15 @@ class Layer(ABC):
         return self.accelerator_group()
 
     def group_on(self, accelerator: bool, portable: bool) -> Any:
-        """The group of these three that holds."""
-        return (self.portable_group() if portable else self.accelerator_group()) if accelerator else self.group()
+        """The group of these three that holds; on a CPU, what recurs is another."""
+        if accelerator:
+            return self.portable_group() if portable else self.accelerator_group()
+        group = self.group()
+        return (
+            np.where(self.recurs, np.char.add(np.asarray(group, dtype=str), f" {RECURRING}"), group)
+            if np.any(self.recurs)
+            else group
+        )
 
     def launches(self) -> Any:
         """Steps that the host issues one after the other for one call, up to a factor: its time grows with them."""
@@ -382,7 +401,7 @@ class Layer(ABC):
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
-        """Column names of the kind, `dtype` and `phase` first."""
+        """Column names of the kind, `dtype`, `phase` and `recurs` first."""
         return tuple(_declared(cls))
 
     @classmethod
@@ -396,7 +415,7 @@ class Layer(ABC):
 
     def identity(self) -> dict[str, Any]:
         """What its configuration is named by: kind and fields, without later ones that are 0."""
-        return {"kind": self.kind, **{n: v for n, v in self.to_row().items() if v or n not in self.later}}
+        return {"kind": self.kind, **{n: v for n, v in self.to_row().items() if v or n not in _later(self)}}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
@@ -427,9 +446,13 @@ class Layer(ABC):
 L = TypeVar("L", bound=Layer)
 
 
+def _later(layer: Layer) -> frozenset[str]:
+    return layer.later | {"recurs"}
+
+
 @functools.cache
 def _declared(kind: type[Layer]) -> Mapping[str, dataclasses.Field[Any]]:
-    """A kind's fields by name, `dtype` and `phase` first."""
+    """A kind's fields by name, `dtype`, `phase` and `recurs` first."""
     return {f.name: f for f in dataclasses.fields(kind)}
 
 
@@ -518,7 +541,7 @@ def fingerprint(columns: Layer) -> np.ndarray:
             words, inverse = distinct(values)
             values = np.array([zlib.crc32(str(word).encode()) for word in words])[inverse]
         more = scramble(mixed + values.astype(np.int64).astype(np.uint64))
-        mixed = np.where(values == 0, mixed, more) if name in columns.later else more
+        mixed = np.where(values == 0, mixed, more) if name in _later(columns) else more
     return mixed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,9 +15,11 @@ from typing_extensions import Self
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import (
+    FORWARD,
     KEEPS_INPUTS,
     KEEPS_NOTHING,
     KEEPS_OUTPUTS,
+    NEAR_BYTES,
     Bytes,
     Call,
     Draw,
@@ -71,8 +74,20 @@ OPERATORS = """
 """
 DROPOUT, TRAINING = "dropout", "dropout_training"  # in evaluation nothing, in training a random number per element
 KEPT = 0.9  # share of the elements, in what is measured: it costs nothing more to keep other shares
+MOST_STEPS = 32  # parts of what a loop reads, in what is measured
 LONG = 16  # from so many on, how long the stretches of a broadcast are no longer matters
 SCALAR = {"add", "mul", "sub", "div", "ge", "gt", "le", "lt", "eq", "ne", "remainder", "floor_divide"}
+
+
+class Parts:
+    """A function of one part of a tensor [stretches, steps, run] after the other, and of what it is called with."""
+
+    def __init__(self, function: Any, whole: Tensor) -> None:
+        self.function, self.parts = function, itertools.cycle(whole.unbind(1))
+
+    def __call__(self, *others: Any, **kwargs: Any) -> Any:
+        """Of the next part."""
+        return self.function(next(self.parts), *others, **kwargs)
 
 
 @layer_kind("elementwise", *(f"aten.{name}" for name in OPERATORS.split()))
@@ -84,6 +99,7 @@ class Elementwise(Pointwise):
     broadcast: bool  # an operand has fewer elements than the output
 
     sweep_share = 2.5
+    recurring_share = 0.2
     training_share = 0.2
     words = {"function": OperatorNames((*UNARY, *BINARY, *PASSES, *POWERS.values()))}
 
@@ -153,6 +169,16 @@ class Elementwise(Pointwise):
         return cls(function=function, elements=elements, operands=2, broadcast=broadcast, inplace=inplace, run=run)
 
     @classmethod
+    def sample_recurring(cls, draw: Draw) -> Self:
+        """The same, but that more of them read parts."""
+        layer = super().sample_recurring(draw)
+        whole = layer.operands == 2 and not layer.broadcast and not layer.inplace and layer.dtype in FLOATING
+        if whole and draw.chance(0.5):
+            run = draw.choice((8, 16, 16, 32, 64, 128, 256))
+            return replace(layer, elements=run * draw.octaves(2, 2**13), run=run)
+        return layer
+
+    @classmethod
     def sample_training(cls, draw: Draw) -> Self:
         """Dropout of hidden states and of scores; one in place is made of its parts, of which random numbers are one."""
         elements, inplace = draw.size(64, 2**24), draw.chance(0.1)
@@ -161,6 +187,8 @@ class Elementwise(Pointwise):
 
     def build(self, device: torch.device) -> Call:
         """The torch function of that name, or one of the same effort where it cannot be called so."""
+        if self.recurs and self.run and self.phase == FORWARD and not self.broadcast and self.function != "where":
+            return self._parted(device)
         short = self.broadcast and 0 < self.run < LONG
         first = strided(self, self.elements, 0 if short else self.run, device, dense=self.operands > 1)
         if short:
@@ -202,6 +230,15 @@ class Elementwise(Pointwise):
             arguments = (first, others[0] if others else 1.5) if stand_in is torch.add else (first,)
             return Call(stand_in, arguments, warm=warm)
         return call
+
+    def _parted(self, device: torch.device) -> Call:
+        """The call as a loop makes it: at each step another part of a tensor that was just computed."""
+        stretches = self.elements // self.run
+        steps = int(np.clip(NEAR_BYTES // (self.elements * self.itemsize), 2, MOST_STEPS))
+        whole = self.tensor(stretches, steps, self.run, device=device)
+        alike = replace(self, recurs=False, run=0, inplace=False).build(device)
+        others = tuple(arg.reshape(stretches, self.run) if isinstance(arg, Tensor) else arg for arg in alike.args[1:])
+        return Call(Parts(alike.function, whole), others, alike.kwargs, warm=(whole,))
 
     def _operand(self, first: Tensor, device: torch.device) -> Tensor:
         if self.broadcast and 0 < self.run < LONG:

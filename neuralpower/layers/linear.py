@@ -35,6 +35,7 @@ class Linear(MatrixProduct):
 
     dimensions = ("rows", "in_features", "out_features")
     sweep_share = 4.0
+    recurring_share = 0.15
     accelerator_degrees = (0, 1, 2, 3)
 
     @classmethod

@@ -44,6 +44,7 @@ class Matmul(MatrixProduct):
 
     dimensions = ("batch", "rows", "inner", "columns")
     sweep_share = 2.0
+    recurring_share = 0.15
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

@@ -91,6 +91,7 @@ APART = (
 )
 ROWS = ("index_add", "scatter_rows")  # whole rows go to a place each: `run` is their length
 RANKED = ("sort", "topk")  # row by row, of which `run` is the length
+ALIAS = "alias"  # a view that a loop makes: what the call itself takes
 READ = (*RANKED, "search", "select", "unique", "fold")  # what they read says how long they take
 FEW, PLACES = (
     8,
@@ -101,10 +102,12 @@ FEW, PLACES = (
 @layer_kind("movement", *OPERATORS)
 @dataclass(frozen=True, kw_only=True)
 class Movement(Pointwise):
-    """elements numbers are written; what torch returns as a view is free and never comes here."""
+    """elements numbers are written; what torch returns as a view is free and never comes here, but where a loop makes it."""
 
     sweep_share = 2.2
-    words = {"function": (*FUNCTIONS, "append", "scatter_rows")}
+    recurring_share = 0.2
+    alone = frozenset({ALIAS})
+    words = {"function": (*FUNCTIONS, "append", "scatter_rows", ALIAS)}
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -161,9 +164,18 @@ class Movement(Pointwise):
         integer = function in ("copy", "cat", "roll", "repeat", "pad", "fill") and draw.chance(0.12)
         return cls(dtype="int64" if integer else "float32", function=function, elements=elements, run=run)
 
+    @classmethod
+    def sample_recurring(cls, draw: Draw) -> Self:
+        """Views, and what else loops take apart and put together."""
+        if draw.chance(0.5):
+            return cls(function=ALIAS, elements=draw.octaves(1, 2**16), recurs=True)
+        return super().sample_recurring(draw)
+
     def build(self, device: torch.device) -> Call:
         """One call of the function's commonest operator."""
         n, function = self.elements, self.function
+        if function == ALIAS:
+            return Call(Tensor.select, (self.tensor(2, n, device=device), 0, 1))
         if function == "fill":
             return Call(torch.zeros, ((n,),), {"dtype": self.torch_dtype, "device": device})
         if function == "copy" and self.inplace:
@@ -248,9 +260,10 @@ class Movement(Pointwise):
         return 0 * self.elements
 
     def bytes(self) -> Bytes:
-        """In once, out once; a fill reads nothing."""
-        size = self.itemsize * self.elements
-        return Bytes(size * (np.asarray(self.function) != "fill"), 0, size)
+        """In once, out once; a fill reads nothing, a view moves nothing."""
+        function = np.asarray(self.function)
+        size = self.itemsize * self.elements * (function != ALIAS)
+        return Bytes(size * (function != "fill"), 0, size)
 
     def features(self) -> dict[str, Any]:
         """The commonest functions of the cheap group, told apart."""
@@ -267,7 +280,7 @@ class Movement(Pointwise):
 
     def differentiable(self) -> bool:
         """A fill depends on nothing, and places are whole numbers."""
-        return super().differentiable() and self.function not in ("fill", "search", "select")
+        return super().differentiable() and self.function not in ("fill", "search", "select", ALIAS)
 
     def backward(self) -> tuple[Layer, ...]:
         """The gradient moves back the same way, what was picked is scattered."""
@@ -287,7 +300,7 @@ class Movement(Pointwise):
         """
         function = np.asarray(self.function)
         views = (np.asarray(self.phase) == BACKWARD) & np.isin(function, VIEWED)
-        return np.where(views, "view", np.where(np.isin(function, APART), function, "copy"))
+        return np.where(views, "view", np.where(np.isin(function, (*APART, ALIAS)), function, "copy"))
 
 
 def _written(operator: str, y: Tensor, args: Any) -> int:

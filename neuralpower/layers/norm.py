@@ -52,6 +52,7 @@ class Norm(Layer):
 
     dimensions = ("rows", "width", "spatial")
     sweep_share = 1.8
+    recurring_share = 0.2
     words = {"function": (*dict.fromkeys(OPERATORS.values()), "batch_training")}
 
     @classmethod

@@ -50,6 +50,7 @@ class Reduction(Layer):
 
     dimensions = ("elements", "outputs")
     sweep_share = 1.2
+    recurring_share = 0.2
     words = {"function": OperatorNames(FUNCTIONS)}
 
     @classmethod

@@ -52,6 +52,7 @@ class Softmax(Layer):
 
     dimensions = ("rows", "width")
     sweep_share = 0.8
+    recurring_share = 0.2
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
