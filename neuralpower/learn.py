@@ -17,8 +17,8 @@ from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
-from neuralpower.layers.base import BACKWARD, RECURRING, peak_flops
-from neuralpower.predictor import INTEGER, TOGETHER, Key, Predictor, Roofline, groups_of, whole_kind
+from neuralpower.layers.base import BACKWARD, peak_flops
+from neuralpower.predictor import INTEGER, TOGETHER, Key, Predictor, Roofline, groups_of, recurs, whole_kind
 from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, far_off, fit, join
 from neuralpower.totals import (
     Correction,
@@ -270,7 +270,7 @@ class _Read:
         small: dict[tuple[str, str, str, bool], list[Key]] = {}  # what recurs apart
         for target, key in self.parts:
             if target == RUNTIME and _too_few(self.parts[target, key]):
-                small.setdefault((*key[:3], key[3].endswith(RECURRING)), []).append(key)
+                small.setdefault((*key[:3], recurs(key)), []).append(key)
         for (kind, dtype, phase, _), keys in small.items():
             parts = [part for key in keys for part in self.parts[RUNTIME, key]]
             if len(keys) > 1 and not _too_few(parts):

@@ -60,6 +60,11 @@ def groups_of(key: Key) -> frozenset[str]:
     return frozenset(key[3].split(TOGETHER))
 
 
+def recurs(key: Key) -> bool:
+    """Whether its regressor has learnt calls that a loop makes again and again."""
+    return key[3].endswith(RECURRING)
+
+
 @dataclass(frozen=True)
 class Roofline:
     """The simplest predictors, fitted on the same rows: what a learnt one has to beat."""
@@ -197,9 +202,8 @@ class Predictor:
     system: float = 0.0  # standard deviation of what all layers of a network share in log(measured / predicted)
     dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
     speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
-    resident: float = (
-        0.0  # by which share a network of hardly any weights takes longer than its layers say; negative if less
-    )
+    # By which share a network of hardly any weights takes longer than its layers say; negative where it takes less.
+    resident: float = 0.0
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -386,7 +390,8 @@ class Predictor:
         # a step of training goes through gradients and whatever the backward pass needs: nothing lies there until the next
         held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
         if found is None:
-            t, hidden = self._unlearnt(columns, key[1])
+            works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)  # views do not, and take nothing
+            t, hidden = (value * works for value in self._unlearnt(columns, key[1]))
             wide = np.full(rows, np.log(ROOFLINE_FACTOR) / NINETY)
             code = np.full(rows, BASES.index(ROOFLINE))
             bounds = (t / ROOFLINE_FACTOR, t * ROOFLINE_FACTOR)
@@ -537,12 +542,10 @@ class Predictor:
         fields: dict[str, Any] = {name: [value] * len(t) for name, value in (kind.defaults() | given).items()}
         fields["elements"] = np.maximum(elements, 1)
         passes = self._group(as_columns(kind, fields), like)
-        moves = elements > 0  # a view does not
-        return np.maximum(t, passes.runtime_s) * moves, passes.hidden_s * moves
+        return np.maximum(t, passes.runtime_s), passes.hidden_s
 
     def _roofline(self, columns: Layer, dtype: str) -> Array:
-        flops, size = columns.flops(), sum(columns.bytes())
-        t = (self.roofline(dtype).seconds(flops, size) + 1e-6) * (flops + size > 0)
+        t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + 1e-6
         return np.broadcast_to(np.asarray(t, dtype=np.float64), (len(columns.dtype),))
 
     def roofline(self, dtype: str) -> Roofline:

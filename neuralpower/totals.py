@@ -27,9 +27,9 @@ from neuralpower.dtypes import FLOATING, TENSORFLOAT32
 from neuralpower.errors import DatasetError, NeuralPowerError, one_line
 from neuralpower.features import describe
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import FORWARD, LARGEST, RECURRING, in_tf32, most_flops
+from neuralpower.layers.base import FORWARD, LARGEST, in_tf32, most_flops
 from neuralpower.layers.optimizer import Optimizer
-from neuralpower.predictor import ALL, INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor, resident_share
+from neuralpower.predictor import ALL, INTEGER, Estimates, Key, NetworkSpeed, Pace, Predictor, recurs, resident_share
 from neuralpower.regress import (
     FEWEST_FOR_TERM,
     NINETY,
@@ -266,7 +266,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     totals, estimates = zip(*each, strict=True)
     keys = list(predictor.regressors)
     model = np.unique([total.model for total in totals], return_inverse=True)[1]
-    short_s = np.array([0.0 if key[3].endswith(RECURRING) else KINDS[key[0]].short_s for key in keys])
+    short_s = np.array([0.0 if recurs(key) else KINDS[key[0]].short_s for key in keys])
     firmness = np.array([OPTIMIZER_TAU if key[0] == Optimizer.kind else 1.0 for key in keys])
     taus = np.outer(TAUS_OF_LAYERS, firmness)
     resident = np.zeros(len(totals))

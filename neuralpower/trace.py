@@ -406,16 +406,15 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = _Modules(model)
         self.calls: list[LayerCall] = []
-        self._views: list[LayerCall] = []
-        self._read: set[Hashable] = set()  # parts of parameters
-        self._first: list[tuple[int, int]] = []  # call that is the first to read a part, and its bytes
+        self._views: list[tuple[int, str, str, bool]] = []  # of a LayerCall: at, path, operator, again
+        self._state: dict[int, str] = {}  # identity of what stands for a parameter or a buffer -> its name
+        # by which of these, offset and shape of a part: the call that was the first to read it, and its bytes
+        self._read: dict[tuple[int, Any, torch.Size], tuple[int, int]] = {}
         self.followed = Gradients(())
         self.unmodelled: list[UnmodelledCall] = []
         self.outside = ""  # path of what runs outside of every module
         self.lifetimes = Lifetimes()
         self._in_optimizer = False
-        self._state: frozenset[int] = frozenset()  # identities of what stands for parameters and buffers
-        self._idle: dict[int, str] = {}  # identity of what stands for a parameter, until a call uses it -> its name
         self._in_function: bool | None = None  # whether gradients were enabled where an autograd function was called
         self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
 
@@ -437,8 +436,13 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for p in self._trained()),
             assumptions=(*self.assumptions, *_packed(self.model), *_unread(self.calls, self.followed.forgotten)),
             storages=self.lifetimes.storages(),
-            idle=_idle(self.model, set(self._idle.values())),
+            idle=_idle(self.model, self._unread()),
         )
+
+    def _unread(self) -> set[str]:
+        """Names of parameters and buffers that no call used."""
+        read = {identity for identity, _, _ in self._read}
+        return {name for identity, name in self._state.items() if identity not in read}
 
     def _looped(self) -> list[LayerCall]:
         """The calls; those that a loop repeats say so, and the views before each of them are among them."""
@@ -446,19 +450,18 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         if max(often.values(), default=0) < OFTEN:
             return self.calls
         size = {layer: int(sum(layer.bytes())) for layer in {call.layer for call in self.calls}}
-        first, views = deque(self._first), deque(self._views)
-        called = []
-        for call in self.calls:
-            new = 0
-            while first and first[0][0] <= call.at:
-                new += first.popleft()[1]
-            called.append(Called((call.path, call.operator, call.layer), size[call.layer], new))
-        calls = []
+        new, views = deque(self._read.values()), deque(self._views)
+        called = [
+            Called((c.path, c.operator, c.layer), size[c.layer], sum(read for _, read in _until(new, c.at)))
+            for c in self.calls
+        ]
+        calls: list[LayerCall] = []
         for call, recurs in zip(self.calls, recurring(called), strict=True):
-            while views and views[0].at < call.at:
-                view = views.popleft()
-                calls += [view] if recurs else []
-            calls.append(dataclasses.replace(call, layer=_again(call.layer)) if recurs else call)
+            before = _until(views, call.at)
+            if recurs:
+                calls += (LayerCall(path, VIEW, operator, at=at, again=again) for at, path, operator, again in before)
+                call = dataclasses.replace(call, layer=_again(call.layer))
+            calls.append(call)
         return calls
 
     def _trained(self) -> list[nn.Parameter]:
@@ -473,8 +476,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.lifetimes.hold(state.values(), WEIGHTS)
         self.lifetimes.hold(tensors_within([kwargs[name] for name in CACHES if name in kwargs]), CACHE)
         self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
-        self._idle = {id(state[name]): name for name, _ in self.model.named_parameters()}
-        self._state = frozenset(map(id, state.values()))
+        self._state = {id(tensor): name for name, tensor in state.items()}
+        self._state |= {id(state[name]): name for name, _ in self.model.named_parameters()}  # of tied ones that name
         trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
         self.followed = Gradients([*trained, *(t for t in tensors_within((args, kwargs)) if t.requires_grad)])
 
@@ -488,6 +491,11 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.outside = path
         with self:
             yield
+
+    @property
+    def _at(self) -> int:
+        """Which operator call is running, from 1."""
+        return self.lifetimes.calls + 1
 
     @property
     def path(self) -> str:
@@ -600,8 +608,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         output = self.made(func, args, kwargs)
         if not _writes(func) and _is_view(output, args, kwargs):  # or numbers from numbers
             self._follow(name, args, kwargs, output, view=True)
-            again = self._checkpoints > 0
-            self._views.append(LayerCall(self.path, VIEW, operator, at=self.lifetimes.calls + 1, again=again))
+            self._views.append((self._at, self.path, operator, self._checkpoints > 0))
             return output
         self.assume(name, output, args)
         if name == "topk":
@@ -622,9 +629,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 shapes = _shapes((args, kwargs)), _shapes(output)
                 share = self.followed.share(layer.kind, name, args, kwargs) if self._enabled else 0.0
                 again = self._checkpoints > 0
-                self.calls.append(
-                    LayerCall(self.path, layer, operator, *shapes, share, self.lifetimes.calls + 1, again)
-                )
+                self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at, again))
                 self._follow(name, args, kwargs, output)
             return output
         self._follow(name, args, kwargs, output)
@@ -640,7 +645,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 _dtype_of(args, kwargs, output),
                 _shapes((args, kwargs)),
                 _shapes(output),
-                self.lifetimes.calls + 1,
+                self._at,
             )
         )
         return output
@@ -648,15 +653,11 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False) -> None:
         inputs = tensors_in((args, kwargs))
         for tensor in inputs:
-            self._idle.pop(id(tensor), None)
             if id(tensor) in self._state:
                 part = output if view and isinstance(output, Tensor) else tensor
-                read = id(tensor), part.storage_offset(), part.shape
-                if read not in self._read:
-                    self._read.add(read)
-                    self._first.append((self.lifetimes.calls + 1, part.nbytes))
+                self._read.setdefault((id(tensor), part.storage_offset(), part.shape), (self._at, part.nbytes))
         if self._enabled:
-            self.followed.note(self.path, self.lifetimes.calls + 1, name, inputs, output, view)
+            self.followed.note(self.path, self._at, name, inputs, output, view)
 
     @property
     def _enabled(self) -> bool:
@@ -708,7 +709,15 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         return dataclasses.replace(layer, dtype=dtype)
 
 
-@functools.cache
+def _until(noted: deque[Any], at: int) -> list[Any]:
+    """Take what was noted of operator calls up to this one, `at` first of each."""
+    taken = []
+    while noted and noted[0][0] <= at:
+        taken.append(noted.popleft())
+    return taken
+
+
+@functools.lru_cache(2**12)
 def _again(layer: Layer) -> Layer:
     """The layer as a loop makes it."""
     return dataclasses.replace(layer, recurs=True)
@@ -727,6 +736,7 @@ def _packed(model: nn.Module) -> Iterator[str]:
 def _idle(model: nn.Module, names: set[str]) -> str:
     """In words, which of the parameters take no part, where they are more than a few: those of an image that was not given."""
     sizes = {name: p.numel() for name, p in model.named_parameters()}
+    names = names & sizes.keys()
     share = sum(sizes[name] for name in names) / max(sum(sizes.values()), 1)
     if share < FEW:
         return ""

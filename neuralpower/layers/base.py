@@ -231,9 +231,8 @@ class Layer(ABC):
     recurring_share: ClassVar[float] = 0.0  # of these, how many more are such as loops make
     training_share: ClassVar[float] = 0.0  # of these, how many more that only training has, beside backward passes
     short_s: ClassVar[float] = 3e-5  # of a call: networks teach apart what so much of each takes, when its code is warm
-    later: ClassVar[frozenset[str]] = (
-        frozenset()
-    )  # fields that older datasets lack: at 0 they tell no layers apart; `recurs`, too
+    # Fields that older datasets lack: at 0 they tell no layers apart; `recurs` is one of every kind's.
+    later: ClassVar[frozenset[str]] = frozenset()
     alone: ClassVar[frozenset[str]] = frozenset()  # groups that no other stands in for
     rule: ClassVar[str] = ""  # in words, how its fields must agree
     words: ClassVar[Mapping[str, Collection[str]]] = {}  # what its fields of text may hold, beside dtype and phase
@@ -366,11 +365,9 @@ class Layer(ABC):
         if accelerator:
             return self.portable_group() if portable else self.accelerator_group()
         group = self.group()
-        return (
-            np.where(self.recurs, np.char.add(np.asarray(group, dtype=str), f" {RECURRING}"), group)
-            if np.any(self.recurs)
-            else group
-        )
+        if not np.any(self.recurs):
+            return group
+        return np.where(self.recurs, np.char.add(np.asarray(group, dtype=str), f" {RECURRING}"), group)
 
     def launches(self) -> Any:
         """Steps that the host issues one after the other for one call, up to a factor: its time grows with them."""

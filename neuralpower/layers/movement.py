@@ -72,6 +72,7 @@ SWEPT = (
     "upsample_linear upsample_cubic sort topk topk search select index_add scatter_rows unfold fold unique"
 ).split()
 APPENDED = 9  # a cache has at least so many times what a step adds to it
+ALIAS = "alias"  # a view that a loop makes: what the call itself takes
 VIEWED = ("copy", "cat", "append")  # what their gradients are: views of the one that came
 APART = (
     *(
@@ -87,11 +88,10 @@ APART = (
         "gather",
         "index",
     ),
-    *("index_add", "scatter_rows", "unfold", "fold", "unique"),
+    *("index_add", "scatter_rows", "unfold", "fold", "unique", ALIAS),
 )
 ROWS = ("index_add", "scatter_rows")  # whole rows go to a place each: `run` is their length
 RANKED = ("sort", "topk")  # row by row, of which `run` is the length
-ALIAS = "alias"  # a view that a loop makes: what the call itself takes
 READ = (*RANKED, "search", "select", "unique", "fold")  # what they read says how long they take
 FEW, PLACES = (
     8,
@@ -300,7 +300,7 @@ class Movement(Pointwise):
         """
         function = np.asarray(self.function)
         views = (np.asarray(self.phase) == BACKWARD) & np.isin(function, VIEWED)
-        return np.where(views, "view", np.where(np.isin(function, (*APART, ALIAS)), function, "copy"))
+        return np.where(views, "view", np.where(np.isin(function, APART), function, "copy"))
 
 
 def _written(operator: str, y: Tensor, args: Any) -> int:
