@@ -18,7 +18,17 @@ from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import BACKWARD, peak_flops
-from neuralpower.predictor import INTEGER, TOGETHER, Key, Predictor, Roofline, groups_of, recurs, whole_kind
+from neuralpower.predictor import (
+    INTEGER,
+    TOGETHER,
+    Key,
+    Predictor,
+    Roofline,
+    groups_of,
+    recurs,
+    stands_alone,
+    whole_kind,
+)
 from neuralpower.regress import FEWEST_ROWS, Problem, Regressor, far_off, fit, join
 from neuralpower.totals import (
     Correction,
@@ -269,7 +279,7 @@ class _Read:
             del self.parts[pooled]
         small: dict[tuple[str, str, str, bool], list[Key]] = {}  # what recurs apart
         for target, key in self.parts:
-            if target == RUNTIME and _too_few(self.parts[target, key]):
+            if target == RUNTIME and not stands_alone(key) and _too_few(self.parts[target, key]):
                 small.setdefault((*key[:3], recurs(key)), []).append(key)
         for (kind, dtype, phase, _), keys in small.items():
             parts = [part for key in keys for part in self.parts[RUNTIME, key]]

@@ -65,6 +65,16 @@ def recurs(key: Key) -> bool:
     return key[3].endswith(RECURRING)
 
 
+def stands_alone(key: Key) -> bool:
+    """Whether no other group of the kind stands in for the key's, which says nothing of the others either."""
+    return _once(key[3]) in KINDS[key[0]].alone
+
+
+def _once(group: str) -> str:
+    """The group of the same calls where no loop makes them."""
+    return group.removesuffix(f" {RECURRING}")
+
+
 @dataclass(frozen=True)
 class Roofline:
     """The simplest predictors, fitted on the same rows: what a learnt one has to beat."""
@@ -481,9 +491,9 @@ class Predictor:
             )
             if together:
                 return together, True
-        once = group.removesuffix(f" {RECURRING}")
-        if once in KINDS[kind].alone:
+        if stands_alone(key):
             return None, False
+        once = _once(group)
         if once != group:
             return self.regressor_of((kind, key[1], phase, once))
         siblings = next(filter(None, ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)), [])

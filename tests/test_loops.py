@@ -1,5 +1,6 @@
 """Calls that a loop in Python makes again and again: how they are told, measured, learnt and priced."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,8 @@ from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.learn import train
 from neuralpower.loops import NEW_BYTES, OFTEN, Called, recurring
-from neuralpower.predictor import Predictor
+from neuralpower.predictor import Predictor, recurs
+from neuralpower.regress import FEWEST_ROWS
 from neuralpower.trace import META, VIEW, Trace, trace
 from neuralpower.zoo import ZOO
 from tests.test_predictor import BOUNDED, dataset, fresh, seconds
@@ -189,6 +191,16 @@ def test_a_cpu_measures_what_recurs_and_an_accelerator_does_not() -> None:
     assert planned(ACCELERATOR_PRESETS["standard"]) == set()
 
 
+def test_two_minutes_are_enough_for_a_fit_of_what_loops_call_most() -> None:
+    kinds = [KINDS[name] for name in ("elementwise", "movement")]
+    for seed in range(3):
+        items = make_plan(PRESETS["quick"], kinds, ["none"], ["float32"], seed, phases=("forward",))
+        layers = [KINDS[item["kind"]].from_row(item["row"]) for item in items]
+        groups = Counter((layer.kind, str(layer.group())) for layer in layers if layer.recurs)
+        often = [("elementwise", "cheap"), ("elementwise", "transcendental"), ("movement", "copy"), ("movement", ALIAS)]
+        assert min(groups[group] for group in often) >= FEWEST_ROWS
+
+
 VIEW_S, FASTER = 1.2e-6, 0.2
 
 
@@ -230,6 +242,20 @@ def test_where_nothing_that_recurs_was_learnt_it_is_as_any_call_and_views_are_fr
         assert predictor.assumed(views) == ()
         rows = compose(t, predictor, model="loop", batch_size=2).rows
         assert VIEW not in [row.layer for row in rows]
+
+
+def test_views_are_not_learnt_together_with_copies() -> None:
+    views = [Movement(function=ALIAS, elements=2**i, recurs=True) for i in range(FEWEST_ROWS - 1)]
+    copies = [Movement(function="copy", elements=64 * 3**i, recurs=True) for i in range(FEWEST_ROWS - 1)]
+    joins = [replace(copy, function="index", run=1) for copy in copies]
+    data = dataset(["movement"], 40)
+    rows = [{**layer.to_row(), "runtime_s": seconds(layer) or VIEW_S} for layer in (*views, *copies, *joins)]
+    table = pd.concat([data.tables["movement"], pd.DataFrame(rows)], ignore_index=True)
+    trained = train(replace(data, tables={"movement": table}), jobs=1)
+    together = [key[3] for key in trained.predictor.regressors if recurs(key)]
+    assert together == ["copy recurring+index recurring"]
+    assert [key[3] for key in trained.skipped if ALIAS in key[3]] == [f"{ALIAS} {RECURRING}"]
+    assert trained.predictor.estimate(views).runtime_s.sum() == 0
 
 
 def test_a_loop_is_composed_of_what_recurs(learnt: Predictor) -> None:

@@ -29,6 +29,7 @@ from neuralpower.training import OPTIMIZER, RECIPE, TRAINING, default_loss, trai
 NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
 NETWORK_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that a module can be cast to
 FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator
+FEWEST_RECURRING = 40  # of a kind, such as loops make: they are of several groups
 SCALES = (2, 4, 8, 16, 32, 64)  # of batches on an accelerator, beside those of a CPU
 BACKWARD_EVERY = 3  # on a CPU, of so many layers one backward: that takes twice as long
 TRAINED_EVERY = 2  # on a CPU, of so many networks one is trained for a step: that takes four times as long
@@ -279,7 +280,7 @@ def _sweep(
         if BACKWARD in phases and kind.training_share:
             yield from draw(kind, max(round(count * kind.training_share), FEWEST), seed, preset, TRAINING)
         if FORWARD in phases and kind.recurring_share and not preset.accelerator:
-            yield from draw(kind, max(round(count * kind.recurring_share), FEWEST), seed, preset, RECURRING)
+            yield from draw(kind, max(round(count * kind.recurring_share), FEWEST_RECURRING), seed, preset, RECURRING)
 
 
 def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterator[Traced]:

@@ -51,6 +51,7 @@ INTEGER = "add sub mul ge eq".split()
 COMPLEX = ("complex64", "complex128")
 COMPLEX_UNARY, COMPLEX_BINARY = "mul neg reciprocal exp exp log".split(), "add mul mul sub div".split()
 UNARY = "add mul sub div neg abs exp log sqrt rsqrt cos sin square cube pow clamp reciprocal erf".split()
+SLOW = [name for name in UNARY if effort(name) == "transcendental"]
 # Operands of each pass that a gradient takes, where that is not one pass over it and the input: x^n asks for n x^(n-1) grad
 PASSES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("square", "cube", "pow", "rsqrt"), (1, 1, 2)),
@@ -170,7 +171,11 @@ class Elementwise(Pointwise):
 
     @classmethod
     def sample_recurring(cls, draw: Draw) -> Self:
-        """The same, but that more of them read parts."""
+        """The same, but that more of them read parts, and more take exponentials: decays and gates do."""
+        if draw.chance(0.3):
+            return cls(
+                function=draw.choice(SLOW), elements=draw.size(2, 2**20), operands=1, broadcast=False, recurs=True
+            )
         layer = super().sample_recurring(draw)
         whole = layer.operands == 2 and not layer.broadcast and not layer.inplace and layer.dtype in FLOATING
         if whole and draw.chance(0.5):

@@ -166,9 +166,13 @@ class Movement(Pointwise):
 
     @classmethod
     def sample_recurring(cls, draw: Draw) -> Self:
-        """Views, and what else loops take apart and put together."""
-        if draw.chance(0.5):
+        """Views and copies above all, and what else loops take apart and put together."""
+        if draw.chance(0.45):
             return cls(function=ALIAS, elements=draw.octaves(1, 2**16), recurs=True)
+        if draw.chance(0.6):
+            function, elements = draw.choice("copy copy cast cat fill".split()), draw.octaves(1, 2**14)
+            run = draw.choice((0, 1, 16, 64)) if function == "copy" else 0
+            return cls(function=function, elements=max(16 * run, 1) * elements, run=run, recurs=True)
         return super().sample_recurring(draw)
 
     def build(self, device: torch.device) -> Call:
