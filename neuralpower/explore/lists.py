@@ -40,14 +40,16 @@ class Lists:
     def _row(self, row: Any) -> tuple[int, int]:
         if not isinstance(row, Mapping):
             raise InputError(f"a layer is {row!r:.40}, must be an object with a kind and its fields")
-        for name, value in row.items():
-            if isinstance(value, (list, dict)):
-                raise InputError(f"{name} of a layer is {value!r:.40}, must be a number, a text or a truth value")
         items = (*row.items(), type(row.get("count")))  # True and 1.0 are equal to 1, and no counts
-        if items not in self._read:
+        try:
+            known = self._read.get(items)
+        except TypeError:
+            name, value = next((name, value) for name, value in row.items() if isinstance(value, (list, dict)))
+            raise InputError(f"{name} of a layer is {value!r:.40}, must be a number, a text or a truth value") from None
+        if known is None:
             layer = _layer(row)
-            self._read[items] = self._places.setdefault(layer, len(self._places)), _count(row)
-        return self._read[items]
+            known = self._read[items] = self._places.setdefault(layer, len(self._places)), _count(row)
+        return known
 
     def unlearnt(self, predictor: Predictor) -> dict[int, PredictorError]:
         """Of lists with a product in a dtype or phase that the predictor does not know, by their place: what it says."""

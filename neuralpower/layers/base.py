@@ -425,9 +425,7 @@ class Layer(ABC):
                     raise DatasetError(f"{cls.kind}: no value for {name!r}; needed are {', '.join(cls.field_names())}")
                 value = f.default
             values[name] = _as_field(cls.kind, name, f.type, value)
-        phase = str(_declared(cls)["phase"].default)
-        phases = (FORWARD, BACKWARD) if phase == FORWARD else (phase,)
-        for name, known in {"dtype": tuple(ITEMSIZE), "phase": phases, **cls.words}.items():
+        for name, known in _words(cls).items():
             if values[name] not in known:
                 raise unknown(f"{name} of {cls.kind}", values[name], known, DatasetError)
         layer = cls(**values)
@@ -451,6 +449,13 @@ def _later(layer: Layer) -> frozenset[str]:
 def _declared(kind: type[Layer]) -> Mapping[str, dataclasses.Field[Any]]:
     """A kind's fields by name, `dtype`, `phase` and `recurs` first."""
     return {f.name: f for f in dataclasses.fields(kind)}
+
+
+@functools.cache
+def _words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
+    """What a kind's fields of text may hold."""
+    phase = str(_declared(kind)["phase"].default)
+    return {"dtype": ITEMSIZE, "phase": (FORWARD, BACKWARD) if phase == FORWARD else (phase,), **kind.words}
 
 
 def _as_field(kind: str, name: str, declared: Any, value: Any) -> Any:

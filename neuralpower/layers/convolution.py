@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,7 +88,7 @@ class Convolution(Layer):
 
     def sizes(self, name: str) -> tuple[Any, ...]:
         """The values of `name` ("kernel", "stride", ...) along the axes."""
-        return tuple([getattr(self, field) for field in along(self.axes, name)])
+        return reader(self.axes, name)(self)
 
     @functools.cached_property
     def out_sizes(self) -> tuple[Any, ...]:
@@ -330,6 +331,13 @@ def small_for_onednn(batch: Any, channels: Any, sizes: Sequence[Any], kernel: Se
 def along(axes: tuple[str, ...], name: str) -> tuple[str, ...]:
     """The fields that hold `name` along the axes."""
     return tuple(f"{name}_{axis}" for axis in axes)
+
+
+@functools.cache
+def reader(axes: tuple[str, ...], name: str) -> Callable[[object], tuple[Any, ...]]:
+    """What reads these fields of a layer: a search asks for them millions of times."""
+    first, *others = along(axes, name)
+    return attrgetter(first, *others) if others else lambda layer: (getattr(layer, first),)
 
 
 def is_channels_last(x: Tensor) -> bool:

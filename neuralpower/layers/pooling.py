@@ -19,7 +19,7 @@ from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Call, Hardware, Layer, floor_div, memory_terms, same_rank
-from neuralpower.layers.convolution import along, image, is_channels_last
+from neuralpower.layers.convolution import along, image, is_channels_last, reader
 
 FUNCTIONS = ("max", "avg", "adaptive_avg", "adaptive_max")
 NAME = re.compile(rf"({'|'.join(FUNCTIONS)})_pool(\d)d")
@@ -81,7 +81,7 @@ class Pooling(Layer):
 
     def sizes(self, name: str) -> tuple[Any, ...]:
         """The values of `name` ("kernel", "stride", ...) along the axes."""
-        return tuple([getattr(self, field) for field in along(self.axes, name)])
+        return reader(self.axes, name)(self)
 
     @property
     def images(self) -> Any:
