@@ -571,6 +571,7 @@ SMALL = (
     Network("transformers:SwinForImageClassification?embed_dim=48&depths=[2,2,6,2]&num_heads=[2,4,8,16]", (1,)),
     Network("zoo:composed?block=residual&width=32&stages=3&size=64", (1,)),
     Network("zoo:composed?block=inverted&activation=silu&width=16&depth=3&stages=3&size=96", (1,)),
+    Network("zoo:composed?block=grouped&width=48&stages=3&size=64", (1,)),
     Network("zoo:composed?block=bottleneck&norm=group&width=64&stages=2&size=48&end=restored", (1,)),
     Network("zoo:composed?block=gated&axes=1&norm=none&width=64&depth=6&stages=1&size=1000&end=positions", (1,)),
     Network("zoo:composed?block=pointwise&axes=1&activation=gelu&width=96&stages=1&size=400", (4,)),

@@ -1,8 +1,8 @@
 """Convolutional networks as people compose them themselves: blocks of one sort over signals or images, in some stages.
 
 What they are made of is published elsewhere: residual and bottleneck blocks (arXiv 1512.03385), inverted ones with a squeezed
-gate (1801.04381, 1709.01507), gated and dilated ones (1609.03499), dense ones (1608.06993), and networks of single positions
-(1612.00593, 2105.01601).
+gate (1801.04381, 1709.01507), grouped ones (1611.05431, 1707.01083), gated and dilated ones (1609.03499), dense ones
+(1608.06993), and networks of single positions (1612.00593, 2105.01601).
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from neuralpower.errors import ModelError, unknown
 from neuralpower.zoo.base import zoo_model
 from neuralpower.zoo.blocks import named
 
-CHANNELS, CLASSES, GROUPS = 3, 100, 8
+CHANNELS, CLASSES = 3, 100
+GROUPS, FEW_GROUPS = 8, 4  # of a norm, and of a convolution that mixes nearly all channels
+GROUP_WIDTH = 8  # channels of a group, of a convolution that mixes few
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
@@ -129,6 +131,10 @@ def _block(sort: str, units: Units, width: int, number: int) -> nn.Module:
         wide = 4 * width
         depthwise = units.unit(wide, wide, 5, groups=wide)
         return Residual(units.unit(width, wide), depthwise, Squeezed(units, wide), units.convolution(wide, width))
+    if sort == "grouped":
+        wide = 2 * width
+        inside = units.unit(wide, wide, 3, groups=wide // GROUP_WIDTH)
+        return Residual(units.unit(width, wide, groups=FEW_GROUPS), inside, units.convolution(wide, width))
     if sort == "gated":
         return Gated(units, width, 2 ** (number % 4))
     if sort == "grown":
@@ -136,7 +142,7 @@ def _block(sort: str, units: Units, width: int, number: int) -> nn.Module:
     return Residual(units.norm(width), units.unit(width, 2 * width), units.convolution(2 * width, width))
 
 
-SORTS = ("plain", "residual", "bottleneck", "inverted", "gated", "grown", "pointwise")
+SORTS = ("plain", "residual", "bottleneck", "inverted", "grouped", "gated", "grown", "pointwise")
 ENDS = ("classes", "positions", "restored")
 
 
