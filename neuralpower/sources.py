@@ -5,7 +5,8 @@ MODEL is one of
     transformers:bert, transformers:BertForMaskedLM  the default configuration of a model type or class
     torchvision:resnet50, timm:NAME                  where these are installed
     zoo:alexnet                                      the networks of neuralpower itself
-    package.module:function, path/file.py:function   returns an nn.Module, or (module, inputs)
+    package.module:function, path/file.py:function   returns an nn.Module, or (module, inputs); `example_input_array` of
+                                                     a module are its inputs, too
     path/network.pt2                                 written by torch.export.save
 and all but the last can end in overrides: transformers:bert?num_hidden_layers=2&hidden_size=512. An nn.Module
 and a transformers configuration object are accepted as they are.
@@ -63,6 +64,7 @@ GRAMMAR = (
 AT_A_PROMPT = (  # what to give for a network that does not say what its inputs look like
     "--input-shape (without the batch, as in 3x224x224), or an example_inputs(batch_size) function beside the model's"
 )
+EXAMPLE = "example_input_array"  # of a module, where PyTorch Lightning finds what to call it with
 IN_PYTHON = "inputs, or an input_shape (without the batch, as in (3, 224, 224))"
 REMOVED = {"transfoxl": "XLNetModel"}  # families that newer releases of transformers dropped, and what to take instead
 SETTINGS = {"num_labels", "attn_implementation", "experts_implementation"}  # of any configuration, though no fields
@@ -588,8 +590,9 @@ def _function_source(text: str, location: str, name: str, overrides: dict[str, A
             value = _called(function, overrides, text)
         pair = isinstance(value, tuple) and len(value) == 2
         model = _module(value[0] if pair else value, text, dtype)
-        if pair:
-            kept[model] = called_with(value[1])
+        example = value[1] if pair else getattr(model, EXAMPLE, None)
+        if example is not None:
+            kept[model] = called_with(example)
         return model
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:

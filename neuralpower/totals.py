@@ -255,6 +255,8 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
 
     Factors explain what kinds that were not learnt leave of a network's time. None where they leave half of it in too few networks.
     """
+    from neuralpower.collect.networks import family_of
+
     each = [(total, predictor.estimate(total.layers)) for total in totals]
     each = [
         (t, found)
@@ -265,7 +267,8 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
         return None
     totals, estimates = zip(*each, strict=True)
     keys = list(predictor.regressors)
-    model = np.unique([total.model for total in totals], return_inverse=True)[1]
+    # Networks that are built alike are held out together: beside their like, factors far from 1 look better than they are.
+    family = np.unique([family_of(total.model) for total in totals], return_inverse=True)[1]
     short_s = np.array([0.0 if recurs(key) else KINDS[key[0]].short_s for key in keys])
     firmness = np.array([OPTIMIZER_TAU if key[0] == Optimizer.kind else 1.0 for key in keys])
     taus = np.outer(TAUS_OF_LAYERS, firmness)
@@ -279,7 +282,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     for _ in range(2):  # the speed again by corrected layers: networks of a slow day may all be of a sort
         predictor = replace(predictor, speed=_speed(predictor, totals, estimates, taken))
         shares, short, slow = _shares(predictor, totals, estimates, short_s)
-        factors, held_out = fit_factors(shares, model, False, taus, short, short_s, resident)
+        factors, held_out = fit_factors(shares, family, False, taus, short, short_s, resident)
         taken = slow / np.maximum(held_out, np.finfo(float).tiny)
     error = np.abs(held_out - 1)
     regressors = {

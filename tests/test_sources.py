@@ -579,6 +579,24 @@ def test_a_pair_brings_its_inputs_which_take_the_batch_size(file: Path) -> None:
     assert source.inputs(source.build(), InputRequest(batch_size=7)).args[0].shape == (7, 4)
 
 
+def test_a_module_with_an_example_of_its_own_is_called_with_it(file: Path) -> None:
+    file.write_text(
+        FILE
+        + """
+class Module(Network):
+    def __init__(self):
+        super().__init__()
+        self.example_input_array = {"input": torch.empty(3, 4)}
+"""
+    )
+    source = resolve(f"{file}:Module")
+    inputs = source.inputs(source.build("cpu"), InputRequest(batch_size=7))
+    assert {name: tensor.shape for name, tensor in inputs.kwargs.items()} == {"input": (7, 4)}
+    assert inputs.kwargs["input"].std() > 0
+    given = source.inputs(source.build("cpu"), InputRequest(batch_size=2, input_shape=(4,)))
+    assert given.args[0].shape == (2, 4)
+
+
 def test_a_shape_for_a_model_that_starts_with_an_embedding_means_token_ids(file: Path) -> None:
     source = resolve(f"{file}:reader")
     model = source.build("cpu")

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from neuralpower.codec import from_json, save, to_json
+from neuralpower.collect.networks import family_of
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.dataset import Dataset
@@ -135,6 +136,35 @@ def test_whole_networks_correct_the_sum_of_their_layers() -> None:
     layers = fresh("softmax")
     ratio = trained.predictor.estimate(layers).runtime_s / [seconds(layer) for layer in layers]
     assert np.median(ratio) == pytest.approx(1.5, rel=0.1)
+
+
+@pytest.mark.parametrize(("variant", "least", "most"), [("?width={}", 0.6, 1.1), ("_{}", 0.0, 0.4)])
+def test_networks_that_are_built_alike_are_held_out_together(variant: str, least: float, most: float) -> None:
+    kinds = ["linear", "softmax", "elementwise", "pool2d"]
+    data = dataset(kinds)
+    tables = []
+    for kind in kinds:  # no other network has a family's only kind
+        table = network_rows(10, {kind: 1.5})
+        tables.append(table.assign(model=[f"transformers:{kind}{variant.format(i)}" for i in range(len(table))]))
+    network = pd.concat(tables, ignore_index=True)
+    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": network}), jobs=1)
+    assert trained.correction is not None
+    assert least <= trained.correction.after / trained.correction.before <= most
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        ("transformers:BertModel?num_hidden_layers=2", "transformers:BertModel"),
+        ("zoo:composed?block=plain&axes=1", "zoo:composed?block=plain"),
+        ("zoo:composed?axes=1", "zoo:composed"),
+        ("zoo:paradnn_rnn?layers=1&embed=96", "zoo:paradnn_rnn"),
+        ("zoo:resnet18", "zoo:resnet18"),
+        ("nets.py:mine", "nets.py:mine"),
+    ],
+)
+def test_a_family_is_a_name_and_the_sort_of_its_blocks(model: str, family: str) -> None:
+    assert family_of(model) == family
 
 
 def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:

@@ -722,6 +722,15 @@ def variant_of(model: str) -> str:
     return name if _ranges(name) is None else model
 
 
+def family_of(model: str) -> str:
+    """What networks that are built alike have in common: a name and, of a family of the zoo, the sort of their blocks or loops."""
+    name, _, settings = model.partition("?")
+    for sort, values in list((_ranges(name) or {}).items())[:1]:
+        if all(isinstance(value, str) for value in values):
+            return "?".join((name, *(setting for setting in settings.split("&") if setting.partition("=")[0] == sort)))
+    return name
+
+
 def _ranges(model: str) -> Sweep | None:
     """Of a family of the zoo, by its bare name."""
     prefix, _, name = model.partition(":")
