@@ -171,6 +171,13 @@ BROKEN = [
 ]
 
 
+@pytest.mark.parametrize("value", [{2}, np.ones(2), ([2],), bytearray(2)])
+def test_what_is_no_value_of_a_field_is_named_where_python_gives_it(value: Any, predictor: Predictor) -> None:
+    wrong, right = score([{"layers": [{**ROW, "rows": value}]}, {"layers": [ROW]}], predictor)
+    assert wrong.error.startswith(f"rows of a layer is {value!r:.40}, must be a number")
+    assert right.error == ""
+
+
 def test_a_dtype_may_be_written_as_torch_prints_it(predictor: Predictor) -> None:
     plain, printed = score([{"layers": [{**ROW, "dtype": dtype}]} for dtype in ("float32", "torch.float32")], predictor)
     assert plain.runtime_s

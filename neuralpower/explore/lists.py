@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from numbers import Number
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,7 @@ class Lists:
         try:
             known = self._read.get(items)
         except TypeError:
-            name, value = next((name, value) for name, value in row.items() if isinstance(value, (list, dict)))
+            name, value = next((n, v) for n, v in row.items() if not isinstance(v, (str, Number, NoneType)))
             raise InputError(f"{name} of a layer is {value!r:.40}, must be a number, a text or a truth value") from None
         if known is None:
             layer = _layer(row)
