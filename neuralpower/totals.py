@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common one
-# Of the others': backward passes follow each other in a network as nowhere else, and steps of training held out were predicted
-# better (9.9, then 9.0 %); left free, an optimizer's stood for them, as it takes up to 1.7 times as long in some runs.
-LOOSER = {BACKWARD: 2.0, Optimizer.kind: 0.5}  # by phase; an optimizer has one of its own
+# Times that of forward passes: backward passes follow each other in a network as nowhere else, and steps of training held out
+# were predicted better (9.9, then 9.0 %); left free, an optimizer's stood for them: it takes up to 1.7 times as long in some runs.
+LOOSENESS = {BACKWARD: 2.0, Optimizer.kind: 0.5}  # by phase; an optimizer has one of its own
 TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by two fifths a small kind stood for what others do in the same networks
 SHORT_FACTORS = (0.25, 2.0)  # of a regressor's factor, what is left of it for short calls
 # Of networks, and where they wait for memory: what is expected before any is seen, with its deviation. Hundreds of networks on
@@ -271,7 +271,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     # Networks that are built alike are held out together: beside their like, factors far from 1 look better than they are.
     family = np.unique([family_of(total.model) for total in totals], return_inverse=True)[1]
     short_s = np.array([0.0 if recurs(key) else KINDS[key[0]].short_s for key in keys])
-    taus = np.outer(TAUS_OF_LAYERS, [LOOSER.get(key[2], 1.0) for key in keys])
+    taus = np.outer(TAUS_OF_LAYERS, [LOOSENESS.get(key[2], 1.0) for key in keys])
     resident = np.zeros(len(totals))
     if predictor.hardware is not None and not predictor.accelerator:
         held = np.array([np.asarray(total.counts) @ found.held_bytes for total, found in each])

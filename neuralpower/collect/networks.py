@@ -724,11 +724,9 @@ def variant_of(model: str) -> str:
 
 def family_of(model: str) -> str:
     """What networks that are built alike have in common: a name and, of a family of the zoo, the sort of their blocks or loops."""
-    name, _, settings = model.partition("?")
-    for sort, values in list((_ranges(name) or {}).items())[:1]:
-        if all(isinstance(value, str) for value in values):
-            return "?".join((name, *(setting for setting in settings.split("&") if setting.partition("=")[0] == sort)))
-    return name
+    name, overrides = _parted(model)
+    sort, values = next(iter((_ranges(name) or {"": ()}).items()))
+    return f"{name}?{sort}={overrides[sort]}" if sort in overrides and isinstance(values[0], str) else name
 
 
 def _ranges(model: str) -> Sweep | None:
@@ -775,13 +773,15 @@ def _shorter(length: int, generator: random.Random) -> int:
 
 def _with_overrides(model: str, changes: Mapping[str, int | str]) -> str:
     """`model` with `changes` in place of its own overrides of the same fields."""
+    name, overrides = _parted(model)
+    return name + "?" + "&".join(f"{key}={value}" for key, value in {**overrides, **changes}.items())
+
+
+def _parted(model: str) -> tuple[str, dict[str, str]]:
+    """A model's name and its overrides, as they are written."""
     name, _, query = model.partition("?")
-    fields: dict[str, int | str] = {}
-    for part in filter(None, query.split("&")):
-        key, _, value = part.partition("=")
-        fields[key] = value
-    fields |= changes
-    return name + "?" + "&".join(f"{key}={value}" for key, value in fields.items())
+    parts = [part.partition("=") for part in query.split("&") if part]
+    return name, {key: value for key, _, value in parts}
 
 
 def _changes(config: Any, generator: random.Random, prefix: str = "") -> Iterator[tuple[str, int | str]]:
