@@ -8,12 +8,15 @@ pass runs, tensor by tensor:
     additions        a tensor that is used n times gathers n gradients, which takes n - 1 additions
     slices           the gradient of a part is one of the whole, zero elsewhere; parts of a split are joined; what was
                      expanded is summed
+    rows             what a sparse embedding looks up gets rows for a gradient, unless something else asks for all of it
+    own              an autograd function's own backward pass says which of its inputs get a gradient: it is run, the last one
+                     first, once it is known which of its outputs have one
     views            a tensor and its views ask together, once one of them was written what asks: a scan's steps into its result
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +29,9 @@ from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.reduction import Reduction
 from neuralpower.repeats import tensors_in
+from neuralpower.sparse import Rows, SparseUse, gathered, passes_rows, scaled
 
+OwnBackward = Callable[[Sequence[bool]], Sequence[bool]]  # which outputs have a gradient -> which inputs get one
 PARTS = frozenset("slice select narrow unfold diagonal".split())  # views whose gradient is a padded one
 NO_GRADIENT = frozenset("detach detach_ argmax argmin sign floor ceil round".split())
 
@@ -40,6 +45,19 @@ class _Made:
     used: tuple[_Value, ...] = ()  # that ask for a gradient
     before: tuple[_Made, ...] = ()  # what made them
     layers: tuple[Layer, ...] = ()  # that its backward pass takes beside its own
+    outputs: list[_Value] = field(default_factory=list)
+    sparse: SparseUse | None = None  # what the first of `used` gets, where that is rows
+    passes: bool = False  # the first of `used` gets rows where the output does
+    own: _Own | None = None  # of an autograd function
+
+
+@dataclass(eq=False)
+class _Own:
+    """A backward pass of its own, and what comes before each of its inputs."""
+
+    run: OwnBackward
+    inputs: tuple[_Value | None, ...]  # None asks for no gradient
+    before: tuple[tuple[_Made, ...], ...]
 
 
 @dataclass(eq=False)
@@ -55,6 +73,10 @@ class _Views:
     """A tensor and its views; detached ones are others."""
 
     writers: list[_Made] = field(default_factory=list)  # that wrote into one of them what asks for a gradient
+
+
+Uses = dict[_Value, list[tuple[_Made, int]]]
+"""By tensor: the calls that ask for its gradient, in order, and its number among what each uses."""
 
 
 class Gradients:
@@ -94,8 +116,17 @@ class Gradients:
             return 1.0
         return sum(counted) / len(counted)
 
-    def note(self, path: str, at: int, name: str, inputs: Sequence[Tensor], output: Any, view: bool) -> None:
-        """Follow one call."""
+    def note(
+        self,
+        path: str,
+        at: int,
+        name: str,
+        inputs: Sequence[Tensor],
+        output: Any,
+        view: bool,
+        sparse: SparseUse | None = None,
+    ) -> None:
+        """Follow one call; `sparse`: what it gives its first input for a gradient."""
         if name in NO_GRADIENT:
             return
         outputs = [t for t in tensors_in(output) if _differentiable(t)]
@@ -105,29 +136,55 @@ class Gradients:
             self._views.update(dict.fromkeys((inputs[0], *outputs), of))
         if not asking or not outputs:
             return
-        for tensor in asking:
-            if tensor not in self._values:
-                self._values[tensor] = _Value(_sum(tensor))
-        used = tuple(self._values[t] for t in asking)
+        used = tuple(self._value(t) for t in asking)
         before = [value.made for value in used if value.made] + [made for t in asking for made in self._writers(t)]
         turned = tuple(_of_view(name, inputs[0], outputs)) if view else ()
         made = _Made(path, at, used, tuple(dict.fromkeys(before)), turned)
+        made.sparse = sparse if asking[0] is inputs[0] else None
+        made.passes = passes_rows(name, asking, inputs)
+        self._make(made, outputs, view)
+
+    def note_own(self, path: str, at: int, inputs: Sequence[Any], outputs: Sequence[Tensor], run: OwnBackward) -> None:
+        """Follow a call that has a backward pass of its own, from those of its `inputs` that ask for a gradient."""
+        asking = [isinstance(one, Tensor) and _differentiable(one) and self.asks(one) for one in inputs]
+        values = tuple(self._value(one) if asks else None for one, asks in zip(inputs, asking, strict=True))
+        before = tuple(
+            tuple(dict.fromkeys(m for m in (value.made, *self._writers(one)) if m)) if value else ()
+            for one, value in zip(inputs, values, strict=True)
+        )
+        self._make(_Made(path, at, own=_Own(run, values, before)), outputs, view=False)
+
+    def _value(self, tensor: Tensor) -> _Value:
+        if tensor not in self._values:
+            self._values[tensor] = _Value(_sum(tensor))
+        value: _Value = self._values[tensor]
+        return value
+
+    def _make(self, made: _Made, outputs: Iterable[Tensor], view: bool) -> None:
         self._made.append(made)
         for tensor in outputs:
             self._values[tensor] = _Value(_sum(tensor), made)  # what was written in place begins anew
+            made.outputs.append(self._values[tensor])
             if not view and tensor in self._views:
                 self._views[tensor].writers.append(made)
 
-    def end_at(self, losses: Iterable[Tensor]) -> None:
-        """Forget the calls that no loss depends on, as those of a head that it does not read; where none asks, none."""
-        left = [made for t in losses if t in self._values for made in (self._values[t].made, *self._writers(t)) if made]
-        reached: set[_Made] = set()
-        while left:
-            made = left.pop()
-            if made not in reached:
-                reached.add(made)
-                left += made.before
-        if reached:
+    def end_at(self, losses: Collection[Tensor] | None) -> None:
+        """Forget the calls that no loss depends on, as those of a head that it does not read; where none asks, or None, none.
+
+        Backward passes of calls' own are run, each once all calls that came after it are known to be reached or not.
+        """
+        asking = [t for t in losses or () if t in self._values]
+        reached = {made for t in asking for made in (self._values[t].made, *self._writers(t)) if made}
+        everything = not reached
+        arrived = {self._values[t] for t in asking}
+        for made in reversed(self._made):
+            if everything or made in reached:
+                if made.own is not None:
+                    with_gradient = [everything or value in arrived for value in made.outputs]
+                    _run_own(made, made.own, with_gradient if any(with_gradient) else [True for _ in with_gradient])
+                reached.update(made.before)
+                arrived.update(made.used)
+        if not everything:
             before = self.passed
             self._made = [made for made in self._made if made in reached]
             self.forgotten = before - self.passed
@@ -144,14 +201,73 @@ class Gradients:
 
     def beside(self) -> Iterator[tuple[str, Layer, int]]:
         """(path, layer, operator call) of what a backward pass takes beside the calls' own: additions, and what views turn into."""
-        seen: set[_Value] = set()
+        additions = self._additions()
         for made in self._made:
-            for value in made.used:
-                if value in seen:
-                    yield made.path, value.addition, made.at
-                seen.add(value)
+            for number, _ in enumerate(made.used):
+                for layer in additions.get((made, number), ()):
+                    yield made.path, layer, made.at
             for layer in made.layers:
                 yield made.path, layer, made.at
+
+    def _additions(self) -> dict[tuple[_Made, int], tuple[Layer, ...]]:
+        """By call and number among what it uses: what adds this gradient to others of the same tensor."""
+        found: dict[tuple[_Made, int], tuple[Layer, ...]] = {}
+        every = self._uses()
+        for value, uses in every.items():
+            if len(uses) < 2:
+                continue
+            rows = [_rows(made, number, every) for made, number in uses]
+            if any(rows):
+                found |= dict(zip(reversed(uses), gathered(rows[::-1], value.addition), strict=True))  # the last comes first
+            else:
+                found |= dict.fromkeys(uses[1:], (value.addition,))
+        return found
+
+    def _uses(self) -> Uses:
+        uses: Uses = {}
+        for made in self._made:
+            for number, value in enumerate(made.used):
+                uses.setdefault(value, []).append((made, number))
+        return uses
+
+    def sparse(self) -> list[Rows | None]:
+        """Of each parameter in their order, its gradient where that is rows."""
+        uses = self._uses()
+        return [_gradient(leaf, uses) for leaf in self._leaves]
+
+    def instead(self) -> Iterator[tuple[int, tuple[Layer, ...]]]:
+        """(operator call, layers) of those whose backward pass makes rows: what it runs in place of what its kind says."""
+        uses = self._uses()
+        for made in self._made:
+            if made.sparse is not None:
+                yield made.at, made.sparse.layers
+            elif made.passes and (rows := _rows(made, 0, uses)):
+                yield made.at, (scaled(rows),)
+
+
+def _rows(made: _Made, number: int, uses: Uses) -> Rows | None:
+    """What the call gives the tensor of that number for a gradient; None where it is dense."""
+    if number or not (made.sparse or made.passes):
+        return None
+    return made.sparse.rows if made.sparse else _gradient(made.outputs[0], uses)
+
+
+def _gradient(value: _Value, uses: Uses) -> Rows | None:
+    """The gradient of a tensor where it is rows alone, all of them; None where it is dense, or there is none."""
+    total: Rows | None = None
+    for made, number in uses.get(value, ()):
+        rows = _rows(made, number, uses)
+        if rows is None:
+            return None
+        total = rows if total is None else total.and_also(rows)
+    return total
+
+
+def _run_own(made: _Made, own: _Own, with_gradient: Sequence[bool]) -> None:
+    """Run a call's own backward pass; what gets no gradient of it asked in vain."""
+    gets = own.run(with_gradient)
+    made.used = tuple(value for value, got in zip(own.inputs, gets, strict=True) if value is not None and got)
+    made.before = tuple(dict.fromkeys(m for some, got in zip(own.before, gets, strict=True) if got for m in some))
 
 
 def _differentiable(tensor: Tensor) -> bool:

@@ -55,6 +55,7 @@ from neuralpower.running import (
     tracing,
 )
 from neuralpower.running import META as META
+from neuralpower.sparse import Rows, sparse_use
 from neuralpower.values import promised
 from neuralpower.workspace import workspace_blocks
 
@@ -94,6 +95,17 @@ class LayerCall:
 
 
 @dataclass(frozen=True)
+class OwnBackward:
+    """What the backward pass of an operator call runs, in order, in place of what its kind says.
+
+    A layer of phase forward is run as it is; of one of phase backward, `gradient` is the share that is run.
+    """
+
+    at: int  # which operator call, as of a LayerCall
+    calls: tuple[LayerCall, ...]
+
+
+@dataclass(frozen=True)
 class UnmodelledCall:
     """One operator call that no kind describes: what is known of it, for a roofline estimate."""
 
@@ -129,7 +141,10 @@ class Trace:
     notes: tuple[str, ...] = field(default=())  # why the earlier ways did not
     modules: tuple[ModuleCall, ...] = ()  # in the order in which they return
     gradients: tuple[LayerCall, ...] = ()  # what a backward pass does beside the calls' own: see neuralpower.gradients
-    trained: tuple[tuple[str, int], ...] = ()  # dtype of each parameter that gets a gradient, and numbers in it
+    own_backward: tuple[OwnBackward, ...] = ()  # in the order of their operator calls
+    trained: tuple[tuple[str, int], ...] = ()  # dtype of each parameter that gets a dense gradient, and numbers in it
+    trained_names: tuple[str, ...] = ()  # of these
+    sparse: tuple[tuple[str, Rows], ...] = ()  # name and gradient of each parameter that gets rows for a gradient
     assumptions: tuple[str, ...] = ()  # about what only data can tell
     storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died
     idle: str = ""  # in words, which parameters no call used, where they are many
@@ -188,9 +203,8 @@ def trace(
             with undisturbed(model, training), own_caches(model), _slow_attention(), recorder.attached(), cast:
                 output = run(model, tuple(args), kwargs, recorder)
                 recorder.ends(output)
-                if loss is not None:
-                    with tracing(recorder.gradients), recorder.under(LOSS):
-                        recorder.followed.end_at(tensors_in(loss(output)))
+                with tracing(recorder.gradients), recorder.under(LOSS):
+                    recorder.followed.end_at(tensors_in(loss(output)) if loss is not None else None)
         except Exception as error:
             if isinstance(error, NeuralPowerError) and not isinstance(error, ModelError):
                 raise  # no other way mends what was asked for
@@ -424,6 +438,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         passed, calls = self.followed.passed, self._looped()
         recurs = {call.at for call in calls if call.layer.recurs}
         beside = ((path, _again(layer) if at in recurs else layer) for path, layer, at in self.followed.beside())
+        trained = self._trained()
         return Trace(
             calls=tuple(c if c.at in passed else dataclasses.replace(c, gradient=0.0) for c in calls),
             unmodelled=tuple(self.unmodelled),
@@ -433,7 +448,10 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             notes=notes,
             modules=tuple(self.modules.seen),
             gradients=tuple(LayerCall(path, layer) for path, layer in beside),
-            trained=tuple((_dtype_of((p,), {}, None), p.numel()) for p in self._trained()),
+            own_backward=self._own_backward(),
+            trained=tuple((_dtype_of((p,), {}, None), p.numel()) for _, p, rows in trained if rows is None),
+            trained_names=tuple(name for name, _, rows in trained if rows is None),
+            sparse=tuple((name, rows) for name, _, rows in trained if rows is not None),
             assumptions=(*self.assumptions, *_packed(self.model), *_unread(self.calls, self.followed.forgotten)),
             storages=self.lifetimes.storages(),
             idle=_idle(self.model, self._unread()),
@@ -464,11 +482,23 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             calls.append(call)
         return calls
 
-    def _trained(self) -> list[nn.Parameter]:
-        """The parameters that get a gradient; all that ask for one, where none was followed."""
-        asking = [p for p in self.model.parameters() if p.requires_grad]
+    def _own_backward(self) -> tuple[OwnBackward, ...]:
+        """Of the calls that a gradient goes through."""
+        paths = {call.at: (call.path, call.operator) for call in self.calls}
+        rows = [
+            OwnBackward(at, tuple(LayerCall(paths[at][0], layer, paths[at][1], at=at) for layer in layers))
+            for at, layers in self.followed.instead()
+        ]
+        return tuple(sorted(rows, key=lambda one: one.at))
+
+    def _trained(self) -> list[tuple[str, nn.Parameter, Rows | None]]:
+        """The parameters that get a gradient, by name, with its rows where it is sparse; all that ask, where none was followed."""
+        asking = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         arrived = self.followed.arrived()[: len(asking)]  # inputs come after them
-        return [p for p, gets in zip(asking, arrived, strict=True) if gets] if any(arrived) else asking
+        sparse = self.followed.sparse()[: len(asking)]
+        if not any(arrived):
+            return [(name, p, None) for name, p in asking]
+        return [(name, p, rows) for (name, p), gets, rows in zip(asking, arrived, sparse, strict=True) if gets]
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
         """What is in memory before the first operator, and what asks for gradients: what stands for the weights."""
@@ -657,7 +687,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 part = output if view and isinstance(output, Tensor) else tensor
                 self._read.setdefault((id(tensor), part.storage_offset(), part.shape), (self._at, part.nbytes))
         if self._enabled:
-            self.followed.note(self.path, self._at, name, inputs, output, view)
+            sparse = sparse_use(name, args, kwargs, self.followed.asks) if self.gradients else None
+            self.followed.note(self.path, self._at, name, inputs, output, view, sparse)
 
     @property
     def _enabled(self) -> bool:

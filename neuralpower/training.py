@@ -26,7 +26,8 @@ from neuralpower.gradients import addition
 from neuralpower.inputs import is_count
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, Call
-from neuralpower.layers.optimizer import CLASSES, IMPLEMENTATIONS, Optimizer, possible
+from neuralpower.layers.optimizer import CLASSES, FOREACH, IMPLEMENTATIONS, LOOP, Optimizer, possible
+from neuralpower.sparse import check_sparse, joined, step_of_rows, stored
 from neuralpower.trace import LayerCall, Trace, forget, pattern, prefixes, run_again
 
 TRAINING, OPTIMIZER = "training", "optimizer"
@@ -51,13 +52,15 @@ class Recipe:
         if self.implementation not in ("", *IMPLEMENTATIONS):
             raise unknown("implementation of an optimizer", self.implementation, IMPLEMENTATIONS)
         if not possible(self.optimizer, self.implementation):
-            raise InputError(f"{self.optimizer}: torch has no {self.implementation} one; choose loop or foreach")
+            ways = " or ".join(way for way in IMPLEMENTATIONS if possible(self.optimizer, way))
+            raise InputError(f"{self.optimizer}: torch has no {self.implementation} one; choose {ways}")
         if not is_count(self.accumulation):
             raise InputError(f"accumulation {self.accumulation!r}: a step takes 1 micro-batch or more; choose 1")
 
     def on(self, accelerator: bool) -> Recipe:
         """The same, with the implementation that torch chooses on a CPU or an accelerator where none is said."""
-        return replace(self, implementation=self.implementation or ("foreach" if accelerator else "loop"))
+        usual = FOREACH if accelerator and possible(self.optimizer, FOREACH) else LOOP
+        return replace(self, implementation=self.implementation or usual)
 
     def __str__(self) -> str:
         """In words, what is usual left out."""
@@ -178,23 +181,45 @@ def training_tasks(trace: Trace, recipe: Recipe, learnt: Learnt) -> list[Task]:
     Raises:
         InputError: no parameter of the model is trained.
     """
-    if not trace.trained:
+    if not trace.trained and not trace.sparse:
         raise InputError("no parameter of the model requires a gradient: nothing to train; choose phase forward")
+    check_sparse(recipe.optimizer, recipe.implementation, [name for name, _ in trace.sparse], trace.trained_names)
     forward = [Task.forward(call) for call in trace.calls]
     tasks = []
     for number in range(recipe.accumulation):
         tasks += forward
         tasks += backward_tasks(trace, learnt, recipe.checkpointing)
-        if number:
-            tasks += [Task("", addition(dtype, numbers), BACKWARD) for dtype, numbers in trace.trained]
+        tasks += _accumulated(trace, number)
+    return tasks + _optimizer_tasks(trace, recipe)
+
+
+def _accumulated(trace: Trace, number: int) -> Iterator[Task]:
+    """What puts a micro-batch's gradients, by its number from 0, to those before it."""
+    if number:
+        yield from (Task("", addition(dtype, numbers), BACKWARD) for dtype, numbers in trace.trained)
+    for name, rows in trace.sparse:
+        layers = joined(rows.times(number + 1)) if number else stored(rows)
+        yield from (Task(_module_of(name), layer, BACKWARD) for layer in layers)
+
+
+def _optimizer_tasks(trace: Trace, recipe: Recipe) -> list[Task]:
+    """One step over all parameters with dense gradients, and over the rows of the others."""
+    tasks = []
+    function, implementation = recipe.optimizer, recipe.implementation
     for dtype in dict.fromkeys(dtype for dtype, _ in trace.trained):
         sizes = [numbers for other, numbers in trace.trained if other == dtype]
-        function, implementation = recipe.optimizer, recipe.implementation
         step = Optimizer(
             dtype=dtype, function=function, implementation=implementation, tensors=len(sizes), elements=sum(sizes)
         )
         tasks.append(Task("", step, OPTIMIZER))
+    for name, rows in trace.sparse:
+        parts = step_of_rows(function, rows.times(recipe.accumulation))
+        tasks += [Task(_module_of(name), layer, OPTIMIZER) for layer in parts]
     return tasks
+
+
+def _module_of(parameter: str) -> str:
+    return parameter.rpartition(".")[0]
 
 
 def backward_tasks(trace: Trace, learnt: Learnt, checkpointing: bool = False) -> list[Task]:
@@ -209,10 +234,23 @@ def backward_tasks(trace: Trace, learnt: Learnt, checkpointing: bool = False) ->
         for c in trace.calls
         if c.again or (_block(c) and c.at in again)
     ]
-    for call in reversed(trace.calls):
-        if call.gradient and call.layer.differentiable():
-            tasks += _reversed(call, learnt)
+    for call in _backward_calls(trace):
+        tasks += _reversed(call, learnt) if call.gradient else [_own(call)]
     return tasks + [Task(call.path, call.layer, BACKWARD) for call in reversed(trace.gradients)]
+
+
+def _backward_calls(trace: Trace) -> Iterator[LayerCall]:
+    """The calls that a gradient goes through, the last one first, and what those of them run that have a way of their own."""
+    own = {one.at: one.calls for one in trace.own_backward}
+    passed = [c for c in reversed(trace.calls) if c.gradient and c.layer.differentiable() and c.at not in own]
+    found = [(call.at, (call,)) for call in passed] + [*own.items()]
+    for _, calls in sorted(found, key=lambda one: -one[0]):
+        yield from calls
+
+
+def _own(call: LayerCall) -> Task:
+    """A call that a backward pass of its own makes."""
+    return Task(call.path, call.layer, BACKWARD, operator=call.operator)
 
 
 def _block(call: LayerCall) -> str:

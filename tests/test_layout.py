@@ -37,6 +37,7 @@ ORDER = (
     "numerics",
     "sources",
     "phases",
+    "sparse",
     "gradients",
     "loops",
     "trace",

@@ -15,15 +15,27 @@ from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_t
 from neuralpower.layers.pointwise import per_function
 from neuralpower.layers.registry import layer_kind
 
-# numbers of state per parameter: momentum; squares; first and second moments
-STATES = {"sgd": 1, "rmsprop": 1, "adam": 2, "adamw": 2}
-CLASSES = {"sgd": torch.optim.SGD, "rmsprop": torch.optim.RMSprop, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-IMPLEMENTATIONS = ("loop", "foreach", "fused")  # tensor by tensor; lists of them; one kernel for all
+# numbers of state per parameter with a dense gradient: momentum; squares; first and second moments
+STATES = {"sgd": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "adagrad": 1}
+SWEPT = ("sgd", "rmsprop", "adam", "adamw")  # that are measured
+CLASSES: dict[str, type[torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adagrad": torch.optim.Adagrad,
+    "sparseadam": torch.optim.SparseAdam,
+}
+SPARSE = ("sgd", "adagrad", "sparseadam")  # that take sparse gradients
+LOOP, FOREACH, FUSED = "loop", "foreach", "fused"  # tensor by tensor; lists of them; one kernel for all
+IMPLEMENTATIONS = (LOOP, FOREACH, FUSED)
 
 
 def possible(function: str, implementation: str) -> bool:
     """Whether torch has it."""
-    return (function, implementation) != ("rmsprop", "fused")
+    if function == "sparseadam":
+        return implementation in ("", LOOP)
+    return (function, implementation) != ("rmsprop", FUSED)
 
 
 @layer_kind("optimizer", "optimizer.step")
@@ -46,9 +58,11 @@ class Optimizer(Layer):
         """From the torch.optim.Optimizer whose step ran."""
         optimizer = args[0]
         function = type(optimizer).__name__.lower()
-        if function not in CLASSES:
-            raise Unmodelled(f"optimizer {type(optimizer).__name__}: known are {', '.join(CLASSES)}")
+        if function not in STATES:
+            raise Unmodelled(f"optimizer {type(optimizer).__name__}: known are {', '.join(STATES)}")
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if any(p.grad.is_sparse for p in parameters):
+            raise Unmodelled("a gradient is sparse, and a step over rows is no step over the table")
         return cls(
             function=function,
             tensors=len(parameters),
@@ -60,7 +74,7 @@ class Optimizer(Layer):
     def sample(cls, draw: Draw) -> Self:
         """From one vector to the parameters of a whole network."""
         tensors = draw.octaves(1, 256)
-        function = draw.choice(tuple(STATES))
+        function = draw.choice(SWEPT)
         ways = [way for way in IMPLEMENTATIONS if possible(function, way)]
         return cls(
             function=function,
