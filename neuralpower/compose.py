@@ -31,6 +31,7 @@ from neuralpower.predictor import (
     Predictor,
     Roofline,
 )
+from neuralpower.sparse import grows
 from neuralpower.trace import Trace, UnmodelledCall, pattern
 from neuralpower.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, Task, backward_tasks, training_tasks
 
@@ -315,8 +316,13 @@ def compose(
         power_reason=reason,
         idle_s=None if predictor.dispatch is None else runtime.value - busy.value,
         training=_training(trace, work, predictor, batch_size, dtype, recipe) if phase == TRAINING else None,
-        assumptions=(*trace.assumptions, *predictor.assumed(work.layers)),
+        assumptions=(*trace.assumptions, *predictor.assumed(work.layers), *_of_rows(trace, phase, recipe)),
     )
+
+
+def _of_rows(trace: Trace, phase: str, recipe: Recipe) -> tuple[str, ...]:
+    """In words, which step it is where they differ."""
+    return (grows(trace.sparse, recipe.accumulation),) if phase == TRAINING and trace.sparse and recipe.optimizer == "sgd" else ()
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,10 @@ def _rows(made: _Made, number: int, uses: Uses) -> Rows | None:
     """What the call gives the tensor of that number for a gradient; None where it is dense."""
     if number or not (made.sparse or made.passes):
         return None
-    return made.sparse.rows if made.sparse else _gradient(made.outputs[0], uses)
+    if made.sparse:
+        return made.sparse.rows
+    rows = _gradient(made.outputs[0], uses)
+    return rows.scaled() if rows else None
 
 
 def _gradient(value: _Value, uses: Uses) -> Rows | None:

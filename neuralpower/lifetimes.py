@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from neuralpower.repeats import tensors_in
@@ -64,7 +65,8 @@ class Lifetimes:
         for tensor in tensors:
             if isinstance(tensor, Tensor):
                 self._count(tensor, part)
-                self._parts[self._known[tensor.untyped_storage()._cdata]] = part
+                for one in (tensor._indices(), tensor._values()) if tensor.layout == torch.sparse_coo else (tensor,):
+                    self._parts[self._known[one.untyped_storage()._cdata]] = part
 
     def storages(self) -> tuple[Storage, ...]:
         """All that were seen, the earliest first."""
@@ -72,7 +74,9 @@ class Lifetimes:
         return tuple(Storage(*column) for column in columns if column[2])
 
     def _count(self, tensor: Tensor, part: str) -> int:
-        """Bytes of the tensor's storage if it is new."""
+        """Bytes of the tensor's storage if it is new; a sparse one is what it is made of."""
+        if tensor.layout == torch.sparse_coo:
+            return self._count(tensor._indices(), part) + self._count(tensor._values(), part)
         storage = tensor.untyped_storage()
         identity = storage._cdata
         if identity in self._known:

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_iter, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.errors import InputError, NeuralPowerError, StepError, quoted, unknown
+from neuralpower.fake_rows import FakeRows, is_sparse
 from neuralpower.layers.base import FORWARD
 from neuralpower.layers.optimizer import CLASSES
 from neuralpower.lifetimes import (
@@ -47,6 +48,7 @@ from neuralpower.refusals import check_followable
 from neuralpower.repeats import tensors_in
 from neuralpower.replay import PASS, STEP, heap_peak
 from neuralpower.running import Assumed, grouped_product, name_of, quiet
+from neuralpower.sparse import check_sparse
 from neuralpower.trace import Trace, own_caches, undisturbed, unwrapped
 from neuralpower.training import TRAINING, Loss, Recipe, checkpointed, default_loss
 from neuralpower.workspace import workspace_blocks
@@ -157,7 +159,8 @@ def optimizer_named(text: str, accelerator: bool = False) -> Callable[..., torch
     if name not in OPTIMIZERS:
         raise unknown("optimizer", name, OPTIMIZERS)
     way = Recipe({"momentum": "sgd"}.get(name, name), way).on(accelerator).implementation  # raises where torch has none
-    return partial(OPTIMIZERS[name], lr=1e-4, **({"fused": True} if way == "fused" else {"foreach": way == "foreach"}))
+    ways = {"fused": True} if way == "fused" else {"foreach": way == "foreach"}
+    return partial(OPTIMIZERS[name], lr=1e-4, **(ways if name != "sparseadam" else {}))  # which has one way alone
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
@@ -267,19 +270,23 @@ def training_lifetimes(
     lifetimes.hold(state.values(), WEIGHTS)
     lifetimes.hold(tree_iter(given), INPUTS)
     made = make(trained) if make else None
+    if made:
+        follower.begins([v for values in made.state.values() for v in values.values()])
     for parameter in trained:
         hook = parameter.register_post_accumulate_grad_hook
-        hook(lambda p: lifetimes.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        hook(lambda p: follower.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     try:
-        with quiet(), undisturbed(model, True), own_caches(model), torch.enable_grad(), fake, follower:
+        unchecked = torch.sparse.check_sparse_tensor_invariants(enable=False)  # what torch warns of where it is not said
+        with quiet(), undisturbed(model, True), own_caches(model), unchecked, torch.enable_grad(), fake, follower:
             if checkpointing:
                 checkpointed(model)
             batches = _MicroBatches(model, loss or default_loss, accumulation, lambda: lifetimes.calls)
             named = {f"model.{name}": tensor for name, tensor in state.items()}
             torch.func.functional_call(batches, named, given, tie_weights=True)
             if made:
+                _check_gradients(optimizer or "", accelerator, state)
                 made.step()
-                lifetimes.assign((v for values in made.state.values() for v in values.values()), OPTIMIZER)
+                follower.assign([v for values in made.state.values() for v in values.values()], OPTIMIZER)
     except NeuralPowerError:
         raise
     except Exception as error:
@@ -289,6 +296,17 @@ def training_lifetimes(
         ) from error
     compiler = made is not None and not any(type(m).__module__.startswith("transformers.") for m in model.modules())
     return StepLifetimes(lifetimes.storages(), tuple(batches.ends), lifetimes.calls, compiler)
+
+
+def _check_gradients(optimizer: str, accelerator: bool, state: Mapping[str, Tensor]) -> None:
+    """Raise InputError where a gradient is sparse that the optimizer does not take, or dense."""
+    name, _, way = optimizer.partition(":")
+    recipe = Recipe({"momentum": "sgd"}.get(name, name), way).on(accelerator)
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for path, tensor in state.items():
+        if tensor.grad is not None:
+            names[is_sparse(tensor.grad)].append(path)
+    check_sparse(recipe.optimizer, recipe.implementation, names[True], names[False])
 
 
 class _MicroBatches(nn.Module):
@@ -331,6 +349,16 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self.lifetimes = Lifetimes()
         self._known = WeakIdKeyDictionary()  # tensors with values, and what was computed from these alone
         self._assumed = Assumed()
+        self._rows = FakeRows()
+
+    def begins(self, state: Sequence[Any]) -> None:
+        """An optimizer's state that is there before its first step; counts of steps have values."""
+        self.lifetimes.hold(state, OPTIMIZER)
+        self._known.update({v: True for v in state if isinstance(v, Tensor) and not isinstance(v, FakeTensor)})
+
+    def assign(self, tensors: Sequence[Any], part: str) -> None:
+        """Say what living tensors are."""
+        self.lifetimes.assign(self._rows.within(tensors), part)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
@@ -340,8 +368,12 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             self._refuse(tensors)
         if name == "aten._local_scalar_dense" and (value := self._assumed.value(args[0])) is not None:
             return value
+        if (output := self._rows.answered(name, args)) is not NotImplemented:
+            return output
         if name == "aten._grouped_mm":
             output = grouped_product(*args)
+        elif (output := self._rows.made(name, args)) is not NotImplemented:
+            pass
         elif self._has_values(func, name, args, tensors):
             with unset_fake_temporarily():
                 output = func(*args, **kwargs)
@@ -350,7 +382,8 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             output = func(*(self._at_places(args) if name in INDEXED else args), **kwargs)
             if isinstance(output, Tensor):
                 self._assumed.note(name.split(".", 1)[-1], output, args)
-        self.lifetimes.called(output, workspace_blocks(name, args, kwargs, output))
+        new = self._rows.note(name, args, kwargs, output)
+        self.lifetimes.called(new, workspace_blocks(name, args, kwargs, output))
         return output
 
     def _has_values(self, func: Any, name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> bool:
@@ -368,8 +401,14 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         places: list[Any] = []
         with unset_fake_temporarily():
             for mask in masks:
-                known = mask is not None and mask in self._known and mask.dtype == torch.bool
-                places += mask.nonzero().unbind(1) if known else [mask]
+                if mask is None or mask.dtype != torch.bool:
+                    places.append(mask)
+                elif mask in self._known:
+                    places += mask.nonzero().unbind(1)
+                elif torch._C._current_graph_task_id() >= 0:  # in a backward pass: what is padding of what was looked up
+                    places += [mask.new_empty((mask.numel(),), dtype=torch.int64) for _ in mask.shape]
+                else:
+                    places.append(mask)
         return source, places, *more
 
     def _refuse(self, tensors: Sequence[Tensor]) -> None:

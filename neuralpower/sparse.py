@@ -47,6 +47,7 @@ class Rows:
     width: int
     dtype: str = "float32"
     places: int = 1
+    shared: bool = False  # its places are the model's own, so that a parameter keeps a copy of it
 
     @property
     def elements(self) -> int:
@@ -62,9 +63,13 @@ class Rows:
         """So many of them, joined."""
         return replace(self, count=number * self.count)
 
+    def scaled(self) -> Rows:
+        """As a product with something else has it."""
+        return replace(self, shared=False)
+
     def and_also(self, other: Rows) -> Rows:
         """Both, joined."""
-        return replace(self, count=self.count + other.count)
+        return replace(self, count=self.count + other.count, shared=False)
 
 
 class SparseUse(NamedTuple):
@@ -100,8 +105,9 @@ def _rows_of(name: str, args: Sequence[Any], by_frequency: bool) -> Rows:
     dtype = str(table.dtype).removeprefix("torch.")
     dtype = dtype if dtype in FLOATING else "float32"
     if name == "gather":
-        return Rows(index.numel(), 1, dtype, places=table.dim())
-    return Rows(index.numel(), table.shape[1], dtype)
+        return Rows(index.numel(), 1, dtype, places=table.dim(), shared=True)
+    own = name in BAGS or _given(args, {}, 2, "padding_idx", -1) >= 0
+    return Rows(index.numel(), table.shape[1], dtype, shared=not own)
 
 
 def _settings(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bool, bool]:
@@ -157,7 +163,9 @@ def scaled(rows: Rows, broadcast: bool = False) -> Layer:
 
 
 def stored(rows: Rows) -> tuple[Layer, ...]:
-    """The gradient of a parameter that has none yet: a copy of rows and places, which the caller's indices are part of."""
+    """The gradient of a parameter that has none yet: nothing, or a copy of rows and places that are the model's own."""
+    if not rows.shared:
+        return ()
     return _rows_moved("copy", rows), _integers("copy", rows.places * rows.count)
 
 
@@ -179,19 +187,21 @@ def written(rows: Rows) -> Layer:
 
 
 def gathered(uses: Sequence[Rows | None], dense: Layer) -> list[tuple[Layer, ...]]:
-    """For each of the gradients of one tensor, in the order of their coming, what adds it to those before; None is dense."""
-    found: list[tuple[Layer, ...]] = []
-    so_far: Rows | None = None
-    for number, rows in enumerate(uses):
-        if not number:
-            found.append(())
-            so_far = rows
-        elif rows is not None and so_far is not None:
-            so_far = replace(rows, count=so_far.count + rows.count)
+    """For each of the gradients of one tensor, in the order of their coming, what adds it to those before; None is dense.
+
+    Rows are added to a dense gradient in a copy of it, a dense gradient to rows in place (torch/csrc/autograd/input_buffer.cpp).
+    """
+    found: list[tuple[Layer, ...]] = [()]
+    so_far = uses[0]
+    for rows in uses[1:]:
+        if rows is not None and so_far is not None:
+            so_far = so_far.and_also(rows)
             found.append(joined(so_far))
+        elif rows is not None:
+            table = int(dense.to_row()["elements"])
+            found.append((Movement(dtype=dense.dtype, function="copy", elements=table), written(rows)))
         else:
-            into = rows or so_far
-            found.append((written(into) if into else dense,))
+            found.append((dense if so_far is None else written(so_far),))
             so_far = None
     return found
 
@@ -231,11 +241,14 @@ def check_sparse(optimizer: str, implementation: str, sparse: Sequence[str], den
         raise InputError(f"{dense[0]}: its gradient is dense, and {kind} supports sparse ones alone; {others}")
 
 
-def grows(names: Sequence[str], rows: Sequence[Rows]) -> str:
-    """In words, what becomes of sgd's momentum of sparse gradients."""
+def grows(sparse: Sequence[tuple[str, Rows]], accumulation: int) -> str:
+    """In words, what becomes of sgd's momentum of sparse gradients, each with its parameter's name."""
+    names = ", ".join(name for name, _ in sparse[:3])
+    more = f" and {len(sparse) - 3} more" if len(sparse) > 3 else ""
+    count = accumulation * sum(rows.count for _, rows in sparse)
     return (
-        f"sgd keeps the momentum of sparse gradients ({', '.join(names[:3])}) as rows, and adds {sum(r.count for r in rows)} "
-        "rows in each step, so that steps become slower and larger; this is the second step"
+        f"sgd keeps the momentum of sparse gradients ({names}{more}) as rows, {count} more in each step, so that steps become "
+        "slower and larger; this is the second step"
     )
 
 

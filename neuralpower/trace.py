@@ -34,6 +34,7 @@ from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled, quoted
 from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
+from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
@@ -663,6 +664,9 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 self._follow(name, args, kwargs, output)
             return output
         self._follow(name, args, kwargs, output)
+        if operator == RENORM:
+            self._renormalise(*args[:2])
+            return output
         tensors = tensors_in((args, kwargs, output))
         size = sum(t.numel() * t.element_size() for t in tensors)
         self.unmodelled.append(
@@ -679,6 +683,13 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             )
         )
         return output
+
+    def _renormalise(self, table: Tensor, places: Tensor) -> None:
+        """Note what a lookup with `max_norm` does to the rows before."""
+        self.assumptions[RENORMED] = None
+        again = self._checkpoints > 0
+        for layer in renormalised(_dtype_of((table,), {}, None), places.numel(), table.shape[1]):
+            self.calls.append(LayerCall(self.path, layer, RENORM, at=self._at, again=again))
 
     def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False) -> None:
         inputs = tensors_in((args, kwargs))

@@ -42,6 +42,7 @@ ORDER = (
     "loops",
     "trace",
     "training",
+    "fake_rows",
     "memory",
     "calls",
     "measure",

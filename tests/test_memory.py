@@ -282,7 +282,7 @@ def test_what_is_predicted_is_what_a_real_run_holds(
     assert predicted == pytest.approx(real_peak(model.eval(), args, "forward"), rel=0.03)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "sparseadam"])  # which takes no dense one
 @pytest.mark.parametrize(("model", "args"), NETWORKS, ids=["linear", "convolutional", "attention", "masked"])
 def test_what_is_predicted_of_a_training_step_is_what_a_real_one_holds(
     model: nn.Module, args: tuple[Any, ...], optimizer: str

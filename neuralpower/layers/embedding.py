@@ -11,8 +11,13 @@ import torch.nn.functional as F
 from typing_extensions import Self
 
 from neuralpower.layers.base import BACKWARD, Bytes, Call, Draw, Hardware, Layer, memory_terms, past
+from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
+from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
+
+RENORM = "aten.embedding_renorm_"  # what `max_norm` runs before a lookup
+RENORMED = "each row that is looked up is taken to be longer than max_norm, and to be scaled"
 
 
 @layer_kind("embedding", "aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forward_only")
@@ -74,3 +79,12 @@ class Embedding(Layer):
         """The gradient's rows are added into a table of zeros: a scatter moves what a lookup does, after a fill."""
         zeros = Movement(dtype=self.dtype, function="fill", elements=self.vocabulary * self.width)
         return zeros, replace(self, phase="forward")
+
+
+def renormalised(dtype: str, rows: int, width: int) -> tuple[Layer, ...]:
+    """`aten.embedding_renorm_` of so many places: they are sorted, each row's norm is taken and the row scaled."""
+    return (
+        Movement(dtype="int64", function="sort", elements=rows, run=rows),
+        Reduction(dtype=dtype, function="norm", elements=rows * width, outputs=rows),
+        Elementwise(dtype=dtype, function="mul", elements=rows * width, operands=1, broadcast=False, inplace=True),
+    )
