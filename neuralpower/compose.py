@@ -360,8 +360,8 @@ def work_of(trace: Trace, predictor: Predictor, *, dtype: str, phase: str, recip
     if dtype == TENSORFLOAT32:
         tasks = [replace(task, layer=in_tf32(task.layer)) for task in tasks]
     # what is not modelled takes as long backward as forward
-    passes = 2 * recipe.accumulation if phase == TRAINING else 1
-    unknown = [missing for missing in trace.unmodelled for _ in range(passes)]
+    passes = recipe.accumulation if phase == TRAINING else 1
+    unknown = [m for m in trace.unmodelled for _ in range(passes * (1 if m.once or phase != TRAINING else 2))]
     roof = predictor.roofline(dtype)
     unknown_s = [missing.work_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in unknown]
     shares = np.array([task.share for task in tasks])

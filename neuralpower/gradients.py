@@ -16,6 +16,7 @@ pass runs, tensor by tensor:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,7 +83,8 @@ Uses = dict[_Value, list[tuple[_Made, int]]]
 class Gradients:
     """Follows tensors from those on of which gradients are wanted."""
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
+    def __init__(self, parameters: Iterable[Tensor], found: bool = False) -> None:
+        self._found = found  # those that say that they require one are found on the way
         self._values = WeakIdKeyDictionary()  # tensors that ask for a gradient
         self._views = WeakIdKeyDictionary()  # tensors that are viewed, and views: of which they are
         self._made: list[_Made] = []
@@ -96,7 +98,22 @@ class Gradients:
 
     def asks(self, tensor: Tensor) -> bool:
         """Whether a gradient is asked for it."""
-        return tensor in self._values or bool(self._writers(tensor))
+        return tensor in self._values or bool(self._writers(tensor)) or (self._found and tensor.requires_grad)
+
+    def again(self) -> Gradients:
+        """The same so far, to end elsewhere."""
+        made = copy.copy(self)
+        made._made = [*self._made]
+        return made
+
+    def reached(self) -> list[Tensor]:
+        """The parameters and inputs that a gradient reaches."""
+        used = {value for made in self._made for value in made.used}
+        return [tensor for tensor, value in self._values.items() if value.made is None and value in used]
+
+    def reaches(self, tensor: Tensor) -> bool:
+        """Whether a gradient reaches it."""
+        return tensor in self._values and any(self._values[tensor] in made.used for made in self._made)
 
     def _writers(self, tensor: Tensor) -> list[_Made]:
         return self._views[tensor].writers if tensor in self._views else []

@@ -40,6 +40,7 @@ from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
 from neuralpower.loops import OFTEN, Called, recurring
 from neuralpower.numerics import equivalent_bytes
+from neuralpower.own_backward import OwnBackwardError, called, engine_answered, gradient_of, requiring
 from neuralpower.phases import CACHES
 from neuralpower.refusals import check_followable, way_out
 from neuralpower.repeats import key_of, tensors_in
@@ -93,16 +94,18 @@ class LayerCall:
     gradient: float = 0.0  # share of its backward pass that training asks for
     at: int = field(default=0, compare=False)  # which operator call it is, as `Trace.storages` counts them; from 1
     again: bool = False  # the model has it run once more in a backward pass, by `torch.utils.checkpoint`
+    saves: bool = False  # an autograd function that ends with it, or after it, keeps tensors for its backward pass
+    done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
 
 
 @dataclass(frozen=True)
 class OwnBackward:
-    """What the backward pass of an operator call runs, in order, in place of what its kind says.
+    """What the backward pass of a call runs, in order, in place of what its kind says: an operator's, or an autograd function's.
 
-    A layer of phase forward is run as it is; of one of phase backward, `gradient` is the share that is run.
+    A call without a gradient is run as it is; of one with, its own backward pass is, in that share.
     """
 
-    at: int  # which operator call, as of a LayerCall
+    at: int  # which call, as of a LayerCall
     calls: tuple[LayerCall, ...]
 
 
@@ -119,6 +122,7 @@ class UnmodelledCall:
     inputs: Shapes = ()
     outputs: Shapes = ()
     at: int = field(default=0, compare=False)  # as of a LayerCall
+    once: bool = False  # in a step of training: it has no backward pass of its own, or is part of one
 
 
 @dataclass(frozen=True)
@@ -192,33 +196,40 @@ def trace(
     model = unwrapped(model)
     kwargs = dict(kwargs or {})
     check_followable(model, (args, kwargs))
-    notes: list[str] = []
-    failure: BaseException | None = None
-    for method, run in ways:
-        if method == "meta" and autocast is not None:
-            continue
-        recorder = _Recorder(model, routing)
-        recorder.gradients = training is not False
-        cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
-        try:
-            with undisturbed(model, training), own_caches(model), _slow_attention(), recorder.attached(), cast:
-                output = run(model, tuple(args), kwargs, recorder)
-                recorder.ends(output)
-                with tracing(recorder.gradients), recorder.under(LOSS):
-                    recorder.followed.end_at(tensors_in(loss(output)) if loss is not None else None)
-        except Exception as error:
-            if isinstance(error, NeuralPowerError) and not isinstance(error, ModelError):
-                raise  # no other way mends what was asked for
-            failure = error
-            notes.append(f"{method}: {quoted(error)}"[:300])
-            continue
-        return recorder.trace(method, tuple(notes))
+    ways = [(method, run) for method, run in ways if method != "meta" or autocast is None]
+    derived: dict[Any, str] = {}  # autograd functions, and why their backward pass is derived from their forward pass
+    while True:
+        notes: list[str] = []
+        failures: list[Exception] = []
+        for method, run in ways:
+            recorder = _Recorder(model, routing)
+            recorder.gradients, recorder.derived = training is not False, derived
+            cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
+            try:
+                with undisturbed(model, training), own_caches(model), _slow_attention(), recorder.attached(), cast:
+                    recorder.follow(run, tuple(args), kwargs, loss)
+            except Exception as error:
+                if isinstance(error, NeuralPowerError) and not isinstance(error, ModelError):
+                    raise  # no other way mends what was asked for
+                failures.append(error)
+                notes.append(f"{method}: {quoted(error)}"[:300])
+                continue
+            return recorder.trace(method, tuple(notes))
+        own = [error for error in failures if isinstance(error, OwnBackwardError)]
+        if not own:
+            raise _untraced(model, failures[-1] if failures else None, (args, kwargs))
+        derived.update({error.kind: quoted(error) for error in own})
+
+
+def _untraced(model: nn.Module, failure: Exception | None, inputs: Any) -> ModelError:
+    """What is said of a forward that raises in all ways."""
     if isinstance(failure, ModelError):
-        raise failure
-    made = any(promised(tensor) for tensor in tensors_within((args, kwargs)))
-    raise ModelError(
-        f"{type(model).__name__}: its forward raises {quoted(failure)}; {way_out(failure, made)}"
-    ) from failure
+        return failure
+    made = any(promised(tensor) for tensor in tensors_within(inputs))
+    text = f"{type(model).__name__}: its forward raises {quoted(failure)}; {way_out(failure, made)}"
+    error = ModelError(text)
+    error.__cause__ = failure
+    return error
 
 
 def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
@@ -229,6 +240,8 @@ def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
     """
     calls = list(block)
     while calls:
+        if calls[-1].saves:
+            break
         kept = calls[-1].layer.keeps() if calls[-1].gradient else KEEPS_NOTHING
         if kept == KEEPS_OUTPUTS:
             break
@@ -236,6 +249,15 @@ def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
         if kept == KEEPS_INPUTS:
             break
     return calls
+
+
+def backward_calls(calls: Sequence[LayerCall], own: Sequence[OwnBackward]) -> Iterator[LayerCall]:
+    """The calls that a gradient goes through, the last one first, and in their place what those run that have a way of their own."""
+    instead = {one.at: one.calls for one in own}
+    passed = [c for c in reversed(calls) if c.gradient and c.layer.differentiable() and c.at not in instead]
+    found = [(call.at, (call,)) for call in passed] + [*instead.items()]
+    for _, some in sorted(found, key=lambda one: -one[0]):
+        yield from some
 
 
 def trace_call(call: Callable[[], Any]) -> Trace:
@@ -426,11 +448,16 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         # by which of these, offset and shape of a part: the call that was the first to read it, and its bytes
         self._read: dict[tuple[int, Any, torch.Size], tuple[int, int]] = {}
         self.followed = Gradients(())
+        self._leaves: list[tuple[str, Tensor]] = []
         self.unmodelled: list[UnmodelledCall] = []
         self.outside = ""  # path of what runs outside of every module
         self.lifetimes = Lifetimes()
         self._in_optimizer = False
         self._in_function: bool | None = None  # whether gradients were enabled where an autograd function was called
+        self.derived: dict[Any, str] = {}  # autograd functions whose backward pass cannot be followed, and why
+        self._own: dict[int, tuple[int, tuple[LayerCall, ...]]] = {}  # by call: its first operator call, its backward pass
+        self._within: list[LayerCall] | None = None  # a backward pass of its own that is running: what it has called so far
+        self._gathered: set[str] = set()  # parameters to which such a backward pass has added a gradient itself
         self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
@@ -449,11 +476,11 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             notes=notes,
             modules=tuple(self.modules.seen),
             gradients=tuple(LayerCall(path, layer) for path, layer in beside),
-            own_backward=self._own_backward(),
+            own_backward=self._own_backward(self.followed, calls),
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for _, p, rows in trained if rows is None),
             trained_names=tuple(name for name, _, rows in trained if rows is None),
             sparse=tuple((name, rows) for name, _, rows in trained if rows is not None),
-            assumptions=(*self.assumptions, *_packed(self.model), *_unread(self.calls, self.followed.forgotten)),
+            assumptions=(*self.assumptions, *_derived(self.derived), *_packed(self.model), *_unread(self.calls, self.followed.forgotten)),
             storages=self.lifetimes.storages(),
             idle=_idle(self.model, self._unread()),
         )
@@ -483,23 +510,36 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             calls.append(call)
         return calls
 
-    def _own_backward(self) -> tuple[OwnBackward, ...]:
+    def _own_backward(self, followed: Gradients, calls: Sequence[LayerCall]) -> tuple[OwnBackward, ...]:
         """Of the calls that a gradient goes through."""
-        paths = {call.at: (call.path, call.operator) for call in self.calls}
-        rows = [
+        paths = {call.at: (call.path, call.operator) for call in calls}
+        recurs = {call.at for call in calls if call.layer.recurs}
+        found = [
             OwnBackward(at, tuple(LayerCall(paths[at][0], layer, paths[at][1], at=at) for layer in layers))
-            for at, layers in self.followed.instead()
+            for at, layers in followed.instead()
         ]
-        return tuple(sorted(rows, key=lambda one: one.at))
+        for at, (first, own) in self._own.items():
+            if at in followed.passed:
+                looped = any(number in recurs for number in range(first, at))
+                found.append(OwnBackward(at, tuple(_in_loop(call) for call in own) if looped else own))
+        return tuple(sorted(found, key=lambda one: one.at))
 
     def _trained(self) -> list[tuple[str, nn.Parameter, Rows | None]]:
         """The parameters that get a gradient, by name, with its rows where it is sparse; all that ask, where none was followed."""
         asking = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         arrived = self.followed.arrived()[: len(asking)]  # inputs come after them
+        arrived = [gets or name in self._gathered for gets, (name, _) in zip(arrived, asking, strict=True)]
         sparse = self.followed.sparse()[: len(asking)]
         if not any(arrived):
             return [(name, p, None) for name, p in asking]
         return [(name, p, rows) for (name, p), gets, rows in zip(asking, arrived, sparse, strict=True) if gets]
+
+    def follow(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Callable[[Any], Any] | None) -> None:
+        """See a forward pass, the loss of what it returns where one is given, and backward passes of the model's own."""
+        output = run(self.model, args, kwargs, self)
+        self.ends(output)
+        with tracing(self.gradients), self.under(LOSS):
+            self.followed.end_at(tensors_in(loss(output)) if loss is not None else None)
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
         """What is in memory before the first operator, and what asks for gradients: what stands for the weights."""
@@ -510,6 +550,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self._state = {id(tensor): name for name, tensor in state.items()}
         self._state |= {id(state[name]): name for name, _ in self.model.named_parameters()}  # of tied ones that name
         trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
+        self._leaves = [(name, state[name]) for name, p in self.model.named_parameters() if p.requires_grad]
         self.followed = Gradients([*trained, *(t for t in tensors_within((args, kwargs)) if t.requires_grad)])
 
     def ends(self, output: Any) -> None:
@@ -581,6 +622,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         own = vars(Function)["apply"]
 
         def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._has_own_backward(kind, args, kwargs):
+                return self._called(kind, args, kwargs)
             before, self._in_function = self._in_function, self._enabled
             try:
                 with torch.no_grad():  # else it would keep what a trace cannot
@@ -593,6 +636,86 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             yield
         finally:
             Function.apply = own  # type: ignore[method-assign]  # as it was
+
+    def _has_own_backward(self, kind: Any, args: Any, kwargs: Any) -> bool:
+        if not (self.gradients and self._enabled) or kind in self.derived:
+            return False
+        return any(isinstance(one, Tensor) and self.followed.asks(one) for one in (*args, *kwargs.values()))
+
+    def _called(self, kind: Any, args: Any, kwargs: Any) -> Any:
+        """Call an autograd function; its backward pass runs once it is known what depends on its outputs."""
+        before, self._in_function = self._in_function, False
+        first, path = self._at, self.path
+        try:
+            call = called(kind, args, kwargs, self.followed.asks)
+        finally:
+            self._in_function = before
+        self.lifetimes.called(())  # a number of its own
+        at = self.lifetimes.calls
+        if self.calls and any(tensor is not None for tensor in call.context.to_save):
+            self.calls[-1] = dataclasses.replace(self.calls[-1], saves=True)
+        self.unmodelled = [dataclasses.replace(u, once=True) if u.at >= first else u for u in self.unmodelled]
+
+        def run(with_gradient: Sequence[bool]) -> Sequence[bool]:
+            saved = [t for t in call.context.to_save if t is not None and self.followed.asks(t)]
+            weights = [t for _, t in self._asking()]
+            with requiring([*saved, *weights]), self._apart(path) as found:
+                gets = call.backward(with_gradient)
+            self._own[at] = first, tuple(found)
+            return gets
+
+        self.followed.note_own(path, at, call.inputs, call.differentiable, run)
+        return call.output
+
+    def _asking(self) -> list[tuple[str, Tensor]]:
+        """What stands for the parameters that ask for a gradient, by name."""
+        return self._leaves
+
+    @contextlib.contextmanager
+    def _apart(self, path: str) -> Iterator[list[LayerCall]]:
+        """Record what a backward pass of its own calls, as if a module of that path made it."""
+        names = ("calls", "followed", "unmodelled", "lifetimes", "outside", "_own", "_within", "_views", "_in_function")
+        before, seen = {name: getattr(self, name) for name in names}, len(self.modules.seen)
+        self.calls, self.unmodelled, self.lifetimes, self.followed = [], [], Lifetimes(), Gradients((), found=True)
+        self.outside, self._own, self._views, self._in_function = path, {}, [], None
+        found = self._within = []
+        try:
+            with engine_answered(self._answer):
+                yield found
+                self._flush()
+        finally:
+            unmodelled = [dataclasses.replace(call, once=True) for call in self.unmodelled]
+            vars(self).update(before)
+            self.unmodelled = self.unmodelled + unmodelled
+            del self.modules.seen[seen:]
+
+    def _flush(self) -> None:
+        """What was called so far is called; what of it a gradient went through may be asked for again."""
+        assert self._within is not None  # in a backward pass alone
+        for number, call in enumerate(self.calls):
+            if not call.done:
+                self._within.append(dataclasses.replace(call, gradient=0.0))
+                self.calls[number] = dataclasses.replace(call, done=True)
+
+    def _answer(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], keeps: bool) -> tuple[Any, ...]:
+        """What `torch.autograd` runs in a backward pass of its own: that of what was run again in it; gradients of `inputs`."""
+        if not any(self.followed.asks(tensor) for tensor in outputs):
+            raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
+        followed = self.followed.again()
+        followed.end_at(outputs)
+        self._flush()
+        assert self._within is not None  # in a backward pass alone
+        passed = [dataclasses.replace(c, gradient=c.gradient if c.at in followed.passed else 0.0) for c in self.calls]
+        self._within += backward_calls(passed, self._own_backward(followed, self.calls))
+        self._within += [LayerCall(path, layer) for path, layer, _ in followed.beside()]
+        if not keeps:
+            return tuple(gradient_of(tensor) if followed.reaches(tensor) else None for tensor in inputs)
+        for tensor in followed.reached():
+            if id(tensor) in self._state:
+                self._gathered.add(self._state[id(tensor)])
+            elif not inputs or any(tensor is one for one in inputs):
+                tensor.grad = gradient_of(tensor)
+        return ()
 
     @contextlib.contextmanager
     def _checkpoint(self) -> Iterator[None]:
@@ -659,7 +782,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             if not _is_empty(output):
                 shapes = _shapes((args, kwargs)), _shapes(output)
                 share = self.followed.share(layer.kind, name, args, kwargs) if self._enabled else 0.0
-                again = self._checkpoints > 0
+                again = self._checkpoints > 0 or (self._within is not None and torch.is_grad_enabled())
                 self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at, again))
                 self._follow(name, args, kwargs, output)
             return output
@@ -759,10 +882,23 @@ def _until(noted: deque[Any], at: int) -> list[Any]:
     return taken
 
 
+def _in_loop(call: LayerCall) -> LayerCall:
+    return dataclasses.replace(call, layer=_again(call.layer))
+
+
 @functools.lru_cache(2**12)
 def _again(layer: Layer) -> Layer:
     """The layer as a loop makes it."""
     return dataclasses.replace(layer, recurs=True)
+
+
+def _derived(functions: Mapping[Any, str]) -> Iterator[str]:
+    """In words, which backward passes of the model's own are not priced as they are written."""
+    for kind, reason in functions.items():
+        yield (
+            f"the backward pass of {kind.__name__} cannot be followed without values ({reason[:200]}), and is derived from "
+            "what its forward pass does"
+        )
 
 
 def _packed(model: nn.Module) -> Iterator[str]:

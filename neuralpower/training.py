@@ -28,7 +28,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, Call
 from neuralpower.layers.optimizer import CLASSES, FOREACH, IMPLEMENTATIONS, LOOP, Optimizer, possible
 from neuralpower.sparse import check_sparse, joined, step_of_rows, stored
-from neuralpower.trace import LayerCall, Trace, forget, pattern, prefixes, run_again
+from neuralpower.trace import LayerCall, Trace, backward_calls, forget, pattern, prefixes, run_again
 
 TRAINING, OPTIMIZER = "training", "optimizer"
 STEPS = (FORWARD, BACKWARD, OPTIMIZER)
@@ -234,23 +234,14 @@ def backward_tasks(trace: Trace, learnt: Learnt, checkpointing: bool = False) ->
         for c in trace.calls
         if c.again or (_block(c) and c.at in again)
     ]
-    for call in _backward_calls(trace):
+    for call in backward_calls(trace.calls, trace.own_backward):
         tasks += _reversed(call, learnt) if call.gradient else [_own(call)]
     return tasks + [Task(call.path, call.layer, BACKWARD) for call in reversed(trace.gradients)]
 
 
-def _backward_calls(trace: Trace) -> Iterator[LayerCall]:
-    """The calls that a gradient goes through, the last one first, and what those of them run that have a way of their own."""
-    own = {one.at: one.calls for one in trace.own_backward}
-    passed = [c for c in reversed(trace.calls) if c.gradient and c.layer.differentiable() and c.at not in own]
-    found = [(call.at, (call,)) for call in passed] + [*own.items()]
-    for _, calls in sorted(found, key=lambda one: -one[0]):
-        yield from calls
-
-
 def _own(call: LayerCall) -> Task:
     """A call that a backward pass of its own makes."""
-    return Task(call.path, call.layer, BACKWARD, operator=call.operator)
+    return Task(call.path, call.layer, BACKWARD, again=call.again, operator=call.operator)
 
 
 def _block(call: LayerCall) -> str:

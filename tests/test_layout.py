@@ -39,6 +39,7 @@ ORDER = (
     "phases",
     "sparse",
     "gradients",
+    "own_backward",
     "loops",
     "trace",
     "training",
