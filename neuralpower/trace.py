@@ -431,6 +431,18 @@ class _Modules(ModuleStack):
         self.seen.append(ModuleCall(path, shapes_of(args), shapes_of(output)))
 
 
+class _With(nn.Module):
+    """Something that is done while a model has other weights."""
+
+    def __init__(self, model: nn.Module, action: Callable[[], None]) -> None:
+        super().__init__()
+        self.model, self.action = model, action
+
+    def forward(self) -> None:
+        """Do it."""
+        self.action()
+
+
 class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Sees every operator call, and the path of the module that makes it."""
 
@@ -449,6 +461,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self._read: dict[tuple[int, Any, torch.Size], tuple[int, int]] = {}
         self.followed = Gradients(())
         self._leaves: list[tuple[str, Tensor]] = []
+        self._stand_ins: Mapping[str, Tensor] = {}
         self.unmodelled: list[UnmodelledCall] = []
         self.outside = ""  # path of what runs outside of every module
         self.lifetimes = Lifetimes()
@@ -538,8 +551,13 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         """See a forward pass, the loss of what it returns where one is given, and backward passes of the model's own."""
         output = run(self.model, args, kwargs, self)
         self.ends(output)
-        with tracing(self.gradients), self.under(LOSS):
+
+        def back() -> None:
             self.followed.end_at(tensors_in(loss(output)) if loss is not None else None)
+
+        with tracing(self.gradients), self.under(LOSS):
+            state = {f"model.{name}": tensor for name, tensor in self._stand_ins.items()}
+            torch.func.functional_call(_With(self.model, back), state, (), tie_weights=True)
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
         """What is in memory before the first operator, and what asks for gradients: what stands for the weights."""
@@ -547,6 +565,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.lifetimes.hold(state.values(), WEIGHTS)
         self.lifetimes.hold(tensors_within([kwargs[name] for name in CACHES if name in kwargs]), CACHE)
         self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
+        self._stand_ins = state
         self._state = {id(tensor): name for name, tensor in state.items()}
         self._state |= {id(state[name]): name for name, _ in self.model.named_parameters()}  # of tied ones that name
         trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
@@ -658,7 +677,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
         def run(with_gradient: Sequence[bool]) -> Sequence[bool]:
             saved = [t for t in call.context.to_save if t is not None and self.followed.asks(t)]
-            weights = [t for _, t in self._asking()]
+            weights = [t for _, t in self._leaves]
             with requiring([*saved, *weights]), self._apart(path) as found:
                 gets = call.backward(with_gradient)
             self._own[at] = first, tuple(found)
@@ -666,10 +685,6 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
         self.followed.note_own(path, at, call.inputs, call.differentiable, run)
         return call.output
-
-    def _asking(self) -> list[tuple[str, Tensor]]:
-        """What stands for the parameters that ask for a gradient, by name."""
-        return self._leaves
 
     @contextlib.contextmanager
     def _apart(self, path: str) -> Iterator[list[LayerCall]]:
