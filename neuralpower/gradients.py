@@ -67,6 +67,7 @@ class _Value:
 
     addition: Layer  # of two gradients of it
     made: _Made | None = None  # None: a parameter or an input
+    hooks: list[Callable[[], None]] = field(default_factory=list)  # that its gradient is given to
 
 
 @dataclass(eq=False)
@@ -99,6 +100,10 @@ class Gradients:
     def asks(self, tensor: Tensor) -> bool:
         """Whether a gradient is asked for it."""
         return tensor in self._values or bool(self._writers(tensor)) or (self._found and tensor.requires_grad)
+
+    def hook(self, tensor: Tensor, call: Callable[[], None]) -> None:
+        """Call it once the gradient of a tensor that asks for one is there."""
+        self._value(tensor).hooks.append(call)
 
     def again(self) -> Gradients:
         """The same so far, to end elsewhere."""
@@ -196,11 +201,13 @@ class Gradients:
         arrived = {self._values[t] for t in asking}
         for made in reversed(self._made):
             if everything or made in reached:
+                _call_hooks(value for value in made.outputs if everything or value in arrived)
                 if made.own is not None:
                     with_gradient = [everything or value in arrived for value in made.outputs]
                     _run_own(made, made.own, with_gradient if any(with_gradient) else [True for _ in with_gradient])
                 reached.update(made.before)
                 arrived.update(made.used)
+        _call_hooks(leaf for leaf in self._leaves if leaf in arrived)
         if not everything:
             before = self.passed
             self._made = [made for made in self._made if made in reached]
@@ -281,6 +288,12 @@ def _gradient(value: _Value, uses: Uses) -> Rows | None:
             return None
         total = rows if total is None else total.and_also(rows)
     return total
+
+
+def _call_hooks(values: Iterable[_Value]) -> None:
+    for value in values:
+        for call in value.hooks:
+            call()
 
 
 def _run_own(made: _Made, own: _Own, with_gradient: Sequence[bool]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library.custom_ops import OPDEFS
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 from torch.utils._python_dispatch import _disable_current_modes
@@ -23,14 +24,15 @@ from neuralpower.errors import NeuralPowerError
 
 Engine = Callable[[Sequence[Tensor], Sequence[Tensor], bool], tuple[Any, ...]]  # (of, with respect to, whether these keep them)
 Kind = type[Function]
+Asks = Callable[[Tensor], bool]  # whether a tensor asks for a gradient
 
 
 class OwnBackwardError(Exception):
-    """A backward pass of a model's own that cannot be run without values."""
+    """A backward pass of a model's own that cannot be run without values; `key` tells it from others."""
 
-    def __init__(self, kind: Any, error: Exception) -> None:
-        super().__init__(f"{kind.__name__}.backward raises {type(error).__name__}: {error}")
-        self.kind = kind
+    def __init__(self, key: Any, name: str, error: Exception) -> None:
+        super().__init__(f"{name} raises {type(error).__name__}: {error}")
+        self.key, self.name = key, name
 
 
 class Context(FunctionCtx):
@@ -53,7 +55,9 @@ class Context(FunctionCtx):
 class OwnCall:
     """One call of a function, whose forward pass has run."""
 
-    kind: Kind
+    key: Any  # the function, or the name of an operator
+    name: str  # of its backward pass
+    run: Callable[..., Any]
     context: Context
     inputs: tuple[Any, ...]
     output: Any  # as the model gets it
@@ -77,15 +81,14 @@ class OwnCall:
         has, gradients = iter(with_gradient), []
         for output in self.outputs:
             gradients.append(self._gradient(output, next(has) if self._can(output) else False))
-        written = self.kind.backward is not Function.backward
         try:
             with torch.no_grad():
-                given = (self.kind.backward if written else self.kind.vjp)(self.context, *gradients)
+                given = self.run(self.context, *gradients)
                 return self._accepted(given if isinstance(given, tuple) else (given,))
         except NeuralPowerError:
             raise
         except Exception as error:
-            raise OwnBackwardError(self.kind, error) from error
+            raise OwnBackwardError(self.key, self.name, error) from error
 
     def _gradient(self, output: Any, has: bool) -> Tensor | None:
         """A gradient of an output: zeros where none came, unless the function wants None."""
@@ -109,7 +112,7 @@ class OwnCall:
         return accepted
 
 
-def called(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any], asks: Callable[[Tensor], bool]) -> OwnCall:
+def called(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any], asks: Asks) -> OwnCall:
     """Run a function's forward pass; `asks` says which tensors ask for a gradient."""
     apart = kind.setup_context is not Function.setup_context
     if apart:
@@ -127,7 +130,50 @@ def called(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any], asks: C
     same = {id(arg) for arg in args} - {id(tensor) for tensor in context.dirty_tensors}
     single = not isinstance(output, tuple)
     found = tuple(one.detach() if id(one) in same and isinstance(one, Tensor) else one for one in ((output,) if single else output))
-    return OwnCall(kind, context, args, found[0] if single else found, found)
+    run = kind.backward if kind.backward is not Function.backward else kind.vjp
+    return OwnCall(kind, f"{kind.__name__}.backward", run, context, args, found[0] if single else found, found)
+
+
+def called_operator(name: str, args: Sequence[Any], kwargs: Any, output: Any, asks: Asks) -> OwnCall | None:
+    """The call of an operator made by `torch.library.custom_op`; None where it has registered no backward pass."""
+    made = OPDEFS.get(name.replace(".", "::"))
+    if made is None or made._backward_fn is None:
+        return None
+    schema = made._opoverload._schema.arguments
+    wanted = [one for one in schema if not one.kwarg_only]
+    inputs = (*args, *(kwargs.get(one.name, one.default_value) for one in wanted[len(args) :]))
+    named = {one.name: kwargs.get(one.name, one.default_value) for one in schema if one.kwarg_only}
+    context = Context(tuple(isinstance(one, Tensor) and _floats(one) and asks(one) for one in inputs))
+    if not any(context.needs_input_grad):
+        return None
+    if made._setup_context_fn is not None:
+        made._setup_context_fn(ctx=context, inputs=inputs, output=output, **({"keyword_only_inputs": named} if named else {}))
+    outputs = tuple(output) if isinstance(output, (tuple, list)) else (output,)
+    return OwnCall(name, f"the backward pass of {name}", made._backward_fn, context, inputs, output, outputs)
+
+
+# What autograd calls for the backward pass of an operator, with the operator's name, its arguments, and the share of the
+# backward pass that is run, given the call's own arguments.
+Reversed = tuple[str, tuple[Any, ...], float]
+REVERSED: Mapping[str, Callable[..., Reversed]] = {
+    "aten._softmax_backward_data": lambda _, y, dim, *__: ("aten._softmax", (y, dim, False), 1.0),
+    "aten._log_softmax_backward_data": lambda _, y, dim, *__: ("aten._log_softmax", (y, dim, False), 1.0),
+    "aten.convolution_backward": lambda _, x, w, __, *how: ("aten.convolution", (x, w, None, *how[:6]), sum(how[6][:2]) / 2),
+    "aten.native_layer_norm_backward": lambda _, x, sides, __, ___, w, b, *____: (
+        "aten.native_layer_norm",
+        (x, sides, w, b, 1e-5),
+        1.0,
+    ),
+    "aten.embedding_dense_backward": lambda grad, places, rows, *_: (
+        "aten.embedding",
+        (grad.new_empty((rows, grad.shape[-1])), places),
+        1.0,
+    ),
+    **{
+        f"aten.{name}_backward": lambda _, x, *__, name=function: (f"aten.{name}", (x,), 1.0)
+        for name, function in (("gelu", "gelu"), ("silu", "silu"), ("threshold", "relu"), ("tanh", "tanh"), ("sigmoid", "sigmoid"))
+    },
+}
 
 
 def gradient_of(tensor: Tensor) -> Tensor:

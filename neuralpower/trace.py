@@ -28,6 +28,7 @@ from torch.autograd import Function
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_iter
+from torch.utils.hooks import RemovableHandle
 
 from neuralpower.dtypes import FLOATING, ITEMSIZE
 from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled, quoted
@@ -40,7 +41,16 @@ from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
 from neuralpower.loops import OFTEN, Called, recurring
 from neuralpower.numerics import equivalent_bytes
-from neuralpower.own_backward import OwnBackwardError, called, engine_answered, gradient_of, requiring
+from neuralpower.own_backward import (
+    REVERSED,
+    OwnBackwardError,
+    OwnCall,
+    called,
+    called_operator,
+    engine_answered,
+    gradient_of,
+    requiring,
+)
 from neuralpower.phases import CACHES
 from neuralpower.refusals import check_followable, way_out
 from neuralpower.repeats import key_of, tensors_in
@@ -204,6 +214,7 @@ def trace(
         for method, run in ways:
             recorder = _Recorder(model, routing)
             recorder.gradients, recorder.derived = training is not False, derived
+            recorder.trained = training is True
             cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
             try:
                 with undisturbed(model, training), own_caches(model), _slow_attention(), recorder.attached(), cast:
@@ -218,7 +229,7 @@ def trace(
         own = [error for error in failures if isinstance(error, OwnBackwardError)]
         if not own:
             raise _untraced(model, failures[-1] if failures else None, (args, kwargs))
-        derived.update({error.kind: quoted(error) for error in own})
+        derived.update({error.key: str(error) for error in own})
 
 
 def _untraced(model: nn.Module, failure: Exception | None, inputs: Any) -> ModelError:
@@ -460,16 +471,18 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         # by which of these, offset and shape of a part: the call that was the first to read it, and its bytes
         self._read: dict[tuple[int, Any, torch.Size], tuple[int, int]] = {}
         self.followed = Gradients(())
-        self._leaves: list[tuple[str, Tensor]] = []
+        self._leaves: list[Tensor] = []  # what stands for the parameters that ask for a gradient
         self._stand_ins: Mapping[str, Tensor] = {}
         self.unmodelled: list[UnmodelledCall] = []
         self.outside = ""  # path of what runs outside of every module
         self.lifetimes = Lifetimes()
         self._in_optimizer = False
         self._in_function: bool | None = None  # whether gradients were enabled where an autograd function was called
+        self.trained = False  # whether backward passes of the model's own are run
         self.derived: dict[Any, str] = {}  # autograd functions whose backward pass cannot be followed, and why
         self._own: dict[int, tuple[int, tuple[LayerCall, ...]]] = {}  # by call: its first operator call, its backward pass
         self._within: list[LayerCall] | None = None  # a backward pass of its own that is running: what it has called so far
+        self._beside: list[LayerCall] = []  # what hooks on gradients call
         self._gathered: set[str] = set()  # parameters to which such a backward pass has added a gradient itself
         self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
 
@@ -488,15 +501,18 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             method=method,
             notes=notes,
             modules=tuple(self.modules.seen),
-            gradients=tuple(LayerCall(path, layer) for path, layer in beside),
+            gradients=(*(LayerCall(path, layer) for path, layer in beside), *self._beside),
             own_backward=self._own_backward(self.followed, calls),
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for _, p, rows in trained if rows is None),
             trained_names=tuple(name for name, _, rows in trained if rows is None),
             sparse=tuple((name, rows) for name, _, rows in trained if rows is not None),
-            assumptions=(*self.assumptions, *_derived(self.derived), *_packed(self.model), *_unread(self.calls, self.followed.forgotten)),
+            assumptions=(*self.assumptions, *_derived(self.derived), *self._silent_hooks(), *_packed(self.model), *_unread(self.calls, self.followed.forgotten)),
             storages=self.lifetimes.storages(),
             idle=_idle(self.model, self._unread()),
         )
+
+    def _silent_hooks(self) -> Iterator[str]:
+        return _unpriced_hooks(self.model) if self.trained else iter(())
 
     def _unread(self) -> set[str]:
         """Names of parameters and buffers that no call used."""
@@ -569,7 +585,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self._state = {id(tensor): name for name, tensor in state.items()}
         self._state |= {id(state[name]): name for name, _ in self.model.named_parameters()}  # of tied ones that name
         trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
-        self._leaves = [(name, state[name]) for name, p in self.model.named_parameters() if p.requires_grad]
+        self._leaves = trained
         self.followed = Gradients([*trained, *(t for t in tensors_within((args, kwargs)) if t.requires_grad)])
 
     def ends(self, output: Any) -> None:
@@ -650,49 +666,84 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             finally:
                 self._in_function = before
 
+        own_hook, own_retain = Tensor.register_hook, Tensor.retain_grad
+
+        def register_hook(tensor: Tensor, hook: Any) -> Any:
+            return self._hooked(tensor, hook) if self._follows(tensor) else own_hook(tensor, hook)
+
+        def retain_grad(tensor: Tensor) -> None:
+            if not self._follows(tensor):
+                own_retain(tensor)
+
         Function.apply = classmethod(apply)  # type: ignore[assignment]  # put back below
+        Tensor.register_hook, Tensor.retain_grad = register_hook, retain_grad  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
             Function.apply = own  # type: ignore[method-assign]  # as it was
+            Tensor.register_hook, Tensor.retain_grad = own_hook, own_retain  # type: ignore[method-assign]
+
+    def _follows(self, tensor: Tensor) -> bool:
+        """Whether it has no graph, but asks for a gradient."""
+        return self.gradients and self._enabled and self.followed.asks(tensor)
 
     def _has_own_backward(self, kind: Any, args: Any, kwargs: Any) -> bool:
-        if not (self.gradients and self._enabled) or kind in self.derived:
-            return False
-        return any(isinstance(one, Tensor) and self.followed.asks(one) for one in (*args, *kwargs.values()))
+        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
+        return self.trained and kind not in self.derived and any(self._follows(one) for one in tensors)
 
     def _called(self, kind: Any, args: Any, kwargs: Any) -> Any:
         """Call an autograd function; its backward pass runs once it is known what depends on its outputs."""
         before, self._in_function = self._in_function, False
-        first, path = self._at, self.path
+        first = self._at
         try:
             call = called(kind, args, kwargs, self.followed.asks)
         finally:
             self._in_function = before
         self.lifetimes.called(())  # a number of its own
-        at = self.lifetimes.calls
         if self.calls and any(tensor is not None for tensor in call.context.to_save):
             self.calls[-1] = dataclasses.replace(self.calls[-1], saves=True)
         self.unmodelled = [dataclasses.replace(u, once=True) if u.at >= first else u for u in self.unmodelled]
+        self._note_own(call, self.lifetimes.calls, first)
+        return call.output
+
+    def _note_own(self, call: OwnCall, at: int, first: int) -> None:
+        """Follow a call that has a backward pass of its own, by its number and that of the first operator call it is made of."""
+        path = self.path
 
         def run(with_gradient: Sequence[bool]) -> Sequence[bool]:
             saved = [t for t in call.context.to_save if t is not None and self.followed.asks(t)]
-            weights = [t for _, t in self._leaves]
-            with requiring([*saved, *weights]), self._apart(path) as found:
+            with requiring([*saved, *self._leaves]), self._apart(path) as found:
                 gets = call.backward(with_gradient)
             self._own[at] = first, tuple(found)
             return gets
 
         self.followed.note_own(path, at, call.inputs, call.differentiable, run)
-        return call.output
+
+    def _hooked(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
+        """Note a hook on a tensor's gradient, as `Tensor.register_hook` takes it."""
+        hooks: OrderedDict[int, Any] = OrderedDict()
+        handle, path = RemovableHandle(hooks), self.path
+        hooks[handle.id] = hook
+
+        def call() -> None:
+            for one in hooks.values():
+                try:
+                    with requiring(self._leaves), self._apart(path) as found, torch.no_grad():
+                        one(gradient_of(tensor))
+                    self._beside += found
+                except Exception as error:
+                    self.assumptions[f"a hook on a gradient is not priced: it raises {quoted(error)[:200]}"] = None
+
+        self.followed.hook(tensor, call)
+        return handle
 
     @contextlib.contextmanager
     def _apart(self, path: str) -> Iterator[list[LayerCall]]:
         """Record what a backward pass of its own calls, as if a module of that path made it."""
-        names = ("calls", "followed", "unmodelled", "lifetimes", "outside", "_own", "_within", "_views", "_in_function")
+        names = "calls followed unmodelled lifetimes outside _own _within _views _in_function _beside".split()
         before, seen = {name: getattr(self, name) for name in names}, len(self.modules.seen)
         self.calls, self.unmodelled, self.lifetimes, self.followed = [], [], Lifetimes(), Gradients((), found=True)
-        self.outside, self._own, self._views, self._in_function = path, {}, [], None
+        self.outside, self._own, self._views, self._in_function, self._beside = path, {}, [], None, []
         found = self._within = []
         try:
             with engine_answered(self._answer):
@@ -709,7 +760,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         assert self._within is not None  # in a backward pass alone
         for number, call in enumerate(self.calls):
             if not call.done:
-                self._within.append(dataclasses.replace(call, gradient=0.0))
+                share = call.gradient if call.operator in REVERSED else 0.0
+                self._within.append(dataclasses.replace(call, gradient=share))
                 self.calls[number] = dataclasses.replace(call, done=True)
 
     def _answer(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], keeps: bool) -> tuple[Any, ...]:
@@ -790,6 +842,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
     def _recorded(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Any:
         """Note the call as a layer or as unmodelled; its output."""
+        if self._reversed(operator, args, output):
+            return output
         layer, name = self._described(operator, output, args, kwargs, tags), operator.split(".", 1)[-1]
         if operator == "aten._grouped_mm" and isinstance(layer, Matmul):
             layer = self._routed(layer, args[0].shape[0], args[1].shape[0])
@@ -801,7 +855,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at, again))
                 self._follow(name, args, kwargs, output)
             return output
-        self._follow(name, args, kwargs, output)
+        own = self._own_operator(operator, args, kwargs, output)
+        self._follow(name, args, kwargs, output, alone=own)
         if operator == RENORM:
             self._renormalise(*args[:2])
             return output
@@ -818,9 +873,30 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 _shapes((args, kwargs)),
                 _shapes(output),
                 self._at,
+                once=own,
             )
         )
         return output
+
+    def _own_operator(self, operator: str, args: Any, kwargs: Any, output: Any) -> bool:
+        """Whether it is an operator of somebody's own with a backward pass of its own, which is then followed."""
+        if not self.trained or not self._enabled or operator in self.derived:
+            return False
+        call = called_operator(operator, args, kwargs, output, self.followed.asks)
+        if call is not None:
+            self._note_own(call, self._at, self._at)
+        return call is not None
+
+    def _reversed(self, operator: str, args: Any, output: Any) -> bool:
+        """Whether it is the operator that autograd itself calls for a backward pass, which is then noted as that."""
+        if self._within is None or operator not in REVERSED:
+            return False
+        forward, given, share = REVERSED[operator](*args)
+        layer = self._described(forward, given[0] if forward != "aten.convolution" else args[0], given, {})
+        if isinstance(layer, Layer) and share:
+            shapes = _shapes(args), _shapes(output)
+            self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at))
+        return isinstance(layer, Layer)
 
     def _renormalise(self, table: Tensor, places: Tensor) -> None:
         """Note what a lookup with `max_norm` does to the rows before."""
@@ -829,13 +905,16 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         for layer in renormalised(_dtype_of((table,), {}, None), places.numel(), table.shape[1]):
             self.calls.append(LayerCall(self.path, layer, RENORM, at=self._at, again=again))
 
-    def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False) -> None:
+    def _follow(
+        self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False, alone: bool = False
+    ) -> None:
+        """Note what a call reads, and what asks for a gradient after it, unless it is followed `alone`."""
         inputs = tensors_in((args, kwargs))
         for tensor in inputs:
             if id(tensor) in self._state:
                 part = output if view and isinstance(output, Tensor) else tensor
                 self._read.setdefault((id(tensor), part.storage_offset(), part.shape), (self._at, part.nbytes))
-        if self._enabled:
+        if self._enabled and not alone:
             sparse = sparse_use(name, args, kwargs, self.followed.asks) if self.gradients else None
             self.followed.note(self.path, self._at, name, inputs, output, view, sparse)
 
@@ -909,11 +988,20 @@ def _again(layer: Layer) -> Layer:
 
 def _derived(functions: Mapping[Any, str]) -> Iterator[str]:
     """In words, which backward passes of the model's own are not priced as they are written."""
-    for kind, reason in functions.items():
-        yield (
-            f"the backward pass of {kind.__name__} cannot be followed without values ({reason[:200]}), and is derived from "
-            "what its forward pass does"
-        )
+    for key, reason in functions.items():
+        name = getattr(key, "__name__", key)
+        yield f"the backward pass of {name} is derived from its forward pass, since it cannot be followed: {reason[:200]}"
+
+
+def _unpriced_hooks(model: nn.Module) -> Iterator[str]:
+    """In words, which hooks on gradients are left out."""
+    modules = [f"{name or 'the model'}" for name, m in model.named_modules() if m._backward_hooks or m._backward_pre_hooks]
+    hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    weights = [name for name, p in model.named_parameters() if any(getattr(p, hook, None) for hook in hooks)]
+    names = [*modules, *weights]
+    if names:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        yield f"what hooks on gradients do is not priced: {', '.join(names[:SHOWN])}{more}"
 
 
 def _packed(model: nn.Module) -> Iterator[str]:
