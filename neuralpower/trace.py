@@ -194,7 +194,8 @@ def trace(
     """The layers of `model(*args, **kwargs)`, and of a loss of its output where one is given.
 
     The module is left as it was found (state dict, mode, hooks, attributes, random state), also when its forward raises.
-    `training` chooses the mode during the pass; False is eval, None leaves every module in its own. Inputs may be on any
+    `training` chooses the mode during the pass; False is eval, None leaves every module in its own, and autograd functions
+    then make gradients where the caller has them enabled. Inputs may be on any
     device, their values matter only to the last fall-back. Three ways are tried: meta tensors, fake tensors, a real run on the CPU.
     `autocast`: the low precision that products are cast to, as `torch.autocast` does it, which meta tensors are blind to.
     `routing` says how many experts of a mixture are reached, `ways` which of the three are tried.
@@ -207,6 +208,7 @@ def trace(
     kwargs = dict(kwargs or {})
     check_followable(model, (args, kwargs))
     ways = [(method, run) for method, run in ways if method != "meta" or autocast is None]
+    enabled = torch.is_grad_enabled()
     derived: dict[Any, str] = {}  # autograd functions, and why their backward pass is derived from their forward pass
     while True:
         notes: list[str] = []
@@ -214,7 +216,7 @@ def trace(
         for method, run in ways:
             recorder = _Recorder(model, routing)
             recorder.gradients, recorder.derived = training is not False, derived
-            recorder.trained = training is True
+            recorder.asked, recorder.trained = training or (training is None and enabled), training is True
             cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
             try:
                 with undisturbed(model, training), own_caches(model), _slow_attention(), recorder.attached(), cast:
@@ -478,7 +480,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.lifetimes = Lifetimes()
         self._in_optimizer = False
         self._in_function: bool | None = None  # whether gradients were enabled where an autograd function was called
-        self.trained = False  # whether backward passes of the model's own are run
+        self.asked = False  # whether autograd functions hear that their inputs need gradients
+        self.trained = False  # whether their backward passes are run
         self.derived: dict[Any, str] = {}  # autograd functions whose backward pass cannot be followed, and why
         self._own: dict[int, tuple[int, tuple[LayerCall, ...]]] = {}  # by call: its first operator call, its backward pass
         self._within: list[LayerCall] | None = None  # a backward pass of its own that is running: what it has called so far
@@ -689,7 +692,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
     def _has_own_backward(self, kind: Any, args: Any, kwargs: Any) -> bool:
         tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
-        return self.trained and kind not in self.derived and any(self._follows(one) for one in tensors)
+        return self.asked and kind not in self.derived and any(self._follows(one) for one in tensors)
 
     def _called(self, kind: Any, args: Any, kwargs: Any) -> Any:
         """Call an autograd function; its backward pass runs once it is known what depends on its outputs."""
@@ -711,6 +714,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         path = self.path
 
         def run(with_gradient: Sequence[bool]) -> Sequence[bool]:
+            if not self.trained:
+                return [True for _ in call.inputs]
             saved = [t for t in call.context.to_save if t is not None and self.followed.asks(t)]
             with requiring([*saved, *self._leaves]), self._apart(path) as found:
                 gets = call.backward(with_gradient)

@@ -308,7 +308,9 @@ CASES: dict[str, Any] = {
     "two of several": lambda net, x: sum(Several.apply(net.one(x), net.two.weight)[:2]),
     "nested": lambda net, x: Nested.apply(net.one(x), net.two.weight),
     "run again": lambda net, x: Again.apply(lambda v: net.two(torch.relu(net.two(v))), net.one(x)),
-    "run again with weights": lambda net, x: AgainGrad.apply(lambda v: net.two(v).relu(), net.one(x), net.two.weight),
+    "run again with weights": lambda net, x: AgainGrad.apply(
+        lambda v: F.linear(v, net.two.weight).relu(), net.one(x), net.two.weight
+    ),
     "blocked": lambda net, x: net.two(Blocked.apply(net.one(x))),
     "softmax": lambda net, x: net.two(OwnSoftmax.apply(net.one(x))),
     "convolution": lambda net, x: OwnConvolution.apply(net.one(x)[:WIDTH], net.two.weight),

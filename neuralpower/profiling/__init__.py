@@ -111,7 +111,8 @@ def profile(
         )
     place = _place(model, device, runtime)
     given, kwargs = tree_map(lambda v: v.to(place) if isinstance(v, Tensor) else v, (given, dict(kwargs or {})))
-    traced = trace(model, given, kwargs, training=None)
+    with torch.set_grad_enabled(phase == "training"):
+        traced = trace(model, given, kwargs, training=None)
     by_module = module_counts(model, traced, convention, given, kwargs)
     rules = ruled(custom, model, traced)
     runs, stepped = None, None
