@@ -59,13 +59,13 @@ def read_text(path: Path, *, mark: bool = False) -> str:
         raise ValueError(f"byte {error.start} is not UTF-8; save it as UTF-8") from None
 
 
-def read_json(path: Path, *, mark: bool = False) -> Any:
+def read_json(path: Path, *, mark: bool = False, endless: bool = False) -> Any:
     """What a JSON file holds; raises as `read_text`, and ValueError for what `parse_json` refuses."""
-    return parse_json(read_text(path, mark=mark))
+    return parse_json(read_text(path, mark=mark), endless=endless)
 
 
-def parse_json(text: str) -> Any:
-    """What a JSON text holds.
+def parse_json(text: str, *, endless: bool = False) -> Any:
+    """What a JSON text holds; `endless`: NaN and numbers without end stay, for who refuses them by their fields' names.
 
     Raises:
         ValueError: it is no JSON, a name stands twice in an object, a number is NaN or without end, or it is nested too deep.
@@ -77,8 +77,8 @@ def parse_json(text: str) -> Any:
     except (msgspec.DecodeError, ValueError, RecursionError):
         pass  # the standard library says better what is wrong
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
-        place, number = next(not_finite(value), ("", None))
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=float if endless else _no_number)
+        place, number = ("", None) if endless else next(not_finite(value), ("", None))
         json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deep") from None
@@ -151,11 +151,8 @@ def json_text(value: Any, *, indent: int | None = None, compact: bool = False) -
 
 def shown(value: Any) -> str:
     """A value of a stranger's file as a message has it: JSON in one line, cut off where it is long."""
-    text = json.dumps(value) if isinstance(value, (str, int, float, bool, type(None))) else _outline(value)
-    return text if len(text) <= SHOWN else text[: SHOWN - 4] + " ..."
-
-
-def _outline(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"an object of {len(value)}"
-    return f"a list of {len(value)}" if isinstance(value, (list, tuple)) else type(value).__name__
+    try:
+        text = json.dumps(value)
+    except (ValueError, TypeError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) < SHOWN else text[: SHOWN - 4] + " ..."

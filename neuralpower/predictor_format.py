@@ -23,7 +23,7 @@ from neuralpower.dataset import check_hardware
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W, KEYS
 from neuralpower.dispatch import Cost, Dispatch
 from neuralpower.dtypes import ITEMSIZE
-from neuralpower.errors import DatasetError, InputError, PredictorError, unknown
+from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files import shown
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, RECURRING
@@ -71,7 +71,7 @@ class HardwarePart(Part):
     accelerator: bool
     peak_flops_per_s: dict[str, Peak]
     memory_bytes_per_s: Annotated[float, Meta(ge=1, le=KEYS["memory_bytes_per_s"].high)]
-    base_clock: Annotated[float, Meta(gt=0, le=1)]
+    base_clock: Annotated[float, Meta(ge=1e-4, le=1)]
     limit_w: Watts | None = None
     idle_w: Watts | None = None
     year: Annotated[int, Meta(ge=1970, le=2100)] | None = None
@@ -312,9 +312,11 @@ def from_json(data: Any, name: str = "", place: str = "") -> Predictor:
             "train it again with train-predictor"
         )
     try:
-        return _predictor(_converted(data, PredictorPart), name)
+        predictor = _predictor(_converted(data, PredictorPart), name)
     except (ValueError, InputError) as error:
         raise PredictorError(f"{place}: {error}; {WAY_OUT}") from None
+    predictor.check_formulas()
+    return predictor
 
 
 def _predictor(part: PredictorPart, name: str) -> Predictor:
@@ -330,9 +332,7 @@ def _predictor(part: PredictorPart, name: str) -> Predictor:
         "dispatch": part.dispatch and _dispatch(part.dispatch),
         "speed": part.speed and NetworkSpeed(**_shared(part.speed, NetworkSpeed)),
     }
-    predictor = Predictor(**values)
-    predictor.check_formulas()
-    return predictor
+    return Predictor(**values)
 
 
 def _shared(part: Part, target: type[Any]) -> dict[str, Any]:
@@ -341,6 +341,25 @@ def _shared(part: Part, target: type[Any]) -> dict[str, Any]:
 
 
 P = TypeVar("P", bound=Part)
+
+
+# What msgspec says of a rule -> as the other messages say it.
+WORDS = (
+    (r"`", ""),
+    (r"^Object missing required field", "lacks"),
+    (r"^Object contains unknown field (.*)$", r"has \1, which is no field of it"),
+    (r"^Invalid enum value .*$", "must be one that this version knows"),
+    (r"^Number out of range$", "must be a smaller number"),
+    (r"^Expected (.*?)(, got .*)?$", r"must be \1"),
+    (r"\bfloat\b", "a number"),
+    (r"\bint\b", "a whole number"),
+    (r"\bstr matching regex .*$", "a text in one line"),
+    (r"\bstr\b", "a text"),
+    (r"\bbool\b", "true or false"),
+    (r"\bobject\b", "an object"),
+    (r"\barray\b", "a list"),
+    (r" \| ", " or "),
+)
 
 
 def _converted(data: Mapping[str, Any], part: type[P], at: str = "") -> P:
@@ -358,20 +377,19 @@ def _converted(data: Mapping[str, Any], part: type[P], at: str = "") -> P:
 def _broken_rule(text: str, data: Any, at: str) -> str:
     """What msgspec says is wrong, with the value, and the regressor by its name rather than by its number."""
     rule, _, path = text.partition(" - at `$")
-    value, title = data, ""
-    steps = re.findall(r"[^.\[\]`]+|\.\.\.", path)
-    for step in steps if "..." not in steps else ():
-        value = value[int(step) if isinstance(value, (list, tuple)) else step]
+    path, value, title = path.rstrip("`"), data, ""
+    steps = re.findall(r"[^.\[\]]+|\.\.\.", path)
     regressor = re.match(r"\.regressors\[(\d+)\]", path)
     if regressor:
         title = f"{_title(data['regressors'][int(regressor[1])])}: "
         path = path[regressor.end() :]
-    field = f"{at}{path.rstrip('`')}".strip(".").replace("[...]", ", a value of it") or "an object"
-    rule = rule.replace("`", "")
-    if rule.startswith("Object "):
-        return f"{title}{field} {rule.removeprefix('Object ')}"
-    rule = re.sub(r"^Expected (.*?)(, got .*)?$", r"must be \1", rule) if rule.startswith("Expected ") else rule
-    return f"{title}{field} is {'there' if '...' in steps else shown(value)}, but {rule}"
+    field = f"{at}{path}".strip(".")
+    rule = functools.reduce(lambda said, change: re.sub(*change, said), WORDS, rule)
+    if rule.startswith(("lacks", "has")) or "..." in steps:  # of an object's value msgspec does not say the name
+        return f"{title}{'a value of ' * ('...' in steps)}{field.replace('[...]', '') or 'it'} {rule}"
+    for step in steps:
+        value = value[int(step) if isinstance(value, (list, tuple)) else step]
+    return f"{title}{field or 'it'} is {shown(value)}, but {rule}"
 
 
 def _title(regressor: Any) -> str:
