@@ -18,6 +18,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import math
 import re
 import shutil
 import warnings
@@ -53,6 +54,7 @@ WHOLE = (  # columns of whole numbers, also where a row that failed has none
     *("attempt", "replicate", "ticks", "throttle_bits"),
 )
 SHORTEST_S, LONGEST_S = 1e-8, 1e4  # outside of these a runtime is a broken clock or a wrong unit
+LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 
 META = ("includes_launch", "hardware", "autograd_start_s")  # what `dataset.json` can say that changes what is learnt
@@ -109,7 +111,7 @@ class Dataset:
         """The sentinel's time when the machine was at its usual speed: the median over the rows."""
         columns = [_numbers(table["sentinel_s"]) for table in self.tables.values() if "sentinel_s" in table]
         times = np.concatenate([np.empty(0), *columns])
-        times = times[np.isfinite(times) & (times > 0)]
+        times = times[(times >= SHORTEST_S) & (times <= LONGEST_S)]
         return float(np.median(times)) if len(times) else None
 
     def __len__(self) -> int:
@@ -667,7 +669,7 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
                     words[words == word] = defaults.get(name, next(iter(known[name])))
             columns[name] = words
             continue
-        numbers = _numbers(values)
+        numbers = _numbers(values, truths=name in flags)
         if name in defaults:
             numbers[values.isna().to_numpy()] = defaults[name]
         bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
@@ -710,6 +712,7 @@ def _power(
     from_energy = energy / runtime
     power = np.where(np.isfinite(power), power, from_energy)
     highest = (hardware.limit_w if hardware is not None else None) or HIGHEST_W
+    reject(power < LOWEST_W, f"less than {LOWEST_W:g} W, which no device draws")
     reject(power > ABOVE_LIMIT * highest, "more power than the device can draw")
     reject(from_energy > ABOVE_LIMIT * highest, "more energy than the device can draw in the time")
     return power
@@ -727,16 +730,27 @@ def _optional(table: pd.DataFrame, column: str) -> np.ndarray:
     return _numbers(table[column]) if column in table else np.full(len(table), np.nan)
 
 
-def _numbers(values: pd.Series) -> np.ndarray:
-    """A column as float64, NaN where it holds nothing or no number; true and false, however written, are 1 and 0."""
+def _numbers(values: pd.Series, truths: bool = False) -> np.ndarray:
+    """A column as float64, NaN where it holds nothing or no number; `truths`: true and false, however written, are 1 and 0."""
     import pandas as pd
 
-    if values.dtype.kind in "mM":  # moments and durations, whose unit would be the file's
-        return np.full(len(values), np.nan)
+    if values.dtype.kind in "mM" or (values.dtype.kind == "b" and not truths):
+        return np.full(len(values), np.nan)  # of moments and durations the unit would be the file's
     if values.dtype.kind not in "biuf":
-        truths = {"true": 1, "false": 0}
-        values = values.astype(object).map(lambda value: truths.get(str(value).strip().lower(), value))
-    return pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, copy=True, na_value=np.nan)
+        known = {"true": 1 if truths else np.nan, "false": 0 if truths else np.nan}
+        values = values.astype(object).map(lambda value: known.get(str(value).strip().lower(), value))
+    try:
+        numbers = pd.to_numeric(values, errors="coerce")
+    except OverflowError:  # an integer of hundreds of digits
+        numbers = values.map(_float)
+    return numbers.to_numpy(dtype=np.float64, copy=True, na_value=np.nan)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ KINDS_OF_FILE = {
     stat.S_IFBLK: "it is a device",
 }
 SPACED = re.compile(r'"\s+:')  # between a name and its value
+TOO_LONG = re.compile(r"\d{309}")  # of an integer: more than the largest float, which has 309 digits at most
+MOST = sys.float_info.max
 SHOWN = 40  # letters of a value in a message
 
 
@@ -72,7 +75,7 @@ def parse_json(text: str, *, endless: bool = False) -> Any:
     """
     try:
         value = msgspec.json.decode(text)
-        if text.count('":') == _names(value) and not SPACED.search(text):
+        if text.count('":') == _names(value) and not (SPACED.search(text) or TOO_LONG.search(text)):
             return value  # a name that stood twice, or in a text, would be counted once more
     except (msgspec.DecodeError, ValueError, RecursionError):
         pass  # the standard library says better what is wrong
@@ -116,9 +119,9 @@ def _no_number(literal: str) -> Any:
 
 
 def not_finite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
-    """(place, number) of each number in plain values that is NaN or without end, as 1e999 is; the place is `a.b[3]`."""
-    if isinstance(value, float):
-        if not math.isfinite(value):
+    """(place, number) of each number in plain values that is NaN or beyond all floats, as 1e999 is; the place is `a.b[3]`."""
+    if isinstance(value, (float, int)):
+        if not -MOST <= value <= MOST:
             yield place, value
     elif isinstance(value, dict):
         for name, item in value.items():
