@@ -2,91 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import importlib.resources
-import json
-import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from neuralpower import __version__
 from neuralpower.dataset import check_place, replace_file
 from neuralpower.devices.host import Cpu
 from neuralpower.devices.spec import known_spec, spec_of
-from neuralpower.dispatch import Dispatch
-from neuralpower.errors import DatasetError, InputError, PredictorError, unknown, writing
-from neuralpower.layers import KINDS, Hardware, Layer
-from neuralpower.predictor import Key, NetworkSpeed, Predictor, Roofline
-from neuralpower.regress import Regressor, Scores, Spread, Term
-from neuralpower.slopes import Alignment
-from neuralpower.trees import Trees, right_children
+from neuralpower.errors import DatasetError, InputError, PredictorError, one_line, unknown, writing
+from neuralpower.files import json_text, read_json
+from neuralpower.layers import Hardware
+from neuralpower.predictor import Predictor
+from neuralpower.predictor_format import from_json, to_json
 
-SCHEMA = 4
 DIGITS = 7  # significant ones of the numbers in the file
-
-
-def to_json(predictor: Predictor) -> dict[str, Any]:
-    """The whole predictor as plain values."""
-    p = predictor
-    return {
-        "schema": SCHEMA,
-        "neuralpower": __version__,
-        "device": p.device,
-        "learner": p.learner,
-        "portable": p.portable,
-        "sentinel_s": p.sentinel_s,
-        "network_speed": None if p.speed is None else dataclasses.asdict(p.speed),
-        "system": p.system,
-        "resident": p.resident,
-        "hardware": None if p.hardware is None else dataclasses.asdict(p.hardware),
-        "dataset": dict(p.dataset),
-        "dispatch": None if p.dispatch is None else p.dispatch.to_json(),
-        "units": {"runtime": "s", "power": "W", "flops": "FLOP (1 multiply-add = 2)", "bytes": "B"},
-        "rooflines": {dtype: dataclasses.asdict(roofline) for dtype, roofline in p.rooflines.items()},
-        "regressors": [
-            *(_regressor_to_json(key, "runtime_s", r) for key, r in p.regressors.items()),
-            *(_regressor_to_json(key, "power_w", r) for key, r in (p.power or {}).items()),
-        ],
-    }
-
-
-def from_json(data: Mapping[str, Any], name: str = "") -> Predictor:
-    """The reverse of `to_json`; raises PredictorError for another schema or missing parts."""
-    if data.get("schema") != SCHEMA:
-        raise PredictorError(
-            f"predictor {name!r} has schema {data.get('schema')!r}, this version reads {SCHEMA}; "
-            "train it again with train-predictor"
-        )
-    try:
-        targets: dict[str, dict[Key, Regressor]] = {"runtime_s": {}, "power_w": {}}
-        for part in data["regressors"]:
-            key, regressor = _regressor_from_json(part)
-            targets[part["target"]][key] = regressor
-        return Predictor(
-            data["device"],
-            None if data["hardware"] is None else Hardware(**data["hardware"]),
-            targets["runtime_s"],
-            {dtype: Roofline(**r) for dtype, r in data["rooflines"].items()},
-            data["dataset"],
-            data["learner"],
-            name,
-            data["sentinel_s"],
-            targets["power_w"] or None,
-            data["portable"],
-            data["system"],
-            Dispatch.from_json(data["dispatch"]) if data["dispatch"] else None,
-            NetworkSpeed(**data["network_speed"]) if data["network_speed"] else None,
-            data.get("resident", 0.0),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PredictorError(
-            f"predictor {name!r} is incomplete ({type(error).__name__}: {error}); train it again with train-predictor"
-        ) from None
 
 
 def check_places(path: Path) -> None:
@@ -104,84 +36,7 @@ def save(predictor: Predictor, path: Path) -> None:
     """Write the JSON file; raises DatasetError where it cannot be written."""
     with writing(path, "place", DatasetError):
         path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, json.dumps(_rounded(to_json(predictor)), separators=(",", ":"), allow_nan=False) + "\n")
-
-
-def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
-    trees = None
-    if r.trees is not None:
-        arrays = {name: getattr(r.trees, name).tolist() for name in ("roots", "feature", "number")}
-        trees = {"features": r.trees.features, **arrays}  # in preorder, which says where right children are
-    terms = [
-        {"powers": dict(term.powers), "weight": weight}
-        if not term.special
-        else {"special": term.special, "weight": weight}
-        for term, weight in zip(r.terms, r.weights.tolist(), strict=True)
-    ]
-    measured = np.zeros(0, np.uint32) if r.measured is None else r.measured
-    return {
-        **dict(zip(("kind", "dtype", "phase", "group"), key, strict=True)),
-        "target": target,
-        "degree": r.degree,
-        "alpha": r.alpha,
-        "factor": r.factor,
-        "short": r.short,
-        "short_s": r.short_s,
-        "speed_exponent": r.exponent,
-        "alignment": dataclasses.asdict(r.alignment) if r.alignment else None,
-        "launch_s": r.launch_s,
-        "least": r.least,
-        "terms": terms,
-        "box_log2": {name: list(bounds) for name, bounds in r.box.items()},
-        "spread": {
-            name: value.tolist() if isinstance(value, np.ndarray) else value
-            for name, value in dataclasses.asdict(r.spread).items()
-        },
-        "scores": {
-            name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(r.scores).items()
-        },
-        "reach": r.reach if math.isfinite(r.reach) else None,
-        "residual": trees,
-        "measured": base64.b64encode(measured.astype("<u4").tobytes()).decode(),
-    }
-
-
-def _regressor_from_json(data: Mapping[str, Any]) -> tuple[Key, Regressor]:
-    key = (data["kind"], data["dtype"], data["phase"], data["group"])
-    if data["kind"] not in KINDS:
-        raise unknown("layer kind of the predictor", data["kind"], KINDS, PredictorError)
-    terms = tuple(
-        Term(special=t["special"]) if "special" in t else Term(tuple(t["powers"].items())) for t in data["terms"]
-    )
-    trees, kept = None, data["residual"]
-    if kept is not None:
-        roots, feature = np.array(kept["roots"]), np.array(kept["feature"])
-        number = np.array(kept["number"], dtype=np.float64)
-        trees = Trees(tuple(kept["features"]), roots, feature, right_children(feature), number)
-    known: dict[str, Any] = {name: float("nan") if value is None else value for name, value in data["scores"].items()}
-    spread: dict[str, Any] = {
-        name: np.array(value, dtype=np.float64) if isinstance(value, list) else value
-        for name, value in data["spread"].items()
-    }
-    return key, Regressor(
-        terms=terms,
-        weights=np.array([t["weight"] for t in data["terms"]], dtype=np.float64),
-        degree=data["degree"],
-        alpha=data["alpha"],
-        box={name: (bounds[0], bounds[1]) for name, bounds in data["box_log2"].items()},
-        trees=trees,
-        reach=float("inf") if data["reach"] is None else data["reach"],
-        spread=Spread(**spread),
-        scores=Scores(**known),
-        exponent=data["speed_exponent"],
-        alignment=Alignment(**data["alignment"]) if data["alignment"] else None,
-        launch_s=data["launch_s"],
-        factor=data["factor"],
-        short=data["short"],
-        short_s=data.get("short_s", Layer.short_s),
-        least=data["least"],
-        measured=np.frombuffer(base64.b64decode(data["measured"]), dtype="<u4"),
-    )
+    replace_file(path, json_text(_rounded(to_json(predictor)), compact=True) + "\n")
 
 
 def _rounded(value: Any) -> Any:
@@ -236,18 +91,17 @@ def load(name: str | Path) -> Predictor:
             learnt, device = next((p for p in parts if p[0] in known or Path(p[0]).is_file()), parts[-1])
             there, slug = on(load(learnt), device)
             return dataclasses.replace(there, name=f"{Path(learnt).stem}@{slug}")
-        if str(name) not in known:
+        if str(name) in known:
+            path = known[str(name)]
+        elif not os.path.lexists(path):
             raise unknown("predictor", str(name), known, PredictorError)
-        path = known[str(name)]
     try:
-        data = json.loads(path.read_text())
-    except (ValueError, OSError, RecursionError) as error:
+        data = read_json(path)
+    except (ValueError, OSError) as error:
         raise PredictorError(
-            f"{path}: is no predictor file, or cut off ({error}); train it again with train-predictor"
+            f"{path}: is no predictor file, or cut off ({one_line(error)}); train it again with train-predictor"
         ) from None
-    if not isinstance(data, dict):
-        raise PredictorError(f"{path}: holds a {type(data).__name__}, a predictor file holds an object; train it again")
-    return from_json(data, path.stem)
+    return from_json(data, path.stem, str(path))
 
 
 def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:

@@ -18,6 +18,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import math
 import re
 import shutil
 import warnings
@@ -31,7 +32,8 @@ import numpy as np
 from neuralpower.devices.spec import FASTEST_FLOPS, FLOPS, HIGHEST_W, KEYS, PEAK, Key
 from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError, InputError, first_line, unknown, unwritten, writing
-from neuralpower.journal import force, read_journal
+from neuralpower.files import check_regular, json_text, not_finite, read_json, shown
+from neuralpower.journal import NAME, force, read_journal
 from neuralpower.locations import fetched, is_remote
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ WHOLE = (  # columns of whole numbers, also where a row that failed has none
     *("attempt", "replicate", "ticks", "throttle_bits"),
 )
 SHORTEST_S, LONGEST_S = 1e-8, 1e4  # outside of these a runtime is a broken clock or a wrong unit
+LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 
 META = ("includes_launch", "hardware", "autograd_start_s")  # what `dataset.json` can say that changes what is learnt
@@ -59,6 +62,10 @@ HARDWARE = (  # what `dataset.json` can say of its device; numbers that are miss
     *("accelerator", "cores", "l2_bytes", "llc_bytes", "peak_flops_per_s", "memory_bytes_per_s", "base_clock"),
     *("limit_w", "idle_w", "year", "lanes_per_scheduler"),
 )
+NETWORK = ("model", "batch", "input", "layers")  # columns of whole networks
+# A table of 20 columns for each of our kinds' fields, and of more rows than all collections here together, is read; wider and
+# longer ones are mistakes, or made to fill the memory.
+MOST_COLUMNS, MOST_ROWS = 2000, 20_000_000
 KEY = ("config_id", "device_key", "software_key", "protocol_version", "replicate")  # of a measurement
 READ = (  # columns that say something of any row; a kind's fields stand beside them
     *("dtype", "phase", "runtime_s", "power_w", "energy_j", "energy_u_rel", "dispatch_s"),
@@ -104,7 +111,7 @@ class Dataset:
         """The sentinel's time when the machine was at its usual speed: the median over the rows."""
         columns = [_numbers(table["sentinel_s"]) for table in self.tables.values() if "sentinel_s" in table]
         times = np.concatenate([np.empty(0), *columns])
-        times = times[np.isfinite(times) & (times > 0)]
+        times = times[(times >= SHORTEST_S) & (times <= LONGEST_S)]
         return float(np.median(times)) if len(times) else None
 
     def __len__(self) -> int:
@@ -209,26 +216,22 @@ def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
         if file.stem not in KINDS and file.stem != "network":
             raise unknown(f"layer kind of {file}", file.stem, [*KINDS, "network"], DatasetError)
         try:
-            if file.suffix == ".parquet":
-                table = pd.read_parquet(file, columns=None if samples else _without_samples(file))
-                if any(table.index.names):  # a column that pandas was told to number rows by
-                    table = table.reset_index()
-            else:
-                table = _read_csv(file)
+            check_regular(file)
+            table = _read_parquet(file, samples) if file.suffix == ".parquet" else _read_csv(file)
         except Exception as error:  # each reader has its own errors
             raise DatasetError(
                 f"{file}: cannot be read ({first_line(error)}); write it again, or take it away"
             ) from None
         parts.setdefault(file.stem, []).append(table)
     fresh: dict[str, list[dict[str, Any]]] = {}
-    for record in read_journal(folder):
-        if record.get("type") == "result":
-            row = record["row"]
-            fresh.setdefault(record["kind"], []).append(
-                row if samples else {k: v for k, v in row.items() if k not in SAMPLES}
-            )
+    for kind, row in _results(folder):
+        if kind not in KINDS and kind != "network":
+            raise unknown(f"layer kind of {folder / NAME}", kind, [*KINDS, "network"], DatasetError)
+        fresh.setdefault(kind, []).append(row if samples else {k: v for k, v in row.items() if k not in SAMPLES})
     for kind, rows in fresh.items():
         table = pd.DataFrame(rows)
+        with named(folder / NAME):
+            _check_cells(kind, table)
         # no column of times where every configuration failed
         parts.setdefault(kind, []).append(table.assign(runtime_s=table.get("runtime_s", np.nan)))
     if not parts and not empty:
@@ -245,6 +248,11 @@ def _read_csv(file: Path) -> pd.DataFrame:
 
     with file.open("rb") as lines:
         blank = sum(1 for _ in itertools.takewhile(lambda line: not line.strip(), lines))
+    with file.open("rb") as lines:
+        header = next(itertools.islice(lines, blank, None), b"")
+    if b"\0" in header:
+        raise ValueError("it is no text: its first line holds a byte 0")
+    _check_width(header.count(b",") + 1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # about the first row; a last comma is no value
@@ -258,7 +266,7 @@ def _read_csv(file: Path) -> pd.DataFrame:
     if len(table.columns) == 1 and any(mark in table.columns[0] for mark in ";\t"):
         raise ValueError("its values must be separated by commas")
     table.columns = table.columns.str.strip()
-    known = KINDS[file.stem].field_names() if file.stem in KINDS else ("model", "batch", "input", "layers")
+    known = KINDS[file.stem].field_names() if file.stem in KINDS else NETWORK
     for name in (*known, *READ):
         if f"{name}.1" in table or list(table.columns).count(name) > 1:  # the first is what pandas calls the second
             raise ValueError(f"column {name} stands twice")
@@ -268,11 +276,56 @@ def _read_csv(file: Path) -> pd.DataFrame:
     return table.reindex(range(-blank, len(table))).reset_index(drop=True) if blank else table
 
 
-def _without_samples(file: Path) -> list[str]:
-    """The columns of a table that hold no raw times."""
+def _read_parquet(file: Path, samples: bool) -> pd.DataFrame:
+    """A table with or without the columns of raw times; raises ValueError, and what pyarrow raises."""
+    import pandas as pd
     import pyarrow.parquet
 
-    return [name for name in pyarrow.parquet.read_schema(file).names if name not in SAMPLES]
+    about = pyarrow.parquet.read_metadata(file)
+    _check_width(about.num_columns)
+    if about.num_rows > MOST_ROWS:  # a few bytes can say that a value repeats a million million times
+        raise ValueError(f"it has {about.num_rows:,} rows, more than the {MOST_ROWS:,} that are read")
+    names = pyarrow.parquet.read_schema(file).names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"column {twice} stands twice")
+    table = pd.read_parquet(file, columns=None if samples else [name for name in names if name not in SAMPLES])
+    if any(table.index.names):  # a column that pandas was told to number rows by
+        table = table.reset_index()
+    coded = table.columns[[isinstance(kind, pd.CategoricalDtype) for kind in table.dtypes]]
+    table = table.astype(dict.fromkeys(coded, object))
+    _check_cells(file.stem, table)
+    return table
+
+
+def _check_width(columns: int) -> None:
+    if columns > MOST_COLUMNS:
+        raise ValueError(f"it has {columns:,} columns, more than the {MOST_COLUMNS:,} that are read")
+
+
+def _check_cells(kind: str, table: pd.DataFrame) -> None:
+    """Raise DatasetError where a column that is read has lists or objects in its cells."""
+    from neuralpower.layers import KINDS
+
+    known = KINDS[kind].field_names() if kind in KINDS else NETWORK
+    for name in (*known, *READ):
+        if name in table and table[name].dtype == object:
+            nested = table[name].map(lambda cell: isinstance(cell, (list, dict, set, tuple, np.ndarray)))
+            if nested.any():
+                raise DatasetError(f"column {name} holds lists or objects, and a cell must be one number or text")
+
+
+def _results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(kind, row) of a journal's results; raises DatasetError."""
+    for record in read_journal(folder):
+        if record.get("type") == "result":
+            kind, row = record.get("kind"), record.get("row")
+            if not isinstance(kind, str) or not isinstance(row, dict):
+                raise DatasetError(
+                    f"{folder / NAME}: a result is of kind {shown(kind)} with row {shown(row)}, but must have a name and an "
+                    "object; take the journal away, or mend it"
+                )
+            yield kind, row
 
 
 def kept_rows(
@@ -286,18 +339,17 @@ def kept_rows(
         import pyarrow.parquet  # a fifth of a second, which a collection without tables can do without
 
         try:
+            check_regular(file)
             names = pyarrow.parquet.read_schema(file).names
             if "config_id" not in names:
                 continue  # somebody's own measurements
             wanted = [name for name in names if columns is None or name in columns]
             chosen = None if ids is None else [("config_id", "in", list(ids))]
             table = pyarrow.parquet.read_table(file, columns=wanted, filters=chosen)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # pyarrow has its own errors
             raise DatasetError(f"{file}: cannot be read ({first_line(error)}); move it away, or mend it") from None
         yield from ((file.stem, row) for row in table.to_pylist() if row["config_id"] is not None)
-    for record in read_journal(folder):
-        if record.get("type") == "result" and (ids is None or record["row"].get("config_id") in ids):
-            yield record["kind"], record["row"]
+    yield from ((kind, row) for kind, row in _results(folder) if ids is None or row.get("config_id") in ids)
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
@@ -309,25 +361,23 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise unknown("dataset", str(folder), near, DatasetError)
     file = folder / "dataset.json"
     try:
-        meta = json.loads(file.read_text("utf-8-sig"))  # Windows' editors begin a file with a mark
+        meta = read_json(file, mark=True, endless=True)  # Windows' editors begin a file with a mark
     except FileNotFoundError:
         raise DatasetError(
             f'{folder}: has no dataset.json; it needs at least {{"schema": 1, "device": "..."}}'
         ) from None
-    except (ValueError, OSError, RecursionError) as error:
+    except (ValueError, OSError) as error:
         raise DatasetError(f"{file}: is no JSON ({error}); write it again") from None
-    if not isinstance(meta, dict) or meta.get("schema") != SCHEMA or not meta.get("device"):
+    known = isinstance(meta, dict) and meta.get("schema") == SCHEMA and not isinstance(meta["schema"], bool)
+    if not known or not meta.get("device"):
         given = {name: meta.get(name) for name in ("schema", "device")} if isinstance(meta, dict) else meta
-        raise DatasetError(f'{file}: holds {given}; needed are at least {{"schema": {SCHEMA}, "device": "..."}}')
+        said = f"{given!r:.200}"
+        raise DatasetError(f'{file}: holds {said}; needed are at least {{"schema": {SCHEMA}, "device": "..."}}')
     with named(file):
         _check_meta(meta)
-        check_hardware(meta.get("hardware") or {})
-        try:
-            json.dumps(meta, allow_nan=False)
-        except ValueError:
-            raise DatasetError(
-                "holds NaN or Infinity, which are no numbers of JSON's; leave out what is not known"
-            ) from None
+        check_hardware({} if meta.get("hardware") is None else meta["hardware"])
+        if any(not_finite(meta)):
+            raise DatasetError("holds NaN or Infinity, which are no numbers of JSON's; leave out what is not known")
     return meta
 
 
@@ -343,16 +393,27 @@ def named(place: Path) -> Iterator[None]:
 def _check_meta(meta: Mapping[str, Any]) -> None:
     """Raise DatasetError for what would be taken for something else, or not be seen; other names are left alone."""
     _refuse_near(meta, "field", META)
-    if not isinstance(meta["device"], str) or not meta["device"].strip():
+    given = {name: value for name, value in meta.items() if value is not None}  # null is not known
+    if not isinstance(meta["device"], str) or not meta["device"].strip() or not meta["device"].isprintable():
         raise _impossible("device", meta["device"], "a name")
-    if not isinstance(meta.get("includes_launch") or False, bool):
+    if not isinstance(given.get("includes_launch", False), bool):
         raise _impossible("includes_launch", meta["includes_launch"], "true or false")
-    start_s = meta.get("autograd_start_s") or 0
+    start_s = given.get("autograd_start_s", 0)
     if isinstance(start_s, bool) or not isinstance(start_s, (int, float)) or not 0 <= start_s < LONGEST_S:
         raise _impossible("autograd_start_s", start_s, "seconds, 0 or more")
-    sessions = meta.get("sessions") or []
+    sessions = given.get("sessions", [])
     if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
         raise _impossible("sessions", sessions, "a list of objects")
+    for session in sessions:
+        if not _texts(session.get("dtypes")):
+            raise _impossible("dtypes of a session", session["dtypes"], "a list of names")
+        if not isinstance(session.get("self_test") or {}, dict):
+            raise _impossible("self_test of a session", session["self_test"], "an object")
+
+
+def _texts(value: Any) -> bool:
+    """Whether it is a list of texts, or not known."""
+    return value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value))
 
 
 def _refuse_near(given: Collection[str], what: str, known: Collection[str]) -> None:
@@ -369,6 +430,10 @@ def check_hardware(hardware: Any) -> None:
     own = {"base_clock": Key(0.01, 1, "of the boost clock"), "lanes_per_scheduler": Key(1, 1024, "lanes")}
     rules = {**KEYS, **own, "year": Key(1970, 2100, "", whole=True)}
     _refuse_near(hardware, "value of hardware", HARDWARE)
+    if not _texts(hardware.get("flags")):  # which tell one CPU from another, as its name does
+        raise _impossible("flags", hardware["flags"], "a list of names")
+    if not isinstance(hardware.get("name") or "", str):
+        raise _impossible("name", hardware["name"], "a text")
     given = {name: value for name, value in hardware.items() if name in HARDWARE and value is not None}
     if not isinstance(given.pop("accelerator", False), bool):
         raise _impossible("accelerator", hardware["accelerator"], "true or false")
@@ -394,12 +459,12 @@ def _check_number(what: str, value: Any, rule: Key) -> None:
 
 
 def _impossible(what: str, value: Any, rule: str) -> DatasetError:
-    return DatasetError(f"{what} is {value!r}, but must be {rule}")
+    return DatasetError(f"{what} is {value!r:.200}, but must be {rule}")
 
 
 def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
     """Write `dataset.json` aside, then rename it."""
-    replace_file(folder / "dataset.json", json.dumps({"schema": SCHEMA, **meta}, indent=1) + "\n")
+    replace_file(folder / "dataset.json", json_text({"schema": SCHEMA, **meta}, indent=1) + "\n")
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -604,7 +669,7 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
                     words[words == word] = defaults.get(name, next(iter(known[name])))
             columns[name] = words
             continue
-        numbers = _numbers(values)
+        numbers = _numbers(values, truths=name in flags)
         if name in defaults:
             numbers[values.isna().to_numpy()] = defaults[name]
         bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
@@ -647,6 +712,7 @@ def _power(
     from_energy = energy / runtime
     power = np.where(np.isfinite(power), power, from_energy)
     highest = (hardware.limit_w if hardware is not None else None) or HIGHEST_W
+    reject(power < LOWEST_W, f"less than {LOWEST_W:g} W, which no device draws")
     reject(power > ABOVE_LIMIT * highest, "more power than the device can draw")
     reject(from_energy > ABOVE_LIMIT * highest, "more energy than the device can draw in the time")
     return power
@@ -664,16 +730,27 @@ def _optional(table: pd.DataFrame, column: str) -> np.ndarray:
     return _numbers(table[column]) if column in table else np.full(len(table), np.nan)
 
 
-def _numbers(values: pd.Series) -> np.ndarray:
-    """A column as float64, NaN where it holds nothing or no number; true and false, however written, are 1 and 0."""
+def _numbers(values: pd.Series, truths: bool = False) -> np.ndarray:
+    """A column as float64, NaN where it holds nothing or no number; `truths`: true and false, however written, are 1 and 0."""
     import pandas as pd
 
-    if values.dtype.kind in "mM":  # moments and durations, whose unit would be the file's
-        return np.full(len(values), np.nan)
+    if values.dtype.kind in "mM" or (values.dtype.kind == "b" and not truths):
+        return np.full(len(values), np.nan)  # of moments and durations the unit would be the file's
     if values.dtype.kind not in "biuf":
-        truths = {"true": 1, "false": 0}
-        values = values.astype(object).map(lambda value: truths.get(str(value).strip().lower(), value))
-    return pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, copy=True, na_value=np.nan)
+        known = {"true": 1 if truths else np.nan, "false": 0 if truths else np.nan}
+        values = values.astype(object).map(lambda value: known.get(str(value).strip().lower(), value))
+    try:
+        numbers = pd.to_numeric(values, errors="coerce")
+    except OverflowError:  # an integer of hundreds of digits
+        numbers = values.map(_float)
+    return numbers.to_numpy(dtype=np.float64, copy=True, na_value=np.nan)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,21 +120,6 @@ class Dispatch:
             return self
         factor = float(np.median(known))
         return replace(self, factor=self.factor * factor, deviation=robust_deviation(np.log(np.array(known) / factor)))
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        costs = [
-            {**dict(zip(("kind", "phase", "function"), key, strict=True)), **asdict(c)} for key, c in self.costs.items()
-        ]
-        return {"other_s": self.other_s, "deviation": self.deviation, "factor": self.factor, "costs": costs}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Dispatch:
-        """The reverse; raises KeyError for missing parts."""
-        costs = {
-            (c["kind"], c["phase"], c["function"]): Cost(c["call_s"], c["launch_s"], c["rows"]) for c in data["costs"]
-        }
-        return cls(costs, data["other_s"], data["deviation"], data["factor"])
 
 
 def function_of(layer: Layer) -> Any:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import DatasetError, DeviceError, writing
+from neuralpower.files import check_regular, json_text, parse_json
 
 SCHEMA = 1
+MOST_BYTES = 2**30  # that are read of a journal: some 800,000 results
 BALLAST_BYTES = 2**18  # some two hundred results
 NAME, LOCK = "journal.jsonl", ".lock"
 
@@ -153,7 +154,7 @@ def force(path: Path) -> None:
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    text = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+    text = json_text(record, compact=True).encode()
     return b"%08x " % zlib.crc32(text) + text + b"\n"
 
 
@@ -162,7 +163,7 @@ def _checked(line: bytes) -> dict[str, Any] | None:
     try:
         if int(checksum, 16) != zlib.crc32(text):
             return None
-        record = json.loads(text)
+        record = parse_json(text.decode())
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
@@ -181,11 +182,20 @@ def _check_version(path: Path, data: bytes) -> None:
 
 
 def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """Records of an unsealed collection; lines that a crash tore are passed over. Raises DatasetError for other versions."""
+    """Records of an unsealed collection; lines that a crash tore are passed over.
+
+    Raises DatasetError for other versions, and for what is no journal.
+    """
     path = folder / NAME
     if not path.exists():
         return []
-    data = path.read_bytes()
+    try:
+        check_regular(path)
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has {path.stat().st_size:,} bytes, more than the {MOST_BYTES:,} that are read")
+        data = path.read_bytes()
+    except (ValueError, OSError) as error:
+        raise DatasetError(f"{path}: cannot be read ({error}); take it away") from None
     _check_version(path, data)
     records = [record for line in data.splitlines() if (record := _checked(line)) is not None]
     return [{name: value for name, value in r.items() if name not in ("schema", "seq")} for r in records]

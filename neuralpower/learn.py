@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.dataset import HARDWARE, Dataset, Rejected, Rows, merge, named, screen, summarised
+from neuralpower.dataset import HARDWARE, SHORTEST_S, Dataset, Rejected, Rows, merge, named, screen, summarised
 from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.dispatch import Dispatch, Observation, function_of, learn_dispatch
 from neuralpower.dtypes import FLOATING
@@ -425,7 +425,8 @@ def _issued(rows: Rows) -> Observation:
 
 def _issues(rows: Rows) -> np.ndarray:
     """Whether dispatch_s is a time that a host can have taken to issue the row's call, [rows], bool."""
-    return np.asarray((rows.dispatch_s > 0) & (rows.dispatch_s <= SLOWEST_ISSUE_S * np.asarray(rows.layer.launches())))
+    most_s = SLOWEST_ISSUE_S * np.asarray(rows.layer.launches())
+    return np.asarray((rows.dispatch_s >= SHORTEST_S) & (rows.dispatch_s <= most_s))
 
 
 def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatch | None:

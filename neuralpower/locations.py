@@ -7,13 +7,13 @@ published. Each file is put in place as a whole, `dataset.json` last: who sees i
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import DatasetError, first_line
+from neuralpower.files import parse_json
 
 PUBLISHED = ("*.parquet", "*.csv", "README.md", "journal.jsonl.gz", "dataset.json")
 READ = (".parquet", ".csv", ".json", ".jsonl")
@@ -85,7 +85,7 @@ def publish(folder: Path, location: str) -> None:
 def _described(place: str, read: Callable[[], bytes]) -> dict[str, Any] | None:
     """What a place's `dataset.json` says; None where there is none yet. Raises DatasetError."""
     try:
-        return dict(json.loads(read()))
+        return dict(parse_json(read().decode("utf-8-sig")))
     except FileNotFoundError:
         return None
     except Exception as error:  # each system has its own errors

@@ -18,8 +18,8 @@ from neuralpower.dtypes import FLOATING, ITEMSIZE
 from neuralpower.errors import PredictorError
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, RECURRING, as_columns, distinct, take
-from neuralpower.regress import NINETY, Problem, Regressor
+from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, RECURRING, Draw, as_columns, distinct, take
+from neuralpower.regress import BASE_FEATURE, NINETY, Problem, Regressor, Spread
 
 Array = np.ndarray
 
@@ -45,6 +45,10 @@ HIDDEN_SHARE = 2 / 3
 # Of a GPU's memory bandwidth, which no call gets past: the most by any of 300,000 calls on five of NVIDIA's, 2016 to 2020.
 REACHED_AT_MOST = 0.9
 
+LONGEST_S, MOST_W = 1e30, 1e9  # no call takes longer, and nothing draws more: what says so was not learnt of a device
+WIDEST = (
+    100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing, and farther ones are no numbers
+)
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
 Key = tuple[str, str, str, str]  # kind, dtype, phase, group
@@ -409,12 +413,11 @@ class Predictor:
             return Estimates(t, *bounds, wide, hidden, held, none, zero, code, nothing, nothing, nothing)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         problem = describe(columns, hardware, portable=self.portable, featured=regressor.trees is not None)
-        self._check(found, regressor, problem)
-        t, outside = regressor.predict(problem.dimensions, problem.special, problem.features, problem.axes)
+        t, outside = self._predict(found, regressor, problem, LONGEST_S)
         least = self._least(columns, hardware)
         t = np.maximum(t, least)
         spread = regressor.spread if exact else regressor.spread.widened(float(np.log(ROOFLINE_FACTOR)) / NINETY)
-        low, high = spread.bounds(t, outside)
+        low, high = _bounds(spread, t, outside)
         code = np.where(outside > EXTRAPOLATION_OCTAVES, BASES.index(EXTRAPOLATED), BASES.index(IN_RANGE))
         code = np.where(regressor.has_measured(problem.config), BASES.index(MEASURED), code)
         if not exact:
@@ -423,7 +426,7 @@ class Predictor:
             t,
             np.maximum(t * np.exp(low), least),
             t * np.exp(high),
-            spread.shared(t, outside),
+            np.minimum(spread.shared(t, outside), WIDEST),
             np.minimum(HIDDEN_SHARE * regressor.launch_s, HIDDEN_AT_MOST * t),
             held,
             np.full(rows, list(self.regressors).index(found)),
@@ -431,6 +434,19 @@ class Predictor:
             code,
             *self._power(columns, hardware, found, t),
         )
+
+    def _predict(self, key: Key, regressor: Regressor, problem: Problem, most: float) -> tuple[Array, Array]:
+        """(target, octaves outside the box), each [rows]; raises PredictorError where a target is no number up to `most`."""
+        self._check(key, regressor, problem)
+        with np.errstate(all="ignore"):  # a base of 0 has no logarithm, and what overflows is refused below
+            value, outside = regressor.predict(problem.dimensions, problem.special, problem.features, problem.axes)
+        wrong = ~((value >= 0) & (value <= most))
+        if wrong.any():
+            raise PredictorError(
+                f"predictor {self.name or self.device!r} gives {value[wrong][0]:.4g} {'W' if problem.bounded else 's'} for a layer "
+                f"of {' '.join(key)}, which is impossible: its numbers are wrong; train it again with train-predictor"
+            )
+        return value, outside
 
     def _least(self, columns: Layer, hardware: Hardware) -> Array | float:
         """Seconds [rows] that memory takes for the weights, and for what the last-level cache cannot hold of the rest.
@@ -443,18 +459,39 @@ class Predictor:
         crossing = weights + np.maximum(given + written - hardware.llc_bytes, 0)
         return np.asarray(crossing / (REACHED_AT_MOST * hardware.memory_bytes_per_s))
 
+    def check_formulas(self) -> None:
+        """Raise PredictorError where a regressor has terms, axes or features that its kind of layers does not have."""
+        hardware = self.hardware or Hardware(accelerator=self.accelerator)
+        for some, of_power in ((self.regressors, False), (self.power or {}, True)):
+            problems: dict[str, Problem] = {}
+            for key, regressor in some.items():
+                if key[0] not in problems:
+                    problems[key[0]] = self._example(KINDS[key[0]], hardware, of_power)
+                self._check(key, regressor, problems[key[0]])
+
+    def _example(self, kind: type[Layer], hardware: Hardware, of_power: bool) -> Problem:
+        """Any one layer of a kind, as its regressors see it."""
+        columns = columns_of(kind, [kind.sample(Draw(0))])
+        with np.errstate(all="ignore"):
+            if of_power:
+                return describe_power(columns, hardware, np.ones(1))
+            return describe(columns, hardware, portable=self.portable)
+
     def _check(self, key: Key, regressor: Regressor, problem: Problem) -> None:
         """Raise PredictorError where the layers' formulas are not those that the regressor was fitted with."""
-        used = [
+        special = [
             *(term.special for term in regressor.terms if term.special),
             *(regressor.alignment.slopes if regressor.alignment else ()),
         ]
-        gone = [name for name in used if name not in problem.special]
-        featured = regressor.trees is None or regressor.trees.features[:-1] == problem.feature_names
+        powers = [name for term in regressor.terms for name, _ in term.powers]
+        gone = [name for name in special if name not in problem.special]
+        gone += [name for name in powers if name not in problem.dimensions]
+        gone += sorted(regressor.box.keys() ^ problem.axes.keys())
+        featured = regressor.trees is None or regressor.trees.features == (*problem.feature_names, BASE_FEATURE)
         if gone or not featured:
             raise PredictorError(
                 f"predictor {self.name or self.device!r} was trained by a version that described {key[0]} otherwise "
-                f"({', '.join(gone) or 'other features'}); train it again with train-predictor"
+                f"({', '.join(dict.fromkeys(gone)) or 'other features'}); train it again with train-predictor"
             )
 
     def _power(self, columns: Layer, hardware: Hardware, key: Key, runtime_s: Array) -> tuple[Array, Array, Array]:
@@ -465,9 +502,8 @@ class Predictor:
             nothing = np.full(len(runtime_s), np.nan)
             return nothing, nothing, nothing
         problem = describe_power(columns, hardware, runtime_s)
-        self._check(key, regressor, problem)
-        power, outside = regressor.predict(problem.dimensions, problem.special, problem.features, problem.axes)
-        low, high = regressor.spread.bounds(power, outside)
+        power, outside = self._predict(key, regressor, problem, MOST_W)
+        low, high = _bounds(regressor.spread, power, outside)
         floor, ceiling = hardware.idle_w or 0.0, hardware.limit_w or np.inf
         inside = [np.clip(value, floor, ceiling) for value in (power, power * np.exp(low), power * np.exp(high))]
         return inside[0], inside[1], inside[2]
@@ -578,6 +614,12 @@ class Predictor:
             text += f", {'plus' if r.short > 0 else 'less'} {abs(r.short) / r.factor:.4g} of their first "
             text += f"{r.factor * r.short_s * 1e6:.4g} us"
         return text
+
+
+def _bounds(spread: Spread, predicted: Array, outside: Array) -> tuple[Array, Array]:
+    """Logarithms of the 90 % bounds relative to the prediction, each [rows], as far away as says something."""
+    low, high = spread.bounds(predicted, outside)
+    return np.maximum(low, -WIDEST), np.minimum(high, WIDEST)
 
 
 def resident_share(held_bytes: Any, hardware: Hardware) -> Any:

@@ -41,6 +41,7 @@ SURELY = 0.99  # of the cost of a mean of bases: less is better than it, by more
 BEYOND, NEW_DEVICE = 0.5, 2.0  # what an error beyond the sampled rows, or on a new device, counts beside one among them
 REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))  # octaves outside the box at which the residual has half its say; 0: none
 FEWEST_FOR_BOUND = 20
+BASE_FEATURE = "log2_base"  # of the residual, the last: the base's logarithm
 FAR = 0.1  # octaves away from the sampled rows
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
 IMPOSSIBLE = 1e-3  # of a plausible row's weight: one below, some 60 times too fast, must not set the terms' scales
@@ -591,7 +592,7 @@ def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | 
         widest = max(OUTLIER * spread, STRUCTURE)
         target = np.clip(target, middle - widest, middle + widest)  # no row may make a leaf of its own
     x = np.column_stack([problem.features, np.log2(t0)])
-    return boost(x, target, _importance(problem.target), (*problem.feature_names, "log2_base"), size)
+    return boost(x, target, _importance(problem.target), (*problem.feature_names, BASE_FEATURE), size)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from neuralpower.copies import copied, in_dtype
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.files import read_json
 from neuralpower.inputs import (
     InputRequest,
     Inputs,
@@ -400,8 +401,8 @@ def _folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
     if not file.is_file():
         raise ModelError(f"{path} holds no config.json; give a folder of transformers, or {GRAMMAR.partition(', ')[2]}")
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # the second of one that is nested too deep
+        values = read_json(file)
+    except (ValueError, OSError) as error:
         raise ModelError(f"{file} is no JSON ({error}); write the configuration again") from error
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise ModelError(f"{file} has no model_type; add one that transformers knows, such as bert")

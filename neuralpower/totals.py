@@ -14,7 +14,6 @@ nothing but totals is known.
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from neuralpower.dataset import Rejected, summarised, unusable
 from neuralpower.dtypes import FLOATING, TENSORFLOAT32
 from neuralpower.errors import DatasetError, NeuralPowerError, one_line
 from neuralpower.features import describe
+from neuralpower.files import parse_json
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, in_tf32, most_flops
 from neuralpower.layers.optimizer import Optimizer
@@ -150,8 +150,8 @@ def _number(row: Mapping[str, Any], name: str) -> float:
 def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A cell's JSON object."""
     try:
-        value = json.loads(row[name])
-    except (ValueError, TypeError, RecursionError):  # the second where it holds no text, as cells of Parquet may
+        value = parse_json(row[name])
+    except (ValueError, TypeError):  # the second where it holds no text, as cells of Parquet may
         value = None
     if not isinstance(value, dict):
         raise ValueError(f"{name} is {row[name]!r}, but must be the text of a JSON object")
@@ -161,8 +161,8 @@ def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _listed(text: Any) -> list[tuple[Layer, float]]:
     """Layers with how often each is called, from a cell of column `layers`."""
     try:
-        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in json.loads(text)]
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in parse_json(text)]
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"layers cannot be read ({type(error).__name__}: {error})") from None
     for layer, count in parts:
         if not 0 < count <= LARGEST:  # NaN is none either

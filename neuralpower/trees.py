@@ -20,6 +20,7 @@ SIZES = (
     (12000, 400, 64, 0.15),
 )  # rows and more: trees, leaves, learning rate
 FEWEST_IN_LEAF = 5
+MOST_LEAVES = 64  # of a tree, which stand as bits of one number
 CHUNK = 4096  # rows evaluated at a time, so that they stay in the cache
 
 
@@ -92,15 +93,29 @@ def _leaves(feature: Array, right: Array, root: int) -> tuple[list[int], list[tu
     return leaves, inner
 
 
+def in_preorder(roots: Array, feature: Array) -> bool:
+    """Whether the nodes' features (-1: a leaf) are whole trees in preorder, one after the other, that begin at the roots.
+
+    An inner node opens one subtree more than it closes, a leaf closes one: a tree ends where the first of its nodes is closed.
+    """
+    depth = np.cumsum(np.where(feature >= 0, 1, -1))
+    lowest = np.minimum.accumulate(np.concatenate([[0], depth]))
+    ends = np.flatnonzero(lowest[1:] < lowest[:-1])
+    return bool(len(ends)) and ends[-1] == len(feature) - 1 and np.array_equal(roots, [0, *(ends[:-1] + 1)])
+
+
 def right_children(feature: Array) -> Array:
-    """The right child of every inner node, -1 for leaves, from the nodes' features in preorder (-1: a leaf)."""
-    right = np.full(len(feature), -1)
-    waiting: list[int] = []  # inner nodes whose right child is still to come
-    for node in range(len(feature)):
-        if node and feature[node - 1] < 0 and waiting:  # after a leaf comes the right child of the latest that waits
-            right[waiting.pop()] = node
-        if feature[node] >= 0:
-            waiting.append(node)
+    """The right child of every inner node, -1 for leaves, from the nodes' features in preorder (-1: a leaf).
+
+    A left subtree ends at the first leaf after its parent where as many subtrees are open as before the parent.
+    """
+    right, nodes = np.full(len(feature), -1), np.arange(len(feature))
+    inner = feature >= 0
+    depth = np.cumsum(np.where(inner, 1, -1))
+    depth -= depth.min(initial=0)
+    leaves = np.sort((depth * len(feature) + nodes)[~inner])
+    last = leaves[np.searchsorted(leaves, ((depth - 1) * len(feature) + nodes)[inner])]
+    right[inner] = last % max(len(feature), 1) + 1
     return right
 
 

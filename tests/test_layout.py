@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "neuralpower"
 # A module imports only from itself and from those above it.
 ORDER = (
     "errors",
+    "files",
     "dtypes",
     "layers",
     "zoo",
@@ -61,6 +62,7 @@ ORDER = (
     "features",
     "dispatch",
     "predictor",
+    "predictor_format",
     "codec",
     "totals",
     "learn",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import shlex
 import signal
@@ -15,6 +14,8 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand
+
+from neuralpower.files import json_text
 
 app = typer.Typer()
 BOOLEANS = (
@@ -101,7 +102,7 @@ def bench(
     if boolean(sysinfo or "false"):
         from neuralpower.suites.bench.system import described
 
-        print(json.dumps(dict(described()), indent=2))
+        print(json_text(dict(described()), indent=2))
         return
     read = read_config(config) if config is not None else Config()
     told = {name: value for name, value in given.items() if name in FIELDS}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import typer
 
 from neuralpower.errors import unknown
+from neuralpower.files import json_text
 
 app = typer.Typer()
 
@@ -42,7 +42,7 @@ def bench_log(
     tables = {name: SUMMARIES[name]([log.values for log in found]) for name in names}
     if as_json:
         results = [{"source": log.source, **log.values} for log in found]
-        print(json.dumps({"schema": 1, "results": results, "summaries": {n: t.to_json() for n, t in tables.items()}}))
+        print(json_text({"schema": 1, "results": results, "summaries": {n: t.to_json() for n, t in tables.items()}}))
         return
     for number, table in enumerate(tables.values()):
         print(("\n" if number else "") + table.title)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
 import typer
 
 from neuralpower.devices.spec import KEYS, DeviceSpec, known_specs, read_spec, spec_of
 from neuralpower.errors import InputError
+from neuralpower.files import json_text
 
 if TYPE_CHECKING:
     from neuralpower.meters import MeterStatus, MeterUnavailable
@@ -51,7 +51,7 @@ def _show_machine(as_json: bool) -> None:
     meters = _meters(["cpu", *(gpu.uuid for gpu in gpus)], missing)
     if as_json:
         print(
-            json.dumps(
+            json_text(
                 {
                     "schema": 1,
                     "devices": [{"name": "cpu", **cpu.to_json()}, *(dataclasses.asdict(gpu) for gpu in gpus)],
@@ -98,7 +98,7 @@ def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
     from neuralpower.report.tables import grid
 
     if as_json:
-        print(json.dumps({"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}}))
+        print(json_text({"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}}))
         return
     columns = (
         ("peak_flops_float32", 1e12),
@@ -119,7 +119,7 @@ def _show_spec(spec: DeviceSpec, as_json: bool) -> None:
     from neuralpower.report.tables import grid
 
     if as_json:
-        print(json.dumps(spec.to_json(), indent=2))
+        print(json_text(spec.to_json(), indent=2))
         return
     print(", ".join(str(part) for part in (spec.name, spec.device_class, spec.vendor, spec.year) if part is not None))
     if spec.aliases:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.cli import options
+from neuralpower.files import json_text
 
 if TYPE_CHECKING:
     from neuralpower.phases import Phase
@@ -97,7 +97,7 @@ def evaluate(
         print(f"warning: {case.label}: {one_line(error)}", file=sys.stderr)
     if not results:
         raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
-    print(json.dumps(evaluation_json(results, refused)) if as_json else evaluation_table(results))
+    print(json_text(evaluation_json(results, refused)) if as_json else evaluation_table(results))
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
             text = f"{e.case.label}: two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import typer
+
+from neuralpower.files import json_text
 
 app = typer.Typer()
 
@@ -22,11 +23,11 @@ def models(
 
     ids = matching(pattern or ())
     if names:
-        print(json.dumps(ids) if as_json else "\n".join(ids))
+        print(json_text(ids) if as_json else "\n".join(ids))
         return
     found = [listed(id) for id in ids]
     if as_json:
-        print(json.dumps({"schema": 1, "models": [dataclasses.asdict(model) for model in found]}))
+        print(json_text({"schema": 1, "models": [dataclasses.asdict(model) for model in found]}))
         return
     rows = [
         [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from neuralpower.cli import options
 from neuralpower.cli.paradnn_options import MODES, Common
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
+from neuralpower.files import json_text
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.result import FAILED, NEGATIVE, OK, OOM, SHORT, STATES, Result, Setup
 
@@ -132,7 +132,7 @@ def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None
         raise InputError(result.reason)
     if result.duration_s is None:
         raise (OutOfMemory if result.state == OOM else DeviceError)(result.reason)
-    print(json.dumps({"schema": 1, **result.summary()}) if common.as_json else single_text(result))
+    print(json_text({"schema": 1, **result.summary()}) if common.as_json else single_text(result))
     if result.coverage is not None and result.coverage < COVERED:
         print(f"warning: {result.coverage:.0%} of the time is learnt, the rest a roofline estimate", file=sys.stderr)
     if result.state != OK:

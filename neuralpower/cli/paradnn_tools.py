@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.errors import InputError, unknown
+from neuralpower.files import json_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +128,7 @@ def matmul(
     found = matmul_benchmark(size, dtype, device, warmup=warmup, steps=steps, tf32=tf32, profiled=not as_json)
     if as_json:
         names = ("machine", "size", "dtype", "tf32", "product_s", "steps", "flops_per_s")
-        print(json.dumps({"schema": 1, **{name: getattr(found, name) for name in names}}))
+        print(json_text({"schema": 1, **{name: getattr(found, name) for name in names}}))
         return
     print(f"{found.machine}: {size} x {size} in {dtype}{' with TF32' if found.tf32 else ''}")
     print(f"{found.product_s:.6g} s a product, {found.flops_per_s / 1e12:.4g} TFLOP/s")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import typer
 
 from neuralpower.cli import options
+from neuralpower.files import json_text
 
 app = typer.Typer()
 
@@ -104,7 +104,7 @@ def predict(
         write(trace_file, document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]}))
     if csv is not None:
         prediction_csv(prediction, csv)
-    print(json.dumps(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))
+    print(json_text(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))
     if strict is not None and prediction.coverage < strict:
         raise CoverageError(
             f"coverage {prediction.coverage:.1%} is below {strict:.1%}: "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import typer
 
 from neuralpower.cli import options
+from neuralpower.files import json_text
 
 app = typer.Typer()
 
@@ -99,7 +99,7 @@ def profile(
             markdown.write_text(result.to_markdown(sort, top, by=by, depth=depth) + "\n", encoding="utf-8")
     if trace_file is not None:
         result.to_chrome_trace(trace_file)
-    print(json.dumps(result.to_json()) if as_json else result.table(sort, top, by=by, depth=depth))
+    print(json_text(result.to_json()) if as_json else result.table(sort, top, by=by, depth=depth))
     if strict and result.unmodelled:
         names = ", ".join(u.operator for u in result.unmodelled[:5])
         raise CoverageError(

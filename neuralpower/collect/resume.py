@@ -16,6 +16,7 @@ from neuralpower.collect.schedule import RUNTIME
 from neuralpower.dataset import read_meta, replace_file
 from neuralpower.devices.host import unlike
 from neuralpower.errors import DatasetError
+from neuralpower.files import json_text, read_json
 
 UNFINISHED = 2  # starts without a result that make a configuration a suspect, and alone the culprit
 
@@ -42,18 +43,19 @@ def unfinished(records: Sequence[Mapping[str, Any]]) -> Unfinished:
     ended_alone: Counter[tuple[str, int]] = Counter()
     ended_powered: Counter[tuple[str, int]] = Counter()
     for record in (*records, {"type": "session"}):  # the last one may have been killed
-        if record["type"] == "result":
+        kind = record.get("type")
+        if kind == "result":
             open_.discard(row_key(record["row"]))
             power.discard(row_key(record["row"]))
-        elif record["type"] == "event" and record["event"] != "meter_lost":
+        elif kind == "event" and record["event"] != "meter_lost":
             open_.clear()
             power.clear()
-        elif record["type"] == "session":
+        elif kind == "session":
             ended.update(open_)
             ended_alone.update(open_ if len(open_) == 1 else ())
             ended_powered.update(power)
             open_, power = set(), set()
-        elif record["type"] == "start":
+        elif kind == "start":
             begun = open_ if record["tier"] == RUNTIME else power
             begun |= {(name, replicate) for name, replicate in record["tasks"]}
     suspects, culprits, power_culprits = (
@@ -64,7 +66,7 @@ def unfinished(records: Sequence[Mapping[str, Any]]) -> Unfinished:
 
 def sessions(meta: dict[str, Any], records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The sessions that are described already, then those of the journal, each once."""
-    fresh = ({k: v for k, v in record.items() if k != "type"} for record in records if record["type"] == "session")
+    fresh = ({k: v for k, v in record.items() if k != "type"} for record in records if record.get("type") == "session")
     everything = (*meta.get("sessions", []), *fresh)
     return list({str(session.get("session_id", session)): session for session in everything}.values())
 
@@ -108,11 +110,12 @@ def planned(folder: Path, plan_key: Mapping[str, Any], executor: Executor) -> li
     key = json.loads(json.dumps(plan_key))
     if file.exists():
         try:
-            kept = json.loads(file.read_text())
-        except ValueError:
+            kept = read_json(file)
+        except (ValueError, OSError):
             kept = {}
-        if isinstance(kept, dict) and kept.get("key") == key and kept.get("version") == __version__:
+        same = isinstance(kept, dict) and kept.get("key") == key and kept.get("version") == __version__
+        if same and isinstance(kept.get("plan"), list):
             return list(kept["plan"])
     answer = executor.ask({"do": "plan", **key})
-    replace_file(file, json.dumps({"key": key, "version": __version__, "plan": answer["plan"]}))
+    replace_file(file, json_text({"key": key, "version": __version__, "plan": answer["plan"]}))
     return list(answer["plan"])

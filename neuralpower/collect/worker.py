@@ -36,6 +36,7 @@ from neuralpower.collect.schedule import NETWORK
 from neuralpower.collect.settings import read_settings
 from neuralpower.devices.machine import read_machine
 from neuralpower.errors import NeuralPowerError
+from neuralpower.files import json_text, nullable
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
 from neuralpower.measure import ROUNDS
@@ -181,7 +182,7 @@ def main() -> None:
             answer = answer_to(json.loads(line))
         except NeuralPowerError as error:
             answer = {"error": str(error), "exit_code": error.exit_code}
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json_text(nullable(answer)), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ may stand for a value that has no source but the user. All peaks are dense ones:
 from __future__ import annotations
 
 import importlib.resources
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, unknown
+from neuralpower.files import read_json, shown
 
 if TYPE_CHECKING:
     from neuralpower.layers.base import Hardware
@@ -156,12 +156,13 @@ def read_spec(path: str | Path) -> DeviceSpec:
     """The sheet in a file; raises InputError (unreadable, no JSON, another schema, or a field that breaks a rule)."""
     path = Path(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))  # Windows' editors begin a file with a mark
+        data = read_json(path, mark=True, endless=True)  # Windows' editors begin a file with a mark
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); choose another file") from None
-    except (ValueError, RecursionError):
+    except ValueError as error:
+        reason = f" ({error})" if str(error).startswith(("it ", '"')) else ""  # beside what a parser says
         hint = "give a spec sheet, as `neuralpower devices --spec nvidia-t4 --json` prints one"
-        raise InputError(f"{path}: is not JSON; {hint}") from None
+        raise InputError(f"{path}: is not JSON{reason}; {hint}") from None
     return _Reader(path).spec(data)
 
 
@@ -288,7 +289,4 @@ class _Reader:
         return tuple(self.text("an alias", alias) for alias in data)
 
     def refusal(self, what: str, data: Any, rule: str) -> InputError:
-        shown = json.dumps(data)
-        return InputError(
-            f"{self.path}: {what} is {shown if len(shown) < 40 else shown[:36] + ' ...'}, but must be {rule}"
-        )
+        return InputError(f"{self.path}: {what} is {shown(data)}, but must be {rule}")

@@ -9,7 +9,6 @@ scored.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,7 @@ from neuralpower.errors import InputError, NeuralPowerError, PredictorError, one
 from neuralpower.explore.lists import Lists
 from neuralpower.explore.outcomes import Outcomes, finite
 from neuralpower.explore.space import Point, explore
+from neuralpower.files import parse_json
 from neuralpower.inputs import LARGEST_SIZE, is_count
 from neuralpower.layers.base import FORWARD
 from neuralpower.predictor import Predictor
@@ -126,8 +126,8 @@ def _ranked(scores: Sequence[Score], by: str) -> list[Score]:
 def _read(number: int, candidate: str | Mapping[str, Any], lists: Lists) -> tuple[int, str, Point | str | None]:
     """(line, name, a point, what is wrong with it, or None where it is the next of the lists)."""
     try:
-        data = json.loads(candidate) if isinstance(candidate, str) else candidate
-    except (ValueError, RecursionError) as error:
+        data = parse_json(candidate) if isinstance(candidate, str) else candidate
+    except ValueError as error:
         return number, f"line {number}", f"is no JSON ({error})"
     if not isinstance(data, Mapping):
         return number, f"line {number}", f"is {data!r:.40}, must be an object"

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from neuralpower.layers.base import Bytes, Call, Draw, Layer, contiguous_run, strided
 from neuralpower.layers.elementwise import Elementwise
-from neuralpower.layers.pointwise import Pointwise, effort, per_function
+from neuralpower.layers.pointwise import EFFORTS, Pointwise, effort, per_function
 from neuralpower.layers.registry import layer_kind
 
 FUNCTIONS: dict[str, Any] = {
@@ -87,6 +87,7 @@ class Activation(Pointwise):
     sweep_share = 1.5
     recurring_share = 0.2
     words = {"function": FUNCTIONS}
+    group_names = EFFORTS
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

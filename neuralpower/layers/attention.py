@@ -41,6 +41,7 @@ class Attention(Layer):
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
     multiplies = True
+    group_names = ("decode", "prefill", "dropout")
     sweep_share = 2.0
     training_share = 0.2
     later = frozenset({"dropout"})

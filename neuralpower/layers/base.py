@@ -233,6 +233,8 @@ class Layer(ABC):
     short_s: ClassVar[float] = 3e-5  # of a call: networks teach apart what so much of each takes, when its code is warm
     # Fields that older datasets lack: at 0 they tell no layers apart; `recurs` is one of every kind's.
     later: ClassVar[frozenset[str]] = frozenset()
+    # What `group` and its like can give: a predictor's file has no regressor of another.
+    group_names: ClassVar[Collection[str]] = ("all",)
     alone: ClassVar[frozenset[str]] = frozenset()  # groups that no other stands in for
     rule: ClassVar[str] = ""  # in words, how its fields must agree
     words: ClassVar[Mapping[str, Collection[str]]] = {}  # what its fields of text may hold, beside dtype and phase

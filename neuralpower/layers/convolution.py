@@ -54,6 +54,7 @@ class Convolution(Layer):
     largest_input: ClassVar[int] = 512
 
     dimensions = ("batch", "positions", "in_channels", "out_channels")
+    group_names = ("dense", "depthwise", "grouped")
     multiplies = True
     savings = 4.5  # Winograd's F(4x4, 3x3)
     short_s = 1.5e-4  # a library's code of its own for each shape, weights to be reordered: cold for longer

@@ -29,7 +29,7 @@ from neuralpower.layers.base import (
     contiguous_run,
     strided,
 )
-from neuralpower.layers.pointwise import RANDOM, Pointwise, effort
+from neuralpower.layers.pointwise import EFFORTS, RANDOM, Pointwise, effort
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
 
@@ -102,6 +102,7 @@ class Elementwise(Pointwise):
     sweep_share = 2.5
     recurring_share = 0.2
     training_share = 0.2
+    group_names = (*EFFORTS, "complex", "complex_transcendental")
     words = {"function": OperatorNames((*UNARY, *BINARY, *PASSES, *POWERS.values()))}
 
     @classmethod

@@ -34,6 +34,7 @@ class Linear(MatrixProduct):
     transposed: bool = True  # weights lie as [out, in] (nn.Linear), not as [in, out] (GPT-2's Conv1D)
 
     dimensions = ("rows", "in_features", "out_features")
+    group_names = ("vector", "few", "matrix")
     sweep_share = 4.0
     recurring_share = 0.15
     accelerator_degrees = (0, 1, 2, 3)

@@ -106,6 +106,7 @@ class Movement(Pointwise):
 
     sweep_share = 2.2
     recurring_share = 0.2
+    group_names = ("view", "copy", *APART)
     alone = frozenset({ALIAS})
     words = {"function": (*FUNCTIONS, "append", "scatter_rows", ALIAS)}
 

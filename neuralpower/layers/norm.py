@@ -54,6 +54,7 @@ class Norm(Layer):
     sweep_share = 1.8
     recurring_share = 0.2
     words = {"function": (*dict.fromkeys(OPERATORS.values()), "batch_training")}
+    group_names = words["function"]
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,10 @@ class Optimizer(Layer):
     dimensions = ("tensors", "elements")
     sweep_share = 2.0
     words = {"function": STATES, "implementation": IMPLEMENTATIONS}
+    group_names = tuple(
+        function if way == "loop" else f"{function}_{way}"
+        for function, way in itertools.product(STATES, IMPLEMENTATIONS)
+    )
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

@@ -69,6 +69,9 @@ def code(function: Any) -> Any:
     return numbers if np.ndim(function) else float(numbers[0])
 
 
+EFFORTS = ("gelu", "random", "heavy", "transcendental", "cheap")  # what `effort` gives
+
+
 def effort(function: Any) -> Any:
     """Gelu (vectorised, and in most transformers), random, heavy, transcendental or cheap, per function name."""
     names, inverse = np.unique(np.asarray(function), return_inverse=True)

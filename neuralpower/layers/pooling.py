@@ -41,6 +41,7 @@ class Pooling(Layer):
 
     dimensions = ("images", "out_positions", "window")
     words = {"function": FUNCTIONS}
+    group_names = FUNCTIONS
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

@@ -35,6 +35,7 @@ class Recurrent(Layer):
     multiplies = True
     sweep_share = 1.0
     words = {"function": GATES}
+    group_names = tuple(GATES)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

@@ -51,6 +51,7 @@ class Softmax(Layer):
     strided: bool = False  # the axis is not the last
 
     dimensions = ("rows", "width")
+    group_names = ("all", "short", "long")
     sweep_share = 0.8
     recurring_share = 0.2
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, unknown, writing
+from neuralpower.files import json_text
 from neuralpower.profiling.conventions import UNITS
 from neuralpower.profiling.rows import (
     OVERHEAD,
@@ -359,7 +359,7 @@ class NetworkProfile:
         writer = csv.DictWriter(text, list(records[0]) if records else [], lineterminator="\n")
         writer.writeheader()
         for record in records:
-            writer.writerow({k: json.dumps(v) if isinstance(v, (tuple, dict)) else v for k, v in record.items()})
+            writer.writerow({k: json_text(v) if isinstance(v, (tuple, dict)) else v for k, v in record.items()})
         return _written(text.getvalue(), path)
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
@@ -400,7 +400,7 @@ class NetworkProfile:
             "modules": self.records("module"),
         }
         if path is not None:
-            _written(json.dumps(data, indent=1), path)
+            _written(json_text(data, indent=1), path)
         return data
 
     def to_chrome_trace(self, path: str | Path | None = None) -> dict[str, Any]:

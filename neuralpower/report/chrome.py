@@ -10,7 +10,6 @@ end. It cuts times off to whole nanoseconds, so times are whole nanoseconds here
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.dataset import replace_file
+from neuralpower.files import json_text
 
 Event = dict[str, Any]
 
@@ -69,7 +69,7 @@ def document(processes: Sequence[Process], about: Mapping[str, Any] | None = Non
 
 def write(path: str | Path, data: Mapping[str, Any]) -> None:
     """Write a document aside, then rename it; raises DatasetError where it cannot be, DeviceError where the disk is full."""
-    replace_file(Path(path), json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n")
+    replace_file(Path(path), json_text(data, compact=True) + "\n")
 
 
 def microseconds(time_ns: int) -> float:

@@ -11,7 +11,6 @@ import csv
 import html
 import importlib.resources
 import itertools
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neuralpower.errors import InputError, writing
+from neuralpower.files import json_text
 from neuralpower.report import static
 from neuralpower.report.charts import Chart, slug
 from neuralpower.report.plots import plot
@@ -106,7 +106,7 @@ def write_html(page: Page, path: Path) -> None:
     charts = [chart for _, chart in page.charts()]
     scripts = ""
     if charts:
-        data = json.dumps([plot(chart) for chart in charts], allow_nan=False, separators=(",", ":"))
+        data = json_text([plot(chart) for chart in charts], compact=True)
         scripts = (
             f'<script type="application/json" id="charts">{data.replace("<", chr(92) + "u003c")}</script>\n'
             f"<script>{_plotly()}</script>\n<script>{_resource('page.js')}</script>\n"

@@ -5,7 +5,6 @@ A list of values for one parameter is an axis of a grid. What the command line s
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError, unknown
+from neuralpower.files import read_json
 from neuralpower.suites.bench.options import Options, arguments, boolean
 
 IMAGE = "hpe/pytorch:cuda9-cudnn7"
@@ -62,10 +62,10 @@ class Config:
 def read_config(path: Path) -> Config:
     """The parameters of a file; raises InputError for one that is not known or cannot be."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give another --config") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path}: is no JSON ({error}); write an object of parameters") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a {type(content).__name__}; write an object of parameters")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any, NamedTuple
+
+from neuralpower.files import json_text, nullable
 
 PATTERN = re.compile(r"[ \t]*__(.+?(?=__[ \t]*[=]))__[ \t]*=(.+)")
 
@@ -19,7 +20,7 @@ class Parsed(NamedTuple):
 
 def result_line(name: str, value: Any) -> str:
     """One line; a number that is not finite becomes null."""
-    return f"__{name}__= {json.dumps(_finite(value), allow_nan=False)}"
+    return f"__{name}__= {json_text(nullable(value))}"
 
 
 def parse(text: str) -> Parsed:
@@ -35,13 +36,3 @@ def parse(text: str) -> Parsed:
         except ValueError:
             unreadable.append(line.strip())
     return Parsed(values, tuple(unreadable))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return value

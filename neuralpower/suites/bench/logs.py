@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from neuralpower.errors import InputError, writing
+from neuralpower.files import json_text
 from neuralpower.journal import NAME, read_journal
 from neuralpower.suites.bench.grid import values_of
 from neuralpower.suites.bench.lines import parse
@@ -31,7 +31,7 @@ def read_logs(paths: Sequence[Path]) -> list[Log]:
 
 def _read(path: Path) -> list[Log]:
     if (path / NAME).is_file():
-        records = [r for r in read_journal(path) if r["type"] == "point"]
+        records = [r for r in read_journal(path) if r.get("type") == "point"]
         latest = {r["label"]: r for r in records}
         return [
             Log(f"{path}: {r['label']}", v) for r, v in zip(latest.values(), values_of([*latest.values()]), strict=True)
@@ -62,4 +62,4 @@ def write_csv(logs: Sequence[Log], path: Path) -> None:
 
 def _cell(values: Mapping[str, Any], name: str) -> Any:
     value = values.get(name)
-    return json.dumps(value) if isinstance(value, list | dict | bool) else "" if value is None else value
+    return json_text(value) if isinstance(value, list | dict | bool) else "" if value is None else value

@@ -8,7 +8,6 @@ operators_DEVICE_batch_N.json and .csv         trace_DEVICE_batch_N.json, images
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError, writing
+from neuralpower.files import json_text, read_json
 from neuralpower.suites.lab.images import Digits
 from neuralpower.suites.lab.operators import Operator, OperatorTable
 from neuralpower.suites.lab.training import Point, Settings, written
@@ -77,13 +77,13 @@ class Folder:
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
         """Replace a file."""
-        text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+        text = json_text(data, indent=1) + "\n"
         written(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
 
     def _json(self, name: str) -> dict[str, Any] | None:
         path = self.path / name
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json(path)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:

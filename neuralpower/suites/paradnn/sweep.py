@@ -7,7 +7,6 @@ ended the process, as a host without memory does: it is stored as not finished, 
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from neuralpower.dataset import replace_file
 from neuralpower.errors import DatasetError, DeviceError
+from neuralpower.files import json_text
 from neuralpower.journal import NAME, Journal, read_journal
 from neuralpower.suites.paradnn.points import Point
 from neuralpower.suites.paradnn.result import NOT_FINISHED, NOT_RUN, STATES, UNHEALTHY, Result, Setup
@@ -146,5 +146,5 @@ def _key(point: Point, setup: Setup) -> str:
 
 
 def _json(results: Iterable[Result]) -> str:
-    lines = [json.dumps(result.summary()) for result in results]
+    lines = [json_text(result.summary()) for result in results]
     return "[\n" + ",\n".join(lines) + "\n]\n"

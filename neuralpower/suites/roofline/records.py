@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from neuralpower.dataset import replace_file
 from neuralpower.errors import InputError
+from neuralpower.files import json_text, read_json
 
 SCHEMA = 1
 MEASURED, PREDICTED = "measured", "predicted"
@@ -203,17 +203,17 @@ NESTED: Mapping[str, type] = {"calls": Calls, "kinds": Kind}
 def write(data: Data, folder: Path) -> None:
     """Write `folder/data.json` so that it is always whole; raises InputError, or DeviceError for a full disk."""
     content = {"schema": SCHEMA, **asdict(data)}
-    replace_file(folder / FILE, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    replace_file(folder / FILE, json_text(content, indent=1) + "\n")
 
 
 def read(folder: Path) -> Data | None:
     """What an earlier run has left in a folder; None for nothing. Raises InputError for what is no such file."""
     path = folder / FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error}); move it away, or choose another --out") from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise InputError(f"{path}: is no report's data of schema {SCHEMA}; move it away, or choose another --out")
