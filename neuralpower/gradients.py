@@ -242,7 +242,9 @@ class Gradients:
                 continue
             rows = [_rows(made, number, every) for made, number in uses]
             if any(rows):
-                found |= dict(zip(reversed(uses), gathered(rows[::-1], value.addition), strict=True))  # the last comes first
+                found |= dict(
+                    zip(reversed(uses), gathered(rows[::-1], value.addition), strict=True)
+                )  # the last comes first
             else:
                 found |= dict.fromkeys(uses[1:], (value.addition,))
         return found

@@ -1,9 +1,9 @@
 """Sparse gradients: rows of a table with their places, in place of a gradient as large as the table.
 
-    who makes them   an embedding or a bag of embeddings with `sparse=True`, a gather with `sparse_grad=True`
-    how many rows    as many as were looked up: a row that is looked up twice is there twice (PyTorch calls that uncoalesced)
-    added up         rows and rows: joined, one behind the other; rows and a dense gradient: added into the dense one
-    optimizers       sgd, adagrad and sparseadam touch these rows alone, the others refuse them (torch/optim)
+who makes them   an embedding or a bag of embeddings with `sparse=True`, a gather with `sparse_grad=True`
+how many rows    as many as were looked up: a row that is looked up twice is there twice (PyTorch calls that uncoalesced)
+added up         rows and rows: joined, one behind the other; rows and a dense gradient: added into the dense one
+optimizers       sgd, adagrad and sparseadam touch these rows alone, the others refuse them (torch/optim)
 """
 
 from __future__ import annotations

@@ -436,7 +436,9 @@ def test_hooks_that_are_not_priced_are_named() -> None:
 
 def test_an_operators_registered_backward_pass_is_followed() -> None:
     # outside of this test no library has it
-    made = torch.library.custom_op("neuralpower_test::product", lambda x, w: x @ w.t(), mutates_args=(), schema="(Tensor x, Tensor w) -> Tensor")
+    made = torch.library.custom_op(
+        "neuralpower_test::product", lambda x, w: x @ w.t(), mutates_args=(), schema="(Tensor x, Tensor w) -> Tensor"
+    )
     made.register_fake(lambda x, w: x.new_empty(len(x), len(w)))
     made.register_autograd(
         lambda ctx, g: (g @ ctx.saved_tensors[1], g.t() @ ctx.saved_tensors[0]),
