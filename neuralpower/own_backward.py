@@ -42,13 +42,13 @@ class Context(FunctionCtx):
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
-        self.to_save: tuple[Tensor | None, ...] = ()
+        self.to_save: tuple[Any, ...] = ()
         self.dirty_tensors: tuple[Tensor, ...] = ()
         self.non_differentiable: tuple[Tensor, ...] = ()
         self.materialize_grads = True
 
     @property
-    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+    def saved_tensors(self) -> tuple[Any, ...]:
         """What `save_for_backward` was given."""
         return self.to_save
 
@@ -221,16 +221,16 @@ def requiring(tensors: Sequence[Tensor]) -> Iterator[None]:
 @contextlib.contextmanager
 def engine_answered(engine: Engine) -> Iterator[None]:
     """Have `torch.autograd.grad` and `backward` ask `engine` for gradients, which a trace has no graph for."""
-    own, make = torch.autograd._engine_run_backward, torch.autograd._make_grads
 
-    def run(
-        outputs: Sequence[Tensor], _: Any, __: Any, ___: Any, inputs: Sequence[Tensor], *____: Any, **settings: Any
-    ) -> Any:
-        return engine(outputs, inputs, bool(settings.get("accumulate_grad")))
+    def run(outputs: Sequence[Tensor], *rest: Any, **settings: Any) -> Any:
+        return engine(
+            outputs, rest[3], bool(settings.get("accumulate_grad"))
+        )  # after gradients, retain, create: inputs
 
-    torch.autograd._engine_run_backward = run
-    torch.autograd._make_grads = lambda outputs, grads, *_, **__: tuple(grads)
+    names = {"_engine_run_backward": run, "_make_grads": lambda outputs, gradients, *_, **__: tuple(gradients)}
+    before = {name: vars(torch.autograd)[name] for name in names}
+    vars(torch.autograd).update(names)
     try:
         yield
     finally:
-        torch.autograd._engine_run_backward, torch.autograd._make_grads = own, make
+        vars(torch.autograd).update(before)

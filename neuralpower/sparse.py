@@ -231,7 +231,7 @@ def step_of_rows(function: str, rows: Rows) -> Iterator[Layer]:
 
 def check_sparse(optimizer: str, implementation: str, sparse: Sequence[str], dense: Sequence[str]) -> None:
     """Raise InputError for what PyTorch's optimizer refuses, given the names of parameters by their gradients."""
-    kind = CLASSES[optimizer].__name__
+    kind = getattr(CLASSES[optimizer], "__name__", optimizer)
     others = f"choose {' or '.join(name for name in SPARSE if name != 'sparseadam')}"
     if sparse and (optimizer not in SPARSE or implementation == FUSED):
         way = f"{kind} (fused)" if optimizer in SPARSE else kind

@@ -265,7 +265,7 @@ def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
 
 
 def backward_calls(calls: Sequence[LayerCall], own: Sequence[OwnBackward]) -> Iterator[LayerCall]:
-    """The calls that a gradient goes through, the last one first, and in their place what those run that have a way of their own."""
+    """The calls that a gradient goes through, the last one first, and in place of some what their own backward passes run."""
     instead = {one.at: one.calls for one in own}
     passed = [c for c in reversed(calls) if c.gradient and c.layer.differentiable() and c.at not in instead]
     found = [(call.at, (call,)) for call in passed] + [*instead.items()]
@@ -739,7 +739,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def _hooked(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
         """Note a hook on a tensor's gradient, as `Tensor.register_hook` takes it."""
         hooks: OrderedDict[int, Any] = OrderedDict()
-        handle, path = RemovableHandle(hooks), self.path
+        handle, path = RemovableHandle(hooks), self.path  # type: ignore[no-untyped-call]  # torch leaves it untyped
         hooks[handle.id] = hook
 
         def call() -> None:

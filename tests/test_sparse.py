@@ -15,13 +15,13 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
-from neuralpower.memory import OPTIMIZERS, TRAINING, training_lifetimes
+from neuralpower.memory import OPTIMIZERS, training_lifetimes
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.sparse import Rows
 from neuralpower.trace import META, Trace, trace
-from neuralpower.training import Recipe, default_loss, training_tasks
+from neuralpower.training import TRAINING, Recipe, default_loss, training_tasks
 from tests.program import done, run
 
 BAGS, EACH, TABLE, WIDTH = 8, 5, 2000, 16
@@ -159,11 +159,11 @@ def test_micro_batches_join_their_rows() -> None:
     assert copied == [NUMBERS, ROWS]  # of the first, whose places are the model's own
 
 
-class Seen(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its hook untyped
+class Seen(torch.utils._python_dispatch.TorchDispatchMode):
     """Names of the operators that work on numbers of the rows, with how many."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        super().__init__()
         self.found: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
