@@ -322,7 +322,11 @@ def compose(
 
 def _of_rows(trace: Trace, phase: str, recipe: Recipe) -> tuple[str, ...]:
     """In words, which step it is where they differ."""
-    return (grows(trace.sparse, recipe.accumulation),) if phase == TRAINING and trace.sparse and recipe.optimizer == "sgd" else ()
+    return (
+        (grows(trace.sparse, recipe.accumulation),)
+        if phase == TRAINING and trace.sparse and recipe.optimizer == "sgd"
+        else ()
+    )
 
 
 @dataclass(frozen=True)

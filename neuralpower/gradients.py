@@ -114,7 +114,9 @@ class Gradients:
     def reached(self) -> list[Tensor]:
         """The parameters and inputs that a gradient reaches."""
         used = {value for made in self._made for value in made.used}
-        return [tensor for tensor, value in self._values.items() if value.made is None and value in used]
+        return [
+            tensor for tensor in [*self._values] if self._values[tensor].made is None and self._values[tensor] in used
+        ]
 
     def reaches(self, tensor: Tensor) -> bool:
         """Whether a gradient reaches it."""
@@ -242,7 +244,9 @@ class Gradients:
                 continue
             rows = [_rows(made, number, every) for made, number in uses]
             if any(rows):
-                found |= dict(zip(reversed(uses), gathered(rows[::-1], value.addition), strict=True))  # the last comes first
+                found |= dict(
+                    zip(reversed(uses), gathered(rows[::-1], value.addition), strict=True)
+                )  # the last comes first
             else:
                 found |= dict.fromkeys(uses[1:], (value.addition,))
         return found

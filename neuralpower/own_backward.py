@@ -1,8 +1,8 @@
 """Backward passes that a model writes itself: `torch.autograd.Function`, run with a context that needs no autograd.
 
-    forward    runs as it does in training: its context says which inputs need a gradient, and keeps what it is given
-    backward   runs once it is known which outputs have a gradient, on tensors of these shapes; what it calls is recorded
-    recompute  what it runs under `torch.enable_grad` is followed, and `torch.autograd.grad` or `backward` of it answered
+forward    runs as it does in training: its context says which inputs need a gradient, and keeps what it is given
+backward   runs once it is known which outputs have a gradient, on tensors of these shapes; what it calls is recorded
+recompute  what it runs under `torch.enable_grad` is followed, and `torch.autograd.grad` or `backward` of it answered
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from neuralpower.errors import NeuralPowerError
 
-Engine = Callable[[Sequence[Tensor], Sequence[Tensor], bool], tuple[Any, ...]]  # (of, with respect to, whether these keep them)
+Engine = Callable[
+    [Sequence[Tensor], Sequence[Tensor], bool], tuple[Any, ...]
+]  # (of, with respect to, whether these keep them)
 Kind = type[Function]
 Asks = Callable[[Tensor], bool]  # whether a tensor asks for a gradient
 
@@ -40,13 +42,13 @@ class Context(FunctionCtx):
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
-        self.to_save: tuple[Tensor | None, ...] = ()
+        self.to_save: tuple[Any, ...] = ()
         self.dirty_tensors: tuple[Tensor, ...] = ()
         self.non_differentiable: tuple[Tensor, ...] = ()
         self.materialize_grads = True
 
     @property
-    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+    def saved_tensors(self) -> tuple[Any, ...]:
         """What `save_for_backward` was given."""
         return self.to_save
 
@@ -70,7 +72,9 @@ class OwnCall:
 
     def _can(self, value: Any) -> bool:
         apart = {id(tensor) for tensor in self.context.non_differentiable}
-        return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) and id(value) not in apart
+        return (
+            isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) and id(value) not in apart
+        )
 
     def backward(self, with_gradient: Sequence[bool]) -> list[bool]:
         """Run it, given which of `differentiable` have a gradient; which of the inputs get one.
@@ -129,7 +133,10 @@ def called(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any], asks: A
             output = kind.forward(context, *args, **kwargs)
     same = {id(arg) for arg in args} - {id(tensor) for tensor in context.dirty_tensors}
     single = not isinstance(output, tuple)
-    found = tuple(one.detach() if id(one) in same and isinstance(one, Tensor) else one for one in ((output,) if single else output))
+    found = tuple(
+        one.detach() if id(one) in same and isinstance(one, Tensor) else one
+        for one in ((output,) if single else output)
+    )
     run = kind.backward if kind.backward is not Function.backward else kind.vjp
     return OwnCall(kind, f"{kind.__name__}.backward", run, context, args, found[0] if single else found, found)
 
@@ -147,7 +154,9 @@ def called_operator(name: str, args: Sequence[Any], kwargs: Any, output: Any, as
     if not any(context.needs_input_grad):
         return None
     if made._setup_context_fn is not None:
-        made._setup_context_fn(ctx=context, inputs=inputs, output=output, **({"keyword_only_inputs": named} if named else {}))
+        made._setup_context_fn(
+            ctx=context, inputs=inputs, output=output, **({"keyword_only_inputs": named} if named else {})
+        )
     outputs = tuple(output) if isinstance(output, (tuple, list)) else (output,)
     return OwnCall(name, f"the backward pass of {name}", made._backward_fn, context, inputs, output, outputs)
 
@@ -158,7 +167,11 @@ Reversed = tuple[str, tuple[Any, ...], float]
 REVERSED: Mapping[str, Callable[..., Reversed]] = {
     "aten._softmax_backward_data": lambda _, y, dim, *__: ("aten._softmax", (y, dim, False), 1.0),
     "aten._log_softmax_backward_data": lambda _, y, dim, *__: ("aten._log_softmax", (y, dim, False), 1.0),
-    "aten.convolution_backward": lambda _, x, w, __, *how: ("aten.convolution", (x, w, None, *how[:6]), sum(how[6][:2]) / 2),
+    "aten.convolution_backward": lambda _, x, w, __, *how: (
+        "aten.convolution",
+        (x, w, None, *how[:6]),
+        sum(how[6][:2]) / 2,
+    ),
     "aten.native_layer_norm_backward": lambda _, x, sides, __, ___, w, b, *____: (
         "aten.native_layer_norm",
         (x, sides, w, b, 1e-5),
@@ -171,7 +184,13 @@ REVERSED: Mapping[str, Callable[..., Reversed]] = {
     ),
     **{
         f"aten.{name}_backward": lambda _, x, *__, name=function: (f"aten.{name}", (x,), 1.0)
-        for name, function in (("gelu", "gelu"), ("silu", "silu"), ("threshold", "relu"), ("tanh", "tanh"), ("sigmoid", "sigmoid"))
+        for name, function in (
+            ("gelu", "gelu"),
+            ("silu", "silu"),
+            ("threshold", "relu"),
+            ("tanh", "tanh"),
+            ("sigmoid", "sigmoid"),
+        )
     },
 }
 
@@ -202,14 +221,16 @@ def requiring(tensors: Sequence[Tensor]) -> Iterator[None]:
 @contextlib.contextmanager
 def engine_answered(engine: Engine) -> Iterator[None]:
     """Have `torch.autograd.grad` and `backward` ask `engine` for gradients, which a trace has no graph for."""
-    own, make = torch.autograd._engine_run_backward, torch.autograd._make_grads
 
-    def run(outputs: Sequence[Tensor], _: Any, __: Any, ___: Any, inputs: Sequence[Tensor], *____: Any, **settings: Any) -> Any:
-        return engine(outputs, inputs, bool(settings.get("accumulate_grad")))
+    def run(outputs: Sequence[Tensor], *rest: Any, **settings: Any) -> Any:
+        return engine(
+            outputs, rest[3], bool(settings.get("accumulate_grad"))
+        )  # after gradients, retain, create: inputs
 
-    torch.autograd._engine_run_backward = run
-    torch.autograd._make_grads = lambda outputs, grads, *_, **__: tuple(grads)
+    names = {"_engine_run_backward": run, "_make_grads": lambda outputs, gradients, *_, **__: tuple(gradients)}
+    before = {name: vars(torch.autograd)[name] for name in names}
+    vars(torch.autograd).update(names)
     try:
         yield
     finally:
-        torch.autograd._engine_run_backward, torch.autograd._make_grads = own, make
+        vars(torch.autograd).update(before)

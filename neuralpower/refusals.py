@@ -54,6 +54,8 @@ def way_out(error: BaseException | None, made: bool) -> str:
         return (
             "it makes tensors that are sparse or nested, and only dense ones of one shape are followed; make them dense"
         )
+    if "does not support sparse weights" in str(error):
+        return "give its layer sparse=False, or another mode"
     if "unexpected keyword argument" in str(error) and not made:
         return "a mapping of inputs is keywords; where forward takes a mapping itself, give (mapping,)"
     if made:

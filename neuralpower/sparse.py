@@ -1,9 +1,9 @@
 """Sparse gradients: rows of a table with their places, in place of a gradient as large as the table.
 
-    who makes them   an embedding or a bag of embeddings with `sparse=True`, a gather with `sparse_grad=True`
-    how many rows    as many as were looked up: a row that is looked up twice is there twice (PyTorch calls that uncoalesced)
-    added up         rows and rows: joined, one behind the other; rows and a dense gradient: added into the dense one
-    optimizers       sgd, adagrad and sparseadam touch these rows alone, the others refuse them (torch/optim)
+who makes them   an embedding or a bag of embeddings with `sparse=True`, a gather with `sparse_grad=True`
+how many rows    as many as were looked up: a row that is looked up twice is there twice (PyTorch calls that uncoalesced)
+added up         rows and rows: joined, one behind the other; rows and a dense gradient: added into the dense one
+optimizers       sgd, adagrad and sparseadam touch these rows alone, the others refuse them (torch/optim)
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def step_of_rows(function: str, rows: Rows) -> Iterator[Layer]:
 
 def check_sparse(optimizer: str, implementation: str, sparse: Sequence[str], dense: Sequence[str]) -> None:
     """Raise InputError for what PyTorch's optimizer refuses, given the names of parameters by their gradients."""
-    kind = CLASSES[optimizer].__name__
+    kind = getattr(CLASSES[optimizer], "__name__", optimizer)
     others = f"choose {' or '.join(name for name in SPARSE if name != 'sparseadam')}"
     if sparse and (optimizer not in SPARSE or implementation == FUSED):
         way = f"{kind} (fused)" if optimizer in SPARSE else kind

@@ -265,7 +265,7 @@ def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
 
 
 def backward_calls(calls: Sequence[LayerCall], own: Sequence[OwnBackward]) -> Iterator[LayerCall]:
-    """The calls that a gradient goes through, the last one first, and in their place what those run that have a way of their own."""
+    """The calls that a gradient goes through, the last one first, and in place of some what their own backward passes run."""
     instead = {one.at: one.calls for one in own}
     passed = [c for c in reversed(calls) if c.gradient and c.layer.differentiable() and c.at not in instead]
     found = [(call.at, (call,)) for call in passed] + [*instead.items()]
@@ -483,8 +483,12 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.asked = False  # whether autograd functions hear that their inputs need gradients
         self.trained = False  # whether their backward passes are run
         self.derived: dict[Any, str] = {}  # autograd functions whose backward pass cannot be followed, and why
-        self._own: dict[int, tuple[int, tuple[LayerCall, ...]]] = {}  # by call: its first operator call, its backward pass
-        self._within: list[LayerCall] | None = None  # a backward pass of its own that is running: what it has called so far
+        self._own: dict[
+            int, tuple[int, tuple[LayerCall, ...]]
+        ] = {}  # by call: its first operator call, its backward pass
+        self._within: list[LayerCall] | None = (
+            None  # a backward pass of its own that is running: what it has called so far
+        )
         self._beside: list[LayerCall] = []  # what hooks on gradients call
         self._gathered: set[str] = set()  # parameters to which such a backward pass has added a gradient itself
         self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
@@ -509,7 +513,13 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for _, p, rows in trained if rows is None),
             trained_names=tuple(name for name, _, rows in trained if rows is None),
             sparse=tuple((name, rows) for name, _, rows in trained if rows is not None),
-            assumptions=(*self.assumptions, *_derived(self.derived), *self._silent_hooks(), *_packed(self.model), *_unread(self.calls, self.followed.forgotten)),
+            assumptions=(
+                *self.assumptions,
+                *_derived(self.derived),
+                *self._silent_hooks(),
+                *_packed(self.model),
+                *_unread(self.calls, self.followed.forgotten),
+            ),
             storages=self.lifetimes.storages(),
             idle=_idle(self.model, self._unread()),
         )
@@ -566,7 +576,9 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             return [(name, p, None) for name, p in asking]
         return [(name, p, rows) for (name, p), gets, rows in zip(asking, arrived, sparse, strict=True) if gets]
 
-    def follow(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Callable[[Any], Any] | None) -> None:
+    def follow(
+        self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Callable[[Any], Any] | None
+    ) -> None:
         """See a forward pass, the loss of what it returns where one is given, and backward passes of the model's own."""
         output = run(self.model, args, kwargs, self)
         self.ends(output)
@@ -727,7 +739,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def _hooked(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
         """Note a hook on a tensor's gradient, as `Tensor.register_hook` takes it."""
         hooks: OrderedDict[int, Any] = OrderedDict()
-        handle, path = RemovableHandle(hooks), self.path
+        handle, path = RemovableHandle(hooks), self.path  # type: ignore[no-untyped-call]  # torch leaves it untyped
         hooks[handle.id] = hook
 
         def call() -> None:
@@ -910,9 +922,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         for layer in renormalised(_dtype_of((table,), {}, None), places.numel(), table.shape[1]):
             self.calls.append(LayerCall(self.path, layer, RENORM, at=self._at, again=again))
 
-    def _follow(
-        self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False, alone: bool = False
-    ) -> None:
+    def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False, alone: bool = False) -> None:
         """Note what a call reads, and what asks for a gradient after it, unless it is followed `alone`."""
         inputs = tensors_in((args, kwargs))
         for tensor in inputs:
@@ -1000,7 +1010,9 @@ def _derived(functions: Mapping[Any, str]) -> Iterator[str]:
 
 def _unpriced_hooks(model: nn.Module) -> Iterator[str]:
     """In words, which hooks on gradients are left out."""
-    modules = [f"{name or 'the model'}" for name, m in model.named_modules() if m._backward_hooks or m._backward_pre_hooks]
+    modules = [
+        f"{name or 'the model'}" for name, m in model.named_modules() if m._backward_hooks or m._backward_pre_hooks
+    ]
     hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
     weights = [name for name, p in model.named_parameters() if any(getattr(p, hook, None) for hook in hooks)]
     names = [*modules, *weights]

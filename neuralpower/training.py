@@ -78,8 +78,7 @@ class Recipe:
         ways = {way: way == self.implementation for way in said if possible(self.optimizer, way)}
         momentum = {"momentum": 0.9} if self.optimizer == "sgd" else {}
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        made: torch.optim.Optimizer = CLASSES[self.optimizer](trained, lr=1e-5, **momentum, **ways)
-        return made
+        return CLASSES[self.optimizer](trained, lr=1e-5, **momentum, **ways)
 
 
 RECIPE = Recipe()

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn.grad import conv1d_input, conv1d_weight
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -242,8 +243,8 @@ class OwnConvolution(Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         """Each half by itself."""
         x, weight = ctx.saved_tensors
-        of_x = torch.nn.grad.conv1d_input(x[None].shape, weight[..., None], gradient[None])
-        of_weight = torch.nn.grad.conv1d_weight(x[None], weight[..., None].shape, gradient[None])
+        of_x = conv1d_input(x[None].shape, weight[..., None], gradient[None])
+        of_weight = conv1d_weight(x[None], weight[..., None].shape, gradient[None])
         return of_x[0], of_weight[..., 0]
 
 
@@ -419,10 +420,10 @@ def test_a_profile_counts_the_same_products(case: str) -> None:
 
 def test_a_network_is_as_before() -> None:
     own = {name: vars(kind)[name] for kind, name in ((Function, "apply"), (Tensor, "register_hook"))}
-    engine, net = torch.autograd._engine_run_backward, Net(CASES["run again"])
+    engine, net = vars(torch.autograd)["_engine_run_backward"], Net(CASES["run again"])
     trace(net, (torch.empty(ROWS, WIDTH),), training=True, loss=default_loss)
     assert own == {"apply": vars(Function)["apply"], "register_hook": vars(Tensor)["register_hook"]}
-    assert torch.autograd._engine_run_backward is engine
+    assert vars(torch.autograd)["_engine_run_backward"] is engine
     assert all(p.requires_grad and p.grad is None for p in net.parameters())
 
 
@@ -436,7 +437,9 @@ def test_hooks_that_are_not_priced_are_named() -> None:
 
 def test_an_operators_registered_backward_pass_is_followed() -> None:
     # outside of this test no library has it
-    made = torch.library.custom_op("neuralpower_test::product", lambda x, w: x @ w.t(), mutates_args=(), schema="(Tensor x, Tensor w) -> Tensor")
+    made = torch.library.custom_op(
+        "neuralpower_test::product", lambda x, w: x @ w.t(), mutates_args=(), schema="(Tensor x, Tensor w) -> Tensor"
+    )
     made.register_fake(lambda x, w: x.new_empty(len(x), len(w)))
     made.register_autograd(
         lambda ctx, g: (g @ ctx.saved_tensors[1], g.t() @ ctx.saved_tensors[0]),

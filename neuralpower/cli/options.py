@@ -27,7 +27,8 @@ INPUT_SHAPE = typer.Option(None, help="Of one sample, such as 3x224x224.")
 DTYPE = typer.Option("float32", help="Of weights and inputs.")
 CONTEXT = typer.Option(None, help="decode: tokens in the cache before the step.")
 OPTIMIZER = typer.Option(
-    "adamw", help="Of training: sgd (with momentum), rmsprop, adam or adamw; also adamw:foreach, adamw:fused."
+    "adamw",
+    help="Of training: sgd (with momentum), rmsprop, adam, adamw, adagrad or sparseadam; also adamw:foreach, adamw:fused.",
 )
 ACCUMULATION = typer.Option(1, help="Micro-batches of --batch-size in a training step.")
 DEPTH = typer.Option(3, help="Names of a module's path that --by module tells apart.")

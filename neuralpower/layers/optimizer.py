@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from neuralpower.layers.registry import layer_kind
 # numbers of state per parameter with a dense gradient: momentum; squares; first and second moments
 STATES = {"sgd": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "adagrad": 1}
 SWEPT = ("sgd", "rmsprop", "adam", "adamw")  # that are measured
-CLASSES: dict[str, type[torch.optim.Optimizer]] = {
+CLASSES: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
     "adam": torch.optim.Adam,

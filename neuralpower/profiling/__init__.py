@@ -39,6 +39,7 @@ from neuralpower.profiling.conventions import (
 from neuralpower.profiling.result import Check, NetworkProfile, Total, Unmodelled, whole
 from neuralpower.profiling.rows import Builder, ModuleRow, Row, total
 from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, repeat, title_of
+from neuralpower.sparse import Rows
 from neuralpower.trace import Trace, trace, unwrapped
 from neuralpower.training import Loss
 from neuralpower.values import tensors_of
@@ -206,7 +207,7 @@ def _measured(
     listed = frozenset((call.path, call.operator) for call in traced.every_call)
     whole_calls = listed if step.phase == "forward" else None
     with prepared(step, place, seed):
-        layer = _optimizer_layer(step.model, step.optimizer) if step.phase == "training" else None
+        layer = _optimizer_layer(step.model, step.optimizer, traced.sparse) if step.phase == "training" else None
         runs = repeat(
             step,
             clock_of(place),
@@ -220,14 +221,17 @@ def _measured(
     return runs, layer
 
 
-def _optimizer_layer(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Layer | None:
-    """What a step of the optimizer does, None for one that no kind describes."""
+def _optimizer_layer(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, sparse: Sequence[tuple[str, Rows]] = ()
+) -> Layer | None:
+    """What a step of the optimizer does, None for one that no kind describes; of a sparse gradient it goes over the rows."""
     trained = [p for p in model.parameters() if p.requires_grad]
     given = [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else trained
     function = type(optimizer).__name__.lower() if optimizer is not None else "sgd"
     if function not in CLASSES:
         return None
-    return Optimizer(function=function, tensors=len(given), elements=sum(p.numel() for p in given))
+    touched = {id(model.get_parameter(name)): rows.elements for name, rows in sparse}
+    return Optimizer(function=function, tensors=len(given), elements=sum(touched.get(id(p), p.numel()) for p in given))
 
 
 def _unmodelled(traced: Trace, rows: Sequence[Row]) -> tuple[Unmodelled, ...]:

@@ -257,7 +257,10 @@ class Builder:
     def _backward(self, forward: Row, calls: Sequence[LayerCall | UnmodelledCall]) -> Row:
         """What the gradients of some calls take: products as they ran, the rest by the layers' own account."""
         layers = [call.layer for call in calls if isinstance(call, LayerCall)]
-        parts = [part for layer in layers for part in layer.backward()]
+        instead = {one.at: [own.layer for own in one.calls] for one in self.trace.own_backward}
+        parts = [
+            p for call in calls if isinstance(call, LayerCall) for p in instead.get(call.at, call.layer.backward())
+        ]
         moved = [part.bytes() for part in parts]
         products: int | None = sum(product_flops(part) for part in parts)
         account = self.runs.account if self.runs else None
