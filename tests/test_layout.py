@@ -15,6 +15,8 @@ PACKAGE = Path(__file__).parent.parent / "neuralpower"
 # A module imports only from itself and from those above it.
 ORDER = (
     "errors",
+    "trust",
+    "offline",
     "dtypes",
     "layers",
     "zoo",

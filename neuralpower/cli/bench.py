@@ -90,11 +90,12 @@ def bench(
     retry_failed: str | None = _option("retry_failed", "Run a grid's failed points again.", TRUTH),
     print_docker: str | None = _option("print_docker", "Print the container command and end.", TRUTH),
     sysinfo: str | None = _option("sysinfo", "Print what is known of this machine and end.", TRUTH),
+    trust_code: bool = typer.Option(False, "--trust_code", help="Run a model of --config that is code."),
 ) -> None:
     """Benchmark a network: training, inference, or loading data; prints result lines."""
     given = {k: v for k, v in locals().items() if v is not None}
     from neuralpower.errors import InputError
-    from neuralpower.suites.bench.config import Config, container_command, read_config
+    from neuralpower.suites.bench.config import Config, check_models, container_command, read_config
     from neuralpower.suites.bench.grid import axes_of, points_of
     from neuralpower.suites.bench.options import FIELDS, boolean
 
@@ -106,6 +107,8 @@ def bench(
     read = read_config(config) if config is not None else Config()
     told = {name: value for name, value in given.items() if name in FIELDS}
     spoken = axes_of(grid or ())
+    if config is not None and "model" not in {*told, *spoken}:
+        check_models(read, config, trust_code)
     axes = {**{name: values for name, values in read.axes.items() if name not in told}, **spoken}
     fixed = {name: value for name, value in {**read.options, **told}.items() if name not in axes}
     twice = sorted(spoken.keys() & told.keys())

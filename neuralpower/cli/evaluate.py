@@ -40,6 +40,7 @@ def evaluate(
     trace_file: Path | None = typer.Option(
         None, help="Write predicted and measured timelines for ui.perfetto.dev to this file; takes some runs more."
     ),
+    trust_code: bool = options.TRUST_CODE,
     as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Predict networks, run them on this CPU, and print both side by side."""
@@ -66,7 +67,7 @@ def evaluate(
     cases: list[Case] = []
     for model in models:
         is_list = model.startswith("@")
-        lines = listed(Path(model[1:])) if is_list else [(model, batch_size, seq_len, None)]
+        lines = listed(Path(model[1:]), trust_code) if is_list else [(model, batch_size, seq_len, None)]
         for name, batch, length, line_phase in lines:
             given = None if is_list else shape
             try:
@@ -113,9 +114,10 @@ def evaluate(
         raise ModelError(f"{len(refused)} of {len(cases)} networks could not be evaluated; the warnings above say why")
 
 
-def listed(file: Path) -> list[tuple[str, int | None, int | None, Phase | None]]:
+def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:
     """(MODEL, batch size, sequence length, phase) of each line, None for what it leaves out; raises InputError."""
     from neuralpower.errors import InputError, first_line
+    from neuralpower.trust import check_model
 
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -128,6 +130,7 @@ def listed(file: Path) -> list[tuple[str, int | None, int | None, Phase | None]]
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
+        check_model(words[0], f"{file}:{number}", trust_code)
         try:
             length = None if len(words) < 3 or words[2] == "-" else int(words[2])
             phase = _phase(words[3], int(words[4]) if len(words) > 4 else None) if len(words) > 3 else None

@@ -121,6 +121,7 @@ def score(
     predictor: str | None = options.PREDICTOR,
     by: str = typer.Option("latency", help="latency, energy or memory."),
     top: int = typer.Option(20, min=0, help="Rows to print; 0 for all."),
+    trust_code: bool = options.TRUST_CODE,
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object per candidate, in the file's order."),
 ) -> None:
     """Rank candidates: configurations with changed fields, or lists of layers."""
@@ -133,7 +134,7 @@ def score(
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read ({error}); choose another file") from None
     learnt = options.predictor(predictor)
-    found = scored(lines.splitlines(), learnt, by)
+    found = scored(lines.splitlines(), learnt, by, trust_code=trust_code)
     for one in found:
         if one.error:
             print(f"warning: {file} line {one.line}: {one.error}", file=sys.stderr)

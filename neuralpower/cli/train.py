@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from neuralpower.cli import options
+
 app = typer.Typer()
 DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
 
@@ -19,6 +21,7 @@ def train_predictor(
     learner: str = typer.Option("hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."),
     out: Path | None = typer.Option(None, help="The predictor file; models/NAME.json by default."),
     jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
+    trust_code: bool = options.TRUST_CODE,
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
     from neuralpower.codec import check_places
@@ -33,7 +36,7 @@ def train_predictor(
     data = [read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # now rather than after minutes of fitting
-    trained = train(data, learner, jobs)
+    trained = train(data, learner, jobs, trust_code=trust_code)
     print(training_table(trained))
     if trained.correction:
         c = trained.correction
