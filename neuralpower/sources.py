@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from neuralpower.copies import copied, in_dtype
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.exported import check_exported, no_program
 from neuralpower.inputs import (
     InputRequest,
     Inputs,
@@ -469,8 +470,8 @@ def _without_code(text: str, value: Any) -> Any:
         kernels = given.values() if isinstance(given, Mapping) else [given]
         if "attn_implementation" in str(key) and any("/" in str(kernel) for kernel in kernels):
             raise ModelError(
-                f"{key} {str(given)!r:.60} of {text!r:.100} names a kernel of the hub, which would be fetched and run; choose eager "
-                "or sdpa"
+                f"{key} {str(given)!r:.60} of {text!r:.100} names a kernel of the hub, which would be fetched and run; "
+                "choose eager or sdpa"
             )
         if key in READ and given:
             raise ModelError(f"{key} {str(given)!r:.60} of {text!r:.100}: weights are never read; leave it out")
@@ -744,13 +745,12 @@ def _exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source
         raise ModelError(f"{text!r} has overrides, but an exported program is fixed; export it again with other sizes")
     if not path.is_file():
         raise ModelError(f"there is no file {path}; give an existing .pt2, written by torch.export.save")
+    check_exported(path)  # loading it unpickles and evaluates what it holds
     try:
         with quiet("torch.export"):
             program = torch.export.load(path)
     except Exception as error:
-        raise ModelError(
-            f"{path} is no exported program of torch {torch.__version__}; write it with torch.export.save of this version"
-        ) from error
+        raise no_program(path) from error
 
     def construct(dtype: torch.dtype) -> nn.Module:
         if torch.get_default_device().type == "meta":

@@ -35,6 +35,6 @@ def check_model(model: str, where: str = "", trust_code: bool = False) -> None:
     if not trust_code and sort_of(str(model).partition("?")[0]) in RUNS_CODE:
         names = ", ".join(f"{prefix}:" for prefix in NAMED)
         raise ModelError(
-            f"{where and f'{where}: '}model {str(model)!r:.100} would run code, and a file of data may name {names} or a config.json "
-            f"alone; if you trust it, give {OPTION} (in Python trust_code=True)"
+            f"{where and f'{where}: '}model {str(model)!r:.100} would run code, and a file of data may name {names} or a "
+            f"config.json alone; if you trust it, give {OPTION} (in Python trust_code=True)"
         )

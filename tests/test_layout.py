@@ -17,6 +17,7 @@ ORDER = (
     "errors",
     "trust",
     "offline",
+    "exported",
     "dtypes",
     "layers",
     "zoo",
