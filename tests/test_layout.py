@@ -15,6 +15,9 @@ PACKAGE = Path(__file__).parent.parent / "neuralpower"
 # A module imports only from itself and from those above it.
 ORDER = (
     "errors",
+    "terminal",
+    "csv_files",
+    "markdown",
     "trust",
     "offline",
     "exported",

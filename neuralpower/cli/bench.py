@@ -16,6 +16,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from neuralpower.terminal import visible
+
 app = typer.Typer()
 BOOLEANS = (
     "forward_only autocast data_shuffle data_loader_only cudnn_benchmark cudnn_fastest print_docker sysinfo retry_failed"
@@ -178,7 +180,7 @@ def _grid(points: Sequence[Any], out: Path, retry_failed: bool) -> None:
     from neuralpower.suites.bench.summaries import exploration
 
     try:
-        records = run_grid(points, out, lambda text: print(text, file=sys.stderr), retry_failed=retry_failed)
+        records = run_grid(points, out, lambda text: print(visible(text), file=sys.stderr), retry_failed=retry_failed)
     except KeyboardInterrupt:
         print(f"what was measured is in {out}; give the same command again to continue", file=sys.stderr)
         raise
@@ -188,4 +190,4 @@ def _grid(points: Sequence[Any], out: Path, retry_failed: bool) -> None:
 
 def _warn(text: str) -> None:
     if os.environ.get("RANK", "0") == "0":
-        print(f"warning: {text}", file=sys.stderr)
+        print(visible(f"warning: {text}"), file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.cli import options
+from neuralpower.terminal import visible
 
 if TYPE_CHECKING:
     from neuralpower.phases import Phase
@@ -80,12 +81,13 @@ def evaluate(
     learnt.check(options.dtype(dtype), "forward")
     apart = learnt.unlike(cpu)
     if apart:
-        print(f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}", file=sys.stderr)
+        text = f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}"
+        print(visible(text), file=sys.stderr)
     how = {"rounds": rounds, "threads": cpu.cores}
     way = "training" if phase == "training" else "forward"
 
     def show(text: str) -> None:
-        print(text, file=sys.stderr)
+        print(visible(text), file=sys.stderr)
 
     refused: list[tuple[Case, InputError]] = []
     with contextlib.redirect_stdout(sys.stderr):  # what a network prints
@@ -95,7 +97,7 @@ def evaluate(
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for case, error in refused:
-        print(f"warning: {case.label}: {one_line(error)}", file=sys.stderr)
+        print(visible(f"warning: {case.label}: {one_line(error)}"), file=sys.stderr)
     if not results:
         raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
     print(json.dumps(evaluation_json(results, refused)) if as_json else evaluation_table(results))

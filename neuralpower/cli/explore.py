@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.cli import options
+from neuralpower.terminal import visible
 
 if TYPE_CHECKING:
     from neuralpower.predictor import Predictor
@@ -137,7 +138,7 @@ def score(
     found = scored(lines.splitlines(), learnt, by, trust_code=trust_code)
     for one in found:
         if one.error:
-            print(f"warning: {file} line {one.line}: {one.error}", file=sys.stderr)
+            print(visible(f"warning: {file} line {one.line}: {one.error}"), file=sys.stderr)
     if all(one.error for one in found):
         raise InputError(f"{file}: none of {len(found)} candidates could be scored; the warnings above say why")
     if by != "latency" and not any(one.rank for one in found):
@@ -215,4 +216,4 @@ def _room(device: str | None, memory: str | None) -> tuple[float, bool, str]:
 def _warn(predictors: Iterable[Predictor]) -> None:
     for predictor in predictors:
         for text in predictor.foreign():
-            print(f"warning: {predictor.name}: {text}", file=sys.stderr)
+            print(visible(f"warning: {predictor.name}: {text}"), file=sys.stderr)

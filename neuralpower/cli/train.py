@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from neuralpower.cli import options
+from neuralpower.terminal import visible
 
 app = typer.Typer()
 DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
@@ -50,11 +51,12 @@ def train_predictor(
                 file=sys.stderr,
             )
     for line in (*summarised(trained.rejected), *trained.doubts):
-        print(line, file=sys.stderr)
+        print(visible(line), file=sys.stderr)
     for (kind, dtype, phase, group), rows in trained.skipped.items():
         near, exact = trained.predictor.regressor_of((kind, dtype, phase, group))
         instead = f"learnt together, as {near[3]}" if near and exact and near[1] == dtype else "not learnt"
-        print(f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}", file=sys.stderr)
+        text = f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}"
+        print(visible(text), file=sys.stderr)
     if learner == "lasso":
         for key in trained.predictor.regressors:
             print(trained.predictor.formula(key))
