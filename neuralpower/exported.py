@@ -50,8 +50,10 @@ ON_NUMBERS = re.compile(
     r"|_operator\.(eq|ne|le|ge|lt|gt|neg|pos|mul|add|sub|floordiv|mod|pow|truediv|and_|or_|lshift|rshift|getitem)"
 )
 TOUCH_FILES = ("torch.ops.aten.from_file.", "torch.ops.aten.save.", "torch.ops.prim.")
-FORMULAS = (ast.Expression, ast.Call, ast.Name, ast.Load, ast.Constant, ast.keyword, ast.operator, ast.unaryop)
-FORMULAS += (ast.BinOp, ast.UnaryOp, ast.Compare, ast.cmpop, ast.Tuple)
+FORMULAS = (
+    *(ast.Expression, ast.Call, ast.Name, ast.Load, ast.Constant, ast.keyword, ast.Tuple),
+    *(ast.BinOp, ast.UnaryOp, ast.Compare, ast.operator, ast.unaryop, ast.cmpop),
+)
 FUNCTIONS = re.compile(r"[A-Z]\w*|floor|ceiling|sqrt|oo|int_oo|nan|zoo|pi|[a-z]+\d+")  # sympy's classes, and symbols
 
 

@@ -184,14 +184,14 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
         raise ModelError(f"no model is named; {GRAMMAR}")  # an empty path would be the working folder
     location, mark, query = text.partition("?")
     overrides = _overrides(text, query) if mark else {}
-    sort, path = sort_of(location), Path(location).expanduser()
+    sort = sort_of(location)
     if sort == NAME:
         prefix, _, rest = location.partition(":")
         return _PREFIXES[prefix](text, rest, overrides)
     if sort == EXPORTED:
-        return _exported_source(text, path, overrides)
+        return _exported_source(text, Path(location).expanduser(), overrides)
     if sort == CONFIGURATION:
-        return _folder_source(text, path, overrides)
+        return _folder_source(text, Path(location).expanduser(), overrides)
     if sort == FUNCTION:
         place_of, _, name = location.rpartition(":")
         return _function_source(text, place_of, name, overrides)

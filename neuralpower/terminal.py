@@ -65,7 +65,7 @@ class Visible:
 def visible_streams() -> Iterator[None]:
     """All that is printed within, by whomever, goes through `visible_lines`: also the traceback of an error that leaves it."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (s if isinstance(s, Visible) else Visible(s) for s in before)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = (s if isinstance(s, Visible) else Visible(s) for s in before)
     try:
         yield
     except SystemExit:

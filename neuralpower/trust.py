@@ -7,6 +7,7 @@ Functions import a file or a package, and an exported program is a graph that is
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from neuralpower.errors import ModelError
@@ -22,10 +23,17 @@ def sort_of(location: str) -> str:
     prefix, colon, _ = location.partition(":")
     if colon and prefix in NAMED:
         return NAME
-    path = Path(location).expanduser()
+    try:
+        path = Path(location).expanduser()
+        os.fsencode(path)
+        is_folder = path.is_dir()
+    except (OSError, RuntimeError, ValueError):  # too long, of a user who is none, or of letters that no file has
+        return NOTHING
+    if "\0" in location:
+        return NOTHING
     if path.suffix == ".pt2":
         return EXPORTED
-    if path.is_dir() or path.suffix == ".json":
+    if is_folder or path.suffix == ".json":
         return CONFIGURATION
     return FUNCTION if colon else NOTHING
 

@@ -41,6 +41,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.parts = nn.ModuleDict({"a-b": nn.Linear(4, 4)})
+        self.shift: torch.Tensor
         self.register_buffer("shift", torch.ones(4))
 
     def forward(self, x: torch.Tensor, *, more: dict[str, torch.Tensor]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -100,6 +101,13 @@ def test_names_and_configurations_are_datas(model: str) -> None:
     trust.check_model(model, "list.txt:3")
 
 
+@pytest.mark.parametrize("end", ["", ".json", ".pt2", ".py:net"])
+@pytest.mark.parametrize("start", ["x" * 5000, "~nobody-of-that-name/x", "a\0b", "\ud800"])
+def test_what_can_be_no_file_is_refused_all_the_same(start: str, end: str) -> None:
+    with pytest.raises(ModelError):
+        resolve(start + end)
+
+
 # ---- every file of data ----
 
 
@@ -188,13 +196,13 @@ def test_a_kept_plan_runs_no_code_but_that_of_models_that_were_typed(hostile: Pa
     key = {"models": ["evil.py:net"]}
     plan = [{"kind": "network", "row": {"model": "evil.py:net"}}, {"kind": "network", "row": {"model": "zoo:alexnet"}}]
     (hostile / "plan.json").write_text(json.dumps({"key": key, "version": __version__, "plan": plan}))
-    assert planned(hostile, key, NoOne()) == plan  # type: ignore[arg-type]
+    assert planned(hostile, key, NoOne()) == plan
     plan[0]["row"] = {"model": "other.py:net"}
     (hostile / "plan.json").write_text(json.dumps({"key": key, "version": __version__, "plan": plan}))
     with pytest.raises(
         DatasetError, match="plan.json: task 1: model 'other.py:net' would run code.*; remove plan.json"
     ):
-        planned(hostile, key, NoOne())  # type: ignore[arg-type]
+        planned(hostile, key, NoOne())
 
 
 def test_in_python_too_trust_is_given() -> None:
@@ -217,7 +225,7 @@ def test_code_that_a_configuration_names_is_never_run(hostile: Path) -> None:
     values = {**outer, "encoder": {**inner, **sizes}, "decoder": {**inner, **sizes}, "is_encoder_decoder": True}
     (hostile / "config.json").write_text(json.dumps(values))
     source = resolve(str(hostile))
-    model = source.build("meta")
+    model: Any = source.build("meta")
     assert type(model).__name__ == "EncoderDecoderModel"
     assert not hasattr(model.config.encoder, "auto_map")
     assert not (hostile / "ran").exists()
