@@ -137,13 +137,18 @@ class LoadedPredictor:
         return predict_pass(one, self.predictor, recipe=recipe, **about)[0]
 
     @_on_cpu
-    def score(self, candidates: Iterable[str | Mapping[str, Any]], by: str = "latency") -> list[Score]:
-        """Scores of candidates in their order, ranked: see `neuralpower.explore.score`; raises InputError."""
+    def score(
+        self, candidates: Iterable[str | Mapping[str, Any]], by: str = "latency", *, trust_code: bool = False
+    ) -> list[Score]:
+        """Scores of candidates in their order, ranked: see `neuralpower.explore.score`; raises InputError.
+
+        `trust_code` lets candidates name functions and exported programs, which run code.
+        """
         if isinstance(candidates, (str, Mapping)) or not isinstance(candidates, Iterable):
             raise InputError(
                 f"candidates {candidates!r:.40}: must be a list of JSON objects, or of lines that hold one"
             )
-        return score(candidates, self.predictor, by)
+        return score(candidates, self.predictor, by, trust_code=trust_code)
 
     @_on_cpu
     def sweep(

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from neuralpower.errors import InputError, writing
+from neuralpower.csv_files import write_csv
+from neuralpower.errors import InputError
 from neuralpower.profiling import NetworkProfile
 from neuralpower.profiling import profile as run
 from neuralpower.profiling.conventions import thop_macs
@@ -374,10 +375,8 @@ def _sizes(module: nn.Module) -> list[Any]:
 
 def write_op_file(header: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
     """Write OP_FILE: lines under a header, "-" for what is None; raises InputError where it cannot be written."""
-    with writing(OP_FILE, "folder"), OP_FILE.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(["-" if line[name] is None else line[name] for name in header] for line in lines)
+    rows = [["-" if line[name] is None else line[name] for name in header] for line in lines]
+    write_csv(OP_FILE, [header, *rows], "folder")
 
 
 def read_op_file(path: str | Path) -> list[dict[str, Any]]:

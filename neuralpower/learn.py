@@ -95,16 +95,19 @@ def train(
     learner: str = "hybrid",
     jobs: int = -1,
     show: Callable[[Key, Regressor], None] = lambda key, regressor: None,
+    *,
+    trust_code: bool = False,
 ) -> Trained:
     """Fit every group of every kind; fits run in parallel, results do not depend on how.
 
     Datasets of one device are learnt from together, of what is measured in several the latest; those of several devices
     give a predictor that is relative to the devices' peaks, and holds for others, too. It is a Lasso alone: what trees
-    find on some devices has not held on the next (docs/accuracy.md).
+    find on some devices has not held on the next (docs/accuracy.md). `trust_code` lets whole networks without layers be
+    traced although their models run code of their own.
 
     Raises:
         DatasetError: missing columns, no group with FEWEST_ROWS usable rows, a device whose peaks are not known, or datasets
-            that say different things of one.
+            that say different things of one; a network that would have to be traced by code that is not trusted.
         InputError: an unknown learner.
     """
     if learner not in LEARNERS:
@@ -114,7 +117,7 @@ def train(
     devices = list(dict.fromkeys(dataset.device for dataset in datasets))
     portable = len(devices) > 1
     learner = "lasso" if portable else learner
-    rows = _Read(devices, [dataset.name for dataset in datasets])
+    rows = _Read(devices, [dataset.name for dataset in datasets], trust_code)
     for dataset in datasets:
         rows.add(dataset)
     accelerator = _accelerators(datasets)
@@ -217,8 +220,9 @@ def _about(datasets: Sequence[Dataset], rows: _Read, accelerator: bool, portable
 class _Read:
     """The rows of datasets, screened and described, by target and regressor."""
 
-    def __init__(self, devices: Sequence[str], names: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[str], names: Sequence[str], trust_code: bool = False) -> None:
         self.devices, self.names = devices, names  # of all datasets
+        self.trust_code = trust_code
         self.parts: dict[tuple[str, Key], list[_Part]] = {}
         self.totals: list[Total] = []
         self.issued: list[Observation] = []  # the host's part
@@ -240,7 +244,7 @@ class _Read:
                 if portable:
                     continue
                 with named(dataset.path):
-                    found, bad = read_totals(table, hardware)
+                    found, bad = read_totals(table, hardware, trust_code=self.trust_code)
                 self.totals += [dataclasses.replace(total, dataset=of) for total in found]
                 self.rejected += [dataclasses.replace(row, dataset=of) for row in bad]
                 continue

@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from neuralpower.copies import copied, in_dtype
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.exported import check_exported, no_program
 from neuralpower.files import read_json
 from neuralpower.inputs import (
     InputRequest,
@@ -49,8 +50,10 @@ from neuralpower.inputs import (
     transformers_inputs,
 )
 from neuralpower.layers.base import Call
+from neuralpower.offline import offline
 from neuralpower.refusals import check_followable
 from neuralpower.running import own_randomness, quiet
+from neuralpower.trust import CONFIGURATION, EXPORTED, FUNCTION, NAME, sort_of
 from neuralpower.values import promise, promised, without_values
 
 if TYPE_CHECKING:
@@ -68,6 +71,16 @@ AT_A_PROMPT = (  # what to give for a network that does not say what its inputs 
 EXAMPLE = "example_input_array"  # of a module, where PyTorch Lightning finds what to call it with
 IN_PYTHON = "inputs, or an input_shape (without the batch, as in (3, 224, 224))"
 REMOVED = {"transfoxl": "XLNetModel"}  # families that newer releases of transformers dropped, and what to take instead
+FETCHED = (
+    "weights",
+    "weights_backbone",
+    "pretrained",
+    "pretrained_backbone",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+)
+READ = ("checkpoint_path", "cache_dir", "hf_hub_id")  # of timm: files and places that weights come from
+REMOTE_CODE = ("auto_map", "trust_remote_code", "custom_pipelines")  # of a config.json: what names code, or lets it run
 SETTINGS = {"num_labels", "attn_implementation", "experts_implementation"}  # of any configuration, though no fields
 
 
@@ -157,7 +170,10 @@ class Source:
 
 
 def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
-    """The source of `model`; raises ModelError where it is not found."""
+    """The source of `model`; raises ModelError where it is not found.
+
+    A function's file or package is imported: a model that data name goes through `trust.check_model` before.
+    """
     if isinstance(model, nn.Module):
         return _module_source(model)
     if _is_configuration(model):
@@ -169,15 +185,15 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
         raise ModelError(f"no model is named; {GRAMMAR}")  # an empty path would be the working folder
     location, mark, query = text.partition("?")
     overrides = _overrides(text, query) if mark else {}
-    prefix, colon, rest = location.partition(":")
-    if colon and prefix in _PREFIXES:
+    sort = sort_of(location)
+    if sort == NAME:
+        prefix, _, rest = location.partition(":")
         return _PREFIXES[prefix](text, rest, overrides)
-    path = Path(location).expanduser()
-    if path.suffix == ".pt2":
-        return _exported_source(text, path, overrides)
-    if path.is_dir() or path.suffix == ".json":
-        return _folder_source(text, path, overrides)
-    if colon:
+    if sort == EXPORTED:
+        return _exported_source(text, Path(location).expanduser(), overrides)
+    if sort == CONFIGURATION:
+        return _folder_source(text, Path(location).expanduser(), overrides)
+    if sort == FUNCTION:
         place_of, _, name = location.rpartition(":")
         return _function_source(text, place_of, name, overrides)
     raise ModelError(f"{text!r} is no folder and names no source; {GRAMMAR}")
@@ -284,7 +300,8 @@ def _configuration_source(name: str, config: Any, model_class: type[nn.Module] |
             own.pad_token_id = 0  # decoders refuse to classify a batch without one
         if getattr(own, "image_token_index", 0) is None:
             own.image_token_index = own.text_config.vocab_size - 1  # BLIP-2's stand where its image goes
-        return chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined, no-any-return]  # of PreTrainedModel
+        with offline(name):
+            return chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined, no-any-return]  # of PreTrainedModel
 
     return Source(name, construct, transformers_inputs)
 
@@ -414,21 +431,52 @@ def _folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
 
 def _configured(text: str, config_class: Any, values: dict[str, Any], overrides: dict[str, Any]) -> Any:
     """A configuration from `values` (empty: the default one) with `overrides` written over them."""
+    values = _without_code(text, values)
     try:
-        config = config_class(**values)
+        config = _made_config(text, config_class, values)
+    except NeuralPowerError:
+        raise
     except Exception as error:
         if not values:
             raise _no_default(config_class) from error
         raise ModelError(_failed(f"the configuration of {text} is not accepted", error)) from error
     if not overrides:
         return config
-    values = dict(values)
     for key, value in overrides.items():
         _override(text.partition("?")[0], config, values, key, value)
     try:
-        return config_class(**values)
+        return _made_config(text, config_class, _without_code(text, values))
+    except NeuralPowerError:
+        raise
     except Exception as error:
         raise ModelError(_failed(f"the overrides of {text} are not accepted", error)) from error
+
+
+def _made_config(text: str, config_class: Any, values: dict[str, Any]) -> Any:
+    """The configuration; some look their backbone up on the hub."""
+    with offline(text):
+        return config_class(**values)
+
+
+def _without_code(text: str, value: Any) -> Any:
+    """Values of a configuration without what names code of others, at any depth; raises ModelError for what would load it.
+
+    `auto_map` stands in many a config.json: the classes of transformers are taken instead.
+    """
+    if isinstance(value, list):
+        return [_without_code(text, each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    for key, given in value.items():
+        kernels = given.values() if isinstance(given, Mapping) else [given]
+        if "attn_implementation" in str(key) and any("/" in str(kernel) for kernel in kernels):
+            raise ModelError(
+                f"{key} {str(given)!r:.60} of {text!r:.100} names a kernel of the hub, which would be fetched and run; "
+                "choose eager or sdpa"
+            )
+        if key in READ and given:
+            raise ModelError(f"{key} {str(given)!r:.60} of {text!r:.100}: weights are never read; leave it out")
+    return {key: _without_code(text, given) for key, given in value.items() if key not in REMOTE_CODE}
 
 
 def _no_default(config_class: type) -> ModelError:
@@ -491,16 +539,26 @@ def _vision_package(name: str) -> Any:
         raise ModelError(f'{name} is not installed; pip install "neuralpower[vision]"') from error
 
 
+def _check_weightless(text: str, overrides: Mapping[str, Any]) -> None:
+    """Raise ModelError for an override that has weights loaded, which may be a pickle, or fetched."""
+    for key, value in overrides.items():
+        if key in (*FETCHED, *READ):
+            raise ModelError(f"{key} {str(value)!r:.60} of {text!r:.100}: weights are never loaded; leave it out")
+
+
 def _torchvision_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
     """`torchvision:NAME`: images of 3x224x224, for Inception 3x299x299."""
     models = _vision_package("torchvision").models
     if name not in models.list_models():
         raise unknown("torchvision model", name, models.list_models(), ModelError)
     natural = (3, 299, 299) if name == "inception_v3" else (3, 224, 224)
+    _check_weightless(text, overrides)
 
     def construct(dtype: torch.dtype) -> nn.Module:
-        weightless = {"weights_backbone": None} if "cnn" in name or "deeplab" in name or "fcn" in name else {}
-        return _module(models.get_model(name, weights=None, **weightless, **overrides), text, dtype)
+        backbone = "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters
+        weightless = {"weights_backbone": None} if backbone else {}
+        with offline(text):
+            return _module(models.get_model(name, weights=None, **weightless, **overrides), text, dtype)
 
     return Source(text, construct, lambda model, request: _by_shape(text, model, request, natural))
 
@@ -510,9 +568,11 @@ def _timm_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
     timm = _vision_package("timm")
     if name not in timm.list_models():
         raise unknown("timm model", name, timm.list_models(), ModelError)
+    _check_weightless(text, overrides)
 
     def construct(dtype: torch.dtype) -> nn.Module:
-        return _module(timm.create_model(name, pretrained=False, **overrides), text, dtype)
+        with offline(text):
+            return _module(timm.create_model(name, pretrained=False, **overrides), text, dtype)
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
         listed: Any = getattr(model, "pretrained_cfg", None) or {}
@@ -686,13 +746,12 @@ def _exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source
         raise ModelError(f"{text!r} has overrides, but an exported program is fixed; export it again with other sizes")
     if not path.is_file():
         raise ModelError(f"there is no file {path}; give an existing .pt2, written by torch.export.save")
+    check_exported(path)  # loading it unpickles and evaluates what it holds
     try:
         with quiet("torch.export"):
             program = torch.export.load(path)
     except Exception as error:
-        raise ModelError(
-            f"{path} is no exported program of torch {torch.__version__}; write it with torch.export.save of this version"
-        ) from error
+        raise no_program(path) from error
 
     def construct(dtype: torch.dtype) -> nn.Module:
         if torch.get_default_device().type == "meta":

@@ -23,7 +23,7 @@ import numpy as np
 
 from neuralpower.dataset import Rejected, summarised, unusable
 from neuralpower.dtypes import FLOATING, TENSORFLOAT32
-from neuralpower.errors import DatasetError, NeuralPowerError, one_line
+from neuralpower.errors import DatasetError, ModelError, NeuralPowerError, one_line
 from neuralpower.features import describe
 from neuralpower.files import parse_json
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
@@ -42,6 +42,7 @@ from neuralpower.regress import (
     scores_of,
 )
 from neuralpower.slopes import speed_exponents
+from neuralpower.trust import check_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,13 +91,15 @@ class Total:
     dataset: str = ""  # whose table the line is of, where there are several
 
 
-def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[list[Total], list[Rejected]]:
+def read_totals(
+    table: pd.DataFrame, hardware: Hardware | None = None, *, trust_code: bool = False
+) -> tuple[list[Total], list[Rejected]]:
     """The rows of a dataset's `network` table; layers come from its column `layers`, else from tracing the model.
 
-    `hardware` says what no network can exceed.
+    `hardware` says what no network can exceed. `trust_code` lets models be traced that run code of their own.
 
     Raises:
-        DatasetError: a column is missing.
+        DatasetError: a column is missing, or a model would have to be traced that runs code.
     """
     missing = [name for name in ("model", "batch", "runtime_s") if name not in table]
     if missing:
@@ -106,11 +109,13 @@ def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[
     totals, rejected = [], []
     blank = table.isna().all(axis=1).to_numpy()
     cells = table.astype(object).where(table.notna(), None)  # whatever a column has for what is not there
-    for i, row in enumerate(cells.to_dict("records")):
+    for i, cell in enumerate(cells.to_dict("records")):
         if blank[i]:
             continue
+        row = {str(name): value for name, value in cell.items()}
+        _check_trusted(row, f"network line {i + 2}", trust_code)
         try:
-            total = _total({str(name): value for name, value in row.items()}, i + 2)
+            total = _total(row, i + 2)
             if hardware is not None and total.runtime_s < _least_s(total, hardware):
                 raise ValueError("faster than the device's peak")
             totals.append(total)
@@ -119,6 +124,15 @@ def read_totals(table: pd.DataFrame, hardware: Hardware | None = None) -> tuple[
                 Rejected("network", i + 2, textwrap.shorten(one_line(error), MOST_SAID, placeholder=" ..."))
             )
     return totals, rejected
+
+
+def _check_trusted(row: Mapping[str, Any], where: str, trust_code: bool) -> None:
+    """Raise DatasetError for a row without layers whose model would run code."""
+    if row.get("layers") is None:
+        try:
+            check_model(str(row["model"]), where, trust_code)
+        except ModelError as error:
+            raise DatasetError(str(error)) from None
 
 
 def _total(row: Mapping[str, Any], line: int) -> Total:

@@ -16,6 +16,12 @@ PACKAGE = Path(__file__).parent.parent / "neuralpower"
 ORDER = (
     "errors",
     "files",
+    "terminal",
+    "csv_files",
+    "markdown",
+    "trust",
+    "offline",
+    "exported",
     "dtypes",
     "layers",
     "zoo",

@@ -457,7 +457,12 @@ def test_a_package_that_is_not_installed_is_named(package: str, monkeypatch: pyt
 
 
 def test_torchvision_models_take_its_image_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    models = types.SimpleNamespace(list_models=lambda: ["tiny"], get_model=lambda name, weights: nn.Conv2d(3, 2, 1))
+    def tiny(*, weights: None = None) -> nn.Module:
+        return nn.Conv2d(3, 2, 1)
+
+    models = types.SimpleNamespace(
+        list_models=lambda: ["tiny"], get_model_builder=lambda name: tiny, get_model=lambda name, **given: tiny(**given)
+    )
     monkeypatch.setitem(sys.modules, "torchvision", types.SimpleNamespace(models=models))
     source = resolve("torchvision:tiny")
     assert source.inputs(source.build(), InputRequest(2)).args[0].shape == (2, 3, 224, 224)

@@ -12,6 +12,7 @@ import typer
 
 from neuralpower import __version__
 from neuralpower.errors import DeviceError, NeuralPowerError, one_line
+from neuralpower.terminal import visible_streams
 
 app = typer.Typer(
     name="neuralpower",
@@ -66,6 +67,12 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does with a letter that its encoding lacks
+    with visible_streams():
+        sys.exit(_code())
+
+
+def _code() -> int:
+    """Run the command, and say what went wrong; the exit code."""
     try:
         code = build()(standalone_mode=False)
     except NeuralPowerError as error:
@@ -85,4 +92,4 @@ def main() -> None:
         else:
             getattr(error, "show", print)()  # no arguments: the help
         code = error.exit_code
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from neuralpower.files import json_text
+from neuralpower.terminal import visible
 
 app = typer.Typer()
 BOOLEANS = (
@@ -91,11 +92,12 @@ def bench(
     retry_failed: str | None = _option("retry_failed", "Run a grid's failed points again.", TRUTH),
     print_docker: str | None = _option("print_docker", "Print the container command and end.", TRUTH),
     sysinfo: str | None = _option("sysinfo", "Print what is known of this machine and end.", TRUTH),
+    trust_code: bool = typer.Option(False, "--trust_code", help="Run a model of --config that is code."),
 ) -> None:
     """Benchmark a network: training, inference, or loading data; prints result lines."""
     given = {k: v for k, v in locals().items() if v is not None}
     from neuralpower.errors import InputError
-    from neuralpower.suites.bench.config import Config, container_command, read_config
+    from neuralpower.suites.bench.config import Config, check_models, container_command, read_config
     from neuralpower.suites.bench.grid import axes_of, points_of
     from neuralpower.suites.bench.options import FIELDS, boolean
 
@@ -107,6 +109,8 @@ def bench(
     read = read_config(config) if config is not None else Config()
     told = {name: value for name, value in given.items() if name in FIELDS}
     spoken = axes_of(grid or ())
+    if config is not None and "model" not in {*told, *spoken}:
+        check_models(read, config, trust_code)
     axes = {**{name: values for name, values in read.axes.items() if name not in told}, **spoken}
     fixed = {name: value for name, value in {**read.options, **told}.items() if name not in axes}
     twice = sorted(spoken.keys() & told.keys())
@@ -176,7 +180,7 @@ def _grid(points: Sequence[Any], out: Path, retry_failed: bool) -> None:
     from neuralpower.suites.bench.summaries import exploration
 
     try:
-        records = run_grid(points, out, lambda text: print(text, file=sys.stderr), retry_failed=retry_failed)
+        records = run_grid(points, out, lambda text: print(visible(text), file=sys.stderr), retry_failed=retry_failed)
     except KeyboardInterrupt:
         print(f"what was measured is in {out}; give the same command again to continue", file=sys.stderr)
         raise
@@ -186,4 +190,4 @@ def _grid(points: Sequence[Any], out: Path, retry_failed: bool) -> None:
 
 def _warn(text: str) -> None:
     if os.environ.get("RANK", "0") == "0":
-        print(f"warning: {text}", file=sys.stderr)
+        print(visible(f"warning: {text}"), file=sys.stderr)

@@ -9,6 +9,7 @@ import typer
 
 from neuralpower.errors import unknown
 from neuralpower.files import json_text
+from neuralpower.terminal import visible
 
 app = typer.Typer()
 
@@ -36,7 +37,8 @@ def bench_log(
     found = read_logs(logs)
     for log in found:
         if log.unreadable:
-            print(f"warning: {log.source}: no value in {log.unreadable[0][:80]!r}; it was cut off", file=sys.stderr)
+            text = f"warning: {log.source}: no value in {log.unreadable[0][:80]!r}; it was cut off"
+            print(visible(text), file=sys.stderr)
     if csv is not None:
         write_csv(found, csv)
     tables = {name: SUMMARIES[name]([log.values for log in found]) for name in names}

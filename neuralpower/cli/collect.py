@@ -11,6 +11,7 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.dtypes import FLOATING
+from neuralpower.terminal import visible
 
 if TYPE_CHECKING:
     from neuralpower.collect.recover import Executor
@@ -91,8 +92,8 @@ def collect_data(
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    console = Console(stderr=True, soft_wrap=True)  # a line of a log stays one
-    console.print(f"{device} of {cpu.name}, {cpu.cores} cores -> {request.folder}", highlight=False)
+    console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)  # a line of a log stays one
+    console.print(visible(f"{device} of {cpu.name}, {cpu.cores} cores -> {request.folder}"))
     with Bar(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -105,7 +106,7 @@ def collect_data(
 
         def show(progress: Progress) -> None:
             if not progress.measured and not progress.powered:
-                bar.console.print(outlook(progress), highlight=False)
+                bar.console.print(outlook(progress))
             bar.update(task, description="measuring", total=progress.planned, completed=progress.done)
             bar.update(task, rate=pace(progress))
 
@@ -114,7 +115,7 @@ def collect_data(
             counts = collect(request, show, measuring)
         except KeyboardInterrupt:
             bar.stop()
-            console.print("what was measured is kept; give the same command again to continue", highlight=False)
+            console.print("what was measured is kept; give the same command again to continue")
             raise
 
     from neuralpower.dataset import read_dataset, replace_file
@@ -123,11 +124,8 @@ def collect_data(
     replace_file(request.folder / "README.md", dataset_card(read_dataset(request.folder)))
     if out is not None and is_remote(out):
         publish(request.folder, str(place))
-    console.print(
-        f"{sum(counts.values())} rows in {place or request.folder}: "
-        + ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items())),
-        highlight=False,
-    )
+    rows = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+    console.print(visible(f"{sum(counts.values())} rows in {place or request.folder}: {rows}"))
     print(place if out is not None else request.folder, file=sys.stdout)
 
 
@@ -146,7 +144,7 @@ def _executor(name: str, address: str | None, device: str, power: str, threads: 
         raise unknown("executor", name, ["local", "ray"])
     if address is not None:
         raise InputError(f"address {address!r}: belongs to a Ray cluster; add --executor ray, or leave it out")
-    lock = DeviceLock(device, wait, say=lambda line: print(line, file=sys.stderr))
+    lock = DeviceLock(device, wait, say=lambda line: print(visible(line), file=sys.stderr))
     return Local(Worker(threads, command(device, power)), lock)
 
 

@@ -10,6 +10,7 @@ import typer
 from neuralpower.devices.spec import KEYS, DeviceSpec, known_specs, read_spec, spec_of
 from neuralpower.errors import InputError
 from neuralpower.files import json_text
+from neuralpower.terminal import visible
 
 if TYPE_CHECKING:
     from neuralpower.meters import MeterStatus, MeterUnavailable
@@ -72,16 +73,20 @@ def _show_machine(as_json: bool) -> None:
     )
     for gpu in gpus:
         memory = f"{gpu.memory_bytes / 2**30:.0f} GiB, " if gpu.memory_bytes is not None else ""
-        print(f"gpu        {gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}")
+        print(visible(f"gpu        {gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}"))
     if not gpus:
-        print(f"gpu        none: {missing or 'the NVIDIA driver lists no GPU'}")
+        print(visible(f"gpu        none: {missing or 'the NVIDIA driver lists no GPU'}"))
     for meter in meters:
         verdict = "works" if meter.works else f"no ({meter.reason})"
-        print(f"meter      {meter.meter} of {meter.device}: {verdict}: {meter.text}")
+        print(visible(f"meter      {meter.meter} of {meter.device}: {verdict}: {meter.text}"))
     for name, predictor in found.items():
-        print(f"predictor  {name}: {predictor.device}, {', '.join(predictor.dtypes)}, {', '.join(predictor.phases)}")
+        print(
+            visible(
+                f"predictor  {name}: {predictor.device}, {', '.join(predictor.dtypes)}, {', '.join(predictor.phases)}"
+            )
+        )
     for unreadable in refused:
-        print(f"predictor  no: {unreadable}")
+        print(visible(f"predictor  no: {unreadable}"))
     if not found:
         print("predictor  none: run collect-data and train-predictor")
 
@@ -121,9 +126,10 @@ def _show_spec(spec: DeviceSpec, as_json: bool) -> None:
     if as_json:
         print(json_text(spec.to_json(), indent=2))
         return
-    print(", ".join(str(part) for part in (spec.name, spec.device_class, spec.vendor, spec.year) if part is not None))
+    parts = (spec.name, spec.device_class, spec.vendor, spec.year)
+    print(visible(", ".join(str(part) for part in parts if part is not None)))
     if spec.aliases:
-        print(f"reported as {', '.join(spec.aliases)}")
+        print(visible(f"reported as {', '.join(spec.aliases)}"))
     rows = [[key, f"{v.value:.12g} {KEYS[key].unit}", v.source] for key, v in spec.values.items()]
     print()
     print(grid(["value", "", "source"], rows, left=3))

@@ -11,6 +11,7 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.files import json_text
+from neuralpower.terminal import visible
 
 if TYPE_CHECKING:
     from neuralpower.phases import Phase
@@ -40,6 +41,7 @@ def evaluate(
     trace_file: Path | None = typer.Option(
         None, help="Write predicted and measured timelines for ui.perfetto.dev to this file; takes some runs more."
     ),
+    trust_code: bool = options.TRUST_CODE,
     as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """Predict networks, run them on this CPU, and print both side by side."""
@@ -66,7 +68,7 @@ def evaluate(
     cases: list[Case] = []
     for model in models:
         is_list = model.startswith("@")
-        lines = listed(Path(model[1:])) if is_list else [(model, batch_size, seq_len, None)]
+        lines = listed(Path(model[1:]), trust_code) if is_list else [(model, batch_size, seq_len, None)]
         for name, batch, length, line_phase in lines:
             given = None if is_list else shape
             try:
@@ -79,12 +81,13 @@ def evaluate(
     learnt.check(options.dtype(dtype), "forward")
     apart = learnt.unlike(cpu)
     if apart:
-        print(f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}", file=sys.stderr)
+        text = f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}"
+        print(visible(text), file=sys.stderr)
     how = {"rounds": rounds, "threads": cpu.cores}
     way = "training" if phase == "training" else "forward"
 
     def show(text: str) -> None:
-        print(text, file=sys.stderr)
+        print(visible(text), file=sys.stderr)
 
     refused: list[tuple[Case, InputError]] = []
     with contextlib.redirect_stdout(sys.stderr):  # what a network prints
@@ -94,7 +97,7 @@ def evaluate(
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for case, error in refused:
-        print(f"warning: {case.label}: {one_line(error)}", file=sys.stderr)
+        print(visible(f"warning: {case.label}: {one_line(error)}"), file=sys.stderr)
     if not results:
         raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
     print(json_text(evaluation_json(results, refused)) if as_json else evaluation_table(results))
@@ -113,9 +116,10 @@ def evaluate(
         raise ModelError(f"{len(refused)} of {len(cases)} networks could not be evaluated; the warnings above say why")
 
 
-def listed(file: Path) -> list[tuple[str, int | None, int | None, Phase | None]]:
+def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:
     """(MODEL, batch size, sequence length, phase) of each line, None for what it leaves out; raises InputError."""
     from neuralpower.errors import InputError, first_line
+    from neuralpower.trust import check_model
 
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -128,6 +132,7 @@ def listed(file: Path) -> list[tuple[str, int | None, int | None, Phase | None]]
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
+        check_model(words[0], f"{file}:{number}", trust_code)
         try:
             length = None if len(words) < 3 or words[2] == "-" else int(words[2])
             phase = _phase(words[3], int(words[4]) if len(words) > 4 else None) if len(words) > 3 else None

@@ -11,6 +11,7 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.files import json_text
+from neuralpower.terminal import visible
 
 if TYPE_CHECKING:
     from neuralpower.predictor import Predictor
@@ -121,6 +122,7 @@ def score(
     predictor: str | None = options.PREDICTOR,
     by: str = typer.Option("latency", help="latency, energy or memory."),
     top: int = typer.Option(20, min=0, help="Rows to print; 0 for all."),
+    trust_code: bool = options.TRUST_CODE,
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object per candidate, in the file's order."),
 ) -> None:
     """Rank candidates: configurations with changed fields, or lists of layers."""
@@ -133,10 +135,10 @@ def score(
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read ({error}); choose another file") from None
     learnt = options.predictor(predictor)
-    found = scored(lines.splitlines(), learnt, by)
+    found = scored(lines.splitlines(), learnt, by, trust_code=trust_code)
     for one in found:
         if one.error:
-            print(f"warning: {file} line {one.line}: {one.error}", file=sys.stderr)
+            print(visible(f"warning: {file} line {one.line}: {one.error}"), file=sys.stderr)
     if all(one.error for one in found):
         raise InputError(f"{file}: none of {len(found)} candidates could be scored; the warnings above say why")
     if by != "latency" and not any(one.rank for one in found):
@@ -214,4 +216,4 @@ def _room(device: str | None, memory: str | None) -> tuple[float, bool, str]:
 def _warn(predictors: Iterable[Predictor]) -> None:
     for predictor in predictors:
         for text in predictor.foreign():
-            print(f"warning: {predictor.name}: {text}", file=sys.stderr)
+            print(visible(f"warning: {predictor.name}: {text}"), file=sys.stderr)

@@ -31,6 +31,7 @@ OPTIMIZER = typer.Option(
     help="Of training: sgd (with momentum), rmsprop, adam, adamw, adagrad or sparseadam; also adamw:foreach, adamw:fused.",
 )
 ACCUMULATION = typer.Option(1, help="Micro-batches of --batch-size in a training step.")
+TRUST_CODE = typer.Option(False, "--trust-code", help="Run models of the file that are code: functions, .pt2.")
 DEPTH = typer.Option(3, help="Names of a module's path that --by module tells apart.")
 
 OUTER_COMMA = re.compile(r",(?![^\[]*\])")

@@ -14,6 +14,7 @@ from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.files import json_text
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.result import FAILED, NEGATIVE, OK, OOM, SHORT, STATES, Result, Setup
+from neuralpower.terminal import visible
 
 COVERED = 0.95  # of a predicted time must be learnt, or it is said
 
@@ -164,7 +165,7 @@ def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], fa
         if result.flops_per_s is not None:
             print(csv_line(row_of(result)), flush=True)
         if result.state != OK:
-            print(f"{number}/{total} {result.point.label}: {result.state}: {result.reason}", file=sys.stderr)
+            print(visible(f"{number}/{total} {result.point.label}: {result.state}: {result.reason}"), file=sys.stderr)
 
     results, begun = [], time.monotonic()
     for setup, measure in prepared:

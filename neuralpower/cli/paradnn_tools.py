@@ -34,6 +34,7 @@ def report(
     """Heat maps, regressions, rooflines and comparisons of sweeps, as a page with pictures and tables."""
     import pandas as pd
 
+    from neuralpower.csv_files import write_csv as write_rows
     from neuralpower.report.page import write_csv, write_html, write_markdown
     from neuralpower.suites.paradnn.page import page_of
 
@@ -48,7 +49,8 @@ def report(
     write_markdown(page, out / "paradnn.md", out / "pictures", pictures)
     for stem, table in page.tables():
         write_csv(table, out / f"{stem}.csv")
-    points.to_csv(out / "points.csv", index=False)
+    known = points.astype(object).where(points.notna(), None)
+    write_rows(out / "points.csv", [points.columns, *known.itertuples(index=False)], "folder")
     print(out / "paradnn.html")
 
 

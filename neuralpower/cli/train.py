@@ -7,6 +7,9 @@ from pathlib import Path
 
 import typer
 
+from neuralpower.cli import options
+from neuralpower.terminal import visible
+
 app = typer.Typer()
 DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
 
@@ -19,6 +22,7 @@ def train_predictor(
     learner: str = typer.Option("hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."),
     out: Path | None = typer.Option(None, help="The predictor file; models/NAME.json by default."),
     jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
+    trust_code: bool = options.TRUST_CODE,
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
     from neuralpower.codec import check_places
@@ -33,7 +37,7 @@ def train_predictor(
     data = [read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # now rather than after minutes of fitting
-    trained = train(data, learner, jobs)
+    trained = train(data, learner, jobs, trust_code=trust_code)
     print(training_table(trained))
     if trained.correction:
         c = trained.correction
@@ -47,11 +51,12 @@ def train_predictor(
                 file=sys.stderr,
             )
     for line in (*summarised(trained.rejected), *trained.doubts):
-        print(line, file=sys.stderr)
+        print(visible(line), file=sys.stderr)
     for (kind, dtype, phase, group), rows in trained.skipped.items():
         near, exact = trained.predictor.regressor_of((kind, dtype, phase, group))
         instead = f"learnt together, as {near[3]}" if near and exact and near[1] == dtype else "not learnt"
-        print(f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}", file=sys.stderr)
+        text = f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}"
+        print(visible(text), file=sys.stderr)
     if learner == "lasso":
         for key in trained.predictor.regressors:
             print(trained.predictor.formula(key))

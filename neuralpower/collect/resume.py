@@ -15,8 +15,9 @@ from neuralpower.collect.recover import Executor
 from neuralpower.collect.schedule import RUNTIME
 from neuralpower.dataset import read_meta, replace_file
 from neuralpower.devices.host import unlike
-from neuralpower.errors import DatasetError
+from neuralpower.errors import DatasetError, ModelError
 from neuralpower.files import json_text, read_json
+from neuralpower.trust import check_model
 
 UNFINISHED = 2  # starts without a result that make a configuration a suspect, and alone the culprit
 
@@ -115,7 +116,21 @@ def planned(folder: Path, plan_key: Mapping[str, Any], executor: Executor) -> li
             kept = {}
         same = isinstance(kept, dict) and kept.get("key") == key and kept.get("version") == __version__
         if same and isinstance(kept.get("plan"), list):
+            _check_trusted(file, kept["plan"], plan_key.get("models") or ())
             return list(kept["plan"])
     answer = executor.ask({"do": "plan", **key})
     replace_file(file, json_text({"key": key, "version": __version__, "plan": answer["plan"]}))
     return list(answer["plan"])
+
+
+def _check_trusted(file: Path, plan: Sequence[Mapping[str, Any]], typed: Sequence[str]) -> None:
+    """Raise DatasetError where a kept plan names a model that would run code, and that is none of those that were typed."""
+    for number, item in enumerate(plan, 1):
+        model = str(item["row"].get("model", ""))
+        if model not in typed:
+            try:
+                check_model(model, f"{file}: task {number}")
+            except ModelError as error:
+                raise DatasetError(
+                    f"{str(error).partition('; if you')[0]}; remove {file.name}, it is made again"
+                ) from None

@@ -42,6 +42,7 @@ from neuralpower.layers.base import torch_dtype
 from neuralpower.measure import ROUNDS
 from neuralpower.phases import Phase, cached_call
 from neuralpower.sources import InputRequest, resolve
+from neuralpower.terminal import visible_streams
 from neuralpower.training import RECIPE, TRAINING, TrainingStep
 
 PR_SET_PDEATHSIG = 1  # of prctl.h
@@ -186,4 +187,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with visible_streams():  # networks and libraries print, too
+        main()

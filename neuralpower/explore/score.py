@@ -21,6 +21,7 @@ from neuralpower.files import parse_json
 from neuralpower.inputs import LARGEST_SIZE, is_count
 from neuralpower.layers.base import FORWARD
 from neuralpower.predictor import Predictor
+from neuralpower.trust import check_model
 
 BY = ("latency", "energy", "memory")
 LISTED = "layers"  # basis of a candidate that came as its layers
@@ -50,8 +51,16 @@ class Score:
         return {"schema": 1, **known}
 
 
-def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, by: str = "latency") -> list[Score]:
+def score(
+    candidates: Iterable[str | Mapping[str, Any]],
+    predictor: Predictor,
+    by: str = "latency",
+    *,
+    trust_code: bool = False,
+) -> list[Score]:
     """Scores in the candidates' order, each with its rank; text is read as a line of JSON, blank lines are left out.
+
+    A candidate whose model runs code is refused, unless `trust_code` says that it may.
 
     Raises:
         InputError: `by` is not known, or there is no candidate.
@@ -64,7 +73,7 @@ def score(candidates: Iterable[str | Mapping[str, Any]], predictor: Predictor, b
     for number, candidate in enumerate(candidates, 1):
         if isinstance(candidate, str) and not candidate.strip():
             continue
-        read.append(_read(number, candidate, lists))
+        read.append(_read(number, candidate, lists, trust_code))
     if not read:
         raise InputError("no candidate: give one JSON object a line, with a model and its changes, or with layers")
     found: dict[int, Score] = {n: Score(n, name, error=what) for n, name, what in read if isinstance(what, str)}
@@ -123,7 +132,9 @@ def _ranked(scores: Sequence[Score], by: str) -> list[Score]:
     return [replace(s, rank=rank.get(i)) for i, s in enumerate(scores)]
 
 
-def _read(number: int, candidate: str | Mapping[str, Any], lists: Lists) -> tuple[int, str, Point | str | None]:
+def _read(
+    number: int, candidate: str | Mapping[str, Any], lists: Lists, trust_code: bool
+) -> tuple[int, str, Point | str | None]:
     """(line, name, a point, what is wrong with it, or None where it is the next of the lists)."""
     try:
         data = parse_json(candidate) if isinstance(candidate, str) else candidate
@@ -137,7 +148,9 @@ def _read(number: int, candidate: str | Mapping[str, Any], lists: Lists) -> tupl
             _check(data, "a list of layers", FIELDS_LISTED)
             lists.add(data[LISTED])
             return number, name, None
-        return number, name, _point(data)
+        point = _point(data)
+        check_model(str(point.model), trust_code=trust_code)
+        return number, name, point
     except (NeuralPowerError, KeyError, TypeError, ValueError) as error:
         return number, name, one_line(error)
 

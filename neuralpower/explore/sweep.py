@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -12,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.errors import InputError, writing
+from neuralpower.csv_files import write_csv as write_rows
+from neuralpower.errors import InputError
 from neuralpower.evaluate import device_memory
 from neuralpower.explore.outcomes import finite
 from neuralpower.explore.space import Point, explore
@@ -177,10 +177,8 @@ def sizes(text: str, what: str) -> tuple[int, ...]:
 
 def write_csv(result: Sweep, path: Path) -> None:
     """One line per point, SI units; raises InputError where the file cannot be written."""
-    with writing(path, "file"), path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(SweepPoint.__dataclass_fields__)
-        writer.writerows([getattr(p, name) for name in SweepPoint.__dataclass_fields__] for p in result.points)
+    names = list(SweepPoint.__dataclass_fields__)
+    write_rows(path, [names, *([getattr(p, name) for name in names] for p in result.points)])
 
 
 def to_json(result: Sweep) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuralpower import markdown
+from neuralpower.csv_files import csv_text
 from neuralpower.errors import InputError, unknown, writing
 from neuralpower.files import json_text
 from neuralpower.profiling.conventions import UNITS
@@ -30,6 +30,7 @@ from neuralpower.profiling.steps import Runs, Spread
 from neuralpower.profiling.timeline import process
 from neuralpower.report.chrome import Process, document, write
 from neuralpower.report.tables import grid, quantity
+from neuralpower.terminal import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -216,16 +217,16 @@ class NetworkProfile:
     ) -> str:
         """A narrow table: the total, `top` rows of a view, what is left, what is not counted."""
         header, cells = self._cells(sort, top, by, depth)
-        return "\n".join([self.headline(), "", grid(header, cells, left=2), *self._foot()])
+        return "\n".join([self.headline(), "", grid(header, cells, left=2), *map(visible, self._foot())])
 
     def to_markdown(
         self, sort: str = "runtime_s", top: int | None = None, *, by: str = "layer", depth: int | None = None
     ) -> str:
         """The same as a Markdown table."""
         header, cells = self._cells(sort, top, by, depth)
-        rules = ["---" if i < 2 else "---:" for i in range(len(header))]
-        lines = ["| " + " | ".join(line) + " |" for line in (header, rules, *cells)]
-        return "\n".join([self.headline().replace("\n", "  \n"), "", *lines, "", *self._foot()])
+        lines = markdown.table(header, cells, [i > 1 for i in range(len(header))])
+        head = "  \n".join(map(markdown.inline, self.headline().splitlines()))
+        return "\n".join([head, "", *lines, "", *map(markdown.inline, self._foot())])
 
     def headline(self) -> str:
         """What was profiled, and the whole."""
@@ -244,7 +245,7 @@ class NetworkProfile:
         batch, *sample = self.input_shape or ("-",)
         sizes = f"batch {batch}" + (f" of {'x'.join(map(str, sample))}" if sample else "")
         return (
-            f"{self.model}, {sizes}, {self.dtype}, {self.phase}, on {self.device}: {taken}\n"
+            f"{visible(self.model)}, {sizes}, {self.dtype}, {self.phase}, on {visible(self.device)}: {taken}\n"
             f"{self._quantity(t.flops)} ({self.convention}), {quantity(t.parameters, '')}parameters{memory}{power}, "
             f"coverage {self.coverage:.1%}"
         )
@@ -355,12 +356,8 @@ class NetworkProfile:
     def to_csv(self, path: str | Path | None = None, *, by: str = "layer", depth: int | None = None) -> str:
         """The rows of a view as CSV, also written to `path` where one is given; raises InputError where it cannot be."""
         records = self.records(by, depth)
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(records[0]) if records else [], lineterminator="\n")
-        writer.writeheader()
-        for record in records:
-            writer.writerow({k: json_text(v) if isinstance(v, (tuple, dict)) else v for k, v in record.items()})
-        return _written(text.getvalue(), path)
+        rows = [[json_text(v) if isinstance(v, (tuple, dict)) else v for v in record.values()] for record in records]
+        return _written(csv_text([list(records[0]) if records else [], *rows]), path)
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """Everything, under a schema version; also written to `path` where one is given."""

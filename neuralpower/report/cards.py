@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neuralpower import markdown as md
 from neuralpower.codec import save
 from neuralpower.dataset import Dataset, replace_file
 from neuralpower.layers import KINDS
+from neuralpower.markdown import inline
 from neuralpower.predictor import Predictor
 from neuralpower.report.tables import score_cells
 
@@ -41,7 +43,7 @@ def dataset_card(dataset: Dataset) -> str:
     header = ["kind", "rows", "of the sweep", "of networks", "dtypes", "runtime, us", "median spread", "with power"]
     floor = [row for kind, table in kinds for row in _noise_floor(kind, table)]
     return (
-        f"# Dataset `{dataset.name}`\n\nWritten by `neuralpower collect-data`.\n\n"
+        f"# Dataset {inline(f'`{dataset.name}`')}\n\nWritten by `neuralpower collect-data`.\n\n"
         + markdown(["", ""], _about(dataset))
         + "\n\n## Rows\n\n"
         + markdown([*header, "not ok"], [_row(kind, table) for kind, table in kinds])
@@ -54,7 +56,7 @@ def dataset_card(dataset: Dataset) -> str:
             else "Not known: no configuration was measured twice."
         )
         + "\n\n## Known gaps\n\n"
-        + "".join(f"- {gap}\n" for gap in _gaps(dataset))
+        + "".join(f"- {inline(gap)}\n" for gap in _gaps(dataset))
     )
 
 
@@ -174,7 +176,8 @@ def predictor_card(predictor: Predictor) -> str:
     header = ["kind", "group", "dtype", "phase", "rows", "terms", "MAPE", "RMSPE", "median, base"]
     header += ["median, base + residual", "bias of the sum", "beyond", "inside"]
     return (
-        f"# Predictor `{predictor.name}`\n\nWritten by `neuralpower train-predictor`; learner `{predictor.learner}`.\n\n"
+        f"# Predictor {inline(f'`{predictor.name}`')}\n\n"
+        f"Written by `neuralpower train-predictor`; learner {inline(f'`{predictor.learner}`')}.\n\n"
         + markdown(
             ["", ""],
             [
@@ -242,8 +245,7 @@ def _provenance(data: Mapping[str, Any]) -> list[list[str]]:
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    return "\n".join(md.table(header, rows))
 
 
 def _mib(size: Any) -> str:

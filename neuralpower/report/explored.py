@@ -15,6 +15,7 @@ from neuralpower.explore.sweep import Sweep, SweepPoint
 from neuralpower.phases import DECODE
 from neuralpower.report.tables import grid, memory_line, quantity
 from neuralpower.report.tokens import counted, plain
+from neuralpower.terminal import visible
 
 PLOTS = (".html", ".png", ".svg")
 MOST_SAID = 60  # characters of a cell that says what is wrong
@@ -46,14 +47,14 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
     header = ["", *(["predictor"] if many else []), "dtype", "batch", "length", "latency", "90 %", "samples", "energy"]
     header += ["memory", "up to", "fits", "basis"]
     first = result.points[0]
-    head = f"{first.model} on {', '.join(dict.fromkeys(p.device for p in result.points))}"
+    head = visible(f"{first.model} on {', '.join(dict.fromkeys(p.device for p in result.points))}")
     foot = [
         f"* nothing else is better in {result.front}",
         f"{counted(len(result.points), 'point')} from {counted(result.traces, 'trace')}",
     ]
     if len(shown) < len(result.points):
         foot.insert(0, f"({len(result.points) - len(shown)} more)")
-    return "\n".join([head, "", grid(header, rows, left=3 if many else 2), *foot, *result.notes])
+    return "\n".join([head, "", grid(header, rows, left=3 if many else 2), *foot, *map(visible, result.notes)])
 
 
 def _bounds(one: SweepPoint | Score) -> str:

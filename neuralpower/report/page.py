@@ -7,7 +7,6 @@ Without JavaScript the text and the tables are all there.
 from __future__ import annotations
 
 import base64
-import csv
 import html
 import importlib.resources
 import itertools
@@ -17,11 +16,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from neuralpower import markdown
+from neuralpower.csv_files import write_csv as write_rows
 from neuralpower.errors import InputError, writing
 from neuralpower.files import json_text
 from neuralpower.report import static
 from neuralpower.report.charts import Chart, slug
 from neuralpower.report.plots import plot
+from neuralpower.terminal import visible
 
 Cell = str | float | int | None
 LONG = 60  # letters of a cell, from which on it may break into lines
@@ -119,8 +121,8 @@ def write_html(page: Page, path: Path) -> None:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<link rel="icon" href="data:,">\n'
-        f"<title>{html.escape(page.title)}</title>\n<style>{_resource('page.css')}</style>\n</head>\n<body>\n<main>\n"
-        f'<h1>{html.escape(page.title)}</h1>\n<p class="lead">{_inline(page.lead)}</p>\n'
+        f"<title>{_letters(page.title)}</title>\n<style>{_resource('page.css')}</style>\n</head>\n<body>\n<main>\n"
+        f'<h1>{_letters(page.title)}</h1>\n<p class="lead">{_inline(page.lead)}</p>\n'
         f"{_contents(page)}{body}</main>\n{scripts}</body>\n</html>\n",
     )
 
@@ -141,14 +143,14 @@ def _contents(page: Page) -> str:
     if len(page.sections) < 4:
         return ""
     lines = (
-        f'<li{" class=deep" if s.level > 2 else ""}><a href="#s{i}">{html.escape(s.title)}</a></li>'
+        f'<li{" class=deep" if s.level > 2 else ""}><a href="#s{i}">{_letters(s.title)}</a></li>'
         for i, s in enumerate(page.sections)
     )
     return f'<nav aria-label="Contents"><ol>{"".join(lines)}</ol></nav>\n'
 
 
 def _section(section: Section, index: int, numbers: Iterator[int]) -> str:
-    heading = f'<h{section.level} id="s{index}">{html.escape(section.title)}</h{section.level}>\n'
+    heading = f'<h{section.level} id="s{index}">{_letters(section.title)}</h{section.level}>\n'
     return heading + "".join(_text(section.text)) + "".join(_figure(part, numbers) for part in section.parts)
 
 
@@ -175,12 +177,17 @@ def _blocks(paragraphs: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _inline(text: str) -> str:
-    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
-    return URL.sub(lambda m: f'<a href="{html.escape(m[0])}">{m[0]}</a>', escaped)
+    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", _letters(text))
+    return URL.sub(lambda m: f'<a href="{m[0]}">{m[0]}</a>', escaped)  # which holds no quotes
+
+
+def _letters(text: str) -> str:
+    """Text as it stands, in elements and in quoted attributes."""
+    return html.escape(visible(text.replace("\n", " ")))
 
 
 def _figure(part: Part, numbers: Iterator[int]) -> str:
-    title = html.escape(part.title)
+    title = _letters(part.title)
     if isinstance(part, Table):
         content = _table(part)
     elif isinstance(part, Picture):
@@ -217,47 +224,40 @@ def write_markdown(
     """The page with pictures that are drawn into `images` and linked from `path`; the files of each chart."""
     drawn = {stem: static.save(chart, images, stem, formats) for stem, chart in page.charts()}
     stems = iter(drawn)
-    lines = [f"# {page.title}", "", page.lead, ""]
+    inline = markdown.inline
+    lines = [f"# {inline(page.title)}", "", inline(page.lead), ""]
     for section in page.sections:
-        lines += ["#" * section.level + " " + section.title, ""]
+        lines += ["#" * section.level + " " + inline(section.title), ""]
         for kind, some in _blocks(section.text):
-            lines += [*some, ""] if kind == "list" else [line for text in some for line in (text, "")]
+            texts = [f"- {inline(text[2:])}" if kind == "list" else inline(text) for text in some]
+            lines += [*texts, ""] if kind == "list" else [line for text in texts for line in (text, "")]
         for part in section.parts:
             if isinstance(part, Table):
                 lines += _markdown_table(part)
             elif isinstance(part, Picture):
                 file = images / f"{slug(part.title)}.png"
                 _write(file, part.png)
-                lines += [f"![{_bare(part.title)}]({Path(os.path.relpath(file, path.parent)).as_posix()})", ""]
+                lines += [
+                    f"![{markdown.escaped(part.title)}]({Path(os.path.relpath(file, path.parent)).as_posix()})",
+                    "",
+                ]
             else:
                 picture = os.path.relpath(drawn[next(stems)][0], path.parent)
-                lines += [f"![{_bare(part.title)}]({Path(picture).as_posix()})", ""]
-            lines += [f"*{part.note}*", ""] if part.note else []
+                lines += [f"![{markdown.escaped(part.title)}]({Path(picture).as_posix()})", ""]
+            lines += [f"*{inline(part.note)}*", ""] if part.note else []
     _write(path, "\n".join(lines).rstrip() + "\n")
     return drawn
 
 
 def _markdown_table(table: Table) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(c.replace("|", r"\|").replace("\n", " ") for c in cells) + " |"
-
-    rule = line(["---:" if table.numeric(i) else "---" for i in range(len(table.header))])
-    rows = [line([shown(cell) for cell in row]) for row in table.rows]
-    return [f"**{table.title}**", "", line(table.header), rule, *rows, ""]
-
-
-def _bare(text: str) -> str:
-    return text.replace("[", "(").replace("]", ")")
+    numeric = [table.numeric(i) for i in range(len(table.header))]
+    rows = [[shown(cell) for cell in row] for row in table.rows]
+    return [f"**{markdown.inline(table.title)}**", "", *markdown.table(table.header, rows, numeric), ""]
 
 
 def write_csv(table: Table, path: Path) -> None:
     """The header and the rows with all digits; empty for what is not known. Raises InputError where it cannot."""
-    with writing(path, "folder"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(table.header)
-            writer.writerows(table.rows)
+    write_rows(path, [table.header, *table.rows], "folder")
 
 
 def _write(path: Path, content: str | bytes) -> None:

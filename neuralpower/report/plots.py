@@ -8,6 +8,7 @@ from typing import Any
 
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
 from neuralpower.report.labels import is_far, on_lines, place
+from neuralpower.terminal import visible
 
 SYMBOLS = (
     "circle", "square", "diamond", "triangle-down", "triangle-up", "cross", "x", "triangle-left", "triangle-right", "star",
@@ -29,7 +30,7 @@ def plot(chart: Chart) -> dict[str, Any]:
 
 def _plain(text: str) -> str:
     """Text as it stands: plotly takes it for a little HTML."""
-    return html.escape(text, quote=False)
+    return html.escape(visible(text), quote=False)
 
 
 def _finite(value: Number) -> Number:

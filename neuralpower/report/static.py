@@ -10,6 +10,7 @@ from typing import Any
 from neuralpower.errors import InputError, writing
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
 from neuralpower.report.labels import is_far, on_lines, place
+from neuralpower.terminal import visible_lines
 
 MARKERS = "osD^vPX<>*"
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "++")
@@ -66,7 +67,7 @@ def _columns(chart: Pies) -> int:
 
 def _plain(text: str) -> str:
     """Text as it stands: matplotlib takes what is between two dollar signs for a formula."""
-    return text.replace("$", r"\$")
+    return visible_lines(text).replace("$", r"\$")
 
 
 def _xy(figure: Any, chart: XY) -> None:

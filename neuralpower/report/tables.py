@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from neuralpower.compose import COLUMNS, Prediction, Row, Training
-from neuralpower.errors import InputError, one_line, writing
+from neuralpower.csv_files import write_csv
+from neuralpower.errors import InputError, one_line
 from neuralpower.evaluate import Case, Evaluation, summary
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn import Trained
@@ -17,6 +17,7 @@ from neuralpower.memory import Memory
 from neuralpower.regress import Regressor
 from neuralpower.report.tokens import bounded, plain, tokens
 from neuralpower.report.tokens import quantity as quantity
+from neuralpower.terminal import visible
 from neuralpower.training import STEPS
 
 WIDEST = 24  # letters of a group
@@ -24,6 +25,7 @@ WIDEST = 24  # letters of a group
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """A table in columns; the first `left` are flush left, numbers flush right."""
+    header, *rows = [[visible(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
@@ -93,9 +95,9 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
             ]
         )
     t = p.runtime_s
-    head = (
-        f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({p.predictor})\n"
-        f"latency {quantity(t.value, 's')} ({quantity(t.low, 's')} to {quantity(t.high, 's')}, 90 %), "
+    head = visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({p.predictor})")
+    head += (
+        f"\nlatency {quantity(t.value, 's')} ({quantity(t.low, 's')} to {quantity(t.high, 's')}, 90 %), "
         f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters, "
         f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
     )
@@ -115,7 +117,7 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
     if p.method != "meta":
         foot.append(f"traced on {p.method} tensors ({'; '.join(p.notes)})")
     foot += [f"note: {text}" for text in p.remarks]
-    return "\n".join([head, *tokens(p), "", grid(header, cells, left=2), *foot])
+    return "\n".join([head, *tokens(p), "", grid(header, cells, left=2), *map(visible, foot)])
 
 
 def _training_lines(training: Training, runtime_s: float) -> Iterator[str]:
@@ -154,10 +156,8 @@ def _figures(row: Row, powered: bool) -> Iterator[str]:
 
 def prediction_csv(prediction: Prediction, path: Path) -> None:
     """One line per folded layer, SI units; raises InputError where the file cannot be written."""
-    with writing(path, "file"), path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(row.cells() for row in prediction.rows)
+    cells = [row.cells() for row in prediction.rows]
+    write_csv(path, [COLUMNS, *([row.get(name) for name in COLUMNS] for row in cells)])
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:

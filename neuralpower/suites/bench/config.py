@@ -14,6 +14,7 @@ from typing import Any
 from neuralpower.errors import InputError, unknown
 from neuralpower.files import read_json
 from neuralpower.suites.bench.options import Options, arguments, boolean
+from neuralpower.trust import check_model
 
 IMAGE = "hpe/pytorch:cuda9-cudnn7"
 OPTIONS = {
@@ -73,6 +74,13 @@ def read_config(path: Path) -> Config:
     for name, value in _flat(content.get("parameters", content)):
         _take(found, name, value)
     return found
+
+
+def check_models(found: Config, path: Path, trust_code: bool = False) -> None:
+    """Raise ModelError where the file names a model that would run code."""
+    named = [found.options["model"]] if "model" in found.options else found.axes.get("model", [])
+    for model in named:
+        check_model(str(model), f"{path}: exp.model", trust_code)
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

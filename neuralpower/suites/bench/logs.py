@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neuralpower.errors import InputError, writing
+from neuralpower.csv_files import write_csv as write_rows
+from neuralpower.errors import InputError
 from neuralpower.files import json_text
 from neuralpower.journal import NAME, read_journal
 from neuralpower.suites.bench.grid import values_of
@@ -54,10 +54,9 @@ def _read(path: Path) -> list[Log]:
 def write_csv(logs: Sequence[Log], path: Path) -> None:
     """A line per log, a column per name; lists and tables as JSON. Raises InputError."""
     names = sorted({name for log in logs for name in log.values})
-    with writing(path, "file"), path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["source", *names])
-        writer.writerows([log.source, *(_cell(log.values, name) for name in names)] for log in logs)
+    write_rows(
+        path, [["source", *names], *([log.source, *(_cell(log.values, name) for name in names)] for log in logs)]
+    )
 
 
 def _cell(values: Mapping[str, Any], name: str) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from neuralpower.csv_files import csv_text
 from neuralpower.errors import InputError, writing
 from neuralpower.files import json_text, read_json
 from neuralpower.suites.lab.images import Digits
@@ -175,5 +176,4 @@ def _plain(device: str) -> str:
 
 
 def _write_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+    path.write_text(csv_text(rows), encoding="utf-8", newline="")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from neuralpower.csv_files import csv_text as csv_text_of
 from neuralpower.dtypes import ITEMSIZE, TENSORFLOAT32
 from neuralpower.errors import DatasetError
 from neuralpower.suites.paradnn.points import FAMILIES, family_named
@@ -42,9 +43,7 @@ def row_of(result: Result) -> list[str]:
 
 def csv_line(cells: Sequence[str]) -> str:
     """Cells with commas between them, quoted where they hold one."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(cells)
-    return text.getvalue()
+    return csv_text_of([cells]).removesuffix("\n")
 
 
 def csv_text(family: str, results: Iterable[Result]) -> str:
