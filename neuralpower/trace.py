@@ -33,7 +33,7 @@ from neuralpower.dtypes import FLOATING, ITEMSIZE
 from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled, quoted
 from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
-from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
+from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS, check_output
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
@@ -91,6 +91,7 @@ class LayerCall:
     gradient: float = 0.0  # share of its backward pass that training asks for
     at: int = field(default=0, compare=False)  # which operator call it is, as `Trace.storages` counts them; from 1
     again: bool = False  # the model has it run once more in a backward pass, by `torch.utils.checkpoint`
+    asked: frozenset[str] | None = None  # operands whose gradients are asked for; None: one pass makes those of all
 
 
 @dataclass(frozen=True)
@@ -582,8 +583,10 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and record it."""
+        before = self.lifetimes.calls
         output = self._run(func, args, kwargs or {})
-        self.lifetimes.called(output, workspace_blocks(name_of(func), args, kwargs or {}, output))
+        whole = self.lifetimes.calls == before  # what is made of its parts needs nothing beside theirs
+        self.lifetimes.called(output, workspace_blocks(name_of(func), args, kwargs or {}, output) if whole else ())
         return output
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -627,9 +630,9 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         if isinstance(layer, Layer):
             if not _is_empty(output):
                 shapes = _shapes((args, kwargs)), _shapes(output)
-                share = self.followed.share(layer.kind, name, args, kwargs) if self._enabled else 0.0
+                share, asked = self._asked(layer, operator, output, args, kwargs)
                 again = self._checkpoints > 0
-                self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at, again))
+                self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at, again, asked))
                 self._follow(name, args, kwargs, output)
             return output
         self._follow(name, args, kwargs, output)
@@ -649,6 +652,17 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             )
         )
         return output
+
+    def _asked(
+        self, layer: Layer, operator: str, output: Any, args: Any, kwargs: Any
+    ) -> tuple[float, frozenset[str] | None]:
+        """The share of its backward pass that is asked for, and by which operands, where each has a part of its own."""
+        share = self.followed.share(layer.kind, args, kwargs) if self._enabled else 0.0
+        operands = layer.operands_of(operator, output, args, kwargs) if share and layer.gradients() else {}
+        if not operands:
+            return share, None
+        asked = self.followed.asked(operands)
+        return layer.share_of(asked), asked
 
     def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False) -> None:
         inputs = tensors_in((args, kwargs))
@@ -701,6 +715,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             return "no layer kind knows this operator"
         try:
             layer = kind.from_call(operator, output, *args, **kwargs)
+            check_output(layer, operator, output)
             dtype = _dtype_of(args, kwargs, output)
             if layer.multiplies and dtype in REAL:
                 layer, dtype = layer.of_real(), REAL[dtype]

@@ -257,7 +257,8 @@ class Builder:
     def _backward(self, forward: Row, calls: Sequence[LayerCall | UnmodelledCall]) -> Row:
         """What the gradients of some calls take: products as they ran, the rest by the layers' own account."""
         layers = [call.layer for call in calls if isinstance(call, LayerCall)]
-        parts = [part for layer in layers for part in layer.backward()]
+        asking = [call for call in calls if isinstance(call, LayerCall) and call.gradient]
+        parts = [part for call in asking for part in call.layer.backward_of(call.asked)]
         moved = [part.bytes() for part in parts]
         products: int | None = sum(product_flops(part) for part in parts)
         account = self.runs.account if self.runs else None
