@@ -12,6 +12,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 from torch.utils.flop_counter import FlopCounterMode
 
 import neuralpower
+from neuralpower.collect.plan import draw
+from neuralpower.collect.presets import PRESETS
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import check_output
@@ -174,9 +176,6 @@ def test_a_kind_that_says_its_shape_says_that_of_what_it_builds(kind: str) -> No
 
 
 def _drawn(kind: str) -> Iterator[Layer]:
-    from neuralpower.collect.plan import draw
-    from neuralpower.collect.presets import PRESETS
-
     return iter(draw(KINDS[kind], 3, 0, PRESETS["quick"]))
 
 
