@@ -411,11 +411,11 @@ def _rows(work: Work, roof: Roofline) -> Iterator[Row]:
     basis = estimates.basis
     grouped: dict[tuple[object, ...], list[int]] = {}
     for i, task in enumerate(tasks):
-        grouped.setdefault((pattern(task.path), task.layer, task.step, task.share), []).append(i)
+        grouped.setdefault((pattern(task.path), task.layer, task.step, task.share, task.asked), []).append(i)
     for index in grouped.values():
         first = index[0]
         task, n = tasks[first], len(index) * tasks[first].share
-        flops, size = flops_and_bytes(task.layer)
+        flops, size = task.flops_and_bytes()
         yield Row(
             ranges([tasks[i].path for i in index]),
             task.layer.kind,
@@ -423,8 +423,8 @@ def _rows(work: Work, roof: Roofline) -> Iterator[Row]:
             n * float(estimates.runtime_s[first]),
             n * float(estimates.low_s[first]),
             n * float(estimates.high_s[first]),
-            round(n * flops),
-            round(n * size),
+            round(len(index) * flops),
+            round(len(index) * size),
             "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",
             basis[first],
             power_w=_power(estimates, first),
@@ -450,17 +450,11 @@ def _training(trace: Trace, work: Work, predictor: Predictor, batch_size: int, d
     """The parts of a step."""
     steps = {step: _total(work.of(step), predictor.system) for step in STEPS}
     peaks = predictor.hardware.peak_flops_per_s if predictor.hardware is not None else {}
-    flops = sum(t.share * flops_and_bytes(t.layer)[0] for t in work.tasks if t.step != OPTIMIZER and not t.again)
+    flops = sum(t.flops_and_bytes()[0] for t in work.tasks if t.step != OPTIMIZER and not t.again)
     derived = sorted(
         {c.layer.kind for c in trace.calls if c.gradient and not predictor.has_learnt(c.layer.kind, BACKWARD)}
     )
     return Training(recipe, batch_size * recipe.accumulation, steps, round(flops), peaks.get(dtype), tuple(derived))
-
-
-def flops_and_bytes(layer: Layer) -> tuple[int, int]:
-    """Work and traffic of a layer in its phase."""
-    parts = layer.backward() if layer.phase == BACKWARD else (layer,)
-    return sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)
 
 
 def _with_shares(rows: Sequence[Row]) -> tuple[tuple[Row, ...], float]:

@@ -17,7 +17,7 @@ pass runs, tensor by tensor:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,19 +125,19 @@ class Gradients:
     def _writers(self, tensor: Tensor) -> list[_Made]:
         return self._views[tensor].writers if tensor in self._views else []
 
-    def share(self, kind: str, name: str, args: Any, kwargs: Any) -> float:
+    def asked(self, operands: Mapping[str, Any]) -> frozenset[str]:
+        """The names of those among a call's operands that ask for a gradient."""
+        return frozenset(name for name, given in operands.items() if any(map(self.asks, tensors_in(given))))
+
+    def share(self, kind: str, args: Any, kwargs: Any) -> float:
         """The part of a call's backward pass that is asked for: 0 where none of its inputs asks."""
         tensors = [t for t in tensors_in((args, kwargs)) if _differentiable(t)]
         asked = [self.asks(t) for t in tensors]
         if not any(asked):
             return 0.0
-        if kind == "elementwise":
-            counted = [a for a, t in zip(asked, tensors, strict=True) if t.numel() > 1] or asked
-        elif kind in ("linear", "matmul") or kind.startswith("conv"):  # what is added to the product comes for nothing
-            operands = args[1:3] if name.startswith(("add", "badd")) else args[: 3 if name == "bilinear" else 2]
-            return sum(self.asks(t) for t in tensors_in(operands)) / 2  # a product for each gradient, usually of two
-        else:
+        if kind != "elementwise":
             return 1.0
+        counted = [a for a, t in zip(asked, tensors, strict=True) if t.numel() > 1] or asked
         return sum(counted) / len(counted)
 
     def note(

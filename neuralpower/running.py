@@ -142,7 +142,7 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
             return value
         if operator == "aten._grouped_mm" and args[0].device == META:
             return grouped_product(*args)
-        if operator in RECURRENT and args[0].device == META and args[0].dim() == 3:
+        if operator in RECURRENT and args[0].device == META:
             return recurrent(*args)
         return NotImplemented
 
@@ -187,12 +187,16 @@ def recurrent(x: Tensor, hidden: Any, *settings: Any) -> tuple[Tensor, ...]:
     """Empty tensors as `aten.lstm` and its like return them, whose own code for tensors without values walks every step.
 
     x [steps, batch, inputs], or batch first, with states [layers x directions, batch, outputs]: outputs of all steps, last states.
+    Packed, x [steps of all sequences, inputs], and the batch of each step comes before the states.
     """
-    states = hidden if isinstance(hidden, (tuple, list)) else (hidden,)
-    bidirectional, batch_first = settings[-2:]
-    steps, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
-    outputs = x.new_empty((steps, batch, states[0].shape[2] * (1 + bidirectional)))
-    return (outputs.transpose(0, 1) if batch_first else outputs, *(state.new_empty(state.shape) for state in states))
+    packed = isinstance(hidden, Tensor) and not hidden.is_floating_point()
+    given = settings[0] if packed else hidden
+    states = given if isinstance(given, (tuple, list)) else (given,)
+    bidirectional, batch_first = (settings[-1], False) if packed else settings[-2:]
+    last = tuple(state.new_empty(state.shape) for state in states)
+    steps = (x.shape[1], x.shape[0]) if batch_first else x.shape[:-1]
+    outputs = x.new_empty((*steps, states[0].shape[2] * (1 + bidirectional)))
+    return outputs.transpose(0, 1) if batch_first else outputs, *last
 
 
 @functools.cache

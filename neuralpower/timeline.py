@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuralpower.compose import Prediction, flops_and_bytes, unmodelled_row, work_of
+from neuralpower.compose import Prediction, unmodelled_row, work_of
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.lifetimes import alive
 from neuralpower.memory import StepLifetimes
@@ -97,7 +97,7 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
     basis = estimates.basis
     calls = []
     for i, task in enumerate(work.tasks):
-        flops, size = flops_and_bytes(task.layer)
+        flops, size = task.flops_and_bytes()
         power = float(estimates.power_w[i])
         calls.append(
             Timed(
@@ -110,8 +110,8 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
                 float(shares[i] * estimates.runtime_s[i]),
                 float(shares[i] * estimates.low_s[i]),
                 float(shares[i] * estimates.high_s[i]),
-                round(shares[i] * flops),
-                round(shares[i] * size),
+                round(flops),
+                round(size),
                 basis[i],
                 power if np.isfinite(power) else None,
                 task.at,

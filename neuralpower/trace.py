@@ -34,7 +34,7 @@ from neuralpower.dtypes import FLOATING, ITEMSIZE
 from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled, quoted
 from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
-from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
+from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS, check_output
 from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
@@ -104,6 +104,7 @@ class LayerCall:
     gradient: float = 0.0  # share of its backward pass that training asks for
     at: int = field(default=0, compare=False)  # which operator call it is, as `Trace.storages` counts them; from 1
     again: bool = False  # the model has it run once more in a backward pass, by `torch.utils.checkpoint`
+    asked: frozenset[str] | None = None  # operands whose gradients are asked for; None: one pass makes those of all
     saves: bool = False  # an autograd function that ends with it, or after it, keeps tensors for its backward pass
     done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
 
@@ -820,8 +821,10 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and record it."""
+        before = self.lifetimes.calls
         output = self._run(func, args, kwargs or {})
-        self.lifetimes.called(output, workspace_blocks(name_of(func), args, kwargs or {}, output))
+        whole = self.lifetimes.calls == before  # what is made of its parts needs nothing beside theirs
+        self.lifetimes.called(output, workspace_blocks(name_of(func), args, kwargs or {}, output) if whole else ())
         return output
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -867,9 +870,9 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         if isinstance(layer, Layer):
             if not _is_empty(output):
                 shapes = _shapes((args, kwargs)), _shapes(output)
-                share = self.followed.share(layer.kind, name, args, kwargs) if self._enabled else 0.0
+                share, asked = self._asked(layer, operator, output, args, kwargs)
                 again = self._checkpoints > 0 or (self._within is not None and torch.is_grad_enabled())
-                self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at, again))
+                self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at, again, asked))
                 self._follow(name, args, kwargs, output)
             return output
         own = self._own_operator(operator, args, kwargs, output)
@@ -921,6 +924,17 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         again = self._checkpoints > 0
         for layer in renormalised(_dtype_of((table,), {}, None), places.numel(), table.shape[1]):
             self.calls.append(LayerCall(self.path, layer, RENORM, at=self._at, again=again))
+
+    def _asked(
+        self, layer: Layer, operator: str, output: Any, args: Any, kwargs: Any
+    ) -> tuple[float, frozenset[str] | None]:
+        """The share of its backward pass that is asked for, and by which operands, where each has a part of its own."""
+        share = self.followed.share(layer.kind, args, kwargs) if self._enabled else 0.0
+        operands = layer.operands_of(operator, output, args, kwargs) if share and layer.gradients() else {}
+        if not operands:
+            return share, None
+        asked = self.followed.asked(operands)
+        return layer.share_of(asked), asked
 
     def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False, alone: bool = False) -> None:
         """Note what a call reads, and what asks for a gradient after it, unless it is followed `alone`."""
@@ -975,6 +989,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             return "no layer kind knows this operator"
         try:
             layer = kind.from_call(operator, output, *args, **kwargs)
+            check_output(layer, operator, output)
             dtype = _dtype_of(args, kwargs, output)
             if layer.multiplies and dtype in REAL:
                 layer, dtype = layer.of_real(), REAL[dtype]

@@ -165,11 +165,19 @@ class Task:
     again: bool = False  # has been done before in this step: no part of the model's own FLOP
     operator: str = field(default="", compare=False)  # of the call that it is, or whose gradient it works on
     at: int = field(default=0, compare=False)  # of a forward call: as LayerCall.at
+    asked: frozenset[str] | None = None  # of a backward pass that is predicted as a whole: as LayerCall.asked
 
     @classmethod
     def forward(cls, call: LayerCall) -> Task:
         """A call of a forward pass."""
         return cls(call.path, call.layer, operator=call.operator, at=call.at)
+
+    def flops_and_bytes(self) -> tuple[float, float]:
+        """Work and traffic of what is done: of a backward pass the gradients that are asked for."""
+        layer, share = self.layer, self.share if self.asked is None else 1.0
+        parts = layer.backward_of(self.asked) if layer.phase == BACKWARD else (layer,)
+        flops, size = sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)
+        return share * flops, share * size
 
 
 def training_tasks(trace: Trace, recipe: Recipe, learnt: Learnt) -> list[Task]:
@@ -249,15 +257,16 @@ def _block(call: LayerCall) -> str:
 
 
 def _reversed(call: LayerCall, learnt: Learnt) -> Iterator[Task]:
-    layer = replace(call.layer, phase=BACKWARD)
-    parts = (layer,) if learnt(layer.kind, BACKWARD) else call.layer.backward()
-    return (
-        Task(
-            call.path,
-            replace(part, phase=layer.phase if part is layer else FORWARD),
-            BACKWARD,
-            call.gradient,
-            operator=call.operator,
-        )
-        for part in parts
-    )
+    """A share of the pass that was measured as a whole; else what makes the gradients that are asked for, each whole.
+
+    A bias alone asks for none of the products that a measured pass is mostly made of.
+    """
+    layer, parts, share = call.layer, call.layer.backward_of(call.asked), call.gradient
+    of_products = not layer.multiplies or call.asked is None or any(part.kind == layer.kind for part in parts)
+    if learnt(layer.kind, BACKWARD) and of_products:
+        whole = replace(layer, phase=BACKWARD)
+        yield Task(call.path, whole, BACKWARD, share, operator=call.operator, asked=call.asked)
+        return
+    for part in parts:
+        forward = replace(part, phase=FORWARD)
+        yield Task(call.path, forward, BACKWARD, share if call.asked is None else 1.0, operator=call.operator)

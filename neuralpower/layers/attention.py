@@ -139,6 +139,10 @@ class Attention(Layer):
         }
         return Call(F.scaled_dot_product_attention, (query, key, value), options, warm=(value, key, query))
 
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """That of the query."""
+        return self.batch, self.query_heads, self.query_length, self.head_size
+
     def flops(self) -> int:
         """Two products of 2 B H S L D each, L at most the window; a causal mask does not halve them, as is the convention."""
         return 4 * self.batch * self.query_heads * self.query_length * self._seen(self.window) * self.head_size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import random
 import zlib
@@ -275,6 +276,13 @@ class Layer(ABC):
         """Learnt numbers that the call reads."""
         return 0
 
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """Shape that such a call returns by the fields, in any order, axes joined or of size 1; None where they cannot say.
+
+        The tracer compares it with what the operator returns (`check_output`).
+        """
+        return None
+
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Special terms beside the polynomial, all non-negative."""
         return memory_terms(self, hardware)
@@ -325,7 +333,39 @@ class Layer(ABC):
 
     def backward(self) -> tuple[Layer, ...]:
         """Layers whose forward passes do the work of this layer's backward pass, for where none was measured."""
-        return (self,)
+        return tuple(itertools.chain(*self.gradients().values())) or (self,)
+
+    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
+        """The same by the operand whose gradient it makes, as `operands_of` names them; none where one pass makes all of them.
+
+        What is under "" is done for any of them.
+        """
+        return {}
+
+    @classmethod
+    def operands_of(
+        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Tensors of a call, by the names that `gradients` gives to them."""
+        return {}
+
+    def backward_of(self, asked: Collection[str] | None) -> tuple[Layer, ...]:
+        """The part of `backward` that makes the gradients of these operands; all of it for None."""
+        if asked is None:
+            return self.backward()
+        return tuple(itertools.chain(*(made for name, made in self.gradients().items() if name in ("", *asked))))
+
+    def share_of(self, asked: Collection[str]) -> float:
+        """The share of a backward pass, measured as a whole, that makes the gradients of these operands.
+
+        It goes by the products, of which a whole one has twice the forward pass's; by bytes where there are none.
+        """
+        parts = self.backward_of(asked)
+        products = [int(part.flops()) for part in parts if part.kind == self.kind]
+        if self.multiplies and any(products):
+            return sum(products) / (2 * self.flops())
+        size = sum(sum(part.bytes()) for part in self.backward())
+        return float(sum(sum(part.bytes()) for part in parts) / size) if size else 0.0
 
     def keeps(self) -> str:
         """What its backward pass reads of its forward pass: nothing, inputs alone, or outputs, too."""
@@ -590,6 +630,30 @@ def _of_dtype(layer: Any, value: Callable[[str], float]) -> Any:
         return value(layer.dtype)
     names, inverse = distinct(layer.dtype)
     return np.array([value(str(name)) for name in names])[inverse]
+
+
+def check_output(layer: Layer, operator: str, output: Any) -> None:
+    """Raise Unmodelled where the fields say another shape than that of the operator's first output."""
+    said, real = layer.output_shape(operator), output[0] if isinstance(output, (tuple, list)) and output else output
+    if said is None or not isinstance(real, Tensor):
+        return
+    known = all(isinstance(size, int) for size in (*said, *real.shape))  # those of nested tensors are symbols
+    if known and real.numel() and not _same_sizes(said, real.shape):
+        raise Unmodelled(f"{operator} returns {tuple(real.shape)}, its fields as {layer.kind} say {tuple(said)}")
+
+
+def _same_sizes(said: Sequence[int], real: Sequence[int]) -> bool:
+    """Whether `said` are the axes of `real` in any order, or neighbours joined in theirs; axes of size 1 do not count."""
+    wanted, left = [s for s in said if s != 1], [s for s in real if s != 1]
+    if sorted(wanted) == sorted(left):
+        return True
+    for size in wanted:
+        joined = 1
+        while joined < size and left:
+            joined *= left.pop(0)
+        if joined != size:
+            return False
+    return not left
 
 
 def same_rank(name: str, values: Any, rank: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import (
     KEEPS_INPUTS,
     Bytes,
@@ -30,6 +31,7 @@ from neuralpower.layers.base import (
     memory_terms,
     same_rank,
 )
+from neuralpower.layers.reduction import Reduction
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 SMALL, NARROW = 20_480, 3  # numbers of a sample, and a kernel's side, up to which PyTorch does without oneDNN on a CPU
@@ -71,8 +73,10 @@ class Convolution(Layer):
         for name, default in (("stride", 1), ("dilation", 1), ("padding", 0), ("output_padding", 0)):
             value = given.get(name, default)
             if isinstance(value, str):
-                same = [(d * (k - 1)) // 2 for d, k in zip(sizes["dilation"], sizes["kernel"], strict=True)]
-                value = same if value == "same" else 0
+                whole = [d * (k - 1) for d, k in zip(sizes["dilation"], sizes["kernel"], strict=True)]
+                if value == "same" and any(all_ % 2 for all_ in whole):
+                    raise Unmodelled(f"padding {value!r} of {whole} differs by side: an input that is padded first")
+                value = [all_ // 2 for all_ in whole] if value == "same" else 0
             sizes[name] = same_rank(name, value, rank)
         fields = {
             f"{name}_{axis}": v for name, values in sizes.items() for axis, v in zip(cls.axes, values, strict=True)
@@ -101,6 +105,15 @@ class Convolution(Layer):
                 for size, padding, dilation, kernel, stride in zip(*map(self.sizes, names), strict=True)
             ]
         )
+
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """As `made`."""
+        return self.made
+
+    @property
+    def made(self) -> tuple[Any, ...]:
+        """[batch, out_channels, *out]."""
+        return self.batch, self.out_channels, *self.out_sizes
 
     @property
     def positions(self) -> Any:
@@ -134,7 +147,7 @@ class Convolution(Layer):
     def parameters(self) -> int:
         """Weights and bias."""
         weights = floor_div(self.window * self.in_channels * self.out_channels, self.groups)
-        return weights + self.out_channels * self.bias
+        return weights + self.made[1] * self.bias
 
     def bytes(self) -> Bytes:
         """Input, weights and output, once each."""
@@ -168,10 +181,19 @@ class Convolution(Layer):
         """The factors."""
         return KEEPS_INPUTS
 
-    def backward(self) -> tuple[Layer, ...]:
-        """Two more convolutions, for the gradients of input and weights, each with as many multiply-adds."""
+    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
+        """Two more convolutions, for the gradients of input and weights, each with as many multiply-adds; the bias's sums."""
         again = replace(self, phase="forward", bias=False)
-        return again, again
+        elements, channels = math.prod(self.made), self.made[1]
+        summed = Reduction(dtype=self.dtype, function="sum", elements=elements, outputs=channels, last=False)
+        return {"input": (again,), "weight": (again,), "bias": (summed,) if self.bias else ()}
+
+    @classmethod
+    def operands_of(
+        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The first three arguments of every convolution."""
+        return {**dict(zip(ARGUMENTS[:3], args, strict=False)), **kwargs}
 
     @functools.cached_property
     def native(self) -> Any:

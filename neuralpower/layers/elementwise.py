@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -297,6 +298,29 @@ class Elementwise(Pointwise):
         if self.broadcast and self.function in PRODUCTS:
             passes += (Reduction(dtype=self.dtype, function="sum", elements=self.elements, outputs=1),)
         return passes
+
+    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
+        """Of two operands, one of which is broadcast: its gradient is summed; a sum passes the other's on as it is."""
+        if not self.broadcast or self.operands != 2 or self.function not in (*PRODUCTS, "add", "sub"):
+            return {}
+        summed = Reduction(dtype=self.dtype, function="sum", elements=self.elements, outputs=1)
+        product = (replace(self, phase=FORWARD, function="mul", broadcast=False, inplace=False, run=0),)
+        passed = product if self.function in PRODUCTS else ()
+        return {"whole": passed, "part": (*passed, summed)}
+
+    @classmethod
+    def operands_of(
+        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The operand of the output's shape, and one that is broadcast, where there are these two."""
+        y = output[0] if isinstance(output, (tuple, list)) else output
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.numel() > 1]
+        whole = [t for t in tensors if t.shape == y.shape]
+        return {"whole": whole, "part": [t for t in tensors if t.shape != y.shape]} if len(whole) == 1 else {}
+
+    def share_of(self, asked: Collection[str]) -> float:
+        """As many of its two passes as there are operands that ask."""
+        return len(asked) / 2
 
     def in_training(self) -> Self:
         """Dropout drops."""

@@ -28,7 +28,9 @@ class Embedding(Layer):
     tokens: int
     vocabulary: int
     width: int
+    bags: int = 0  # sums that the rows are added up to; 0: each row is a result
 
+    later = frozenset({"bags"})
     dimensions = ("tokens", "width")
     sweep_share = 0.5
 
@@ -36,7 +38,17 @@ class Embedding(Layer):
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """`aten.embedding(table, indices)`; bags add up the rows that they look up."""
         table, indices = args[:2]
-        return cls(tokens=indices.numel(), vocabulary=table.shape[0], width=table.shape[1])
+        bags = 0 if operator == "aten.embedding" else output[0].shape[0]
+        return cls(tokens=indices.numel(), vocabulary=table.shape[0], width=table.shape[1], bags=bags)
+
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """[rows, width]."""
+        return self.rows, self.width
+
+    @property
+    def rows(self) -> Any:
+        """Of the result."""
+        return self.bags + (self.bags == 0) * self.tokens
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -50,16 +62,20 @@ class Embedding(Layer):
     def build(self, device: torch.device) -> Call:
         """Random rows of the table."""
         indices = torch.randint(0, self.vocabulary, (self.tokens,), device=device)
-        return Call(F.embedding, (indices, self.tensor(self.vocabulary, self.width, device=device)))
+        table = self.tensor(self.vocabulary, self.width, device=device)
+        if not self.bags:
+            return Call(F.embedding, (indices, table))
+        starts = torch.arange(self.bags, device=device) * self.tokens // self.bags
+        return Call(F.embedding_bag, (indices, table, starts), {"mode": "sum"})
 
     def flops(self) -> int:
-        """None: a copy."""
-        return 0 * self.tokens
+        """None of a copy; an addition for each number of a bag's rows."""
+        return (self.bags > 0) * self.tokens * self.width
 
     def bytes(self) -> Bytes:
         """Indices and the rows they name in, the rows out."""
-        size = self.itemsize * self.tokens * self.width
-        return Bytes(8 * self.tokens, size, size)
+        size = self.itemsize * self.width
+        return Bytes(8 * self.tokens, size * self.tokens, size * self.rows)
 
     def parameters(self) -> int:
         """The table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,6 +98,10 @@ class Linear(MatrixProduct):
         """One product."""
         return 1, self.rows, self.out_features, self.in_features
 
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """[rows, out_features]."""
+        return self.rows, self.out_features
+
     def flops(self) -> int:
         """2 M N K; the bias is not counted, as is the convention."""
         return 2 * self.rows * self.in_features * self.out_features
@@ -145,16 +150,26 @@ class Linear(MatrixProduct):
             "transposed": self.transposed,
         }
 
-    def backward(self) -> tuple[Layer, ...]:
+    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
         """Two more products, grad x = grad y W and grad W = (grad y)^T x; the bias's gradient sums grad y over its rows."""
         rows, n, k = self.rows, self.out_features, self.in_features
         left, right = (n, k) if self.transposed else (k, n)  # the weights' gradient lies as they do
-        products: tuple[Layer, ...] = (
-            self._product(rows, n, k, transposed=not self.transposed),
-            self._product(left, rows, right, transposed=False),
-        )
         summed = Reduction(dtype=self.dtype, function="sum", elements=rows * n, outputs=n, last=False)
-        return (*products, summed) if self.bias else products
+        return {
+            "input": (self._product(rows, n, k, transposed=not self.transposed),),
+            "weight": (self._product(left, rows, right, transposed=False),),
+            "bias": (summed,) if self.bias else (),
+        }
+
+    @classmethod
+    def operands_of(
+        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """What is added as a whole matrix is no bias: its gradient is that of the output."""
+        if operator != "aten.addmm":
+            return {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+        added, x, weight = args[:3]
+        return {"input": x, "weight": weight, "bias": added if added.shape != output.shape else None}
 
     def _product(self, rows: int, inner: int, columns: int, transposed: bool) -> Linear:
         """[rows, inner] x [inner, columns], without a bias."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,13 +21,14 @@ LEFT = {
     "aten.mm": 0,
     "aten.mv": 0,
     "aten.dot": 0,
+    "aten.vdot": 0,
     "aten.baddbmm": 1,
+    "aten.addbmm": 1,
     "aten.addmv": 1,
+    "aten.addr": 1,
     "aten._grouped_mm": 0,
     "aten._scaled_mm": 0,
     "aten._int_mm": 0,
-    "aten._euclidean_dist": 0,
-    "aten.bilinear": 0,
 }
 LIBRARY = 400  # multiply-adds of each matrix from which a CPU's bmm asks MKL (aten/src/ATen/native/LinearAlgebra.cpp)
 
@@ -54,11 +56,10 @@ class Matmul(MatrixProduct):
             if left.dim() != 2 or right.dim() != 3:
                 raise Unmodelled(f"grouped product of {tuple(left.shape)} and {tuple(right.shape)}")
             left = left.new_empty((right.shape[0], -(-left.shape[0] // right.shape[0]), left.shape[1]))
-        elif operator == "aten._euclidean_dist":  # |x - y|^2 = |x|^2 - 2 x y + |y|^2
-            right = right.mT
-        elif operator == "aten.bilinear":  # a matrix for each output; what the other input takes is little
-            right = args[2]
-            left = left.reshape(-1, left.shape[-1]).expand(right.shape[0], -1, -1)
+        elif operator == "aten.addbmm":  # the products of a batch are added up: one with all their inner sides in a row
+            left, right = left.transpose(0, 1).flatten(1), right.flatten(0, 1)
+        elif operator == "aten.addr":  # a column by a row
+            left, right = left.unsqueeze(1), right.unsqueeze(0)
         if left.dim() == 1:
             left = left.unsqueeze(0)
         if right.dim() == 1:
@@ -105,6 +106,10 @@ class Matmul(MatrixProduct):
     def sides(self) -> tuple[Any, Any, Any, Any]:
         """Its own."""
         return self.batch, self.rows, self.columns, self.inner
+
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """[batch, rows, columns]; of experts, whose shares of the tokens are assumed, nothing."""
+        return None if operator == "aten._grouped_mm" else (self.batch, self.rows, self.columns)
 
     def flops(self) -> int:
         """2 B M N K."""
@@ -156,11 +161,19 @@ class Matmul(MatrixProduct):
         """Real and imaginary parts side by side."""
         return replace(self, inner=2 * self.inner, columns=2 * self.columns)
 
-    def backward(self) -> tuple[Layer, ...]:
+    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
         """Two more products: grad A = grad C B^T and grad B = A^T grad C."""
         b, m, n, k = self.sides()
         turned = not self.transposed and min(n, k) > 1
-        return (
-            Matmul(dtype=self.dtype, batch=b, rows=m, inner=n, columns=k, transposed=turned),
-            Matmul(dtype=self.dtype, batch=b, rows=k, inner=m, columns=n),
-        )
+        return {
+            "left": (Matmul(dtype=self.dtype, batch=b, rows=m, inner=n, columns=k, transposed=turned),),
+            "right": (Matmul(dtype=self.dtype, batch=b, rows=k, inner=m, columns=n),),
+        }
+
+    @classmethod
+    def operands_of(
+        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The two factors; the gradient of what is added to their product comes for nothing."""
+        first = LEFT[operator]
+        return {"left": args[first], "right": args[first + 1]}

@@ -30,7 +30,7 @@ from neuralpower.layers.registry import layer_kind
 FUNCTIONS = {
     "copy": """
         clone contiguous reshape copy_ flatten expand_copy to type_as _reshape_copy t_copy view_copy
-        permute_copy _unsafe_view swapaxes diag_embed unfold_copy
+        permute_copy _unsafe_view swapaxes diag_embed unfold_copy _pack_padded_sequence
     """,
     "cast": "_to_copy float half bfloat16 double long int bool type",
     "cat": "cat concat concatenate stack hstack vstack",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,6 +120,10 @@ class Norm(Layer):
         training = self.function == "batch_training"
         return Call(F.batch_norm, (x, mean, variance, scale, shift, training), warm=(x,))
 
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """That of the input."""
+        return self.rows, self.width, self.spatial
+
     def flops(self) -> int:
         """Five per element: two for the statistics, subtract, scale, shift (as in the Roofline literature)."""
         return 5 * self.rows * self.width * self.spatial
@@ -179,13 +184,20 @@ class Norm(Layer):
         """The statistics of the batch."""
         return self.function == "batch_training"
 
-    def backward(self) -> tuple[Layer, ...]:
+    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
         """Grad y and x in, grad x out, then both once more for the gradients of scale and shift: five tensors.
 
         A norm moves two of them, a product of two tensors three.
         """
         elements = self.rows * self.width * self.spatial
-        return (
-            replace(self, phase="forward"),
-            Elementwise(dtype=self.dtype, function="mul", elements=elements, operands=2, broadcast=False),
-        )
+        three = Elementwise(dtype=self.dtype, function="mul", elements=elements, operands=2, broadcast=False)
+        return {"weight": (replace(self, phase="forward"),), "input": (three,)}
+
+    @classmethod
+    def operands_of(
+        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Scale and shift are one: a pass makes the gradients of both. What comes before them is the input, or its shape."""
+        first = 1 if OPERATORS[operator] in ("batch", "instance") else 2
+        named = [kwargs.get(name) for name in ("weight", "bias")]
+        return {"input": args[0], "weight": (*args[first : first + 2], *named)}

@@ -100,10 +100,19 @@ class Pooling(Layer):
         return math.prod(self.sizes("kernel"))
 
     @property
+    def out_sizes(self) -> tuple[Any, ...]:
+        """Output size per axis."""
+        axes = zip(*map(self.sizes, ("in", "padding", "kernel", "stride")), strict=True)
+        return tuple([floor_div(size + 2 * padding - kernel, stride) + 1 for size, padding, kernel, stride in axes])
+
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """[batch, channels, *out]."""
+        return self.batch, self.channels, *self.out_sizes
+
+    @property
     def out_positions(self) -> Any:
         """Outputs per map."""
-        axes = zip(*map(self.sizes, ("in", "padding", "kernel", "stride")), strict=True)
-        return math.prod([floor_div(size + 2 * padding - kernel, stride) + 1 for size, padding, kernel, stride in axes])
+        return math.prod(self.out_sizes)
 
     def build(self, device: torch.device) -> Call:
         """The functional call."""

@@ -1,14 +1,18 @@
-"""Recurrent networks over a whole sequence: LSTM, GRU and plain cells."""
+"""Recurrent networks over whole sequences: LSTM, GRU and plain cells.
+
+Sequences of several lengths, packed, are as much work as they have steps together: lengths 20, 7 and 3 have 30.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import Self
 
 from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms
@@ -21,7 +25,10 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 @layer_kind("recurrent", *(f"aten.{name}" for name in GATES))
 @dataclass(frozen=True, kw_only=True)
 class Recurrent(Layer):
-    """x [batch, steps, input_size] through num_layers of hidden_size, in one direction or both."""
+    """x [batch, steps, input_size] through num_layers of hidden_size, in one direction or both.
+
+    Packed, `batch` counts the sequences, and `steps` those of the longest.
+    """
 
     function: str
     batch: int
@@ -30,48 +37,55 @@ class Recurrent(Layer):
     hidden_size: int
     num_layers: int
     bidirectional: bool
+    packed_steps: int = 0  # of all sequences together, where their lengths differ; 0: steps of each
+    proj_size: int = 0  # to which an LSTM projects its output; 0: it does not
 
     dimensions = ("batch", "steps", "input_size", "hidden_size", "num_layers")
     multiplies = True
     sweep_share = 1.0
     words = {"function": GATES}
     group_names = tuple(GATES)
+    later = frozenset({"packed_steps", "proj_size"})
+    rule = "packed steps must be enough for the longest sequence and one of each other, and at most the steps of all"
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """`aten.lstm(x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)`.
 
-        A packed sequence is `(x [numbers of all steps, inputs], batch of each step, hx, ..., bidirectional)`: its steps are taken
-        to have as many samples each.
+        A packed sequence is `(x [steps of all sequences, inputs], batch of each step, hx, ..., bidirectional)`; its first step
+        has all sequences, as the states do.
         """
         function, x = operator.removeprefix("aten."), args[0]
-        packed = isinstance(args[1], torch.Tensor) and not args[1].is_floating_point()
-        hidden, params, _, layers, *_ = args[1 + packed :]
+        packed = _is_packed(args)
+        hidden, _, _, layers, *_ = args[1 + packed :]
         state = hidden[0] if isinstance(hidden, (tuple, list)) else hidden
+        width = (
+            hidden[1].shape[2] if function == "lstm" else state.shape[2]
+        )  # of a cell; what it hands on may be narrower
         if packed:
-            steps = max(args[1].numel(), 1)
-            batch = max(round(x.shape[0] / steps), 1)
+            batch, steps = state.shape[1], args[1].numel()
         else:
             batch, steps = (x.shape[0], x.shape[1]) if args[8] else (x.shape[1], x.shape[0])
-        found = cls(
+        return cls(
             function=function,
             batch=batch,
             steps=steps,
             input_size=x.shape[-1],
-            hidden_size=state.shape[2],
+            hidden_size=width,
             num_layers=int(layers),
             bidirectional=bool(args[7 + packed]),
+            packed_steps=x.shape[0] if packed and x.shape[0] != batch * steps else 0,
+            proj_size=state.shape[2] if state.shape[2] != width else 0,
         )
-        if function == "lstm" and hidden[1].shape[2] != state.shape[2]:
-            return found._with_weights(sum(p.numel() for p in params if p.dim() == 2))
-        return found
 
-    def _with_weights(self, numbers: int) -> Self:
-        """One as wide as it takes to have so many in its matrices: what an LSTM that projects its output does as much as."""
-        square = self.gates * self.directions * (1 + (self.num_layers - 1) * (self.directions + 1))
-        linear = self.gates * self.directions * self.input_size
-        width = (math.sqrt(linear**2 + 4 * square * numbers) - linear) / (2 * square)
-        return replace(self, hidden_size=max(round(width), 1))
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """[steps of all sequences, outputs of all directions]."""
+        return self.sequence_steps, self.directions * self.outputs
+
+    def possible(self) -> Any:
+        """As `rule` says."""
+        fewest, most = self.steps + self.batch - 1, self.batch * self.steps
+        return (self.packed_steps == 0) | (fewest <= self.packed_steps) & (self.packed_steps <= most)
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -89,7 +103,9 @@ class Recurrent(Layer):
     def build(self, device: torch.device) -> Call:
         """The torch module in eval mode."""
         make = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.function, nn.RNN)
-        options = {"nonlinearity": self.function.removeprefix("rnn_")} if make is nn.RNN else {}
+        options: dict[str, Any] = {"nonlinearity": self.function.removeprefix("rnn_")} if make is nn.RNN else {}
+        if self.proj_size:
+            options["proj_size"] = self.proj_size
         module = make(
             self.input_size,
             self.hidden_size,
@@ -100,16 +116,24 @@ class Recurrent(Layer):
             bidirectional=self.bidirectional,
             **options,
         ).eval()
-        x = self.tensor(self.batch, self.steps, self.input_size, device=device)
-        state = torch.zeros(
-            self.num_layers * (1 + self.bidirectional),
-            self.batch,
-            self.hidden_size,
-            device=device,
-            dtype=self.torch_dtype,
-        )
+        x: Any = self.tensor(self.batch, self.steps, self.input_size, device=device)
+        warm = x
+        if self.packed_steps:
+            warm = self.tensor(self.packed_steps, self.input_size, device=device)
+            x = PackedSequence(warm, self._batches())
+        states = self.num_layers * self.directions, self.batch
+        state = torch.zeros(*states, self.outputs, device=device, dtype=self.torch_dtype)
+        cell = torch.zeros(*states, self.hidden_size, device=device, dtype=self.torch_dtype)
         # step after step its code runs, so that it is warm in any network, which it is not in turn with other layers
-        return Call(module, (x, (state, state.clone()) if self.function == "lstm" else state), warm=(x,), recurs=True)
+        return Call(module, (x, (state, cell) if self.function == "lstm" else state), warm=(warm,), recurs=True)
+
+    def _batches(self) -> Tensor:
+        """Sequences that each step of a packed one has: the longest has all steps, the others share the rest evenly."""
+        each, more = divmod(self.packed_steps - self.steps, max(self.batch - 1, 1))
+        lengths = torch.full((self.batch,), each)
+        lengths[1 : 1 + more] += 1
+        lengths[0] = self.steps
+        return (lengths[:, None] > torch.arange(self.steps)).sum(0)
 
     @property
     def directions(self) -> Any:
@@ -122,45 +146,66 @@ class Recurrent(Layer):
         return per_function(self.function, GATES, 1)
 
     @property
+    def outputs(self) -> Any:
+        """Numbers that a direction hands on at each step."""
+        return self.proj_size + (self.proj_size == 0) * self.hidden_size
+
+    @property
+    def sequence_steps(self) -> Any:
+        """Steps of all sequences together."""
+        return self.packed_steps + (self.packed_steps == 0) * self.batch * self.steps
+
+    @property
     def weights(self) -> Any:
         """Numbers in all matrices."""
-        first = self.input_size + self.hidden_size
-        later = (self.num_layers - 1) * (self.directions * self.hidden_size + self.hidden_size)
-        return self.gates * self.hidden_size * self.directions * (first + later)
+        first = self.input_size + self.outputs
+        later = (self.num_layers - 1) * (self.directions * self.outputs + self.outputs)
+        projections = self.num_layers * self.proj_size * self.hidden_size
+        return self.directions * (self.gates * self.hidden_size * (first + later) + projections)
 
     def launches(self) -> Any:
         """One cell after the other, along the steps and up the layers."""
         return self.steps * self.num_layers * self.directions
 
     def flops(self) -> int:
-        """2 FLOP per weight, step and sequence."""
-        return 2 * self.batch * self.steps * self.weights
+        """2 FLOP per weight, for every step of every sequence."""
+        return 2 * self.sequence_steps * self.weights
 
     def bytes(self) -> Bytes:
         """Sequences in and out, weights."""
         return Bytes(
-            self.itemsize * self.batch * self.steps * self.input_size,
+            self.itemsize * self.sequence_steps * self.input_size,
             self.itemsize * self.weights,
-            self.itemsize * self.batch * self.steps * self.hidden_size * self.directions,
+            self.itemsize * self.sequence_steps * self.outputs * self.directions,
         )
 
     def parameters(self) -> int:
         """Matrices and the two biases of each gate."""
         return self.weights + 2 * self.gates * self.hidden_size * self.directions * self.num_layers
 
-    def backward(self) -> tuple[Layer, ...]:
-        """Two products for each of the forward pass, step by step: as two passes."""
+    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
+        """Two products for each of the forward pass, step by step: as two passes.
+
+        One goes back through the steps, whatever is asked for; the other is the weights'.
+        """
         again = replace(self, phase="forward")
-        return again, again
+        return {"": (again,), "weights": (again,)}
+
+    @classmethod
+    def operands_of(
+        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The list of weights and biases; packed, the batch of each step stands before it."""
+        return {"weights": args[2 + _is_packed(args)]}
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Steps are sequential: each pays for its dispatch and reads the weights again."""
         cells = self.steps * self.num_layers * self.directions
         return {
-            "macs": self.batch * self.steps * self.weights,
+            "macs": self.sequence_steps * self.weights,
             "weights_each_step": self.steps * self.weights,
             "cells": cells,
-            "states": cells * self.batch * self.hidden_size * self.gates,
+            "states": self.num_layers * self.directions * self.sequence_steps * self.hidden_size * self.gates,
             **memory_terms(self, hardware),
         }
 
@@ -171,3 +216,8 @@ class Recurrent(Layer):
     def group(self) -> Any:
         """Each cell type is code of its own."""
         return np.asarray(self.function)
+
+
+def _is_packed(args: Sequence[Any]) -> bool:
+    """Whether the second argument is the batch of each step, rather than the states."""
+    return isinstance(args[1], Tensor) and not args[1].is_floating_point()

@@ -77,6 +77,10 @@ class Softmax(Layer):
         x = self.tensor(*shape, device=device)
         return Call(torch.softmax, (x, 0 if self.strided else -1), warm=(x,))
 
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """All its numbers, since the axis may be any."""
+        return (self.rows * self.width,)
+
     def flops(self) -> int:
         """Max, subtract, exp, sum and divide, one each per element."""
         return 5 * self.rows * self.width

@@ -258,9 +258,8 @@ class Builder:
         """What the gradients of some calls take: products as they ran, the rest by the layers' own account."""
         layers = [call.layer for call in calls if isinstance(call, LayerCall)]
         instead = {one.at: [own.layer for own in one.calls] for one in self.trace.own_backward}
-        parts = [
-            p for call in calls if isinstance(call, LayerCall) for p in instead.get(call.at, call.layer.backward())
-        ]
+        asking = [c for c in calls if isinstance(c, LayerCall) and (c.gradient or c.at in instead)]
+        parts = [part for call in asking for part in instead.get(call.at, call.layer.backward_of(call.asked))]
         moved = [part.bytes() for part in parts]
         products: int | None = sum(product_flops(part) for part in parts)
         account = self.runs.account if self.runs else None

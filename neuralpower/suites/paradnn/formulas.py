@@ -97,6 +97,6 @@ def counted_model(model: str) -> Counted:
 def _kept_bytes(layer: Layer) -> int:
     """Of what a call leaves for its backward pass: its output, and the gates and states of every recurrent cell."""
     if isinstance(layer, Recurrent):
-        cells = layer.batch * layer.steps * layer.num_layers * layer.directions
+        cells = layer.sequence_steps * layer.num_layers * layer.directions
         return int(layer.itemsize * cells * layer.hidden_size * (layer.gates + 2))
     return int(layer.bytes().output)
