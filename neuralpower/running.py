@@ -23,12 +23,11 @@ from torch.utils._pytree import tree_map
 
 from neuralpower.lifetimes import tensors_within
 from neuralpower.repeats import Repeats, tensors_in
-from neuralpower.values import promised
+from neuralpower.values import with_values as with_values
 
 META = torch.device("meta")
 ASKING = ("item", "_local_scalar_dense", "is_nonzero")  # operators that want a number
 RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_tanh", "aten.rnn_relu")
-SMALL = 0.02  # standard deviation of random weights: what most language models start from
 
 Change = Callable[[Tensor], Tensor]
 Run = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], "Answers"], Any]
@@ -220,18 +219,6 @@ def on_one_device(values: Any) -> Any:
 
 WAYS: tuple[tuple[str, Run], ...] = (("meta", on_meta), ("fake", on_fake), ("cpu", on_cpu))
 """From the fastest to the one that always works, with their names in a trace."""
-
-
-def with_values(tensor: Tensor) -> Tensor:
-    """A copy on the CPU; a meta tensor's is what it promises, else small random numbers, or ones where these are no floats."""
-    draw = promised(tensor)
-    if draw is not None:
-        return draw().detach().to("cpu", tensor.dtype, copy=True)
-    if not tensor.is_meta:
-        return tensor.detach().cpu().clone()
-    if tensor.is_floating_point():
-        return torch.randn(tensor.shape).mul_(SMALL).to(tensor.dtype)
-    return torch.ones(tensor.shape, dtype=tensor.dtype)
 
 
 def converted(values: Any, change: Change) -> Any:

@@ -35,6 +35,7 @@ ORDER = (
     "routing",
     "running",
     "numerics",
+    "given",
     "sources",
     "phases",
     "gradients",
