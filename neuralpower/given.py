@@ -26,10 +26,8 @@ from neuralpower.errors import quoted
 from neuralpower.inputs import Inputs, called_with
 from neuralpower.repeats import tensors_in
 from neuralpower.running import name_of, own_randomness
-from neuralpower.values import promise, promised, say_made_up, tensors_of
+from neuralpower.values import HELD_BYTES, WHOLE_BYTES, promise, promised, say_made_up, tensors_of
 
-HELD_BYTES = 64 * 2**20  # inputs that keep their values, all together: 100 images of 3x224x224, 8 million token ids
-WHOLE_BYTES = 2**30  # weights of a network that is built for its inputs' values: some seconds
 EMPTY = ("aten.empty", "aten.empty_like", "aten.new_empty", "aten.empty_strided", "aten.new_empty_strided")
 WITHOUT = "given as memory that nothing was written to, as torch.empty has it"
 MACHINERY = ("torch._", "torch.utils._", "torch.overrides", "torch.functional", __name__)  # between a user and an operator

@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from neuralpower.copies import copied, in_dtype
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.fields import read_of
 from neuralpower.given import with_values_of, written
 from neuralpower.inputs import (
     InputRequest,
@@ -453,7 +454,8 @@ def _override(text: str, config: Any, values: dict[str, Any], key: str, value: A
     outer, dot, inner = key.partition(".")
     outer = config.attribute_map.get(outer, outer)
     known = set(config.to_dict()) | set(config.attribute_map) | SETTINGS
-    if outer not in known:
+    if outer not in known and (outer not in (read := read_of(config)) or callable(getattr(config, outer, None))):
+        known |= {name for name in read if not callable(getattr(config, name, None))}
         raise unknown(f"field of {type(config).__name__} in the overrides of {text}", outer, known, ModelError)
     if not dot:
         count = getattr(config, outer, None)

@@ -30,7 +30,7 @@ from torch.utils import checkpoint
 from torch.utils._pytree import tree_iter
 
 from neuralpower.dtypes import FLOATING, ITEMSIZE
-from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled, quoted
+from neuralpower.errors import InputError, ModelError, NeuralPowerError, Unmodelled, quoted
 from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
@@ -38,6 +38,7 @@ from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
 from neuralpower.loops import OFTEN, Called, recurring
+from neuralpower.mixed import refused
 from neuralpower.numerics import equivalent_bytes
 from neuralpower.phases import CACHES
 from neuralpower.refusals import check_followable, way_out
@@ -403,6 +404,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.routing = routing
         self.assumptions: dict[str, None] = {}
         self._descriptions: dict[Hashable, Layer | str] = {}
+        self._fitting: set[Hashable] = set()  # operators with types and axes that PyTorch takes
         self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = _Modules(model)
         self.calls: list[LayerCall] = []
@@ -594,7 +596,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         if name in ASKING and (value := self.answered(operator, args)) is not NotImplemented:
             return value
         if name in FREE:
-            return func(*args, **kwargs)
+            return self.called(name, func, args, kwargs) if self.known else func(*args, **kwargs)
         output = self.answered(operator, args)
         if output is not NotImplemented:
             return self._recorded(operator, output, args, kwargs)
@@ -605,7 +607,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             output = self._decomposed(func, args, kwargs)
             if output is not NotImplemented:
                 return output
-        output = self.made(func, args, kwargs)
+        output = self.called(name, func, args, kwargs)
         if not _writes(func) and _is_view(output, args, kwargs):  # or numbers from numbers
             self._follow(name, args, kwargs, output, view=True)
             self._views.append((self._at, self.path, operator, self._checkpoints > 0))
@@ -617,11 +619,15 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             parts = self._decomposed(func, args, kwargs)
             if parts is not NotImplemented:
                 return parts
-        return self._recorded(operator, output, args, kwargs, tags)
+        return self._recorded(operator, output, args, kwargs, tags, func)
 
-    def _recorded(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Any:
-        """Note the call as a layer or as unmodelled; its output."""
+    def _recorded(
+        self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = (), func: Any = None
+    ) -> Any:
+        """Note the call as a layer or as unmodelled; its output. Raises InputError for types that no device would take."""
         layer, name = self._described(operator, output, args, kwargs, tags), operator.split(".", 1)[-1]
+        if func is not None:
+            self._check_types(name, func, args, kwargs)
         if operator == "aten._grouped_mm" and isinstance(layer, Matmul):
             layer = self._routed(layer, args[0].shape[0], args[1].shape[0])
         if isinstance(layer, Layer):
@@ -649,6 +655,20 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             )
         )
         return output
+
+    def _check_types(self, name: str, func: Any, args: Any, kwargs: Any) -> None:
+        """Raise InputError where PyTorch refuses the types of a call that had no values; each sort of call is looked at once."""
+        tensors = tensors_in((args, kwargs))
+        sort = (func, *((t.dtype, t.dim()) for t in tensors))
+        if sort in self._fitting or (self.known is None and not any(t.is_meta for t in tensors)):
+            return  # on the CPU it has run
+        if said := refused(name, func, args, kwargs):
+            types = ", ".join(dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in tensors))
+            raise InputError(
+                f"{self.path or type(self.model).__name__}: {name} of {types} is refused by PyTorch ({said}); give inputs of the "
+                "type that it reads, as floating numbers in the dtype of the weights, ids as int64"
+            )
+        self._fitting.add(sort)
 
     def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False) -> None:
         inputs = tensors_in((args, kwargs))
