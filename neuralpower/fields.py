@@ -12,6 +12,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+LOADING = "transformers.configuration_utils"  # whose keywords are of files, too
 LEVEL = 3  # dots from transformers/models/NAME/ up to transformers/
 TAKING = ("pop", "get", "setdefault")  # of the keywords that a configuration is made with
 
@@ -24,7 +25,8 @@ def read_of(config: object) -> frozenset[str]:
     classes = [kind.__module__ for kind in type(config).__mro__ if kind.__module__.startswith("transformers.models.")]
     own = dict.fromkeys((*classes, *(module.replace(".configuration_", ".modeling_") for module in classes)))
     shared = dict.fromkeys(name for module in own for name in _imported_by(module))
-    taken = (name for module in own for name in _names(module, _taken))
+    bases = {kind.__module__ for kind in type(config).__mro__} & shared.keys() - {LOADING}
+    taken = (name for module in (*own, *bases) for name in _names(module, _taken))
     return frozenset((*taken, *(name for module in (*own, *shared) for name in _names(module, _asked))))
 
 

@@ -30,7 +30,13 @@ from neuralpower.values import HELD_BYTES, WHOLE_BYTES, promise, promised, say_m
 
 EMPTY = ("aten.empty", "aten.empty_like", "aten.new_empty", "aten.empty_strided", "aten.new_empty_strided")
 WITHOUT = "given as memory that nothing was written to, as torch.empty has it"
-MACHINERY = ("torch._", "torch.utils._", "torch.overrides", "torch.functional", __name__)  # between a user and an operator
+MACHINERY = (
+    "torch._",
+    "torch.utils._",
+    "torch.overrides",
+    "torch.functional",
+    __name__,
+)  # between a user and an operator
 
 
 def with_values_of(inputs: Inputs, again: Callable[[], Any], weight_bytes: int) -> Inputs:
@@ -55,9 +61,10 @@ def _values(tensors: list[Tensor], again: Callable[[], Any], weight_bytes: int) 
     why = ""
     for way in ways:
         try:
-            with own_randomness(), torch.device("cpu"), way(), written():
+            with own_randomness(), torch.device("cpu"), way(), written() as memory:
                 torch.manual_seed(0)
-                found = tensors_of((called := called_with(again())).args) + tensors_of(called.kwargs)
+                called = memory.marked(called_with(again()))
+                found = tensors_of((called.args, called.kwargs))
         except Exception as error:
             why = f"given, but without a device's memory its function raises {quoted(error)[:120]}"
             continue

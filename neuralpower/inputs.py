@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from neuralpower.copies import in_dtype
 from neuralpower.errors import InputError, ModelError
-from neuralpower.values import alike, map_tensors, tensors_of, with_values
+from neuralpower.values import RANDOM, alike, map_tensors, say_made_up, tensors_of, with_values
 
 LARGEST_SIZE = 2**53  # of a batch or an axis: tables hold it exactly
 TOKENS = 128  # default text length, clipped to the model's maximum
@@ -129,8 +129,8 @@ def shaped_inputs(model: nn.Module, request: InputRequest, shape: Sequence[int])
     weighted = (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
     first = next(weighted, None)
     if isinstance(first, (nn.Embedding, nn.EmbeddingBag)):
-        return Inputs((torch.randint(0, first.num_embeddings, full, generator=generator),))
-    return Inputs((torch.randn(full, generator=generator).to(request.dtype),))
+        return Inputs((say_made_up(torch.randint(0, first.num_embeddings, full, generator=generator), RANDOM),))
+    return Inputs((say_made_up(torch.randn(full, generator=generator).to(request.dtype), RANDOM),))
 
 
 def transformers_inputs(model: nn.Module, request: InputRequest) -> Inputs:
@@ -276,7 +276,7 @@ class _Maker:
         ids = torch.randint(0, vocabulary - len(special), shape, generator=self.generator)
         for token in special:
             ids += ids >= token
-        return ids
+        return say_made_up(ids, RANDOM)
 
     def _vocabulary(self) -> int:
         sizes = [size for size in (getattr(self.text, "vocab_size", None), self._integer("vocab_size")) if size]
@@ -341,7 +341,8 @@ class _Maker:
     # ---- images and video ----
 
     def _floats(self, *shape: int) -> Tensor:
-        return torch.randn((self.request.batch_size, *shape), generator=self.generator).to(self.request.dtype)
+        drawn = torch.randn((self.request.batch_size, *shape), generator=self.generator).to(self.request.dtype)
+        return say_made_up(drawn, RANDOM)
 
     def _image_shape(self) -> tuple[int, ...]:
         channels = self._integer("num_channels", "in_channels", "in_chans") or 3

@@ -24,7 +24,9 @@ PRODUCTS = frozenset(
     """.split()
 )
 GPU_ONLY = ("histc",)  # counts whole numbers there, and none on a CPU
-WHOLE = r"not implemented for '(Long|Int|Short|Char|Byte|Bool|Float|Double)'"  # of others a GPU may have what a CPU has not
+WHOLE = (
+    r"not implemented for '(Long|Int|Short|Char|Byte|Bool|Float|Double)'"  # of others a GPU may have what a CPU has not
+)
 TYPES = re.compile(rf"dtype|scalar type|only support floating|Boolean inputs not|{WHOLE}")
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import math
 import re
 import sys
@@ -28,6 +29,7 @@ from torch.autograd import Function
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_iter
+from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.dtypes import FLOATING, ITEMSIZE
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, Unmodelled, quoted
@@ -56,7 +58,7 @@ from neuralpower.running import (
     tracing,
 )
 from neuralpower.running import META as META
-from neuralpower.values import promised
+from neuralpower.values import made_up, promised
 from neuralpower.workspace import workspace_blocks
 
 LOSS = "(loss)"  # path of the loss function
@@ -76,6 +78,7 @@ FREE = frozenset(
 )
 
 
+DEPENDING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}  # operators that decide by numbers
 VIEW = Movement(function=ALIAS, elements=1, recurs=True)
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -404,6 +407,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.routing = routing
         self.assumptions: dict[str, None] = {}
         self._descriptions: dict[Hashable, Layer | str] = {}
+        self._made_up = WeakIdKeyDictionary()  # tensors that follow from values that are nobody's -> which, in words
+        self._decided_by: dict[str, None] = {}  # those of which a number was asked for, or a shape that depends on one
         self._fitting: set[Hashable] = set()  # operators with types and axes that PyTorch takes
         self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = _Modules(model)
@@ -436,10 +441,25 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             modules=tuple(self.modules.seen),
             gradients=tuple(LayerCall(path, layer) for path, layer in beside),
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for p in self._trained()),
-            assumptions=(*self.assumptions, *_packed(self.model), *_unread(self.calls, self.followed.forgotten)),
+            assumptions=(
+                *self.assumptions,
+                *self._decided(),
+                *_packed(self.model),
+                *_unread(self.calls, self.followed.forgotten),
+            ),
             storages=self.lifetimes.storages(),
             idle=_idle(self.model, self._unread()),
         )
+
+    def _decided(self) -> Iterator[str]:
+        """In words, what the calls depend on that nobody has given."""
+        if self._decided_by:
+            named = "; ".join(self._decided_by)
+            yield f"its forward pass decides by numbers that are made up: {named}; by others it may make other calls"
+
+    def _comes_from(self, tensors: Iterable[Tensor]) -> dict[str, None]:
+        """Which made-up values tensors follow from, in words."""
+        return {text: None for tensor in tensors for text in self._made_up.get(tensor, ())}
 
     def _unread(self) -> set[str]:
         """Names of parameters and buffers that no call used."""
@@ -478,6 +498,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.lifetimes.hold(state.values(), WEIGHTS)
         self.lifetimes.hold(tensors_within([kwargs[name] for name in CACHES if name in kwargs]), CACHE)
         self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
+        self._made_up.update(_made_up_inputs(self.model, args, kwargs))
+        self._made_up.update({tensor: (f"weights ({why})",) for tensor in state.values() if (why := made_up(tensor))})
         self._state = {id(tensor): name for name, tensor in state.items()}
         self._state |= {id(state[name]): name for name, _ in self.model.named_parameters()}  # of tied ones that name
         trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
@@ -585,6 +607,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and record it."""
         output = self._run(func, args, kwargs or {})
+        if self._made_up and (sources := self._comes_from(tensors_in((args, kwargs)))):
+            self._made_up.update(dict.fromkeys(tensors_in(output), tuple(sources)))
         self.lifetimes.called(output, workspace_blocks(name_of(func), args, kwargs or {}, output))
         return output
 
@@ -593,6 +617,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         args, kwargs = on_one_device((args, kwargs))
         tags = getattr(func, "tags", ())
         name = operator.split(".", 1)[-1]
+        if self._made_up and (name in ASKING or DEPENDING.intersection(tags) or _selects(name, args)):
+            self._decided_by |= self._comes_from(tensors_in(args[1] if name == "index" else args))
         if name in ASKING and (value := self.answered(operator, args)) is not NotImplemented:
             return value
         if name in FREE:
@@ -727,6 +753,25 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         except Unmodelled as reason:
             return str(reason)
         return dataclasses.replace(layer, dtype=dtype)
+
+
+def _selects(name: str, args: Any) -> bool:
+    """Whether a call takes what a mask says: as many numbers as there are true ones."""
+    masks = args[1] if name == "index" else ()
+    return any(isinstance(mask, Tensor) and mask.dtype in (torch.bool, torch.uint8) for mask in masks)
+
+
+def _made_up_inputs(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[Tensor, tuple[str, ...]]:
+    """Inputs whose values are nobody's -> their names, and why."""
+    try:
+        names = [*inspect.signature(model.forward).parameters]
+    except ValueError:  # of what is not written in Python
+        names = []
+    called = {names[i] if i < len(names) else f"input {i + 1}": value for i, value in enumerate(args)}
+    found = ((name, t) for name, value in (called | dict(kwargs)).items() for t in tensors_within(value))
+    return {tensor: (f"{name} ({why})",) for name, tensor in found if (why := made_up(tensor))}
 
 
 def _until(noted: deque[Any], at: int) -> list[Any]:

@@ -17,6 +17,7 @@ DRAW = "neuralpower_draw"  # attribute of a tensor on the meta device: what retu
 MADE_UP = "neuralpower_made_up"  # attribute of a tensor: why its values are nobody's, in words
 HELD_BYTES = 64 * 2**20  # inputs that keep their values, all together: 100 images of 3x224x224, 8 million token ids
 WHOLE_BYTES = 2**30  # what is made for real, at most, for the sake of such inputs: some seconds
+RANDOM = "random numbers"  # why values are made up, where nobody has given any
 SMALL = 0.02  # standard deviation of random weights: what most language models start from
 
 
@@ -57,8 +58,8 @@ def with_values(tensor: Tensor) -> Tensor:
     if not tensor.is_meta:
         return alike(tensor.detach().cpu().clone(), tensor)
     if tensor.is_floating_point():
-        return say_made_up(torch.randn(tensor.shape).mul_(SMALL).to(tensor.dtype), "random")
-    return say_made_up(torch.ones(tensor.shape, dtype=tensor.dtype), "ones")
+        return say_made_up(torch.randn(tensor.shape).mul_(SMALL).to(tensor.dtype), RANDOM)
+    return say_made_up(torch.ones(tensor.shape, dtype=tensor.dtype), "ones, as nothing gives them values")
 
 
 def without_values(make: Callable[[str], Any]) -> Any:
