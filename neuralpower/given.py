@@ -120,7 +120,7 @@ def weightless() -> Iterator[None]:
         same: nn.Parameter = moved[parameter]
         return same
 
-    handle = register_module_parameter_registration_hook(to_meta)
+    handle = register_module_parameter_registration_hook(to_meta)  # type: ignore[arg-type]  # what it returns is taken
     try:
         with _Weightless():
             yield

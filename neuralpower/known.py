@@ -7,6 +7,7 @@ pass which asks for a length, or takes the rows where ids are a token's, gets th
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ class Known:
         if name == "repeat_interleave" and isinstance(args[1], Tensor) and self.knows(args[1]):
             return _repeated(*args, **kwargs)
         if name == "masked_select" and self.knows(args[1]):
-            return args[0].new_empty(_count(args[1], torch.broadcast_shapes(args[0].shape, args[1].shape)))
+            return args[0].new_empty(_count(args[1], _broadcast(args[:2])))
         if name in INDEXING:
             return self._indexed(name, func, args, kwargs)
         return self._spoil(func, args)
@@ -130,9 +131,15 @@ def _stand_in(tensor: Tensor) -> Tensor:
 def _size(tensors: list[Tensor]) -> int:
     """Numbers in a result, at most, of what works number by number; of the largest tensor otherwise."""
     try:
-        return math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in tensors)))
+        return math.prod(_broadcast(tensors))
     except RuntimeError:
         return max(tensor.numel() for tensor in tensors)
+
+
+def _broadcast(tensors: Iterable[Tensor]) -> torch.Size:
+    """The shape that they have together."""
+    shape: torch.Size = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))  # type: ignore[no-untyped-call]
+    return shape
 
 
 def _multiplies(func: Any) -> bool:

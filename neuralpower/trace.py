@@ -459,7 +459,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
     def _comes_from(self, tensors: Iterable[Tensor]) -> dict[str, None]:
         """Which made-up values tensors follow from, in words."""
-        return {text: None for tensor in tensors for text in self._made_up.get(tensor, ())}
+        return {text: None for tensor in tensors if tensor in self._made_up for text in self._made_up[tensor]}
 
     def _unread(self) -> set[str]:
         """Names of parameters and buffers that no call used."""

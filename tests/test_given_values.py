@@ -219,12 +219,16 @@ def test_a_functions_own_inputs_win_over_those_beside_it(nets: Path) -> None:
 
 
 def test_what_a_call_without_values_writes_to_is_known_no_more() -> None:
-    class Writing(nn.Linear):
-        def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-            ids[0] = super().forward(x).argmax()
-            return super().forward(x[ids == 9])
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
 
-    module = Writing(4, 4)
+        def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+            ids[0] = self.layer(x).argmax()
+            return self.layer(x[ids == 9])
+
+    module = Writing()
     ids = torch.tensor([9, 9, 9])
     found = trace(module, (torch.ones(3, 4), ids))
     # 3 rows, then 2: the first id is one of 4 outputs, which only a real run says
