@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from neuralpower.copies import in_dtype
 from neuralpower.errors import InputError, ModelError
-from neuralpower.values import map_tensors, tensors_of
+from neuralpower.values import RANDOM, alike, map_tensors, say_made_up, tensors_of, with_values
 
 LARGEST_SIZE = 2**53  # of a batch or an axis: tables hold it exactly
 TOKENS = 128  # default text length, clipped to the model's maximum
@@ -86,9 +86,8 @@ def place(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:
     """`inputs` on `device`, floating ones in `dtype`."""
 
     def move(tensor: Tensor) -> Tensor:
-        if tensor.is_meta and torch.device(device).type != "meta":
-            tensor = torch.ones(tensor.shape, dtype=tensor.dtype)
-        return in_dtype(tensor, dtype, torch.device(device))
+        held = with_values(tensor) if tensor.is_meta and torch.device(device).type != "meta" else tensor
+        return alike(in_dtype(held, dtype, torch.device(device)), held)
 
     return inputs.mapped(move)
 
@@ -107,27 +106,20 @@ def batch_of(inputs: Inputs, without: int | None = None) -> int | None:
     return next((t.size(0) for t in tensors_of((inputs.args, inputs.kwargs)) if t.dim()), without)
 
 
-def redrawn(inputs: Inputs, batch_size: int | None = None) -> Inputs:
-    """`inputs` with floating values drawn afresh (an example is often `torch.empty`), integers kept.
-
-    With `batch_size`, every tensor whose first size is that of the first tensor gets this batch instead.
-    """
-    generator = torch.Generator().manual_seed(0)
+def in_batches(inputs: Inputs, batch_size: int) -> Inputs:
+    """`inputs` with another batch: each tensor whose first size is that of the first tensor gets its own rows, again and again."""
     first = batch_of(inputs)
+    if first in (None, 0, batch_size):
+        return inputs
 
-    def redraw(tensor: Tensor) -> Tensor:
-        if batch_size is not None and tensor.dim() and tensor.shape[0] == first and first not in (0, batch_size):
-            rows = torch.arange(batch_size, device=tensor.device) % tensor.shape[0]
-            tensor = tensor.detach()[rows]
-        if tensor.is_floating_point():
-            return torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
-        return tensor
+    def repeat(tensor: Tensor) -> Tensor:
+        if not tensor.dim() or tensor.shape[0] != first:
+            return tensor
+        rows = torch.arange(batch_size, device=tensor.device) % tensor.shape[0]
+        return alike(tensor.detach()[rows], tensor)
 
-    changed = inputs.mapped(redraw)
-    if batch_size is None or first in (None, 0, batch_size):
-        return changed
     note = f"the first side of the given inputs, {first} long, is taken as a batch and is {batch_size} here"
-    return replace(changed, note=f"{note}; batch size {first} leaves them as they are")
+    return replace(inputs.mapped(repeat), note=f"{note}; batch size {first} leaves them as they are")
 
 
 def shaped_inputs(model: nn.Module, request: InputRequest, shape: Sequence[int]) -> Inputs:
@@ -137,8 +129,8 @@ def shaped_inputs(model: nn.Module, request: InputRequest, shape: Sequence[int])
     weighted = (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
     first = next(weighted, None)
     if isinstance(first, (nn.Embedding, nn.EmbeddingBag)):
-        return Inputs((torch.randint(0, first.num_embeddings, full, generator=generator),))
-    return Inputs((torch.randn(full, generator=generator).to(request.dtype),))
+        return Inputs((say_made_up(torch.randint(0, first.num_embeddings, full, generator=generator), RANDOM),))
+    return Inputs((say_made_up(torch.randn(full, generator=generator).to(request.dtype), RANDOM),))
 
 
 def transformers_inputs(model: nn.Module, request: InputRequest) -> Inputs:
@@ -284,7 +276,7 @@ class _Maker:
         ids = torch.randint(0, vocabulary - len(special), shape, generator=self.generator)
         for token in special:
             ids += ids >= token
-        return ids
+        return say_made_up(ids, RANDOM)
 
     def _vocabulary(self) -> int:
         sizes = [size for size in (getattr(self.text, "vocab_size", None), self._integer("vocab_size")) if size]
@@ -349,7 +341,8 @@ class _Maker:
     # ---- images and video ----
 
     def _floats(self, *shape: int) -> Tensor:
-        return torch.randn((self.request.batch_size, *shape), generator=self.generator).to(self.request.dtype)
+        drawn = torch.randn((self.request.batch_size, *shape), generator=self.generator).to(self.request.dtype)
+        return say_made_up(drawn, RANDOM)
 
     def _image_shape(self) -> tuple[int, ...]:
         channels = self._integer("num_channels", "in_channels", "in_chans") or 3

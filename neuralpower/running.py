@@ -17,18 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from neuralpower.known import Known, values_of
 from neuralpower.lifetimes import tensors_within
 from neuralpower.repeats import Repeats, tensors_in
-from neuralpower.values import promised
+from neuralpower.values import with_values as with_values
 
 META = torch.device("meta")
 ASKING = ("item", "_local_scalar_dense", "is_nonzero")  # operators that want a number
+PACKING = ("aten._pack_padded_sequence", "aten._pad_packed_sequence")
 RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_tanh", "aten.rnn_relu")
-SMALL = 0.02  # standard deviation of random weights: what most language models start from
 
 Change = Callable[[Tensor], Tensor]
 Run = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], "Answers"], Any]
@@ -53,7 +54,7 @@ def _shape_alone(tensor: Tensor) -> Tensor:
 
 
 def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
-    """Shapes that say they are on the CPU; some models want to hear that."""
+    """Shapes that say they are on the CPU, as some models want to hear; what follows from inputs alone has values."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def convert(tensor: Tensor) -> Tensor:
@@ -62,7 +63,14 @@ def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ins
         return empty.requires_grad_(tensor.requires_grad)
 
     state = {name: convert(t) for name, t in _state(model)}
-    args, kwargs = converted((args, kwargs), convert)
+    held = values_of(list(tensors_within((args, kwargs))))
+    inside.known = Known()
+
+    def hold(tensor: Tensor) -> Tensor:
+        real = held.get(id(tensor))
+        return convert(tensor) if real is None else real.requires_grad_(tensor.requires_grad)
+
+    args, kwargs = converted((args, kwargs), hold)
     inside.begins({**dict(_state(model)), **state}, (args, kwargs))
     with quiet(), tracing(inside.gradients), fake, inside:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
@@ -116,6 +124,7 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
     """Answers what meta tensors cannot: a mask that the model made itself is all ones, and nothing is infinite."""
 
     gradients = False  # whether they are enabled, but where the model itself disables them
+    known: Known | None = None  # in a run where some tensors have values
     supports_higher_order_operators = True  # seen as one operator, which no kind describes
 
     def __init__(self) -> None:
@@ -132,9 +141,14 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         args, kwargs = on_one_device((args, kwargs or {}))
         output = self.answered(operator, args)
         if output is NotImplemented:
-            output = self.made(func, args, kwargs)
+            output = self.called(operator.split(".", 1)[-1], func, args, kwargs)
             self.assume(operator.split(".", 1)[-1], output, args)
         return output
+
+    def called(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a call gives: its like, where it is made again; numbers, where they are known."""
+        output = NotImplemented if self.known is None else self.known(name, func, args, kwargs)
+        return self.made(func, args, kwargs) if output is NotImplemented else output
 
     def answered(self, operator: str, args: Any) -> Any:
         """What a call gives, where torch's code for meta tensors does not say; else NotImplemented."""
@@ -144,6 +158,10 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
             return grouped_product(*args)
         if operator in RECURRENT and args[0].device == META:
             return recurrent(*args)
+        if operator in PACKING and self.known is not None:
+            return self.known.packing(operator.split(".", 1)[-1], args)
+        if operator in RECURRENT and args[0].dim() == 2 and isinstance(args[3][0], FakeTensor):
+            return recurrent_packed(*args)
         return NotImplemented
 
     def assume(self, name: str, output: Any, args: Any) -> None:
@@ -199,6 +217,13 @@ def recurrent(x: Tensor, hidden: Any, *settings: Any) -> tuple[Tensor, ...]:
     return outputs.transpose(0, 1) if batch_first else outputs, *last
 
 
+def recurrent_packed(x: Tensor, sizes: Tensor, hidden: Any, weights: Any, *settings: Any) -> tuple[Tensor, ...]:
+    """The same of packed sequences: all steps [numbers of samples in each, summed, inputs], and these numbers [steps]."""
+    states = hidden if isinstance(hidden, (tuple, list)) else (hidden,)
+    width = states[0].shape[2] * (1 + settings[-1])
+    return tuple(weights[0].new_empty(shape) for shape in ((x.shape[0], width), *(state.shape for state in states)))
+
+
 @functools.cache
 def name_of(func: Any) -> str:
     """`aten.add` of an operator's overload."""
@@ -224,18 +249,6 @@ def on_one_device(values: Any) -> Any:
 
 WAYS: tuple[tuple[str, Run], ...] = (("meta", on_meta), ("fake", on_fake), ("cpu", on_cpu))
 """From the fastest to the one that always works, with their names in a trace."""
-
-
-def with_values(tensor: Tensor) -> Tensor:
-    """A copy on the CPU; a meta tensor's is what it promises, else small random numbers, or ones where these are no floats."""
-    draw = promised(tensor)
-    if draw is not None:
-        return draw().detach().to("cpu", tensor.dtype, copy=True)
-    if not tensor.is_meta:
-        return tensor.detach().cpu().clone()
-    if tensor.is_floating_point():
-        return torch.randn(tensor.shape).mul_(SMALL).to(tensor.dtype)
-    return torch.ones(tensor.shape, dtype=tensor.dtype)
 
 
 def converted(values: Any, change: Change) -> Any:

@@ -37,15 +37,17 @@ from torch import Tensor, nn
 from neuralpower.copies import copied, in_dtype
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
 from neuralpower.exported import check_exported, no_program
+from neuralpower.fields import read_of
 from neuralpower.files import read_json
+from neuralpower.given import with_values_of, written
 from neuralpower.inputs import (
     InputRequest,
     Inputs,
     batch_of,
     called_with,
+    in_batches,
     is_count,
     place,
-    redrawn,
     shaped_inputs,
     transformers_inputs,
 )
@@ -54,7 +56,7 @@ from neuralpower.offline import offline
 from neuralpower.refusals import check_followable
 from neuralpower.running import own_randomness, quiet
 from neuralpower.trust import CONFIGURATION, EXPORTED, FUNCTION, NAME, sort_of
-from neuralpower.values import promise, promised, without_values
+from neuralpower.values import promise, promised, with_values, without_values
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -238,12 +240,21 @@ def _module_source(module: nn.Module) -> Source:
         check_followable(module, ())
         return copied(module, torch.get_default_device(), dtype)
 
+    name = type(module).__name__
+
+    def brings(model: nn.Module) -> Inputs | None:
+        example = getattr(module, EXAMPLE, None)
+        return None if example is None else called_with(example)
+
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
+        own = brings(model)
+        if own is not None and request.input_shape is None:
+            return _of_its_own(name, own, request)
         if _is_transformers(model):
             return transformers_inputs(model, request)
-        return _by_shape(type(module).__name__, model, request, way_out=IN_PYTHON)
+        return _by_shape(name, model, request, way_out=IN_PYTHON)
 
-    return Source(type(module).__name__, construct, examples, has_values=False)  # copies promise the originals' values
+    return Source(name, construct, examples, False, brings)  # copies promise the originals' values
 
 
 def _is_configuration(model: object) -> bool:
@@ -492,7 +503,8 @@ def _override(text: str, config: Any, values: dict[str, Any], key: str, value: A
     outer, dot, inner = key.partition(".")
     outer = config.attribute_map.get(outer, outer)
     known = set(config.to_dict()) | set(config.attribute_map) | SETTINGS
-    if outer not in known:
+    if outer not in known and (outer not in (read := read_of(config)) or callable(getattr(config, outer, None))):
+        known |= {name for name in read if not callable(getattr(config, name, None))}
         raise unknown(f"field of {type(config).__name__} in the overrides of {text}", outer, known, ModelError)
     if not dot:
         count = getattr(config, outer, None)
@@ -600,7 +612,7 @@ def _zoo_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
         make = entry.example_inputs
         if make is not None and request.input_shape is None:
             shared = overrides.keys() & inspect.signature(make).parameters.keys()
-            return redrawn(called_with(_ask(partial(make, **{key: overrides[key] for key in shared}), request, text)))
+            return called_with(_ask(partial(make, **{key: overrides[key] for key in shared}), request, text))
         return _by_shape(text, model, request, tuple(entry.input_shape))
 
     return Source(text, construct, examples)
@@ -646,32 +658,46 @@ def _function_source(text: str, location: str, name: str, overrides: dict[str, A
     beside = getattr(loaded, "example_inputs", None)
     kept: WeakKeyDictionary[nn.Module, Inputs] = WeakKeyDictionary()
 
-    def construct(dtype: torch.dtype) -> nn.Module:
+    def called() -> tuple[Any, Any]:
         with _importing_from(folder):
             value = _called(function, overrides, text)
-        pair = isinstance(value, tuple) and len(value) == 2
-        model = _module(value[0] if pair else value, text, dtype)
-        example = value[1] if pair else getattr(model, EXAMPLE, None)
+            if isinstance(value, tuple) and len(value) == 2:
+                return value
+            return value, getattr(value, EXAMPLE, None)
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        with written() as memory:
+            value, example = called()
+        model = _module(value, text, dtype)
         if example is not None:
-            kept[model] = called_with(example)
+            weight_bytes = sum(p.nbytes for p in model.parameters())
+            kept[model] = with_values_of(memory.marked(called_with(example)), lambda: called()[1], weight_bytes)
         return model
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
-        if request.input_shape is None and callable(beside):
-            with _importing_from(folder):
-                return redrawn(called_with(_ask(beside, request, text)))
-        if request.input_shape is None and model in kept:
-            if request.seq_len is not None:
-                raise InputError(
-                    f"seq_len is {request.seq_len}, but {text} brings its inputs; leave seq_len out, or let it return the module "
-                    "alone, with an example_inputs(batch_size, seq_len) beside it"
-                )
-            return redrawn(kept[model], request.batch_size)
+        if request.input_shape is None:
+            longer = request.seq_len is not None and callable(beside) and getattr(model, EXAMPLE, None) is not None
+            if model in kept and not longer:  # a module's example has a length of its own
+                return _of_its_own(text, kept[model], request)
+            if callable(beside):
+                with _importing_from(folder):
+                    return called_with(_ask(beside, request, text))
         if _is_transformers(model):
             return transformers_inputs(model, request)
         return _by_shape(text, model, request)
 
-    return Source(text, construct, examples, brings=None if callable(beside) else kept.get)
+    return Source(text, construct, examples, brings=kept.get)
+
+
+def _of_its_own(name: str, own: Inputs, request: InputRequest) -> Inputs:
+    """The inputs that came with a network, in the batch that is asked for; raises InputError for a length."""
+    if request.seq_len is not None:
+        raise InputError(
+            f"seq_len is {request.seq_len}, but {name} brings its inputs; leave seq_len out, or let it return the module "
+            "alone, with an example_inputs(batch_size, seq_len) beside it"
+        )
+    shapes_only = torch.get_default_device().type == "meta"
+    return in_batches(own if shapes_only else own.mapped(with_values), request.batch_size)
 
 
 def _ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
@@ -685,7 +711,10 @@ def _ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
             )
         keywords["seq_len"] = request.seq_len
     try:
-        return make(request.batch_size, **keywords)
+        with written() as memory:
+            made = make(request.batch_size, **keywords)
+        memory.marked(called_with(made))
+        return made
     except NeuralPowerError:
         raise
     except Exception as error:
@@ -781,7 +810,7 @@ def _exported_inputs(text: str, program: Any, request: InputRequest) -> Inputs:
             f"batch size is {request.batch_size}, but {text} is exported for a batch of {example}; "
             "give this one, or export it with a dynamic batch (torch.export.Dim)"
         )
-    return redrawn(inputs, request.batch_size)
+    return in_batches(inputs, request.batch_size)
 
 
 def _has_dynamic_batch(program: Any) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import math
 import re
 import sys
@@ -29,9 +30,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_iter
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.dtypes import FLOATING, ITEMSIZE
-from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled, quoted
+from neuralpower.errors import InputError, ModelError, NeuralPowerError, Unmodelled, quoted
 from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS, check_output
@@ -40,6 +42,7 @@ from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes, Storage, tensors_within
 from neuralpower.loops import OFTEN, Called, recurring
+from neuralpower.mixed import refused
 from neuralpower.numerics import equivalent_bytes
 from neuralpower.own_backward import (
     REVERSED,
@@ -68,7 +71,7 @@ from neuralpower.running import (
 )
 from neuralpower.running import META as META
 from neuralpower.sparse import Rows, sparse_use
-from neuralpower.values import promised
+from neuralpower.values import made_up, promised
 from neuralpower.workspace import workspace_blocks
 
 LOSS = "(loss)"  # path of the loss function
@@ -88,6 +91,7 @@ FREE = frozenset(
 )
 
 
+DEPENDING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}  # operators that decide by numbers
 VIEW = Movement(function=ALIAS, elements=1, recurs=True)
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -466,6 +470,9 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.routing = routing
         self.assumptions: dict[str, None] = {}
         self._descriptions: dict[Hashable, Layer | str] = {}
+        self._made_up = WeakIdKeyDictionary()  # tensors that follow from values that are nobody's -> which, in words
+        self._decided_by: dict[str, None] = {}  # those of which a number was asked for, or a shape that depends on one
+        self._fitting: set[Hashable] = set()  # operators with types and axes that PyTorch takes
         self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = _Modules(model)
         self.calls: list[LayerCall] = []
@@ -518,6 +525,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 *self.assumptions,
                 *_derived(self.derived),
                 *self._silent_hooks(),
+                *self._decided(),
                 *_packed(self.model),
                 *_unread(self.calls, self.followed.forgotten),
             ),
@@ -527,6 +535,16 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
     def _silent_hooks(self) -> Iterator[str]:
         return _unpriced_hooks(self.model) if self.trained else iter(())
+
+    def _decided(self) -> Iterator[str]:
+        """In words, what the calls depend on that nobody has given."""
+        if self._decided_by:
+            named = "; ".join(self._decided_by)
+            yield f"its forward pass decides by numbers that are made up: {named}; by others it may make other calls"
+
+    def _comes_from(self, tensors: Iterable[Tensor]) -> dict[str, None]:
+        """Which made-up values tensors follow from, in words."""
+        return {text: None for tensor in tensors if tensor in self._made_up for text in self._made_up[tensor]}
 
     def _unread(self) -> set[str]:
         """Names of parameters and buffers that no call used."""
@@ -598,6 +616,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.lifetimes.hold(tensors_within([kwargs[name] for name in CACHES if name in kwargs]), CACHE)
         self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
         self._stand_ins = state
+        self._made_up.update(_made_up_inputs(self.model, args, kwargs))
+        self._made_up.update({tensor: (f"weights ({why})",) for tensor in state.values() if (why := made_up(tensor))})
         self._state = {id(tensor): name for name, tensor in state.items()}
         self._state |= {id(state[name]): name for name, _ in self.model.named_parameters()}  # of tied ones that name
         trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
@@ -824,6 +844,8 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         before = self.lifetimes.calls
         output = self._run(func, args, kwargs or {})
         whole = self.lifetimes.calls == before  # what is made of its parts needs nothing beside theirs
+        if self._made_up and (sources := self._comes_from(tensors_in((args, kwargs)))):
+            self._made_up.update(dict.fromkeys(tensors_in(output), tuple(sources)))
         self.lifetimes.called(output, workspace_blocks(name_of(func), args, kwargs or {}, output) if whole else ())
         return output
 
@@ -832,10 +854,12 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         args, kwargs = on_one_device((args, kwargs))
         tags = getattr(func, "tags", ())
         name = operator.split(".", 1)[-1]
+        if self._made_up and (name in ASKING or DEPENDING.intersection(tags) or _selects(name, args)):
+            self._decided_by |= self._comes_from(tensors_in(args[1] if name == "index" else args))
         if name in ASKING and (value := self.answered(operator, args)) is not NotImplemented:
             return value
         if name in FREE:
-            return func(*args, **kwargs)
+            return self.called(name, func, args, kwargs) if self.known else func(*args, **kwargs)
         output = self.answered(operator, args)
         if output is not NotImplemented:
             return self._recorded(operator, output, args, kwargs)
@@ -846,7 +870,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             output = self._decomposed(func, args, kwargs)
             if output is not NotImplemented:
                 return output
-        output = self.made(func, args, kwargs)
+        output = self.called(name, func, args, kwargs)
         if not _writes(func) and _is_view(output, args, kwargs):  # or numbers from numbers
             self._follow(name, args, kwargs, output, view=True)
             self._views.append((self._at, self.path, operator, self._checkpoints > 0))
@@ -858,13 +882,17 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             parts = self._decomposed(func, args, kwargs)
             if parts is not NotImplemented:
                 return parts
-        return self._recorded(operator, output, args, kwargs, tags)
+        return self._recorded(operator, output, args, kwargs, tags, func)
 
-    def _recorded(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Any:
-        """Note the call as a layer or as unmodelled; its output."""
+    def _recorded(
+        self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = (), func: Any = None
+    ) -> Any:
+        """Note the call as a layer or as unmodelled; its output. Raises InputError for types that no device would take."""
         if self._reversed(operator, args, output):
             return output
         layer, name = self._described(operator, output, args, kwargs, tags), operator.split(".", 1)[-1]
+        if func is not None:
+            self._check_types(name, func, args, kwargs)
         if operator == "aten._grouped_mm" and isinstance(layer, Matmul):
             layer = self._routed(layer, args[0].shape[0], args[1].shape[0])
         if isinstance(layer, Layer):
@@ -936,6 +964,20 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         asked = self.followed.asked(operands)
         return layer.share_of(asked), asked
 
+    def _check_types(self, name: str, func: Any, args: Any, kwargs: Any) -> None:
+        """Raise InputError where PyTorch refuses the types of a call that had no values; each sort of call is looked at once."""
+        tensors = tensors_in((args, kwargs))
+        sort = (func, *((t.dtype, t.dim()) for t in tensors))
+        if sort in self._fitting or (self.known is None and not any(t.is_meta for t in tensors)):
+            return  # on the CPU it has run
+        if said := refused(name, func, args, kwargs):
+            types = ", ".join(dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in tensors))
+            raise InputError(
+                f"{self.path or type(self.model).__name__}: {name} of {types} is refused by PyTorch ({said}); give inputs of the "
+                "type that it reads, as floating numbers in the dtype of the weights, ids as int64"
+            )
+        self._fitting.add(sort)
+
     def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False, alone: bool = False) -> None:
         """Note what a call reads, and what asks for a gradient after it, unless it is followed `alone`."""
         inputs = tensors_in((args, kwargs))
@@ -996,6 +1038,25 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         except Unmodelled as reason:
             return str(reason)
         return dataclasses.replace(layer, dtype=dtype)
+
+
+def _selects(name: str, args: Any) -> bool:
+    """Whether a call takes what a mask says: as many numbers as there are true ones."""
+    masks = args[1] if name == "index" else ()
+    return any(isinstance(mask, Tensor) and mask.dtype in (torch.bool, torch.uint8) for mask in masks)
+
+
+def _made_up_inputs(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[Tensor, tuple[str, ...]]:
+    """Inputs whose values are nobody's -> their names, and why."""
+    try:
+        names = [*inspect.signature(model.forward).parameters]
+    except ValueError:  # of what is not written in Python
+        names = []
+    called = {names[i] if i < len(names) else f"input {i + 1}": value for i, value in enumerate(args)}
+    found = ((name, t) for name, value in (called | dict(kwargs)).items() for t in tensors_within(value))
+    return {tensor: (f"{name} ({why})",) for name, tensor in found if (why := made_up(tensor))}
 
 
 def _until(noted: deque[Any], at: int) -> list[Any]:

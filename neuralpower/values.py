@@ -14,6 +14,11 @@ import torch
 from torch import Tensor
 
 DRAW = "neuralpower_draw"  # attribute of a tensor on the meta device: what returns one of its shape with values
+MADE_UP = "neuralpower_made_up"  # attribute of a tensor: why its values are nobody's, in words
+HELD_BYTES = 64 * 2**20  # inputs that keep their values, all together: 100 images of 3x224x224, 8 million token ids
+WHOLE_BYTES = 2**30  # what is made for real, at most, for the sake of such inputs: some seconds
+RANDOM = "random numbers"  # why values are made up, where nobody has given any
+SMALL = 0.02  # standard deviation of random weights: what most language models start from
 
 
 def promise(tensor: Tensor, draw: Callable[[], Tensor]) -> Tensor:
@@ -26,6 +31,35 @@ def promised(tensor: Tensor) -> Callable[[], Tensor] | None:
     """What draws a tensor's values, or None where nothing is known of them."""
     draw: Callable[[], Tensor] | None = getattr(tensor, DRAW, None)
     return draw
+
+
+def made_up(tensor: Tensor) -> str:
+    """Why a tensor's values are nobody's, in words; "" where they are somebody's or computed."""
+    return str(getattr(tensor, MADE_UP, ""))
+
+
+def say_made_up(tensor: Tensor, why: str) -> Tensor:
+    """`tensor`, which says from now on why its values are made up."""
+    setattr(tensor, MADE_UP, why)
+    return tensor
+
+
+def alike(new: Tensor, old: Tensor) -> Tensor:
+    """`new`, a copy of `old`: where those values are made up, these are, too."""
+    return say_made_up(new, why) if (why := made_up(old)) and new is not old else new
+
+
+def with_values(tensor: Tensor) -> Tensor:
+    """A copy on the CPU; a meta tensor's is what it promises, else small random numbers, or ones where these are no floats."""
+    draw = promised(tensor)
+    if draw is not None:
+        drawn = draw()
+        return alike(drawn.detach().to("cpu", tensor.dtype, copy=True), drawn)
+    if not tensor.is_meta:
+        return alike(tensor.detach().cpu().clone(), tensor)
+    if tensor.is_floating_point():
+        return say_made_up(torch.randn(tensor.shape).mul_(SMALL).to(tensor.dtype), RANDOM)
+    return say_made_up(torch.ones(tensor.shape, dtype=tensor.dtype), "ones, as nothing gives them values")
 
 
 def without_values(make: Callable[[str], Any]) -> Any:
