@@ -60,6 +60,11 @@ PER_OCTAVE, COMMON_PER_OCTAVE = 0.05, 0.03
 ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many above
 NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
 LEVELLING_ALPHA, LEVELLING_ROUNDS = (1e-4,), 4  # of the fits that find each device's level
+FLOOR = 0.5  # of the least row: no layer is predicted to take less, whatever the terms say; all of it for what a device bounds
+# Of the least error of the kind's own terms: a plain polynomial, or a constant, must err less to be taken instead, as it knows
+# less of what lies beyond the rows.
+SURELY_PLAIN = 0.95
+PLAIN_DEGREE, PLAIN_WORK = 2, ("flops", "bytes")
 PLATEAU = 0.3  # share of the learner's error that is common to all layers of one regressor, where nothing else is known
 
 
@@ -101,6 +106,24 @@ def evaluate_terms(
                 column = column * dimensions[name] ** power
             matrix[:, j] = column
     return matrix
+
+
+def plain_terms(problem: Problem) -> list[Term]:
+    """Those of an ordinary quadratic polynomial of the table's own dimensions, FLOPs and bytes; alike columns [rows] once.
+
+    With squares, which the kind's own polynomial has none of: rows held out must speak for them.
+    """
+    names = problem.plain
+    pairs = itertools.combinations_with_replacement(names, 2)
+    terms = [Term(), *(Term(special=name) for name in PLAIN_WORK if name in problem.special)]
+    terms += [Term(((name, 1),)) for name in names]
+    terms += [Term(((one, 1), (other, 1))) if one != other else Term(((one, 2),)) for one, other in pairs]
+    matrix = problem.matrix(terms)
+    different: dict[bytes, Term] = {}
+    for term, column in zip(terms, (matrix / np.maximum(matrix.max(axis=0), 1)).T, strict=True):
+        if column.any():
+            different.setdefault(column.round(9).tobytes(), term)
+    return list(different.values())
 
 
 @dataclass(frozen=True)
@@ -170,7 +193,17 @@ class Regressor:
     short_s: float = 0.0
     launch_s: float = 0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
     measured: Array | None = None  # the upper halves of the configurations' numbers that it was fitted on, sorted
-    least: float = 0.0  # of what is bounded by the device, as watts are: the least that it was fitted on
+    least: float = 0.0  # no base is below it
+
+    def dimensions(self) -> set[str]:
+        """Names of those that its terms need."""
+        return {name for term in self.terms for name, _ in term.powers}
+
+    def basis(self) -> str:
+        """What its base is made of: the kind's special terms, too, a polynomial alone, or a constant."""
+        if any(term.special not in ("", *PLAIN_WORK) for term in self.terms):
+            return "special"
+        return "polynomial" if any(term.powers or term.special for term in self.terms) else "constant"
 
     def has_measured(self, config: Array) -> Array:
         """Whether each configuration is one of those that it was fitted on, [rows], bool."""
@@ -181,8 +214,8 @@ class Regressor:
         return np.asarray(self.measured[at] == asked)
 
     def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
-        """t0 [rows], before the factors and what alignment saves."""
-        return np.asarray(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights)
+        """t0 [rows], before the factors and what alignment saves; never 0 once it is fitted."""
+        return np.maximum(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights, self.least)
 
     def outside(self, axes: Mapping[str, Array]) -> Array:
         """Octaves outside the sampled box, summed over the axes, [rows]."""
@@ -199,7 +232,8 @@ class Regressor:
             t0 = t0 * np.exp(r * _say(d, self.reach))
         if self.alignment:
             t0 = t0 * np.exp(-self.alignment.saved(special, t0))
-        return np.maximum(t0 * self.factor + np.minimum(t0, self.short_s) * self.short, self.least), d
+        t0 = np.maximum(t0, self.least)
+        return t0 * self.factor + np.minimum(t0, self.short_s) * self.short, d
 
 
 def _octaves(times: Array) -> Array:
@@ -221,7 +255,7 @@ def _say(outside: Array, reach: float) -> Array:
 class Problem:
     """Rows to learn from."""
 
-    dimensions: Mapping[str, Array]
+    dimensions: Mapping[str, Array]  # those of the box, and the `plain` ones
     special: Mapping[str, Array]
     features: Array  # [rows, features]
     feature_names: tuple[str, ...]
@@ -236,6 +270,7 @@ class Problem:
     shares: tuple[str, ...] = ()  # special columns that say how well it fits the device, from 0 to 1: no terms
     optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
     apart: frozenset[int] = frozenset()  # devices whose level says nothing of a new one's
+    plain: tuple[str, ...] = ()  # dimensions as a table has them, whose polynomial stands beside the kind's own terms
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -260,6 +295,10 @@ class Problem:
         """The same without the optional terms."""
         special = {name: values for name, values in self.special.items() if name not in self.optional}
         return replace(self, special=special, optional=())
+
+    def sides(self) -> tuple[str, ...]:
+        """The dimensions of the kind's own polynomial."""
+        return tuple(name for name in self.dimensions if name in self.axes)
 
     def special_terms(self) -> list[Term]:
         """One for each special column that is a cost."""
@@ -410,7 +449,7 @@ def _base(problem: Problem, parts: Sequence[Part]) -> Regressor:
         0.0,
         Spread(nothing[:0], nothing, nothing, 0.0, 0.0, 0.0),
         Scores(len(problem), *[float("nan")] * 7),
-        least=float(problem.target.min()) if problem.bounded else 0.0,
+        least=float(problem.target.min()) * (1.0 if problem.bounded else FLOOR),
     )
 
 
@@ -520,23 +559,13 @@ def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) ->
         spread = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
         emphasis = plausible * np.minimum(1.0, (OUTLIER * spread / np.maximum(np.abs(residual), 1e-12)) ** 2)
     order = np.argsort(np.argsort(-np.asarray(alphas)))
-    path = path[:, order] * _levelled(scaled @ path[:, order], _importance(target))
-    weights[:, used] = (path / scale[used][:, None]).T
+    # Levelled by the median row. Squares of relative errors are least where predictions are too low: by exp(-1.5 s^2) under
+    # log-normal noise s. Layers' noise cancels in a network, such a bias does not. A mean would follow the rows that the terms
+    # do not describe, most of them slower than the terms say; so would a median in which long rows count for more.
+    path = path[:, order]
+    level = np.median(scaled @ path, axis=0)
+    weights[:, used] = (path / np.where(level > 0, level, 1.0) / scale[used][:, None]).T
     return weights
-
-
-def _levelled(relative: Array, weight: Array) -> Array:
-    """Factors [alphas] that take the bias out of predictions relative to their targets, [rows, alphas]: weighted medians.
-
-    Squares of relative errors are least where predictions are too low: by exp(-1.5 s^2) under log-normal noise s. Layers'
-    noise cancels in a network, such a bias does not. A mean would follow the rows that the terms do not describe, most of
-    them slower than the terms say.
-    """
-    order = np.argsort(relative, axis=0)
-    heavier = np.cumsum(weight[order], axis=0)
-    middle = np.argmax(heavier >= heavier[-1] / 2, axis=0)
-    columns = np.arange(relative.shape[1])
-    return np.asarray(1 / np.maximum(relative[order[middle, columns], columns], 1e-3))
 
 
 def _importance(target: Array) -> Array:
@@ -562,14 +591,11 @@ def _plausible(relative: Array) -> Array:
 
 def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> Part:
     """The terms, alpha and degree with the least mean absolute relative error on rows held out, among the rest and beyond."""
-    best: Part | None = None
-    least = np.inf
-    special = problem.special_terms()
-    degrees = problem.degrees if len(problem) >= 3 * FEWEST_ROWS else problem.degrees[:1]
     held = [(folds == fold, 1.0 / len(problem)) for fold in np.unique(folds)]
     held += [(b == 0, _weight(problem) / len(beyond) / np.sum(b == 0)) for b in beyond if (b == 0).any()]
-    for degree in degrees:
-        terms = [*polynomial(tuple(problem.dimensions), degree), *special]
+    best: Part | None = None
+    least = np.inf
+    for terms, degree, surely in _candidates(problem):
         matrix = problem.matrix(terms)
         errors = np.zeros(len(ALPHAS))
         for test, weight in held:
@@ -577,10 +603,21 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> Part:
             predicted = matrix[test] @ weights.T / problem.target[test][:, None]
             errors += weight * np.sum(np.minimum(np.abs(predicted - 1), 2.0), axis=0)
         index = int(np.argmin(errors))
-        if best is None or errors[index] < 0.99 * least:
+        if best is None or errors[index] < surely * least:
             best, least = Part(terms, ALPHAS[index], degree), float(errors[index])
     assert best is not None  # noqa: S101  # there is at least one degree
     return best
+
+
+def _candidates(problem: Problem) -> Iterator[tuple[list[Term], int, float]]:
+    """Terms to choose from, their degree, and the share of the least error so far that they must stay below."""
+    many = len(problem) >= 3 * FEWEST_ROWS
+    for degree in problem.degrees if many else problem.degrees[:1]:
+        yield [*polynomial(problem.sides(), degree), *problem.special_terms()], degree, 0.99
+    if problem.plain:
+        yield [Term()], 0, SURELY_PLAIN
+    if problem.plain and many:
+        yield plain_terms(problem), PLAIN_DEGREE, SURELY_PLAIN
 
 
 def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:
@@ -702,7 +739,7 @@ def contradicting_few(
 
 def _quick(problem: Problem, folds: Array, with_trees: bool = False) -> HeldOut:
     """Every row by a quick fit to the other folds; fold -1 is never held out."""
-    terms = [*polynomial(tuple(problem.dimensions), problem.degrees[0]), *problem.special_terms()]
+    terms = [*polynomial(problem.sides(), problem.degrees[0]), *problem.special_terms()]
     part = Part(terms, SCREENING_ALPHA, problem.degrees[0])
     return _held_out(problem, [part], folds, with_trees, SCREENING_TREES)
 
