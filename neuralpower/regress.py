@@ -64,6 +64,7 @@ FLOOR = 0.5  # of the least row: no layer is predicted to take less, whatever th
 # Of the least error of the kind's own terms: a plain polynomial, or a constant, must err less to be taken instead, as it knows
 # less of what lies beyond the rows.
 SURELY_PLAIN = 0.95
+WORST = 2.0  # a row's error counts for no more where something is chosen
 PLAIN_DEGREE, PLAIN_WORK = 2, ("flops", "bytes")
 PLATEAU = 0.3  # share of the learner's error that is common to all layers of one regressor, where nothing else is known
 
@@ -593,31 +594,33 @@ def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> Part:
     """The terms, alpha and degree with the least mean absolute relative error on rows held out, among the rest and beyond."""
     held = [(folds == fold, 1.0 / len(problem)) for fold in np.unique(folds)]
     held += [(b == 0, _weight(problem) / len(beyond) / np.sum(b == 0)) for b in beyond if (b == 0).any()]
-    best: Part | None = None
-    least = np.inf
-    for terms, degree, surely in _candidates(problem):
+
+    def tried(terms: list[Term], degree: int) -> tuple[Part, Array]:
+        """With the best alpha; its relative error, and the same of too low as of too high, which nothing gains by being low."""
         matrix = problem.matrix(terms)
-        errors = np.zeros(len(ALPHAS))
+        errors = np.zeros((2, len(ALPHAS)))
         for test, weight in held:
             weights = _weights(problem.at(np.flatnonzero(~test)), terms, matrix[~test], ALPHAS)
-            predicted = matrix[test] @ weights.T / problem.target[test][:, None]
-            errors += weight * np.sum(np.minimum(np.abs(predicted - 1), 2.0), axis=0)
-        index = int(np.argmin(errors))
-        if best is None or errors[index] < surely * least:
-            best, least = Part(terms, ALPHAS[index], degree), float(errors[index])
-    assert best is not None  # noqa: S101  # there is at least one degree
-    return best
+            ratio = matrix[test] @ weights.T / problem.target[test][:, None]
+            either = np.maximum(ratio, 1 / np.maximum(ratio, 1 / (1 + WORST)))
+            errors += weight * np.sum(np.minimum([np.abs(ratio - 1), either - 1], WORST), axis=1)
+        index = int(np.argmin(errors[0]))
+        return Part(terms, ALPHAS[index], degree), errors[:, index]
 
-
-def _candidates(problem: Problem) -> Iterator[tuple[list[Term], int, float]]:
-    """Terms to choose from, their degree, and the share of the least error so far that they must stay below."""
     many = len(problem) >= 3 * FEWEST_ROWS
-    for degree in problem.degrees if many else problem.degrees[:1]:
-        yield [*polynomial(problem.sides(), degree), *problem.special_terms()], degree, 0.99
-    if problem.plain:
-        yield [Term()], 0, SURELY_PLAIN
-    if problem.plain and many:
-        yield plain_terms(problem), PLAIN_DEGREE, SURELY_PLAIN
+    sides, special = problem.sides(), problem.special_terms()
+    best, *others = [
+        tried([*polynomial(sides, degree), *special], degree)
+        for degree in (problem.degrees if many else problem.degrees[:1])
+    ]
+    for part, errors in others:
+        if errors[0] < 0.99 * best[1][0]:
+            best = part, errors
+    plain = [([Term()], 0), *([(plain_terms(problem), PLAIN_DEGREE)] if many else [])] if problem.plain else []
+    for part, errors in itertools.starmap(tried, plain):
+        if (errors < SURELY_PLAIN * best[1]).all():
+            best = part, errors
+    return best[0]
 
 
 def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:
@@ -683,11 +686,11 @@ def _mean(errors: Sequence[float]) -> float:
 
 
 def _mean_error(target: Array, predicted: Array) -> float:
-    """Mean absolute relative error of the rows that were held out, each at most 2."""
+    """Mean absolute relative error of the rows that were held out, each at most WORST."""
     held = np.isfinite(predicted)
     if not held.any():
         return float("nan")
-    return float(np.mean(np.minimum(np.abs(predicted[held] / target[held] - 1), 2.0)))
+    return float(np.mean(np.minimum(np.abs(predicted[held] / target[held] - 1), WORST)))
 
 
 def _contradicting(problem: Problem) -> Array:
