@@ -45,7 +45,9 @@ def table(kind: str, count: int, seed: int = 0) -> pd.DataFrame:
     map_ = {"in_height": side, "in_width": side, "kernel_height": kernel, "kernel_width": kernel}
     if kind == "pool2d":
         strides = dict.fromkeys(("stride_height", "stride_width"), 2)
-        return pd.DataFrame({"function": "max", "batch": 8, "channels": g.integers(1, 129, count), **map_, **strides, **padding})
+        return pd.DataFrame(
+            {"function": "max", "batch": 8, "channels": g.integers(1, 129, count), **map_, **strides, **padding}
+        )
     channels = {name: g.integers(1, 129, count) for name in ("in_channels", "out_channels")}
     ones = dict.fromkeys(("groups", "stride_height", "stride_width", "dilation_height", "dilation_width"), 1)
     return pd.DataFrame({"batch": g.integers(1, 33, count), **channels, "bias": True, **map_, **ones, **padding})
@@ -119,7 +121,8 @@ def ten_lines(known: Layer, seconds: Array, asked: Layer, with_work: bool) -> Ar
 
 
 @pytest.mark.parametrize(
-    ("kind", "truth"), [("conv2d", roofline), ("conv2d", polynomial), ("linear", knee), ("activation", knee)]
+    ("kind", "truth"),
+    [("conv2d", roofline), ("conv2d", polynomial), ("conv2d", knee), ("linear", roofline), ("activation", knee)],
 )
 def test_no_held_out_row_is_missed_by_more_than_by_ten_plain_lines(kind: str, truth: Callable[[Any], Array]) -> None:
     rows, asked = table(kind, 300), layers(kind, table(kind, 300, seed=9))
@@ -246,7 +249,9 @@ def test_odd_times_are_learnt_without_a_warning_and_every_prediction_is_a_time(n
     trained = train(Dataset(Path("odd"), {"schema": 1, "device": "odd"}, tables), learner, jobs=1)
     for kind in trained.predictor.kinds:
         asked = table(kind, 20, seed=5)
-        asked = pd.concat([asked, asked.replace({column: 1 << 14 for column in asked.select_dtypes("number")}).iloc[:1]])
+        asked = pd.concat(
+            [asked, asked.replace({column: 1 << 14 for column in asked.select_dtypes("number")}).iloc[:1]]
+        )
         each = trained.predictor.estimate([KINDS[kind].from_row(row) for row in typed_rows(kind, asked)])
         assert (each.low_s > 0).all()
         assert (each.low_s <= each.runtime_s).all()
@@ -258,7 +263,10 @@ def typed_rows(kind: str, rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of a table with plain integers, flags and words."""
     flags = {"bias"}
     return [
-        {name: value if isinstance(value, str) else bool(value) if name in flags else int(value) for name, value in row.items()}
+        {
+            name: value if isinstance(value, str) else bool(value) if name in flags else int(value)
+            for name, value in row.items()
+        }
         for row in rows.astype(object).to_dict("records")
     ]
 
@@ -310,7 +318,9 @@ def test_two_or_three_networks_correct_all_layers_by_one_factor() -> None:
     def factor(*given: float) -> tuple[float, Any]:
         networks = network(("a", "b", "c")[: len(given)], given, alone.predictor)
         found = train(replace(data, tables={**data.tables, "network": networks}), "lasso", jobs=1)
-        return float(np.median(found.predictor.estimate(asked).runtime_s / alone.predictor.estimate(asked).runtime_s)), found
+        return float(
+            np.median(found.predictor.estimate(asked).runtime_s / alone.predictor.estimate(asked).runtime_s)
+        ), found
 
     slower, found = factor(0.72, 0.78, 0.75)
     assert slower == pytest.approx(0.75, abs=0.02)
@@ -332,5 +342,7 @@ def test_two_or_three_networks_correct_all_layers_by_one_factor() -> None:
         ((0.6, 1.5), 0.9645),
     ],
 )
-def test_a_common_factor_is_drawn_to_1_the_more_the_less_networks_agree(ratios: tuple[float, ...], factor: float) -> None:
+def test_a_common_factor_is_drawn_to_1_the_more_the_less_networks_agree(
+    ratios: tuple[float, ...], factor: float
+) -> None:
     assert common_factor(np.log(ratios)) == pytest.approx(factor, abs=2e-4)
