@@ -709,7 +709,8 @@ def _power(
     reject(power <= 0, "power_w is not above 0")
     reject(energy <= 0, "energy_j is not above 0: the counter wrapped or was read backwards")
     reject(unsure < 0, "energy_u_rel is below 0")
-    from_energy = energy / runtime
+    with np.errstate(all="ignore"):  # of rows without a time, which are left out
+        from_energy = energy / runtime
     power = np.where(np.isfinite(power), power, from_energy)
     highest = (hardware.limit_w if hardware is not None else None) or HIGHEST_W
     reject(power < LOWEST_W, f"less than {LOWEST_W:g} W, which no device draws")

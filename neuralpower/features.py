@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +23,13 @@ def describe(
     slowdown: Array | None = None,
     device: int = 0,
     featured: bool = True,
+    also: Collection[str] | None = None,
 ) -> Problem:
     """Dimensions, special terms, features and axes of the box, each [rows]; `target` is what is to be learnt of them.
 
     Portable: only what is relative to the device's peaks, so that rows of several devices can be learnt from together; the
     device's own numbers are axes of the box, too. Without `featured` the residual's features, [rows, 0], are left out.
+    `also`: the plain dimensions that are wanted; None: all, to learn from.
     """
     rows = len(np.atleast_1d(columns.dtype))
     apart = portable and columns.multiplies and hardware.held_by_power  # its level tells how warm it got
@@ -35,6 +38,8 @@ def describe(
     def full(value: Any) -> Array:
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))
 
+    degrees = (0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES
+    plain = columns.plain_dimensions() if max(degrees) and also is None else ()
     dimensions = {name: full(getattr(columns, name)) for name in columns.dimensions}
     flops, size = full(columns.flops()), full(sum(columns.bytes()))
     axes = {name: np.log2(np.maximum(value, 1)) for name, value in dimensions.items()}
@@ -56,7 +61,7 @@ def describe(
         }
     seen = _features(columns, hardware, axes, flops, size, portable) if featured else {}
     return Problem(
-        dimensions={} if portable else dimensions,
+        dimensions={} if portable else dimensions | {n: full(getattr(columns, n)) for n in (*plain, *(also or ()))},
         special={name: full(value) for name, value in special.items()},
         features=np.column_stack([full(value) for value in seen.values()]) if seen else np.empty((rows, 0)),
         feature_names=tuple(seen),
@@ -69,7 +74,8 @@ def describe(
         apart=frozenset({device}) if apart else frozenset(),
         shares=tuple(shares),
         optional=tuple(name for name in own if "_past_" in name),
-        degrees=(0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES,
+        degrees=degrees,
+        plain=plain,
     )
 
 
@@ -102,5 +108,6 @@ def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target:
         features=np.column_stack([problem.features, *seen.values()]),
         feature_names=(*problem.feature_names, *seen),
         degrees=(0,),
+        plain=(),
         bounded=True,
     )

@@ -161,19 +161,34 @@ def train(
         telling, left_out = consistent(telling, composed(predictor, telling))
         rejected += left_out
         predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
-        correction = correct(predictor, telling)
-        if correction and correction.after > UNRELATED:
-            rows.doubts.append(
-                f"network: {correction.rows} whole networks lie {correction.after:.0%} from what layers say, corrected and held "
-                "out, and nothing was learnt from them; are both of one pass, of this device, and in seconds?"
-            )
-            correction, telling = None, []
-            predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
+        correction, telling, doubt = _correction(predictor, telling)
+        rows.doubts += doubt
+        predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
         predictor = correction.predictor if correction else predictor
     about = {**predictor.dataset, "networks": len(telling), "rejected": len(rejected)}
     predictor = dataclasses.replace(predictor, dataset=about)
     doubts = (*rows.doubts, *rows.few_powers(), *_missed(fitted[RUNTIME]))
     return Trained(predictor, tuple(rejected), skipped, correction, doubts)
+
+
+def _correction(
+    predictor: Predictor, totals: Sequence[Total]
+) -> tuple[Correction | None, Sequence[Total], Sequence[str]]:
+    """What whole networks correct, None where nothing; those that say something of the device; why the others do not."""
+    correction = correct(predictor, totals)
+    if correction is None:
+        doubt = (
+            f"network: no factor was learnt from {len(totals)} whole networks: held out, one is predicted no better by what the "
+            "others lie from the sum of their layers, or kinds that were not learnt take most of their time"
+        )
+        return None, totals, [doubt]
+    if correction.after > UNRELATED:
+        doubt = (
+            f"network: {correction.rows} whole networks lie {correction.after:.0%} from what layers say, corrected and held "
+            "out, and nothing was learnt from them; are both of one pass, of this device, and in seconds?"
+        )
+        return None, [], [doubt]
+    return correction, totals, []
 
 
 def _fitted(

@@ -412,7 +412,8 @@ class Predictor:
             zero, none = np.zeros(rows), np.full(rows, -1)
             return Estimates(t, *bounds, wide, hidden, held, none, zero, code, nothing, nothing, nothing)
         hardware, regressor = self._known_hardware(), self.regressors[found]
-        problem = describe(columns, hardware, portable=self.portable, featured=regressor.trees is not None)
+        featured, also = regressor.trees is not None, regressor.dimensions()
+        problem = describe(columns, hardware, portable=self.portable, featured=featured, also=also)
         t, outside = self._predict(found, regressor, problem, LONGEST_S)
         least = self._least(columns, hardware)
         t = np.maximum(t, least)
@@ -610,6 +611,8 @@ class Predictor:
         if r.alignment:
             saved = " + ".join(f"{slope:.4g} {name}" for name, slope in r.alignment.slopes.items())
             text += f", times exp(-(1 - ({r.alignment.floor * r.factor:.4g} / seconds)^4) ({saved}))"
+        if r.least > sum(weight for term, weight in zip(r.terms, r.weights, strict=True) if str(term) == "1"):
+            text += f", at least {r.least * r.factor:.4g}"
         if r.short:
             text += f", {'plus' if r.short > 0 else 'less'} {abs(r.short) / r.factor:.4g} of their first "
             text += f"{r.factor * r.short_s * 1e6:.4g} us"

@@ -61,6 +61,12 @@ PER_OCTAVE, COMMON_PER_OCTAVE = 0.05, 0.03
 ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many above
 NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
 LEVELLING_ALPHA, LEVELLING_ROUNDS = (1e-4,), 4  # of the fits that find each device's level
+FLOOR = 0.5  # of the least row: no layer is predicted to take less, whatever the terms say; all of it for what a device bounds
+# Of the least error of the kind's own terms: a plain polynomial, or a constant, must err less to be taken instead, as it knows
+# less of what lies beyond the rows.
+SURELY_PLAIN = 0.95
+WORST = 2.0  # a row's error counts for no more where something is chosen
+PLAIN_DEGREE, PLAIN_WORK = 2, ("flops", "bytes")
 PLATEAU = 0.3  # share of the learner's error that is common to all layers of one regressor, where nothing else is known
 
 
@@ -102,6 +108,24 @@ def evaluate_terms(
                 column = column * dimensions[name] ** power
             matrix[:, j] = column
     return matrix
+
+
+def plain_terms(problem: Problem) -> list[Term]:
+    """Those of an ordinary quadratic polynomial of the table's own dimensions, FLOPs and bytes; alike columns [rows] once.
+
+    With squares, which the kind's own polynomial has none of: rows held out must speak for them.
+    """
+    names = problem.plain
+    pairs = itertools.combinations_with_replacement(names, 2)
+    terms = [Term(), *(Term(special=name) for name in PLAIN_WORK if name in problem.special)]
+    terms += [Term(((name, 1),)) for name in names]
+    terms += [Term(((one, 1), (other, 1))) if one != other else Term(((one, 2),)) for one, other in pairs]
+    matrix = problem.matrix(terms)
+    different: dict[bytes, Term] = {}
+    for term, column in zip(terms, (matrix / np.maximum(matrix.max(axis=0), 1)).T, strict=True):
+        if column.any():
+            different.setdefault(column.round(9).tobytes(), term)
+    return list(different.values())
 
 
 @dataclass(frozen=True)
@@ -171,7 +195,17 @@ class Regressor:
     short_s: float = 0.0
     launch_s: float = 0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
     measured: Array | None = None  # the upper halves of the configurations' numbers that it was fitted on, sorted
-    least: float = 0.0  # of what is bounded by the device, as watts are: the least that it was fitted on
+    least: float = 0.0  # no base is below it
+
+    def dimensions(self) -> set[str]:
+        """Names of those that its terms need."""
+        return {name for term in self.terms for name, _ in term.powers}
+
+    def basis(self) -> str:
+        """What its base is made of: the kind's special terms, too, a polynomial alone, or a constant."""
+        if any(term.special not in ("", *PLAIN_WORK) for term in self.terms):
+            return "special"
+        return "polynomial" if any(term.powers or term.special for term in self.terms) else "constant"
 
     def has_measured(self, config: Array) -> Array:
         """Whether each configuration is one of those that it was fitted on, [rows], bool."""
@@ -182,8 +216,8 @@ class Regressor:
         return np.asarray(self.measured[at] == asked)
 
     def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
-        """t0 [rows], before the factors and what alignment saves."""
-        return np.asarray(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights)
+        """t0 [rows], before the factors and what alignment saves; never 0 once it is fitted."""
+        return np.maximum(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights, self.least)
 
     def outside(self, axes: Mapping[str, Array]) -> Array:
         """Octaves outside the sampled box, summed over the axes, [rows]."""
@@ -200,7 +234,8 @@ class Regressor:
             t0 = t0 * np.exp(r * _say(d, self.reach))
         if self.alignment:
             t0 = t0 * np.exp(-self.alignment.saved(special, t0))
-        return np.maximum(t0 * self.factor + np.minimum(t0, self.short_s) * self.short, self.least), d
+        t0 = np.maximum(t0, self.least)
+        return t0 * self.factor + np.minimum(t0, self.short_s) * self.short, d
 
 
 def _octaves(times: Array) -> Array:
@@ -222,7 +257,7 @@ def _say(outside: Array, reach: float) -> Array:
 class Problem:
     """Rows to learn from."""
 
-    dimensions: Mapping[str, Array]
+    dimensions: Mapping[str, Array]  # those of the box, and the `plain` ones
     special: Mapping[str, Array]
     features: Array  # [rows, features]
     feature_names: tuple[str, ...]
@@ -237,6 +272,7 @@ class Problem:
     shares: tuple[str, ...] = ()  # special columns that say how well it fits the device, from 0 to 1: no terms
     optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
     apart: frozenset[int] = frozenset()  # devices whose level says nothing of a new one's
+    plain: tuple[str, ...] = ()  # dimensions as a table has them, whose polynomial stands beside the kind's own terms
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -261,6 +297,10 @@ class Problem:
         """The same without the optional terms."""
         special = {name: values for name, values in self.special.items() if name not in self.optional}
         return replace(self, special=special, optional=())
+
+    def sides(self) -> tuple[str, ...]:
+        """The dimensions of the kind's own polynomial."""
+        return tuple(name for name in self.dimensions if name in self.axes)
 
     def special_terms(self) -> list[Term]:
         """One for each special column that is a cost."""
@@ -411,7 +451,7 @@ def _base(problem: Problem, parts: Sequence[Part]) -> Regressor:
         0.0,
         Spread(nothing[:0], nothing, nothing, 0.0, 0.0, 0.0),
         Scores(len(problem), *[float("nan")] * 7),
-        least=float(problem.target.min()) if problem.bounded else 0.0,
+        least=float(problem.target.min()) * (1.0 if problem.bounded else FLOOR),
     )
 
 
@@ -521,23 +561,13 @@ def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) ->
         spread = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
         emphasis = plausible * np.minimum(1.0, (OUTLIER * spread / np.maximum(np.abs(residual), 1e-12)) ** 2)
     order = np.argsort(np.argsort(-np.asarray(alphas)))
-    path = path[:, order] * _levelled(scaled @ path[:, order], _importance(target))
-    weights[:, used] = (path / scale[used][:, None]).T
+    # Levelled by the median row. Squares of relative errors are least where predictions are too low: by exp(-1.5 s^2) under
+    # log-normal noise s. Layers' noise cancels in a network, such a bias does not. A mean would follow the rows that the terms
+    # do not describe, most of them slower than the terms say; so would a median in which long rows count for more.
+    path = path[:, order]
+    level = np.median(scaled @ path, axis=0)
+    weights[:, used] = (path / np.where(level > 0, level, 1.0) / scale[used][:, None]).T
     return weights
-
-
-def _levelled(relative: Array, weight: Array) -> Array:
-    """Factors [alphas] that take the bias out of predictions relative to their targets, [rows, alphas]: weighted medians.
-
-    Squares of relative errors are least where predictions are too low: by exp(-1.5 s^2) under log-normal noise s. Layers'
-    noise cancels in a network, such a bias does not. A mean would follow the rows that the terms do not describe, most of
-    them slower than the terms say.
-    """
-    order = np.argsort(relative, axis=0)
-    heavier = np.cumsum(weight[order], axis=0)
-    middle = np.argmax(heavier >= heavier[-1] / 2, axis=0)
-    columns = np.arange(relative.shape[1])
-    return np.asarray(1 / np.maximum(relative[order[middle, columns], columns], 1e-3))
 
 
 def _importance(target: Array) -> Array:
@@ -563,25 +593,35 @@ def _plausible(relative: Array) -> Array:
 
 def _select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> Part:
     """The terms, alpha and degree with the least mean absolute relative error on rows held out, among the rest and beyond."""
-    best: Part | None = None
-    least = np.inf
-    special = problem.special_terms()
-    degrees = problem.degrees if len(problem) >= 3 * FEWEST_ROWS else problem.degrees[:1]
     held = [(folds == fold, 1.0 / len(problem)) for fold in np.unique(folds)]
     held += [(b == 0, _weight(problem) / len(beyond) / np.sum(b == 0)) for b in beyond if (b == 0).any()]
-    for degree in degrees:
-        terms = [*polynomial(tuple(problem.dimensions), degree), *special]
+
+    def tried(terms: list[Term], degree: int) -> tuple[Part, Array]:
+        """With the best alpha; its relative error, and the same of too low as of too high, which nothing gains by being low."""
         matrix = problem.matrix(terms)
-        errors = np.zeros(len(ALPHAS))
+        errors = np.zeros((2, len(ALPHAS)))
         for test, weight in held:
             weights = _weights(problem.at(np.flatnonzero(~test)), terms, matrix[~test], ALPHAS)
-            predicted = matrix[test] @ weights.T / problem.target[test][:, None]
-            errors += weight * np.sum(np.minimum(np.abs(predicted - 1), 2.0), axis=0)
-        index = int(np.argmin(errors))
-        if best is None or errors[index] < 0.99 * least:
-            best, least = Part(terms, ALPHAS[index], degree), float(errors[index])
-    assert best is not None  # noqa: S101  # there is at least one degree
-    return best
+            ratio = matrix[test] @ weights.T / problem.target[test][:, None]
+            either = np.maximum(ratio, 1 / np.maximum(ratio, 1 / (1 + WORST)))
+            errors += weight * np.sum(np.minimum([np.abs(ratio - 1), either - 1], WORST), axis=1)
+        index = int(np.argmin(errors[0]))
+        return Part(terms, ALPHAS[index], degree), errors[:, index]
+
+    many = len(problem) >= 3 * FEWEST_ROWS
+    sides, special = problem.sides(), problem.special_terms()
+    best, *others = [
+        tried([*polynomial(sides, degree), *special], degree)
+        for degree in (problem.degrees if many else problem.degrees[:1])
+    ]
+    for part, errors in others:
+        if errors[0] < 0.99 * best[1][0]:
+            best = part, errors
+    plain = [([Term()], 0), *([(plain_terms(problem), PLAIN_DEGREE)] if many else [])] if problem.plain else []
+    for part, errors in itertools.starmap(tried, plain):
+        if (errors < SURELY_PLAIN * best[1]).all():
+            best = part, errors
+    return best[0]
 
 
 def _residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:
@@ -647,11 +687,11 @@ def _mean(errors: Sequence[float]) -> float:
 
 
 def _mean_error(target: Array, predicted: Array) -> float:
-    """Mean absolute relative error of the rows that were held out, each at most 2."""
+    """Mean absolute relative error of the rows that were held out, each at most WORST."""
     held = np.isfinite(predicted)
     if not held.any():
         return float("nan")
-    return float(np.mean(np.minimum(np.abs(predicted[held] / target[held] - 1), 2.0)))
+    return float(np.mean(np.minimum(np.abs(predicted[held] / target[held] - 1), WORST)))
 
 
 def _contradicting(problem: Problem) -> Array:
@@ -703,7 +743,7 @@ def contradicting_few(
 
 def _quick(problem: Problem, folds: Array, with_trees: bool = False) -> HeldOut:
     """Every row by a quick fit to the other folds; fold -1 is never held out."""
-    terms = [*polynomial(tuple(problem.dimensions), problem.degrees[0]), *problem.special_terms()]
+    terms = [*polynomial(problem.sides(), problem.degrees[0]), *problem.special_terms()]
     part = Part(terms, SCREENING_ALPHA, problem.degrees[0])
     return _held_out(problem, [part], folds, with_trees, SCREENING_TREES)
 

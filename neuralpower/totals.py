@@ -70,6 +70,10 @@ SLOWEST = 1.15  # at least: hundreds on each of two CPUs met 1.18 and 1.19, a do
 FACTORS = (0.25, 4.0)  # no correction goes farther
 MOST_RESIDENT = 0.5
 FEWEST_NETWORKS = 10
+FEWEST_FOR_COMMON = 2  # networks that say what all layers have in common, by which each can be held out
+# Of log(measured / predicted) before networks tell: how far the common factor lies from 1, as the widest of TAUS, and how far
+# networks scatter about it.
+COMMON, USUAL = 0.4, 0.1
 MOST_UNLEARNT = 0.5  # of a network's time, that layers teach nothing of
 MOST_SAID = 200  # letters of why a row is left out
 PARTS = ("", "flops", "bytes")  # of a kind's time that totals alone tell apart: a call's own, and these terms'
@@ -269,6 +273,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     """Factors for the regressors, how networks follow the machine's speed, how far they still lie from their layers' sum.
 
     Factors explain what kinds that were not learnt leave of a network's time. None where they leave half of it in too few networks.
+    A few networks give one factor for all regressors.
     """
     from neuralpower.collect.networks import family_of
 
@@ -278,10 +283,12 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
         for t, found in each
         if (found.regressor >= 0).any() and _learnt_s(t, found) >= (1 - MOST_UNLEARNT) * t.runtime_s
     ]
-    if len(each) < FEWEST_NETWORKS:
+    if len(each) < FEWEST_FOR_COMMON:
         return None
     totals, estimates = zip(*each, strict=True)
     keys = list(predictor.regressors)
+    if len(each) < FEWEST_NETWORKS:
+        return _correct_in_common(predictor, totals, estimates)
     # Networks that are built alike are held out together: beside their like, factors far from 1 look better than they are.
     family = np.unique([family_of(total.model) for total in totals], return_inverse=True)[1]
     short_s = np.array([0.0 if recurs(key) else KINDS[key[0]].short_s for key in keys])
@@ -306,6 +313,34 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     system = _system(totals, estimates, held_out)
     corrected = replace(predictor, regressors=regressors, system=system, resident=float(factors[-1]))
     return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
+
+
+def _correct_in_common(
+    predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Estimates]
+) -> Correction | None:
+    """One factor for all regressors, from a few networks; None where it does not predict each of them better by the others."""
+    shares, _, _ = _shares(predictor, totals, estimates, np.zeros(len(predictor.regressors)))
+    sums = shares.sum(axis=1)  # relative to what was measured
+    ratio = -np.log(sums)
+    held_out = sums * [common_factor(np.delete(ratio, i)) for i in range(len(ratio))]
+    before, after = (float(np.mean(np.abs(relative - 1))) for relative in (sums, held_out))
+    if after >= before:
+        return None
+    factor = common_factor(ratio)
+    regressors = {key: replace(found, factor=factor) for key, found in predictor.regressors.items()}
+    system = max(_system(totals, estimates, held_out), predictor.system)
+    return Correction(replace(predictor, regressors=regressors, system=system), len(totals), before, after)
+
+
+def common_factor(ratio: Array) -> float:
+    """By what all layers' times are to be multiplied, from log(measured / predicted) of a few networks, [networks].
+
+    Their mean, drawn towards 1: the less networks agree, the more. Their variance is that which is usual, known as well as
+    from two networks, until they show another.
+    """
+    mean, n = float(np.mean(ratio)), len(ratio)
+    variance = (2 * USUAL**2 + float(np.sum((ratio - mean) ** 2))) / (n + 1)
+    return float(np.clip(np.exp(mean / (1 + variance / n / COMMON**2)), *FACTORS))
 
 
 def _shares(

@@ -444,6 +444,11 @@ class Layer(ABC):
         return tuple(_declared(cls))
 
     @classmethod
+    def plain_dimensions(cls) -> tuple[str, ...]:
+        """The fields that are sizes."""
+        return tuple(name for name, f in _declared(cls).items() if f.type == "int")
+
+    @classmethod
     def defaults(cls) -> dict[str, Any]:
         """Columns that a table may leave out, with the value they then have."""
         return {name: f.default for name, f in _declared(cls).items() if f.default is not dataclasses.MISSING}

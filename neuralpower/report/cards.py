@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 ERRORS = (
     "Ten folds over configurations; *beyond*: mean absolute error of the largest rows, and of those farthest along an "
-    "axis, each held out together; *inside*: share within the 90 % interval. Errors of single layers are mostly noise of "
+    "axis, each held out together; *inside*: share within the 90 % interval; *base*: the kind's special terms, too, a polynomial "
+    "alone, or a constant, as rows held out chose. Errors of single layers are mostly noise of "
     "the measurement and cancel in a network.\n\n"
 )
 
@@ -167,13 +168,14 @@ def predictor_card(predictor: Predictor) -> str:
     named = [(key, r, "") for key, r in predictor.regressors.items()]
     named += [(key, r, ", power") for key, r in (predictor.power or {}).items()]
     for (kind, dtype, phase, group), r, target in named:
-        rows.append([f"`{kind}`{target}", group, dtype, phase, str(r.scores.rows), str(len(r.terms)), *score_cells(r)])
+        about = [f"`{kind}`{target}", group, dtype, phase, str(r.scores.rows), r.basis(), str(len(r.terms))]
+        rows.append([*about, *score_cells(r)])
     data = predictor.dataset
     source = [["measurements", str(data["source"])]] if data.get("source") else []
     calibrated = data.get("calibrated_from")
     if calibrated:
         source.append(["calibrated", f"from `{calibrated}` with {data['calibrated_with']} layers measured here"])
-    header = ["kind", "group", "dtype", "phase", "rows", "terms", "MAPE", "RMSPE", "median, base"]
+    header = ["kind", "group", "dtype", "phase", "rows", "base", "terms", "MAPE", "RMSPE", "median, base"]
     header += ["median, base + residual", "bias of the sum", "beyond", "inside"]
     return (
         f"# Predictor {inline(f'`{predictor.name}`')}\n\n"

@@ -59,13 +59,14 @@ def training_table(trained: Trained) -> str:
                 phase,
                 str(r.scores.rows),
                 str(lost.pop(kind, "")),  # of the kind as a whole: beside its first group
+                r.basis(),
                 str(r.degree),
                 f"{r.alpha:.0e}",
                 str(len(r.terms)),
                 *score_cells(r),
             ]
         )
-    header = ["kind", "group", "dtype", "phase", "rows", "left out", "degree", "alpha", "terms"]
+    header = ["kind", "group", "dtype", "phase", "rows", "left out", "base", "degree", "alpha", "terms"]
     header += ["MAPE", "RMSPE", "median base", "base+residual", "bias", "beyond", "inside"]
     return grid(header, rows, left=4)
 
