@@ -13,7 +13,7 @@ from neuralpower.dataset import check_place, replace_file
 from neuralpower.devices.host import Cpu
 from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.errors import DatasetError, InputError, PredictorError, one_line, unknown, writing
-from neuralpower.files import json_text, read_json
+from neuralpower.json_files import json_text, read_json
 from neuralpower.layers import Hardware
 from neuralpower.predictor import Predictor
 from neuralpower.predictor_format import from_json, to_json

@@ -32,8 +32,8 @@ import numpy as np
 from neuralpower.devices.spec import FASTEST_FLOPS, FLOPS, HIGHEST_W, KEYS, PEAK, Key
 from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError, InputError, first_line, unknown, unwritten, writing
-from neuralpower.files import check_regular, json_text, not_finite, read_json, shown
 from neuralpower.journal import NAME, force, read_journal
+from neuralpower.json_files import check_regular, json_text, not_finite, read_json, shown
 from neuralpower.locations import fetched, is_remote
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import DatasetError, DeviceError, writing
-from neuralpower.files import check_regular, json_text, parse_json
+from neuralpower.json_files import check_regular, json_text, parse_json
 
 SCHEMA = 1
 MOST_BYTES = 2**30  # that are read of a journal: some 800,000 results

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import DatasetError, first_line
-from neuralpower.files import parse_json
+from neuralpower.json_files import parse_json
 
 PUBLISHED = ("*.parquet", "*.csv", "README.md", "journal.jsonl.gz", "dataset.json")
 READ = (".parquet", ".csv", ".json", ".jsonl")

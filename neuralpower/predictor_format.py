@@ -24,7 +24,7 @@ from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W, KEYS
 from neuralpower.dispatch import Cost, Dispatch
 from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import InputError, PredictorError, unknown
-from neuralpower.files import shown
+from neuralpower.json_files import shown
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, RECURRING
 from neuralpower.predictor import ALL, ANY, INTEGER, TOGETHER, Key, NetworkSpeed, Predictor, Roofline

@@ -38,7 +38,6 @@ from neuralpower.copies import copied, in_dtype
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
 from neuralpower.exported import check_exported, no_program
 from neuralpower.fields import read_of
-from neuralpower.files import read_json
 from neuralpower.given import with_values_of, written
 from neuralpower.inputs import (
     InputRequest,
@@ -51,6 +50,7 @@ from neuralpower.inputs import (
     shaped_inputs,
     transformers_inputs,
 )
+from neuralpower.json_files import read_json
 from neuralpower.layers.base import Call
 from neuralpower.offline import offline
 from neuralpower.refusals import check_followable

@@ -25,7 +25,7 @@ from neuralpower.dataset import Rejected, summarised, unusable
 from neuralpower.dtypes import FLOATING, TENSORFLOAT32
 from neuralpower.errors import DatasetError, ModelError, NeuralPowerError, one_line
 from neuralpower.features import describe
-from neuralpower.files import parse_json
+from neuralpower.json_files import parse_json
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, in_tf32, most_flops
 from neuralpower.layers.optimizer import Optimizer

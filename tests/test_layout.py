@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "neuralpower"
 # A module imports only from itself and from those above it.
 ORDER = (
     "errors",
-    "files",
+    "json_files",
     "terminal",
     "csv_files",
     "markdown",

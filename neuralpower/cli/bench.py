@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from neuralpower.files import json_text
+from neuralpower.json_files import json_text
 from neuralpower.terminal import visible
 
 app = typer.Typer()

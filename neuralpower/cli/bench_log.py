@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from neuralpower.errors import unknown
-from neuralpower.files import json_text
+from neuralpower.json_files import json_text
 from neuralpower.terminal import visible
 
 app = typer.Typer()

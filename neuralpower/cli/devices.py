@@ -9,7 +9,7 @@ import typer
 
 from neuralpower.devices.spec import KEYS, DeviceSpec, known_specs, read_spec, spec_of
 from neuralpower.errors import InputError
-from neuralpower.files import json_text
+from neuralpower.json_files import json_text
 from neuralpower.terminal import visible
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.cli import options
-from neuralpower.files import json_text
+from neuralpower.json_files import json_text
 from neuralpower.terminal import visible
 
 if TYPE_CHECKING:

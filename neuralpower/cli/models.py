@@ -6,7 +6,7 @@ import dataclasses
 
 import typer
 
-from neuralpower.files import json_text
+from neuralpower.json_files import json_text
 
 app = typer.Typer()
 

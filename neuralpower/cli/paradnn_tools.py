@@ -11,7 +11,7 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.errors import InputError, unknown
-from neuralpower.files import json_text
+from neuralpower.json_files import json_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from neuralpower.cli import options
-from neuralpower.files import json_text
+from neuralpower.json_files import json_text
 
 app = typer.Typer()
 

@@ -16,7 +16,7 @@ from neuralpower.collect.schedule import RUNTIME
 from neuralpower.dataset import read_meta, replace_file
 from neuralpower.devices.host import unlike
 from neuralpower.errors import DatasetError, ModelError
-from neuralpower.files import json_text, read_json
+from neuralpower.json_files import json_text, read_json
 from neuralpower.trust import check_model
 
 UNFINISHED = 2  # starts without a result that make a configuration a suspect, and alone the culprit

@@ -36,7 +36,7 @@ from neuralpower.collect.schedule import NETWORK
 from neuralpower.collect.settings import read_settings
 from neuralpower.devices.machine import read_machine
 from neuralpower.errors import NeuralPowerError
-from neuralpower.files import json_text, nullable
+from neuralpower.json_files import json_text, nullable
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
 from neuralpower.measure import ROUNDS

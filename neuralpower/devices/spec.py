@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, unknown
-from neuralpower.files import read_json, shown
+from neuralpower.json_files import read_json, shown
 
 if TYPE_CHECKING:
     from neuralpower.layers.base import Hardware

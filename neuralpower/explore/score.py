@@ -17,8 +17,8 @@ from neuralpower.errors import InputError, NeuralPowerError, PredictorError, one
 from neuralpower.explore.lists import Lists
 from neuralpower.explore.outcomes import Outcomes, finite
 from neuralpower.explore.space import Point, explore
-from neuralpower.files import parse_json
 from neuralpower.inputs import LARGEST_SIZE, is_count
+from neuralpower.json_files import parse_json
 from neuralpower.layers.base import FORWARD
 from neuralpower.predictor import Predictor
 from neuralpower.trust import check_model

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from neuralpower import markdown
 from neuralpower.csv_files import csv_text
 from neuralpower.errors import InputError, unknown, writing
-from neuralpower.files import json_text
+from neuralpower.json_files import json_text
 from neuralpower.profiling.conventions import UNITS
 from neuralpower.profiling.rows import (
     OVERHEAD,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.dataset import replace_file
-from neuralpower.files import json_text
+from neuralpower.json_files import json_text
 
 Event = dict[str, Any]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from neuralpower import markdown
 from neuralpower.csv_files import write_csv as write_rows
 from neuralpower.errors import InputError, writing
-from neuralpower.files import json_text
+from neuralpower.json_files import json_text
 from neuralpower.report import static
 from neuralpower.report.charts import Chart, slug
 from neuralpower.report.plots import plot

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError, unknown
-from neuralpower.files import read_json
+from neuralpower.json_files import read_json
 from neuralpower.suites.bench.options import Options, arguments, boolean
 from neuralpower.trust import check_model
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from neuralpower.csv_files import write_csv as write_rows
 from neuralpower.errors import InputError
-from neuralpower.files import json_text
 from neuralpower.journal import NAME, read_journal
+from neuralpower.json_files import json_text
 from neuralpower.suites.bench.grid import values_of
 from neuralpower.suites.bench.lines import parse
 

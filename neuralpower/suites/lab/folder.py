@@ -16,7 +16,7 @@ from typing import Any
 
 from neuralpower.csv_files import csv_text
 from neuralpower.errors import InputError, writing
-from neuralpower.files import json_text, read_json
+from neuralpower.json_files import json_text, read_json
 from neuralpower.suites.lab.images import Digits
 from neuralpower.suites.lab.operators import Operator, OperatorTable
 from neuralpower.suites.lab.training import Point, Settings, written

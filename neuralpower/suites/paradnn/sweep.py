@@ -16,8 +16,8 @@ from typing import Any
 
 from neuralpower.dataset import replace_file
 from neuralpower.errors import DatasetError, DeviceError
-from neuralpower.files import json_text
 from neuralpower.journal import NAME, Journal, read_journal
+from neuralpower.json_files import json_text
 from neuralpower.suites.paradnn.points import Point
 from neuralpower.suites.paradnn.result import NOT_FINISHED, NOT_RUN, STATES, UNHEALTHY, Result, Setup
 from neuralpower.suites.paradnn.table import csv_text

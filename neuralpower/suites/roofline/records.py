@@ -9,7 +9,7 @@ from typing import Any
 
 from neuralpower.dataset import replace_file
 from neuralpower.errors import InputError
-from neuralpower.files import json_text, read_json
+from neuralpower.json_files import json_text, read_json
 
 SCHEMA = 1
 MEASURED, PREDICTED = "measured", "predicted"
