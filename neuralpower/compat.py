@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from neuralpower.errors import InputError, writing
+from neuralpower.files import aside
 from neuralpower.profiling import NetworkProfile
 from neuralpower.profiling import profile as run
 from neuralpower.profiling.conventions import thop_macs
@@ -374,7 +375,7 @@ def _sizes(module: nn.Module) -> list[Any]:
 
 def write_op_file(header: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
     """Write OP_FILE: lines under a header, "-" for what is None; raises InputError where it cannot be written."""
-    with writing(OP_FILE, "folder"), OP_FILE.open("w", newline="", encoding="utf-8") as file:
+    with writing(OP_FILE, "folder"), aside(OP_FILE) as new, new.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(["-" if line[name] is None else line[name] for name in header] for line in lines)

@@ -15,6 +15,10 @@ PACKAGE = Path(__file__).parent.parent / "neuralpower"
 # A module imports only from itself and from those above it.
 ORDER = (
     "errors",
+    "files",
+    "streams",
+    "tether",
+    "pool",
     "dtypes",
     "layers",
     "zoo",

@@ -16,6 +16,7 @@ from neuralpower.errors import InputError, writing
 from neuralpower.evaluate import device_memory
 from neuralpower.explore.outcomes import finite
 from neuralpower.explore.space import Point, explore
+from neuralpower.files import aside
 from neuralpower.inputs import is_count
 from neuralpower.memory import framework_of
 from neuralpower.predictor import Predictor
@@ -177,7 +178,7 @@ def sizes(text: str, what: str) -> tuple[int, ...]:
 
 def write_csv(result: Sweep, path: Path) -> None:
     """One line per point, SI units; raises InputError where the file cannot be written."""
-    with writing(path, "file"), path.open("w", newline="") as file:
+    with writing(path, "file"), aside(path) as new, new.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(SweepPoint.__dataclass_fields__)
         writer.writerows([getattr(p, name) for name in SweepPoint.__dataclass_fields__] for p in result.points)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, unknown, writing
+from neuralpower.files import aside
 from neuralpower.profiling.conventions import UNITS
 from neuralpower.profiling.rows import (
     OVERHEAD,
@@ -450,8 +451,8 @@ def _bytes(value: int | None) -> str:
 
 def _written(text: str, path: str | Path | None) -> str:
     if path is not None:
-        with writing(path, "file"):
-            Path(path).write_text(text, encoding="utf-8")
+        with writing(path, "file"), aside(Path(path)) as new:
+            new.write_text(text, encoding="utf-8")
     return text
 
 

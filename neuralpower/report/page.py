@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neuralpower.errors import InputError, writing
+from neuralpower.files import aside
 from neuralpower.report import static
 from neuralpower.report.charts import Chart, slug
 from neuralpower.report.plots import plot
@@ -254,7 +255,7 @@ def write_csv(table: Table, path: Path) -> None:
     """The header and the rows with all digits; empty for what is not known. Raises InputError where it cannot."""
     with writing(path, "folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="", encoding="utf-8") as file:
+        with aside(path) as new, new.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(table.header)
             writer.writerows(table.rows)
@@ -263,4 +264,5 @@ def write_csv(table: Table, path: Path) -> None:
 def _write(path: Path, content: str | bytes) -> None:
     with writing(path, "folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        with aside(path) as new:
+            new.write_bytes(content.encode() if isinstance(content, str) else content)

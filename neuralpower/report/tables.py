@@ -11,6 +11,7 @@ from typing import Any
 from neuralpower.compose import COLUMNS, Prediction, Row, Training
 from neuralpower.errors import InputError, one_line, writing
 from neuralpower.evaluate import Case, Evaluation, summary
+from neuralpower.files import aside
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn import Trained
 from neuralpower.memory import Memory
@@ -154,7 +155,7 @@ def _figures(row: Row, powered: bool) -> Iterator[str]:
 
 def prediction_csv(prediction: Prediction, path: Path) -> None:
     """One line per folded layer, SI units; raises InputError where the file cannot be written."""
-    with writing(path, "file"), path.open("w", newline="") as file:
+    with writing(path, "file"), aside(path) as new, new.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(row.cells() for row in prediction.rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from neuralpower.errors import InputError, writing
+from neuralpower.files import aside
 from neuralpower.journal import NAME, read_journal
 from neuralpower.suites.bench.grid import values_of
 from neuralpower.suites.bench.lines import parse
@@ -54,7 +55,7 @@ def _read(path: Path) -> list[Log]:
 def write_csv(logs: Sequence[Log], path: Path) -> None:
     """A line per log, a column per name; lists and tables as JSON. Raises InputError."""
     names = sorted({name for log in logs for name in log.values})
-    with writing(path, "file"), path.open("w", newline="", encoding="utf-8") as file:
+    with writing(path, "file"), aside(path) as new, new.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["source", *names])
         writer.writerows([log.source, *(_cell(log.values, name) for name in names)] for log in logs)
