@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from neuralpower.cli.output import say
 from neuralpower.devices.spec import KEYS, DeviceSpec, known_specs, read_spec, spec_of
 from neuralpower.errors import InputError
 
@@ -50,7 +51,7 @@ def _show_machine(as_json: bool) -> None:
         gpus, missing = [], error
     meters = _meters(["cpu", *(gpu.uuid for gpu in gpus)], missing)
     if as_json:
-        print(
+        say(
             json.dumps(
                 {
                     "schema": 1,
@@ -67,23 +68,23 @@ def _show_machine(as_json: bool) -> None:
             )
         )
         return
-    print(
+    say(
         f"cpu        {cpu.name}, {cpu.cores} cores, {' '.join(f for f in cpu.flags if f.startswith(('avx', 'amx', 'sve')))}"
     )
     for gpu in gpus:
         memory = f"{gpu.memory_bytes / 2**30:.0f} GiB, " if gpu.memory_bytes is not None else ""
-        print(f"gpu        {gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}")
+        say(f"gpu        {gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}")
     if not gpus:
-        print(f"gpu        none: {missing or 'the NVIDIA driver lists no GPU'}")
+        say(f"gpu        none: {missing or 'the NVIDIA driver lists no GPU'}")
     for meter in meters:
         verdict = "works" if meter.works else f"no ({meter.reason})"
-        print(f"meter      {meter.meter} of {meter.device}: {verdict}: {meter.text}")
+        say(f"meter      {meter.meter} of {meter.device}: {verdict}: {meter.text}")
     for name, predictor in found.items():
-        print(f"predictor  {name}: {predictor.device}, {', '.join(predictor.dtypes)}, {', '.join(predictor.phases)}")
+        say(f"predictor  {name}: {predictor.device}, {', '.join(predictor.dtypes)}, {', '.join(predictor.phases)}")
     for unreadable in refused:
-        print(f"predictor  no: {unreadable}")
+        say(f"predictor  no: {unreadable}")
     if not found:
-        print("predictor  none: run collect-data and train-predictor")
+        say("predictor  none: run collect-data and train-predictor")
 
 
 def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterStatus]:
@@ -98,7 +99,7 @@ def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
     from neuralpower.report.tables import grid
 
     if as_json:
-        print(json.dumps({"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}}))
+        say(json.dumps({"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}}))
         return
     columns = (
         ("peak_flops_float32", 1e12),
@@ -108,7 +109,7 @@ def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
         ("limit_w", 1),
     )
     rows = [[s.slug, s.device_class, *(_scaled(s.get(key), unit) for key, unit in columns)] for s in specs]
-    print(grid(["device", "class", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"], rows, left=2))
+    say(grid(["device", "class", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"], rows, left=2))
 
 
 def _scaled(value: float | None, unit: float) -> str:
@@ -119,11 +120,11 @@ def _show_spec(spec: DeviceSpec, as_json: bool) -> None:
     from neuralpower.report.tables import grid
 
     if as_json:
-        print(json.dumps(spec.to_json(), indent=2))
+        say(json.dumps(spec.to_json(), indent=2))
         return
-    print(", ".join(str(part) for part in (spec.name, spec.device_class, spec.vendor, spec.year) if part is not None))
+    say(", ".join(str(part) for part in (spec.name, spec.device_class, spec.vendor, spec.year) if part is not None))
     if spec.aliases:
-        print(f"reported as {', '.join(spec.aliases)}")
+        say(f"reported as {', '.join(spec.aliases)}")
     rows = [[key, f"{v.value:.12g} {KEYS[key].unit}", v.source] for key, v in spec.values.items()]
-    print()
-    print(grid(["value", "", "source"], rows, left=3))
+    say()
+    say(grid(["value", "", "source"], rows, left=3))

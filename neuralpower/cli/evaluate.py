@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.output import say
 
 if TYPE_CHECKING:
     from neuralpower.phases import Phase
@@ -87,17 +87,14 @@ def evaluate(
         print(text, file=sys.stderr)
 
     refused: list[tuple[Case, InputError]] = []
-    with contextlib.redirect_stdout(sys.stderr):  # what a network prints
-        results = run(
-            cases, learnt, **how, phase=way, recipe=recipe, show=show, refused=lambda *one: refused.append(one)
-        )
+    results = run(cases, learnt, **how, phase=way, recipe=recipe, show=show, refused=lambda *one: refused.append(one))
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for case, error in refused:
         print(f"warning: {case.label}: {one_line(error)}", file=sys.stderr)
     if not results:
         raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
-    print(json.dumps(evaluation_json(results, refused)) if as_json else evaluation_table(results))
+    say(json.dumps(evaluation_json(results, refused)) if as_json else evaluation_table(results))
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
             text = f"{e.case.label}: two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"

@@ -7,6 +7,8 @@ import json
 
 import typer
 
+from neuralpower.cli.output import say
+
 app = typer.Typer()
 
 
@@ -22,11 +24,11 @@ def models(
 
     ids = matching(pattern or ())
     if names:
-        print(json.dumps(ids) if as_json else "\n".join(ids))
+        say(json.dumps(ids) if as_json else "\n".join(ids))
         return
     found = [listed(id) for id in ids]
     if as_json:
-        print(json.dumps({"schema": 1, "models": [dataclasses.asdict(model) for model in found]}))
+        say(json.dumps({"schema": 1, "models": [dataclasses.asdict(model) for model in found]}))
         return
     rows = [
         [
@@ -39,4 +41,4 @@ def models(
         ]
         for m in found
     ]
-    print(grid(["id", "title", "input", "classes", "parameters", "FLOP"], rows, left=3))
+    say(grid(["id", "title", "input", "classes", "parameters", "FLOP"], rows, left=3))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from neuralpower.cli.output import say
+
 app = typer.Typer()
 DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
 
@@ -34,7 +36,7 @@ def train_predictor(
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # now rather than after minutes of fitting
     trained = train(data, learner, jobs)
-    print(training_table(trained))
+    say(training_table(trained))
     if trained.correction:
         c = trained.correction
         print(
@@ -54,6 +56,6 @@ def train_predictor(
         print(f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}", file=sys.stderr)
     if learner == "lasso":
         for key in trained.predictor.regressors:
-            print(trained.predictor.formula(key))
+            say(trained.predictor.formula(key))
     write_predictor(trained.predictor, target)
     print(f"predictor: {target}", file=sys.stderr)
