@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import writing
+from neuralpower.files import aside
 from neuralpower.terminal import visible_lines
 
 FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # and as they are typed in East Asia
@@ -31,7 +32,7 @@ def write_csv(path: Path, rows: Iterable[Iterable[Any]], instead: str = "file") 
     with writing(path, instead):
         if instead == "folder":
             path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="", encoding="utf-8") as file:
+        with aside(path) as new, new.open("w", newline="", encoding="utf-8") as file:
             file.write(csv_text(rows))
 
 

@@ -32,7 +32,8 @@ import numpy as np
 from neuralpower.devices.spec import FASTEST_FLOPS, FLOPS, HIGHEST_W, KEYS, PEAK, Key
 from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError, InputError, first_line, unknown, unwritten, writing
-from neuralpower.journal import NAME, force, read_journal
+from neuralpower.files import aside, check_writable, force
+from neuralpower.journal import NAME, read_journal
 from neuralpower.json_files import check_regular, json_text, not_finite, read_json, shown
 from neuralpower.locations import fetched, is_remote
 
@@ -469,22 +470,16 @@ def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
 
 def replace_file(path: Path, text: str) -> None:
     """Write a text file so that a reader sees the old one or the new one, never a part; it is on the disk then."""
-    aside = path.with_name(path.name + ".new")
-    with writing(path, "place", DatasetError):
-        aside.write_text(text)
-        force(aside)
-        aside.replace(path)
-        force(path.parent)
+    with writing(path, "place", DatasetError), aside(path) as new:
+        new.write_text(text)
 
 
 def check_place(path: Path, example: str) -> None:
     """Raise InputError where `replace_file` will not be able to write: to be asked before a long work."""
     if not path.name or (path.exists() and not path.is_file()):
         raise InputError(f"{path}: is no file; choose a file's name, such as {example}")
-    aside = path.with_name(path.name + ".new")
     with writing(path, "place"):
-        aside.touch()
-        aside.unlink()
+        check_writable(path)
 
 
 def seal(folder: Path) -> dict[str, int]:
@@ -497,14 +492,15 @@ def seal(folder: Path) -> dict[str, int]:
     try:
         return _sealed(folder)
     except (OSError, ValueError, TypeError) as error:  # the last two by pyarrow, of values of two types in a column
-        for aside in folder.glob("*.new"):
-            with contextlib.suppress(OSError):
-                aside.unlink()
         text = (
             f"{folder}: the tables cannot be written ({first_line(error)}); the journal holds everything that was measured, "
             "mend that and give the same command again"
         )
         raise unwritten(error, text, DatasetError) from None
+    finally:
+        for left in folder.glob("*.new"):  # by this run or one that was killed: whoever seals is the only writer
+            with contextlib.suppress(OSError):
+                left.unlink()
 
 
 def _compact(table: pd.DataFrame) -> pd.DataFrame:
@@ -528,11 +524,11 @@ def _sealed(folder: Path) -> dict[str, int]:
     counts: dict[str, int] = {}
     for kind, table in dataset.tables.items():
         table = _compact(table)
-        aside = folder / f"{kind}.parquet.new"
-        table.to_parquet(aside, index=False, compression="zstd")
-        if len(pd.read_parquet(aside, columns=["runtime_s"])) != len(table):
-            raise DatasetError(f"{aside}: was read back with another number of rows; the journal is untouched")
-        force(aside)
+        new = folder / f"{kind}.parquet.new"
+        table.to_parquet(new, index=False, compression="zstd")
+        if len(pd.read_parquet(new, columns=["runtime_s"])) != len(table):
+            raise DatasetError(f"{new}: was read back with another number of rows; the journal is untouched")
+        force(new)
         counts[kind] = len(table)
     for kind in counts:
         (folder / f"{kind}.parquet.new").replace(folder / f"{kind}.parquet")
@@ -540,12 +536,12 @@ def _sealed(folder: Path) -> dict[str, int]:
     force(folder)  # the tables' names, too: what they were made from goes next
     journal = folder / "journal.jsonl"
     if journal.exists():
-        kept, aside = folder / "journal.jsonl.gz", folder / "journal.jsonl.gz.new"
-        aside.write_bytes(kept.read_bytes() if kept.exists() else b"")
-        with journal.open("rb") as source, gzip.open(aside, "ab") as target:
+        kept, new = folder / "journal.jsonl.gz", folder / "journal.jsonl.gz.new"
+        new.write_bytes(kept.read_bytes() if kept.exists() else b"")
+        with journal.open("rb") as source, gzip.open(new, "ab") as target:
             shutil.copyfileobj(source, target)
-        force(aside)
-        aside.replace(kept)
+        force(new)
+        new.replace(kept)
         force(folder)
         journal.unlink()
     return counts

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import DatasetError, DeviceError, writing
+from neuralpower.files import aside, force
 from neuralpower.json_files import check_regular, json_text, parse_json
 
 SCHEMA = 1
@@ -100,10 +101,8 @@ class Journal:
         if kept != data:
             with (self.folder / "journal.torn").open("ab") as file:
                 file.writelines(torn)
-            aside = self.folder / "journal.new"
-            aside.write_bytes(kept)
-            force(aside)
-            aside.replace(self.path)
+            with aside(self.path) as new:
+                new.write_bytes(kept)
         return len(good)
 
     def append(self, *records: Mapping[str, Any], sync: bool = True) -> None:
@@ -142,15 +141,6 @@ class Journal:
     def records(self) -> list[dict[str, Any]]:
         """All records so far."""
         return read_journal(self.folder)
-
-
-def force(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on the disk; raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -143,7 +143,8 @@ def nullable(value: Any) -> Any:
 def json_text(value: Any, *, indent: int | None = None, compact: bool = False) -> str:
     """Plain values as JSON; raises InputError, with its place, for a number that JSON cannot hold."""
     try:
-        return json.dumps(value, indent=indent, separators=(",", ":") if compact else None, allow_nan=False)
+        text = json.dumps(value, indent=indent, separators=(",", ":") if compact else None, allow_nan=False)
+        return text.replace("\x7f", "\\u007f")  # the one control that JSON lets stand as it is
     except ValueError:
         place, number = next(not_finite(value), ("", math.nan))
         raise InputError(

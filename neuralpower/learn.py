@@ -18,6 +18,7 @@ from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import BACKWARD, peak_flops
+from neuralpower.pool import Pool
 from neuralpower.predictor import (
     INTEGER,
     TOGETHER,
@@ -195,25 +196,22 @@ def _fitted(
     rows: _Read, learner: str, jobs: int, launched: bool, show: Callable[[Key, Regressor], None]
 ) -> dict[str, dict[Key, Regressor]]:
     """Regressors by target and key; rows that contradict their neighbours become rejected ones."""
-    import joblib
-
     fitted: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
-    for target in (RUNTIME, POWER):  # in this order: a row whose time is wrong says nothing of power either
-        problems = rows.problems(target)
-        while problems:
-            order = sorted(problems, key=lambda key: (-len(problems[key]), key))
-            fits = joblib.Parallel(n_jobs=jobs, return_as="generator")(
-                joblib.delayed(fit)(problems[key], learner) for key in order
-            )
-            for key, result in zip(order, fits, strict=True):
-                fitted[target][key] = result.regressor
-                if target == RUNTIME and launched:
-                    shortest = float(np.quantile(problems[key].target, SHORTEST_SHARE))
-                    fitted[target][key] = dataclasses.replace(result.regressor, launch_s=shortest)
-                rows.leave_out(target, key, result.contradicting)
-                if target == RUNTIME:
-                    show(key, result.regressor)
-            problems = rows.pooled_anew(fitted[RUNTIME]) if target == RUNTIME else {}
+    with Pool(jobs) as pool:
+        for target in (RUNTIME, POWER):  # in this order: a row whose time is wrong says nothing of power either
+            problems = rows.problems(target)
+            while problems:
+                order = sorted(problems, key=lambda key: (-len(problems[key]), key))
+                fits = pool.results(fit, [(problems[key], learner) for key in order])
+                for key, result in zip(order, fits, strict=True):
+                    fitted[target][key] = result.regressor
+                    if target == RUNTIME and launched:
+                        shortest = float(np.quantile(problems[key].target, SHORTEST_SHARE))
+                        fitted[target][key] = dataclasses.replace(result.regressor, launch_s=shortest)
+                    rows.leave_out(target, key, result.contradicting)
+                    if target == RUNTIME:
+                        show(key, result.regressor)
+                problems = rows.pooled_anew(fitted[RUNTIME]) if target == RUNTIME else {}
     return fitted
 
 

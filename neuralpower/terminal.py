@@ -61,6 +61,11 @@ class Visible:
         return getattr(self.rich_proxied_file, name)
 
 
+def shown_by(stream: TextIO | Visible) -> TextIO:
+    """The stream that a visible one writes to; itself where it is none."""
+    return stream.rich_proxied_file if isinstance(stream, Visible) else stream
+
+
 @contextlib.contextmanager
 def visible_streams() -> Iterator[None]:
     """All that is printed within, by whomever, goes through `visible_lines`: also the traceback of an error that leaves it."""

@@ -1,6 +1,6 @@
 """A measuring process that does as it is told: it dies, hangs, runs out of memory, poisons its device, loses its meter.
 
-It stands for `python -m neuralpower.collect.worker`, answers the same requests, and starts in milliseconds.
+It stands for `python -m neuralpower.collect`, answers the same requests, and starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def measured(name, alone):
         os.kill(os.getpid(), 9)
     if name in settings.get("aborts", ()):
         os.abort()
-    if name in settings.get("kills_its_parent", ()):
+    if name in settings.get("kills_its_parent", ()) and noted_before(name) <= settings.get("kills", 99):
         os.kill(os.getppid(), 9)
         os._exit(1)
     if name in settings.get("hangs", ()):

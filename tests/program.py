@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from neuralpower import cli
+from neuralpower.cli.interrupts import ENDS
 
 
 class Ran(NamedTuple):
@@ -19,14 +20,16 @@ class Ran(NamedTuple):
 
 def run(*arguments: object) -> Ran:
     """Run `neuralpower ARGUMENTS`."""
-    out, err, before = io.StringIO(), io.StringIO(), (sys.argv, signal.getsignal(signal.SIGTERM))
+    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
+    before = {number: signal.getsignal(number) for number in ENDS}
     sys.argv = ["neuralpower", *map(str, arguments)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
             cli.main()
     finally:
-        sys.argv = before[0]
-        signal.signal(signal.SIGTERM, before[1])
+        sys.argv = argv
+        for number, handler in before.items():
+            signal.signal(number, handler)
     code = ended.value.code
     return Ran(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
 

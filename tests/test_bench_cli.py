@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from neuralpower.cli.bench import interruptible, named
+from neuralpower.cli.bench import named
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.bench.datum import Datum
 from neuralpower.suites.bench.lines import PATTERN, parse
@@ -432,13 +430,3 @@ def test_a_grid_runs_each_point_once(networks: Path, tmp_path: Path) -> None:
     again = run(*command, "--out", tmp_path / "grid")
     assert (again.out, again.err) == (ran.out, "")
     assert done("bench-log", tmp_path / "grid").count(" ok") == 2
-
-
-def test_a_batch_systems_end_interrupts_once() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with interruptible():
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)  # ignored: results are being written
-        os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGTERM) is before

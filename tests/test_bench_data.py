@@ -183,7 +183,19 @@ def test_an_unreadable_image_is_counted_and_the_next_one_taken(tmp_path: Path) -
     images = Images(FolderStore(tmp_path), 3, 4)
     pixels, label = images[0]
     assert (pixels[:, 0, 0].tolist(), label) == ([100, 20, 30], 0)
-    assert images.skipped.value == 2
+    assert images.skipped == 2
+
+
+def test_what_two_loader_processes_pass_over_is_counted_together(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    (tmp_path / "class0" / "0.png").write_bytes(b"no image")
+    images = Images(FolderStore(tmp_path), 3, 4)
+    # one image a batch, in turn by two processes: both have met the broken one after two epochs and one batch at the latest
+    loaded = Loaded(images, 1, CPU, torch.float32, workers=2)
+    for _ in range(2 * len(images) + 1):
+        loaded()
+    assert loaded.skipped >= 2
+    loaded.close()
 
 
 def test_a_folder_of_unreadable_images_is_refused(tmp_path: Path) -> None:

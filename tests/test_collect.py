@@ -362,11 +362,15 @@ def test_a_noisy_configuration_is_taken_again_a_few_times(fake: Callable[..., Fa
 
 
 def test_noise_without_time_for_another_try_is_kept_and_tried_again_by_later_runs(
-    fake: Callable[..., Fake], tmp_path: Path
+    fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # time for one batch
+    monkeypatch.setattr(
+        "neuralpower.collect.collection.Collection._left_s", lambda collection: -1.0 if collection.begun else 60.0
+    )
     out, worker = tmp_path / "data", fake(count=3, noisy=dict.fromkeys(names(3), 99))
     for attempt in range(1, ATTEMPTS + 2):
-        seen = run(worker, out, budget_s=1e-6)
+        seen = run(worker, out)
         tries = min(attempt, ATTEMPTS)
         assert statuses(out) == dict.fromkeys(names(3), "noisy")
         assert read_dataset(out).tables["softmax"]["attempt"].tolist() == [tries] * 3
@@ -374,8 +378,8 @@ def test_noise_without_time_for_another_try_is_kept_and_tried_again_by_later_run
     assert [worker.log().count(name) for name in names(3)] == [ATTEMPTS] * 3
     # one that settles down
     out, worker = tmp_path / "calm", fake(count=3, noisy={"c0001": 99})
-    run(worker, out, budget_s=1e-6)
-    run(fake(count=3), out, budget_s=1e-6)
+    run(worker, out)
+    run(fake(count=3), out)
     table = read_dataset(out).tables["softmax"].set_index("config_id")
     assert table.loc[names(3), ["status", "attempt"]].to_numpy().tolist() == [["ok", 1], ["ok", 2], ["ok", 1]]
 
@@ -405,11 +409,19 @@ def test_a_spent_budget_seals_what_there_is_and_can_be_continued(fake: Callable[
     assert len(read_dataset(out).meta["sessions"]) == 2
 
 
-def test_a_budget_that_planning_used_up_still_measures_a_batch(fake: Callable[..., Fake], tmp_path: Path) -> None:
-    run(fake(count=100), tmp_path / "data", budget_s=1e-6)
-    assert len(statuses(tmp_path / "data")) == 60
-    run(fake(count=100), tmp_path / "data", budget_s=1e-6)
-    assert len(statuses(tmp_path / "data")) == 100
+def test_a_budget_that_planning_used_up_still_measures_something(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    for done in (1, 2):
+        seen = run(fake(count=100), tmp_path / "data", budget_s=1e-6)
+        assert len(statuses(tmp_path / "data")) == done
+        # 100 and 99 tasks of 0.03 s by planning values, each after a start
+        assert seen[0].estimate.runs == 101 - done
+        assert seen[0].estimate.seconds < 1000
+
+
+def test_a_budget_that_is_shorter_than_a_batch_measures_a_part_of_it(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    # by planning values 0.03 s a task: of a batch of 60, 1.8 s, the half does not fit into 0.57 s, nor in less, the quarter does
+    run(fake(count=100), tmp_path / "data", budget_s=0.6)
+    assert 1 <= len(statuses(tmp_path / "data")) <= 15
 
 
 def test_a_plan_is_made_once_for_the_same_request(fake: Callable[..., Fake], tmp_path: Path) -> None:
@@ -492,11 +504,39 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fake], None]:
     return lambda fake: monkeypatch.setattr("neuralpower.cli.collect._executor", lambda *_: fake.executor())
 
 
-def test_the_command_ends_well_when_the_budget_is_spent(
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        *((text, ["write a positive number"]) for text in ("0", "-5s", "nan", "inf", "1e400h", "9" * 400 + "h")),
+        # 8 s to start and 0.03 s for a layer, by planning values, of which 5 % are kept: 8.03 / 0.95 = 8.45
+        *((text, ["on cpu", "give 9s or more"]) for text in ("0.001s", "8.9", "0.1m")),
+    ],
+)
+def test_a_budget_in_which_nothing_can_be_measured_is_refused_before_anything_starts(
+    fake: Callable[..., Fake], faked: Callable[[Fake], None], tmp_path: Path, budget: str, words: list[str]
+) -> None:
+    worker = fake(count=5)
+    faked(worker)
+    refused(command("collect-data", "--out", tmp_path / "data", "--time-budget", budget), "time budget", *words)
+    assert not (tmp_path / "data").exists() and worker.log("") == []
+
+
+def test_a_huge_budget_is_as_good_as_none(
     fake: Callable[..., Fake], faked: Callable[[Fake], None], tmp_path: Path
+) -> None:
+    faked(fake(count=5))
+    ran = command("collect-data", "--out", tmp_path / "data", "--time-budget", "9" * 30 + "h")
+    assert ran.code == 0, ran.err
+    assert "5 runtimes and 0 powers to measure: about " in ran.err and "this run ends" not in ran.err
+    assert statuses(tmp_path / "data") == dict.fromkeys(names(5), "ok")
+
+
+def test_the_command_ends_well_when_the_budget_is_spent(
+    fake: Callable[..., Fake], faked: Callable[[Fake], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "data"
     faked(fake(count=200, item_s=0.005, block=5))
+    monkeypatch.setattr("neuralpower.collect.schedule.shortest_budget_s", lambda device_type: 0.1)
     ran = command("collect-data", "--out", out, "--time-budget", "0.5s")
     assert ran.code == 0, ran.err
     assert ran.out == f"{out}\n"

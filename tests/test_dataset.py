@@ -236,10 +236,11 @@ def test_a_replaced_file_is_on_the_disk_before_and_after_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forced: list[tuple[str, int]] = []
-    monkeypatch.setattr("neuralpower.journal.os.fsync", lambda file: forced.append(described(file)))
+    monkeypatch.setattr("neuralpower.files.os.fsync", lambda file: forced.append(described(file)))
     replace_file(tmp_path / "plan.json", "four")
-    assert forced[0] == ("plan.json.new", 4)
-    assert [name for name, _ in forced] == ["plan.json.new", tmp_path.name]
+    (aside, size), (folder, _) = forced
+    assert aside.startswith(".plan.json.") and aside.endswith(".new") and size == 4
+    assert folder == tmp_path.name
 
 
 def described(descriptor: int) -> tuple[str, int]:
@@ -1079,12 +1080,14 @@ def test_a_full_disk_is_no_fault_of_the_place(place: str, fault: type[Exception]
         Path(place).write_text("text")
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     replace_file(file, "old")
-    (tmp_path / "file.new").mkdir()  # where the new text would go first
-    with pytest.raises(DatasetError, match="file: cannot be written .*; choose another place"):
-        replace_file(file, "new")
+    with monkeypatch.context() as patch:
+        patch.setattr("neuralpower.files.force", lambda path: (_ for _ in ()).throw(OSError(errno.EROFS, "read-only")))
+        with pytest.raises(DatasetError, match="file: cannot be written .*; choose another place"):
+            replace_file(file, "new")
     assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
     with pytest.raises(DatasetError, match="cannot be written"):
         replace_file(file / "below", "text")

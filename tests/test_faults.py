@@ -150,9 +150,10 @@ def test_a_process_that_never_answers_at_all_is_said(
         run(fake(count=2, **{way: 60}), tmp_path / "data")
 
 
-def test_a_configuration_that_ends_the_whole_collection_twice_is_skipped(
-    fake: Callable[..., Fake], tmp_path: Path
+def test_a_configuration_that_takes_the_machine_down_twice_is_skipped(
+    fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MACHINE_RESTARTS", "1")
     out, acknowledged = tmp_path / "data", tmp_path / "acknowledged"
     worker = fake(count=9, kills_its_parent=["c0004"])
     deaths = 0
@@ -162,6 +163,16 @@ def test_a_configuration_that_ends_the_whole_collection_twice_is_skipped(
     # twice with its batch of four, which makes all four suspects, then twice alone
     assert deaths == 4
     assert statuses(out) == {**dict.fromkeys(names(9), "ok"), "c0004": "crashed"}
+
+
+def test_what_a_killed_collection_was_measuring_is_not_at_fault(fake: Callable[..., Fake], tmp_path: Path) -> None:
+    out, acknowledged = tmp_path / "data", tmp_path / "acknowledged"
+    worker = fake(count=8, kills_its_parent=["c0004"], kills=5)
+    for _ in range(5):  # always in the same batch, while the machine stays up
+        assert started(worker, out, acknowledged).wait(60) == -signal.SIGKILL
+    assert started(worker, out, acknowledged).wait(60) == 0
+    assert statuses(out) == dict.fromkeys(names(8), "ok")
+    assert set(worker.log("batch")) == {"batch 4"}  # nothing was measured one by one
 
 
 def test_what_is_no_number_is_null_and_stops_nothing(fake: Callable[..., Fake], tmp_path: Path) -> None:
@@ -327,9 +338,10 @@ def test_a_reason_that_is_the_meters_is_no_verdict_on_a_call(fake: Callable[...,
     assert len(worker.log("power")) == 5
 
 
-def test_a_call_whose_power_ends_the_whole_collection_twice_keeps_its_runtime(
-    fake: Callable[..., Fake], tmp_path: Path
+def test_a_call_whose_power_takes_the_machine_down_twice_keeps_its_runtime(
+    fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MACHINE_RESTARTS", "1")
     out, worker = tmp_path / "data", fake(count=5, kills_its_parent_powered=["c0003"], **METERED)
     deaths = 0
     while started(worker, out, tmp_path / "acknowledged").wait(20) != 0:
@@ -523,6 +535,11 @@ from neuralpower.collect.request import Request
 from neuralpower.collect.supervisor import collect
 from neuralpower.journal import Journal
 
+if "MACHINE_RESTARTS" in os.environ:  # between two collections
+    from neuralpower.collect import collection, supervisor
+
+    collection.up_since = supervisor.up_since = lambda started=os.urandom(4).hex(): started
+
 out, acknowledged, budget_s, failpoint, nth, *command = sys.argv[1:]
 file = os.open(acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 append, write, fsync = Journal.append, os.write, os.fsync
@@ -629,7 +646,7 @@ def test_fifty_kills_lose_nothing_that_was_acknowledged(fake: Callable[..., Fake
     assert (out / "journal.torn").exists()  # what was written in half
     assert 100 < len(heard()) < count  # the kills came while it measured
 
-    # a spent budget: one batch, then the tables are written
+    # a spent budget: one task, then the tables are written
     whole_s = lasts(0, lambda process: process.poll() is not None)
     kills = 0
     while kills < WHILE_SEALING:
@@ -666,7 +683,7 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_loses_nothing(fake: Callable[..., Fake], tmp_path: Path, number: signal.Signals) -> None:
     out, worker = tmp_path / "data", fake(count=400, item_s=0.005, block=4)
     process = subprocess.Popen(

@@ -15,10 +15,14 @@ PACKAGE = Path(__file__).parent.parent / "neuralpower"
 # A module imports only from itself and from those above it.
 ORDER = (
     "errors",
+    "files",
     "json_files",
     "terminal",
     "csv_files",
     "markdown",
+    "streams",
+    "tether",
+    "pool",
     "trust",
     "offline",
     "exported",

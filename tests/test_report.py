@@ -416,7 +416,7 @@ def test_a_data_file_that_is_none_is_refused(tmp_path: Path, content: str, messa
 
 def test_a_torn_write_leaves_the_file_whole(nets: str, tmp_path: Path) -> None:
     gathering(nets, tmp_path / "out").run()
-    (tmp_path / "out" / "data.json.new").write_text("{")
+    (tmp_path / "out" / ".data.json.0123abcd.new").write_text("{")
     kept = records.read(tmp_path / "out")
     assert kept is not None and len(kept.points) == 16
 
@@ -527,7 +527,7 @@ def test_a_folder_that_cannot_be_made_ends_with_code_2(tmp_path: Path) -> None:
 
 def test_a_batch_systems_end_keeps_what_was_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Gathering, "_networks", lambda self: signal.raise_signal(signal.SIGTERM))
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         ran = run("report", "zoo:deep_mnist", "--predicted", "--out", tmp_path / "out")
     finally:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import shlex
-import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
+from neuralpower.cli.output import say
 from neuralpower.json_files import json_text
 from neuralpower.terminal import visible
 
@@ -104,7 +103,7 @@ def bench(
     if boolean(sysinfo or "false"):
         from neuralpower.suites.bench.system import described
 
-        print(json_text(dict(described()), indent=2))
+        say(json_text(dict(described()), indent=2))
         return
     read = read_config(config) if config is not None else Config()
     told = {name: value for name, value in given.items() if name in FIELDS}
@@ -120,7 +119,7 @@ def bench(
     if boolean(print_docker or "false"):
         home = Path(__file__).parent.parent.parent
         for point in points:
-            print(shlex.join(container_command(point, read.settings, home)))
+            say(shlex.join(container_command(point, read.settings, home)))
         return
     if read.settings["exp.docker"]:
         _warn("exp.docker is set, and this runs on the host; --print_docker prints the command of a container")
@@ -130,28 +129,10 @@ def bench(
         raise InputError(
             f"--out {out}: holds a grid's results; add --grid NAME=A,B, or leave it out and keep what is printed"
         )
-    with interruptible():
-        if out is not None and axes:
-            _grid(points, out, boolean(retry_failed or "false"))
-        else:
-            _one(points[0], monitor_file)
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """The first Ctrl-C, or a batch system's end, interrupts; further ones do not disturb what is said of it."""
-
-    def interrupt(number: int, frame: object) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    if out is not None and axes:
+        _grid(points, out, boolean(retry_failed or "false"))
+    else:
+        _one(points[0], monitor_file)
 
 
 def _one(options: Any, monitor_file: Path | None) -> None:
@@ -163,12 +144,12 @@ def _one(options: Any, monitor_file: Path | None) -> None:
     world = world_of(options)
     if world is None:
         extra = [] if monitor_file is None else [f"--monitor_file={monitor_file}"]
-        launch(options, [*arguments(options), *extra], lambda line: print(line, flush=True), _warn)
+        launch(options, [*arguments(options), *extra], say, _warn)
         return
     Bench(
         options,
         world,
-        lambda name, value: print(result_line(name, value), flush=True),
+        lambda name, value: say(result_line(name, value)),
         _warn,
         monitor_file=monitor_file,
     ).run()
@@ -185,7 +166,7 @@ def _grid(points: Sequence[Any], out: Path, retry_failed: bool) -> None:
         print(f"what was measured is in {out}; give the same command again to continue", file=sys.stderr)
         raise
     summary = exploration(values_of(records))
-    print(table(summary.header, summary.texts(), left=4))
+    say(table(summary.header, summary.texts(), left=4))
 
 
 def _warn(text: str) -> None:

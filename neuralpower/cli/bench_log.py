@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from neuralpower.cli.output import say
 from neuralpower.errors import unknown
 from neuralpower.json_files import json_text
 from neuralpower.terminal import visible
@@ -44,8 +45,8 @@ def bench_log(
     tables = {name: SUMMARIES[name]([log.values for log in found]) for name in names}
     if as_json:
         results = [{"source": log.source, **log.values} for log in found]
-        print(json_text({"schema": 1, "results": results, "summaries": {n: t.to_json() for n, t in tables.items()}}))
+        say(json_text({"schema": 1, "results": results, "summaries": {n: t.to_json() for n, t in tables.items()}}))
         return
     for number, table in enumerate(tables.values()):
-        print(("\n" if number else "") + table.title)
-        print(grid(table.header, table.texts(), left=4) if table.rows else "nothing to sum up")
+        say(("\n" if number else "") + table.title)
+        say(grid(table.header, table.texts(), left=4) if table.rows else "nothing to sum up")

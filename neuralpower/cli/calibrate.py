@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from neuralpower.cli.output import say
+
 app = typer.Typer()
 DOUBTFUL = 0.4  # mean error of single layers: on a quiet machine of the predictor's kind it is half of that
 USELESS = 3.0  # the same: four times too high or too low, whatever the factors
@@ -43,7 +45,7 @@ def calibrate(
         )
     write_predictor(result.predictor, target)
     gain = f"{result.after:.1%} after (of layers held out)"
-    print(
+    say(
         f"{result.rows} layers: geometric mean error {result.before:.1%} before, "
         f"{gain if result.gained else 'and factors made it no better, so they were left out'}\npredictor: {target}"
     )

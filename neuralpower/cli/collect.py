@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.output import say
 from neuralpower.dtypes import FLOATING
 from neuralpower.terminal import visible
 
@@ -77,7 +78,7 @@ def collect_data(
         models=options.names(models, "models"),
         dtypes=dtypes,
         seed=seed,
-        budget_s=options.duration_s(time_budget) if time_budget else settings.budget_s,
+        budget_s=_budget_s(time_budget, device) if time_budget else settings.budget_s,
         out=folder,
         phases=phases,
         power=power,
@@ -110,7 +111,6 @@ def collect_data(
             bar.update(task, description="measuring", total=progress.planned, completed=progress.done)
             bar.update(task, rate=pace(progress))
 
-        options.end_like_ctrl_c()
         try:
             counts = collect(request, show, measuring)
         except KeyboardInterrupt:
@@ -126,7 +126,21 @@ def collect_data(
         publish(request.folder, str(place))
     rows = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
     console.print(visible(f"{sum(counts.values())} rows in {place or request.folder}: {rows}"))
-    print(place if out is not None else request.folder, file=sys.stdout)
+    say(place if out is not None else request.folder)
+
+
+def _budget_s(text: str, device: str) -> float:
+    """Seconds of a time budget; raises InputError where a run could measure nothing within them."""
+    from neuralpower.collect.schedule import shortest_budget_s
+    from neuralpower.errors import InputError
+
+    budget_s, shortest_s = options.duration_s(text), shortest_budget_s(device.partition(":")[0])
+    if budget_s < shortest_s:
+        raise InputError(
+            f"time budget {text!r}: on {device} a run takes about as long to start, and would measure nothing; "
+            f"give {shortest_s:g}s or more"
+        )
+    return budget_s
 
 
 def _executor(name: str, address: str | None, device: str, power: str, threads: int, wait: bool = False) -> Executor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from neuralpower.cli.output import say
 from neuralpower.devices.spec import KEYS, DeviceSpec, known_specs, read_spec, spec_of
 from neuralpower.errors import InputError
 from neuralpower.json_files import json_text
@@ -51,7 +52,7 @@ def _show_machine(as_json: bool) -> None:
         gpus, missing = [], error
     meters = _meters(["cpu", *(gpu.uuid for gpu in gpus)], missing)
     if as_json:
-        print(
+        say(
             json_text(
                 {
                     "schema": 1,
@@ -68,27 +69,27 @@ def _show_machine(as_json: bool) -> None:
             )
         )
         return
-    print(
+    say(
         f"cpu        {cpu.name}, {cpu.cores} cores, {' '.join(f for f in cpu.flags if f.startswith(('avx', 'amx', 'sve')))}"
     )
     for gpu in gpus:
         memory = f"{gpu.memory_bytes / 2**30:.0f} GiB, " if gpu.memory_bytes is not None else ""
-        print(visible(f"gpu        {gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}"))
+        say(visible(f"gpu        {gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}"))
     if not gpus:
-        print(visible(f"gpu        none: {missing or 'the NVIDIA driver lists no GPU'}"))
+        say(visible(f"gpu        none: {missing or 'the NVIDIA driver lists no GPU'}"))
     for meter in meters:
         verdict = "works" if meter.works else f"no ({meter.reason})"
-        print(visible(f"meter      {meter.meter} of {meter.device}: {verdict}: {meter.text}"))
+        say(visible(f"meter      {meter.meter} of {meter.device}: {verdict}: {meter.text}"))
     for name, predictor in found.items():
-        print(
+        say(
             visible(
                 f"predictor  {name}: {predictor.device}, {', '.join(predictor.dtypes)}, {', '.join(predictor.phases)}"
             )
         )
     for unreadable in refused:
-        print(visible(f"predictor  no: {unreadable}"))
+        say(visible(f"predictor  no: {unreadable}"))
     if not found:
-        print("predictor  none: run collect-data and train-predictor")
+        say("predictor  none: run collect-data and train-predictor")
 
 
 def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterStatus]:
@@ -103,7 +104,7 @@ def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
     from neuralpower.report.tables import grid
 
     if as_json:
-        print(json_text({"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}}))
+        say(json_text({"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}}))
         return
     columns = (
         ("peak_flops_float32", 1e12),
@@ -113,7 +114,7 @@ def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
         ("limit_w", 1),
     )
     rows = [[s.slug, s.device_class, *(_scaled(s.get(key), unit) for key, unit in columns)] for s in specs]
-    print(grid(["device", "class", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"], rows, left=2))
+    say(grid(["device", "class", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"], rows, left=2))
 
 
 def _scaled(value: float | None, unit: float) -> str:
@@ -124,12 +125,12 @@ def _show_spec(spec: DeviceSpec, as_json: bool) -> None:
     from neuralpower.report.tables import grid
 
     if as_json:
-        print(json_text(spec.to_json(), indent=2))
+        say(json_text(spec.to_json(), indent=2))
         return
     parts = (spec.name, spec.device_class, spec.vendor, spec.year)
-    print(visible(", ".join(str(part) for part in parts if part is not None)))
+    say(visible(", ".join(str(part) for part in parts if part is not None)))
     if spec.aliases:
-        print(visible(f"reported as {', '.join(spec.aliases)}"))
+        say(visible(f"reported as {', '.join(spec.aliases)}"))
     rows = [[key, f"{v.value:.12g} {KEYS[key].unit}", v.source] for key, v in spec.values.items()]
-    print()
-    print(grid(["value", "", "source"], rows, left=3))
+    say()
+    say(grid(["value", "", "source"], rows, left=3))

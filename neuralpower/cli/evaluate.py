@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.output import say
 from neuralpower.json_files import json_text
 from neuralpower.terminal import visible
 
@@ -90,17 +90,14 @@ def evaluate(
         print(visible(text), file=sys.stderr)
 
     refused: list[tuple[Case, InputError]] = []
-    with contextlib.redirect_stdout(sys.stderr):  # what a network prints
-        results = run(
-            cases, learnt, **how, phase=way, recipe=recipe, show=show, refused=lambda *one: refused.append(one)
-        )
+    results = run(cases, learnt, **how, phase=way, recipe=recipe, show=show, refused=lambda *one: refused.append(one))
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for case, error in refused:
         print(visible(f"warning: {case.label}: {one_line(error)}"), file=sys.stderr)
     if not results:
         raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
-    print(json_text(evaluation_json(results, refused)) if as_json else evaluation_table(results))
+    say(json_text(evaluation_json(results, refused)) if as_json else evaluation_table(results))
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
             text = f"{e.case.label}: two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.output import say
 from neuralpower.json_files import json_text
 from neuralpower.terminal import visible
 
@@ -69,7 +70,7 @@ def sweep(
         sweeping.write_csv(found, csv)
     if plot is not None:
         sweep_plot(found, plot)
-    print(json_text(sweeping.to_json(found)) if as_json else sweep_table(found, top))
+    say(json_text(sweeping.to_json(found)) if as_json else sweep_table(found, top))
 
 
 @app.command()
@@ -113,7 +114,7 @@ def compare(
         sides.append(Side(label, prediction, known[name]))
     found = compared(*sides)
     _warn(known.values())
-    print(json_text(found.to_json()) if as_json else comparison_table(found))
+    say(json_text(found.to_json()) if as_json else comparison_table(found))
 
 
 @app.command()
@@ -144,7 +145,7 @@ def score(
     if by != "latency" and not any(one.rank for one in found):
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
     _warn([learnt])
-    print("\n".join(json_text(one.to_json()) for one in found) if as_json else score_table(found, top))
+    say("\n".join(json_text(one.to_json()) for one in found) if as_json else score_table(found, top))
 
 
 @app.command()
@@ -188,7 +189,7 @@ def fit(
         checkpointing,
     )
     found = fitted(request, room)
-    print(json_text(found.to_json()) if as_json else fit_table(found, request, name))
+    say(json_text(found.to_json()) if as_json else fit_table(found, request, name))
     if not found.fits:
         raise typer.Exit(1)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.output import say
 
 app = typer.Typer()
 
@@ -59,9 +60,8 @@ def lab(
         tensorboard=tensorboard,
         port=tensorboard_port,
     )
-    options.end_like_ctrl_c()
     for path in run(request, lambda text: print(text, file=sys.stderr)):
-        print(path)
+        say(path)
 
 
 def _compare(tables: Path | None, operator: str | None) -> None:
@@ -74,4 +74,4 @@ def _compare(tables: Path | None, operator: str | None) -> None:
     if tables is None:
         raise InputError("compare: needs --tables FILE, a text with printed tables of torch's profiler")
     found = compare(read_tables(tables), operator)
-    print("\n".join([grid(HEADER, found.rows(), left=0), "", *found.sentences()]))
+    say("\n".join([grid(HEADER, found.rows(), left=0), "", *found.sentences()]))

@@ -6,6 +6,7 @@ import dataclasses
 
 import typer
 
+from neuralpower.cli.output import say
 from neuralpower.json_files import json_text
 
 app = typer.Typer()
@@ -23,11 +24,11 @@ def models(
 
     ids = matching(pattern or ())
     if names:
-        print(json_text(ids) if as_json else "\n".join(ids))
+        say(json_text(ids) if as_json else "\n".join(ids))
         return
     found = [listed(id) for id in ids]
     if as_json:
-        print(json_text({"schema": 1, "models": [dataclasses.asdict(model) for model in found]}))
+        say(json_text({"schema": 1, "models": [dataclasses.asdict(model) for model in found]}))
         return
     rows = [
         [
@@ -40,4 +41,4 @@ def models(
         ]
         for m in found
     ]
-    print(grid(["id", "title", "input", "classes", "parameters", "FLOP"], rows, left=3))
+    say(grid(["id", "title", "input", "classes", "parameters", "FLOP"], rows, left=3))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import re
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,9 +62,10 @@ def numbers(text: str, what: str, example: str) -> tuple[int, ...]:
 def duration_s(text: str, what: str = "time budget") -> float:
     """Seconds of "90", "90s", "20m", "1.5h"; raises InputError, which says `what` was given."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
-    if not match or float(match.group(1)) <= 0:
+    seconds = float(match.group(1)) * SECONDS[match.group(2)] if match else 0.0
+    if not 0 < seconds < math.inf:
         raise InputError(f"{what} {text!r}: write a positive number with s, m or h, such as 20m")
-    return float(match.group(1)) * SECONDS[match.group(2)]
+    return seconds
 
 
 def shard(text: str | None) -> tuple[int, int]:
@@ -120,14 +121,9 @@ def check_file(file: Path | None, example: str) -> None:
     """Raise InputError where one that is given cannot be written: to be asked before a long work. Imports numpy."""
     from neuralpower.dataset import check_place
 
-    # what is there already may be a device, such as /dev/stdout
+    # what is there already may be a device, such as /dev/null
     if file is not None and (file.is_dir() or not file.exists()):
         check_place(file, example)
-
-
-def end_like_ctrl_c() -> None:
-    """From now on a batch system's end is a Ctrl-C: what was measured is kept, and said to be."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 SHORT_DTYPES = {

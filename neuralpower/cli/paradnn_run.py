@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from neuralpower.cli import options
+from neuralpower.cli.output import say
 from neuralpower.cli.paradnn_options import MODES, Common
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
@@ -38,7 +39,7 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
     if common.slurm is not None:
         from neuralpower.suites.paradnn.slurm import array_script
 
-        print(array_script(sys.argv[1:], common.slurm, gpu=common.place != "cpu"), end="")
+        say(array_script(sys.argv[1:], common.slurm, gpu=common.place != "cpu"), end="")
         return
     if common.operators and (common.predicted or common.swept):
         raise InputError(
@@ -133,7 +134,7 @@ def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None
         raise InputError(result.reason)
     if result.duration_s is None:
         raise (OutOfMemory if result.state == OOM else DeviceError)(result.reason)
-    print(json_text({"schema": 1, **result.summary()}) if common.as_json else single_text(result))
+    say(json_text({"schema": 1, **result.summary()}) if common.as_json else single_text(result))
     if result.coverage is not None and result.coverage < COVERED:
         print(f"warning: {result.coverage:.0%} of the time is learnt, the rest a roofline estimate", file=sys.stderr)
     if result.state != OK:
@@ -141,8 +142,8 @@ def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None
     if common.operators:
         from neuralpower.suites.paradnn.operators import operator_times, operators_text
 
-        print()
-        print(operators_text(operator_times(point, setup)))
+        say()
+        say(operators_text(operator_times(point, setup)))
 
 
 def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], family: str, common: Common) -> None:
@@ -158,12 +159,11 @@ def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], fa
             raise unknown("state", name, STATES)
     folder = folder_of(family, prepared[0][0], common)
     budget_s = options.duration_s(common.time_budget) if common.time_budget else None
-    options.end_like_ctrl_c()
-    print(csv_line(HEADERS[family]), flush=True)
+    say(csv_line(HEADERS[family]))
 
     def show(number: int, total: int, result: Result) -> None:
         if result.flops_per_s is not None:
-            print(csv_line(row_of(result)), flush=True)
+            say(csv_line(row_of(result)))
         if result.state != OK:
             print(visible(f"{number}/{total} {result.point.label}: {result.state}: {result.reason}"), file=sys.stderr)
 

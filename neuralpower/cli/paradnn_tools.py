@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.output import say
 from neuralpower.errors import InputError, unknown
 from neuralpower.json_files import json_text
 
@@ -51,7 +52,7 @@ def report(
         write_csv(table, out / f"{stem}.csv")
     known = points.astype(object).where(points.notna(), None)
     write_rows(out / "points.csv", [points.columns, *known.itertuples(index=False)], "folder")
-    print(out / "paradnn.html")
+    say(out / "paradnn.html")
 
 
 def _frame(source: Path) -> pd.DataFrame:
@@ -107,10 +108,10 @@ def merge(
         tables += [(family, [row_of(r) for r in results if r.point.family == family]) for family in families]
     text = merged(tables)
     if out is None:
-        print(text, end="")
+        say(text, end="")
     else:
         replace_file(out, text)
-        print(out)
+        say(out)
 
 
 @app.command()
@@ -130,11 +131,11 @@ def matmul(
     found = matmul_benchmark(size, dtype, device, warmup=warmup, steps=steps, tf32=tf32, profiled=not as_json)
     if as_json:
         names = ("machine", "size", "dtype", "tf32", "product_s", "steps", "flops_per_s")
-        print(json_text({"schema": 1, **{name: getattr(found, name) for name in names}}))
+        say(json_text({"schema": 1, **{name: getattr(found, name) for name in names}}))
         return
-    print(f"{found.machine}: {size} x {size} in {dtype}{' with TF32' if found.tf32 else ''}")
-    print(f"{found.product_s:.6g} s a product, {found.flops_per_s / 1e12:.4g} TFLOP/s")
-    print(found.table)
+    say(f"{found.machine}: {size} x {size} in {dtype}{' with TF32' if found.tf32 else ''}")
+    say(f"{found.product_s:.6g} s a product, {found.flops_per_s / 1e12:.4g} TFLOP/s")
+    say(found.table)
 
 
 @app.command()
@@ -156,13 +157,13 @@ def roof(
     if not roofs:
         raise InputError("no device: name a spec sheet, such as nvidia-t4, or give --measure cpu")
     cells = [[r.name, r.source, f"{r.flops_per_s / 1e12:.2f}", f"{r.bytes_per_s / 1e9:.2f}"] for r in roofs]
-    print(grid(["device", "from", "TFLOP/s", "GB/s"], cells, left=2))
+    say(grid(["device", "from", "TFLOP/s", "GB/s"], cells, left=2))
     if measure is not None:
         if measure.startswith("cuda"):
             import torch
 
             known = figures(torch.cuda.get_device_properties(torch.device(measure)))
-            print(grid(["by its clocks", ""], [[name, f"{value:.2f}"] for name, value in known.items()]))
+            say(grid(["by its clocks", ""], [[name, f"{value:.2f}"] for name, value in known.items()]))
         rate = cache_roof(measure)
         if rate is not None:
-            print(f"a copy inside the last cache: {rate / 1e9:.1f} GB/s")
+            say(f"a copy inside the last cache: {rate / 1e9:.1f} GB/s")

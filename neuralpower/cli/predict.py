@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.output import say
 from neuralpower.json_files import json_text
 
 app = typer.Typer()
@@ -104,7 +105,7 @@ def predict(
         write(trace_file, document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]}))
     if csv is not None:
         prediction_csv(prediction, csv)
-    print(json_text(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))
+    say(json_text(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))
     if strict is not None and prediction.coverage < strict:
         raise CoverageError(
             f"coverage {prediction.coverage:.1%} is below {strict:.1%}: "

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.output import say
 from neuralpower.json_files import json_text
 
 app = typer.Typer()
@@ -53,6 +54,7 @@ def profile(
     from neuralpower.cuda import device_named
     from neuralpower.dataset import check_place
     from neuralpower.devices.host import read_cpu
+    from neuralpower.files import aside
     from neuralpower.layers.base import torch_dtype
     from neuralpower.measure import prepare_process
     from neuralpower.profiling import profile as run
@@ -95,11 +97,11 @@ def profile(
     if csv is not None:
         result.to_csv(csv, by=by, depth=depth)
     if markdown is not None:
-        with writing(markdown, "file"):
-            markdown.write_text(result.to_markdown(sort, top, by=by, depth=depth) + "\n", encoding="utf-8")
+        with writing(markdown, "file"), aside(markdown) as new:
+            new.write_text(result.to_markdown(sort, top, by=by, depth=depth) + "\n", encoding="utf-8")
     if trace_file is not None:
         result.to_chrome_trace(trace_file)
-    print(json_text(result.to_json()) if as_json else result.table(sort, top, by=by, depth=depth))
+    say(json_text(result.to_json()) if as_json else result.table(sort, top, by=by, depth=depth))
     if strict and result.unmodelled:
         names = ", ".join(u.operator for u in result.unmodelled[:5])
         raise CoverageError(

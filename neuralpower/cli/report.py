@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.output import say
 
 app = typer.Typer()
 
@@ -57,7 +58,6 @@ def report(
         budget_s,
     )
     gathering = Gathering(request, out, show=lambda text: print(text, file=sys.stderr), bench=bench)
-    options.end_like_ctrl_c()
     try:
         data = gathering.run()
     except KeyboardInterrupt:
@@ -70,4 +70,4 @@ def report(
         for stem, table in made.tables():
             write_csv(table, out / "tables" / f"{stem}.csv")
         write_markdown(made, out / "report.md", out / "figures")
-    print(out / "index.html")
+    say(out / "index.html")

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.output import say
 from neuralpower.terminal import visible
 
 app = typer.Typer()
@@ -38,7 +39,7 @@ def train_predictor(
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # now rather than after minutes of fitting
     trained = train(data, learner, jobs, trust_code=trust_code)
-    print(training_table(trained))
+    say(training_table(trained))
     if trained.correction:
         c = trained.correction
         print(
@@ -59,6 +60,6 @@ def train_predictor(
         print(visible(text), file=sys.stderr)
     if learner == "lasso":
         for key in trained.predictor.regressors:
-            print(trained.predictor.formula(key))
+            say(trained.predictor.formula(key))
     write_predictor(trained.predictor, target)
     print(f"predictor: {target}", file=sys.stderr)

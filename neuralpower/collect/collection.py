@@ -31,12 +31,12 @@ from neuralpower.collect.schedule import (
     margin_s,
 )
 from neuralpower.dataset import kept_rows
-from neuralpower.devices.machine import read_machine
+from neuralpower.devices.machine import read_machine, up_since
 from neuralpower.journal import Journal
 from neuralpower.meters.base import no_power
 
 ATTEMPTS = 3  # of a noisy configuration
-ENDED = "the collection ended twice while this was measured alone"
+ENDED = "the machine went down twice while this was measured alone"
 MISMATCH = 0.1  # of the runtime
 NOT_MEASURED = "not measured"  # the power_reason of a row whose turn has not come
 OF_THE_CALL = (  # reasons for which a call's power is not tried again; all others are the meter's
@@ -147,6 +147,7 @@ class Collection:
                 **checkout(),
                 "python": platform.python_version(),
                 **self.opened["versions"],
+                "up": up_since(),
                 "settings": self.opened.get("settings"),
                 "machine": self.opened.get("machine") or read_machine(),
             }
@@ -154,7 +155,7 @@ class Collection:
         self._tell()
 
     def run(self) -> None:
-        """All that fits into the budget; one batch in any case: the same command, given often enough, comes to an end."""
+        """All that fits into the budget; one task in any case: the same command, given often enough, comes to an end."""
         self._keep_all([(task, {"status": "crashed", "error_msg": ENDED}, 0.0) for task in self._culprits()])
         for task in (*self.todo.power, *self.todo.power_again):
             if task.key in self.unfinished.power_culprits & self.rows.keys():
@@ -185,7 +186,7 @@ class Collection:
         self.owed_s = 0.0
 
     def _culprits(self) -> list[Task]:
-        """What ended two collections is not measured a third time."""
+        """What the machine went down with twice is not measured a third time."""
         culprits = self.unfinished.culprits
         tasks = [*self.todo.runtime, *self.todo.runtime_again]
         self.todo = dataclasses.replace(
@@ -230,10 +231,19 @@ class Collection:
                 return
             if some[0].tier == POWER and (self.meter_lost or some[0].key not in self.rows):
                 continue
+            issued = some if self.begun else self._fitting(some, self._left_s() - need_s + self.costs.of(some))
             self.begun = True
-            names = [list(task.key) for task in some]
+            names = [list(task.key) for task in issued]
             self.journal.append({"type": "start", "tier": some[0].tier, "attempt": attempt, "tasks": names}, sync=False)
-            yield Batch(tuple(some), self.costs.patience(some), anew)
+            yield Batch(tuple(issued), self.costs.patience(issued), anew)
+            if len(issued) < len(some):
+                return
+
+    def _fitting(self, tasks: list[Task], left_s: float) -> list[Task]:
+        """As many of the first tasks as the time is enough for, to within a factor of 2; one in any case."""
+        while len(tasks) > 1 and self.costs.of(tasks) > left_s:
+            tasks = tasks[: len(tasks) // 2]
+        return tasks
 
     def _left_s(self) -> float:
         budget_s = self.request.budget_s

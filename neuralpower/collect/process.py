@@ -14,6 +14,7 @@ from typing import Any
 
 from neuralpower.devices.host import worker_environment
 from neuralpower.errors import DeviceError, InputError, LostDeviceError
+from neuralpower.tether import environment
 
 START_S = 120.0  # that a process may take to import torch and open the device
 SELF_TEST_S, PLAN_S = 120.0, 1200.0  # that the others of its requests may take
@@ -22,7 +23,7 @@ TERM_S, KILL_S = 2.0, 10.0  # from a polite end to a hard one, and from that to 
 
 def command(device: str = "cpu", power: str = "auto") -> list[str]:
     """What starts a measuring process for a device and its meter."""
-    return [sys.executable, "-m", "neuralpower.collect.worker", "--device", device, "--power", power]
+    return [sys.executable, "-m", "neuralpower.collect", "--device", device, "--power", power]
 
 
 class Ended(Exception):  # noqa: N818  # what happened, not yet a fault
@@ -99,7 +100,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=worker_environment(self.threads),
+            env=environment(worker_environment(self.threads)),
             start_new_session=True,  # Ctrl-C is for the supervisor, which ends the worker itself
         )
 

@@ -29,21 +29,26 @@ def row_key(row: Mapping[str, Any]) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Configurations whose measurement has ended whole collections: to be measured alone, and not any more."""
+    """Configurations that the machine went down with: to be measured alone, and not any more."""
 
     suspects: set[tuple[str, int]]
     culprits: set[tuple[str, int]]
     power_culprits: set[tuple[str, int]]  # whose power did, which is measured alone in any case
 
 
-def unfinished(records: Sequence[Mapping[str, Any]]) -> Unfinished:
-    """Starts without a result, in a journal; those that a stop interrupted do not count."""
+def unfinished(records: Sequence[Mapping[str, Any]], up: str | None) -> Unfinished:
+    """Starts without a result, in a journal, that ended with the machine; `up` is what `up_since` says now.
+
+    A collection that was killed or hung up while its machine stayed up says nothing of what it was measuring, nor does one that
+    was stopped. A configuration that ends its own process is found by the collection that measures it.
+    """
     open_: set[tuple[str, int]] = set()
     power: set[tuple[str, int]] = set()
     ended: Counter[tuple[str, int]] = Counter()
     ended_alone: Counter[tuple[str, int]] = Counter()
     ended_powered: Counter[tuple[str, int]] = Counter()
-    for record in (*records, {"type": "session"}):  # the last one may have been killed
+    before: str | None = None
+    for record in (*records, {"type": "session", "up": up}):  # the last one may have been killed
         kind = record.get("type")
         if kind == "result":
             open_.discard(row_key(record["row"]))
@@ -52,10 +57,12 @@ def unfinished(records: Sequence[Mapping[str, Any]]) -> Unfinished:
             open_.clear()
             power.clear()
         elif kind == "session":
-            ended.update(open_)
-            ended_alone.update(open_ if len(open_) == 1 else ())
-            ended_powered.update(power)
-            open_, power = set(), set()
+            now = record.get("up")
+            if None not in (before, now) and before != now:
+                ended.update(open_)
+                ended_alone.update(open_ if len(open_) == 1 else ())
+                ended_powered.update(power)
+            open_, power, before = set(), set(), now
         elif kind == "start":
             begun = open_ if record["tier"] == RUNTIME else power
             begun |= {(name, replicate) for name, replicate in record["tasks"]}

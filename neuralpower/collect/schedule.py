@@ -25,6 +25,7 @@ REPLICATES = 0.07  # share of the configurations that are measured twice
 FEWEST_PER_KIND = 60  # with power
 CELL_OCTAVES = 2  # of FLOP, and of bytes, that count as one size
 NETWORK_BLOCK = 6  # networks that are timed in turn
+MARGIN = 0.05  # of a budget: see `margin_s`
 BATCH_BYTES = 3 * 2**30  # of memory for a batch
 
 
@@ -278,12 +279,19 @@ def estimate(tasks: Sequence[Task], costs: Costs, budget_s: float, lanes: int = 
     """What so many lanes take for the tasks together, in runs of `budget_s`, each of which starts anew."""
     again = any(task.replicate for task in tasks)
     work = costs.of(tasks) / lanes + costs.restart_s * again
-    useful = max(budget_s - margin_s(budget_s) - costs.start_s, 1e-9)
-    runs = max(math.ceil(work / useful), 1)
+    useful = budget_s - margin_s(budget_s) - costs.start_s
+    # a run measures one task at least, however short it is
+    runs = max(math.ceil(min(work / useful, len(tasks)) if useful > 0 else len(tasks)), 1)
     power = sum(task.tier == POWER for task in tasks)
     return Estimate(len(tasks) - power, power, work + runs * costs.start_s, runs)
 
 
+def shortest_budget_s(device_type: str) -> float:
+    """The shortest budget that leaves a run the time to measure one task, by planning values."""
+    prior = Costs.planned_for(device_type).prior
+    return math.ceil((prior.start_s + prior.runtime_s) / (1 - MARGIN))
+
+
 def margin_s(budget_s: float) -> float:
     """How long before the end of a budget to stop: tables are to be written, and a batch may take longer than thought."""
-    return min(20.0, 0.05 * budget_s)
+    return min(20.0, MARGIN * budget_s)

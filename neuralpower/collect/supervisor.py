@@ -19,6 +19,7 @@ from neuralpower.collect.recover import Executor
 from neuralpower.collect.request import Progress, Request
 from neuralpower.collect.resume import description, planned, sessions, unfinished
 from neuralpower.dataset import seal, write_meta
+from neuralpower.devices.machine import up_since
 from neuralpower.errors import DeviceError, LostDeviceError, NeuralPowerError
 from neuralpower.journal import Journal
 
@@ -53,7 +54,7 @@ def collect(
                 write_meta(folder, meta)
             before = sessions(meta, records)
             collection = Collection(
-                request, journal, executor, opened, plan, unfinished(records), before, show, clock, started
+                request, journal, executor, opened, plan, unfinished(records, up_since()), before, show, clock, started
             )
             with _noted(journal):
                 answer = executor.ask({"do": "self_test"})

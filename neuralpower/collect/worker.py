@@ -15,12 +15,9 @@ An answer with `lost` says that the device no longer answers; one with `error` i
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
 import importlib
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,10 +39,9 @@ from neuralpower.layers.base import torch_dtype
 from neuralpower.measure import ROUNDS
 from neuralpower.phases import Phase, cached_call
 from neuralpower.sources import InputRequest, resolve
-from neuralpower.terminal import visible_streams
+from neuralpower.streams import quiet
+from neuralpower.terminal import Visible
 from neuralpower.training import RECIPE, TRAINING, TrainingStep
-
-PR_SET_PDEATHSIG = 1  # of prctl.h
 
 
 def measure_items(
@@ -153,15 +149,8 @@ class Answers:
         return make_plan(preset, kinds, models, dtypes, seed, whole, request["phases"])
 
 
-def end_with_parent() -> None:
-    """Have Linux kill this process when its owner is killed: two that measure at once would disturb each other."""
-    with contextlib.suppress(AttributeError, OSError):  # another system
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main() -> None:
-    """Answer until stdin ends."""
-    end_with_parent()
+    """Answer until stdin ends; `python -m neuralpower.collect` has tied this process to its supervisor by then."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--power", default="auto")
@@ -169,6 +158,10 @@ def main() -> None:
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr: stdout is the answers'
+    sys.stdout, sys.stderr = (
+        Visible(quiet(1)),
+        Visible(quiet(2)),
+    )  # a terminal that is gone is no fault of what is measured
 
     def opened(first: bool) -> Bench:
         if options.bench:
@@ -183,9 +176,7 @@ def main() -> None:
             answer = answer_to(json.loads(line))
         except NeuralPowerError as error:
             answer = {"error": str(error), "exit_code": error.exit_code}
-        print(json_text(nullable(answer)), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    with visible_streams():  # networks and libraries print, too
-        main()
+        try:
+            print(json_text(nullable(answer)), file=answers, flush=True)
+        except BrokenPipeError:  # the supervisor has ended: nobody waits for the answer, nor for a word of its loss
+            os._exit(1)

@@ -45,6 +45,14 @@ def read_machine(proc: Path = PROC, sys: Path = SYS, cgroups: Path = CGROUPS) ->
     }
 
 
+def up_since(proc: Path = PROC) -> str | None:
+    """What changes with every start of the machine, and of the container that this process runs in; None if unknown."""
+    boot, first = _text(proc / "sys/kernel/random/boot_id"), _text(proc / "1/stat")
+    # proc_pid_stat(5): starttime is the 22nd field, and the second one, in brackets, may hold blanks
+    after_name = first.rpartition(")")[2].split() if first else []
+    return None if boot is None else f"{boot} {after_name[19] if len(after_name) > 19 else ''}".rstrip()
+
+
 def installed(packages: Iterable[str]) -> dict[str, str]:
     """Versions of those that are installed here."""
     found = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from neuralpower import markdown
 from neuralpower.csv_files import csv_text
 from neuralpower.errors import InputError, unknown, writing
+from neuralpower.files import aside
 from neuralpower.json_files import json_text
 from neuralpower.profiling.conventions import UNITS
 from neuralpower.profiling.rows import (
@@ -447,8 +448,8 @@ def _bytes(value: int | None) -> str:
 
 def _written(text: str, path: str | Path | None) -> str:
     if path is not None:
-        with writing(path, "file"):
-            Path(path).write_text(text, encoding="utf-8")
+        with writing(path, "file"), aside(Path(path)) as new:
+            new.write_text(text, encoding="utf-8")
     return text
 
 

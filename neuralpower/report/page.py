@@ -19,6 +19,7 @@ from pathlib import Path
 from neuralpower import markdown
 from neuralpower.csv_files import write_csv as write_rows
 from neuralpower.errors import InputError, writing
+from neuralpower.files import aside
 from neuralpower.json_files import json_text
 from neuralpower.report import static
 from neuralpower.report.charts import Chart, slug
@@ -263,4 +264,5 @@ def write_csv(table: Table, path: Path) -> None:
 def _write(path: Path, content: str | bytes) -> None:
     with writing(path, "folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        with aside(path) as new:
+            new.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError, writing
+from neuralpower.files import aside
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
 from neuralpower.report.labels import is_far, on_lines, place
 from neuralpower.terminal import visible_lines
@@ -46,7 +47,9 @@ def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png",
         with writing(folder, "folder"):
             Path(folder).mkdir(parents=True, exist_ok=True)
             for path in paths:
-                figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+                kind = path.suffix[1:]
+                with aside(path) as new:
+                    figure.savefig(new, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return paths
 
 

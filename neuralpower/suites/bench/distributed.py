@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from torch import nn
 
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, OutOfMemory, first_line
 from neuralpower.suites.bench.options import Options
+from neuralpower.tether import environment, tethered
 
 ADDRESS = "127.0.0.1"
 
@@ -129,7 +129,7 @@ def torchrun(options: Options, arguments: Sequence[str]) -> list[str]:
     meeting = ["--standalone"]
     if options.master_port:
         meeting = [f"--master-addr={ADDRESS}", f"--master-port={options.master_port}"]
-    runner = [sys.executable, "-m", "torch.distributed.run", *meeting, f"--nproc-per-node={options.num_gpus}"]
+    runner = [*tethered("torch.distributed.run"), *meeting, f"--nproc-per-node={options.num_gpus}"]
     return [*runner, "-m", "neuralpower", "bench", *arguments]
 
 
@@ -147,11 +147,11 @@ def launch(
         check_port(options.master_port)
     with tempfile.TemporaryFile("w+") as talk:
         command = torchrun(options, arguments)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=talk, text=True) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=talk, text=True, env=environment()) as process:
             try:
                 _hand_on(process.stdout, show)
             except KeyboardInterrupt:
-                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGTERM)  # a job in the background is deaf to SIGINT
                 _hand_on(process.stdout, show)
                 raise
         talk.seek(0)

@@ -19,6 +19,7 @@ from neuralpower.errors import InputError
 from neuralpower.journal import Journal
 from neuralpower.suites.bench.lines import parse
 from neuralpower.suites.bench.options import FIELDS, Options, arguments, options_of
+from neuralpower.tether import environment
 
 OK, OOM, FAILED, SKIPPED, INTERRUPTED = "ok", "oom", "failed", "skipped", "interrupted"
 LIMIT = 100_000  # points
@@ -89,11 +90,12 @@ def family(options: Options) -> Options:
 def execute(command: Sequence[str]) -> Executed:
     """Run `neuralpower bench` in a process of its own; interrupted, it says what it measured until then."""
     runner = [sys.executable, "-m", "neuralpower", "bench", *command]
-    with subprocess.Popen(runner, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(runner, stdout=pipe, stderr=pipe, text=True, env=environment()) as process:
         try:
             out, err = process.communicate()
         except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)  # a job in the background is deaf to SIGINT
             return Executed(INTERRUPT, *process.communicate())
     return Executed(process.returncode, out, err)
 

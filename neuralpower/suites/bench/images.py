@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from neuralpower.errors import InputError, one_line
 from neuralpower.suites.bench.augment import augmented
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 UNREADABLE = (OSError, ValueError, SyntaxError, InputError)  # pillow answers a broken PNG with the third
+LOADERS = 1024  # processes that are told apart
 EXTRA = "pip install 'neuralpower[bench]'"
 
 
@@ -49,7 +50,8 @@ class Images(Dataset[tuple[Tensor, int]]):
 
     def __init__(self, store: Store, channels: int, size: int, seed: int = 0) -> None:
         self.store, self.channels, self.size, self.seed = store, channels, size, seed
-        self.skipped: Any = multiprocessing.get_context("spawn").Value("q", 0)  # one count for all loader processes
+        # a count for each loader process: a common one needs a semaphore, which outlives processes that are killed
+        self._skipped: Any = multiprocessing.get_context("spawn").RawArray("q", LOADERS)
         self._generator: tuple[int, random.Random] | None = None
 
     def __len__(self) -> int:
@@ -65,11 +67,16 @@ class Images(Dataset[tuple[Tensor, int]]):
                 return augmented(image, self.channels, self.size, self._own_generator()), label
             except UNREADABLE as error:
                 why = one_line(error)
-                with self.skipped.get_lock():
-                    self.skipped.value += 1
+                loader = get_worker_info()
+                self._skipped[0 if loader is None else loader.id % LOADERS] += 1
         raise InputError(
             f"{self.store.where}: none of its {len(self.store)} images can be read ({why}); give another --data_dir"
         )
+
+    @property
+    def skipped(self) -> int:
+        """Images that could not be read and were passed over, in all loader processes."""
+        return sum(self._skipped)
 
     def _own_generator(self) -> random.Random:
         """The random numbers of this process."""

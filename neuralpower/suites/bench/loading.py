@@ -147,7 +147,7 @@ class Loaded:
     @property
     def skipped(self) -> int:
         """Images that could not be read so far, by all loader processes, those read ahead included."""
-        return int(self.images.skipped.value)
+        return self.images.skipped
 
     def __call__(self) -> Batch:
         """The next batch.

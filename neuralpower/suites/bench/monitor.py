@@ -12,6 +12,7 @@ from pathlib import Path
 
 from neuralpower.devices.host import PROC, text_of
 from neuralpower.errors import writing
+from neuralpower.files import aside
 from neuralpower.meters import MeterUnavailable, NullMeter, PowerMeter, Reading, open_meter
 
 COLUMNS = ("process_pid", "time", "virt", "res", "shrd", "cpu", "mem", "power")
@@ -135,7 +136,8 @@ class Monitor:
         lines = [self.columns, *([_cell(value) for value in sample] for sample in self.samples)]
         with writing(path, "--monitor_file"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(" ".join(line) + "\n" for line in lines))
+            with aside(path) as new:
+                new.write_text("".join(" ".join(line) + "\n" for line in lines))
 
 
 def _meter(device: str) -> PowerMeter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from neuralpower.errors import DeviceError, InputError, writing
 from neuralpower.suites.lab.images import SIDE, Split, normalised
 from neuralpower.suites.lab.training import Point
+from neuralpower.tether import environment, tethered
 
 EXPERIMENT = Path("logs/mnist_experiment_1")
 GRID = 8  # images a side
@@ -94,7 +94,7 @@ def check_port(port: int) -> None:
 
 def command(folder: Path, port: int) -> list[str]:
     """What starts TensorBoard on a lab's folder."""
-    return [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder / EXPERIMENT.parent), "--port", str(port)]
+    return [*tethered("tensorboard.main"), "--logdir", str(folder / EXPERIMENT.parent), "--port", str(port)]
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     check_port(port)
     (folder / EXPERIMENT).mkdir(parents=True, exist_ok=True)
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen(command(folder, port), stdin=quiet, stdout=quiet, stderr=quiet)
+    process = subprocess.Popen(command(folder, port), stdin=quiet, stdout=quiet, stderr=quiet, env=environment())
     try:
         yield process
     finally:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, first_line
+from neuralpower.files import aside
 from neuralpower.suites.lab.images import Digits, Split, normalised
 from neuralpower.zoo.mnist import MnistCnn
 
@@ -170,9 +171,8 @@ def save_model(model: nn.Module, path: Path) -> None:
 
 def written(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file aside, then rename it, so that an interruption leaves the old one; raises InputError."""
-    aside = path.with_name(path.name + ".new")
     try:
-        write(aside)
-        aside.replace(path)
+        with aside(path) as new:
+            write(new)
     except (OSError, RuntimeError) as error:  # torch's writer tells of a folder that is not there by the latter
         raise InputError(f"{path}: cannot be written ({first_line(error)}); choose another folder") from None

@@ -1,0 +1,93 @@
+"""What a command prints: `say` alone reaches standard output, and what is said on stderr never ends the work.
+
+A network's own code, its C extensions and its children print to descriptor 1, too. So the command keeps a copy of that
+descriptor for its results, and from then on descriptor 1 is stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+from neuralpower.streams import quiet
+from neuralpower.terminal import Visible, shown_by, visible_lines
+
+GONE = 141  # the exit code where nobody reads on: 128 + SIGPIPE, as a shell has it of other programs
+
+
+class ReaderGone(Exception):  # noqa: N818  # as with `| head`: no fault
+    """Nobody reads the results any more."""
+
+
+class _Results:
+    """The descriptor of the results; what is written is there at once, so nothing is left for the end of the process."""
+
+    def __init__(self, descriptor: int, encoding: str) -> None:
+        self.descriptor, self.encoding = descriptor, encoding
+
+    def write(self, text: str) -> None:
+        """All of it; raises ReaderGone, and OSError where the disk is full."""
+        rest = memoryview(text.encode(self.encoding, "backslashreplace"))
+        try:
+            while rest:
+                rest = rest[os.write(self.descriptor, rest) :]
+        except OSError as error:
+            closed = error.errno == errno.EIO and stat.S_ISCHR(os.fstat(self.descriptor).st_mode)  # a terminal
+            if error.errno == errno.EPIPE or closed:
+                raise ReaderGone from None
+            raise
+
+
+_results: _Results | TextIO | None = None
+
+
+def say(text: object = "", end: str = "\n") -> None:
+    """Print a result, made visible. Raises ReaderGone, and OSError where the disk is full."""
+    where = _results if _results is not None else sys.stdout
+    where.write(visible_lines(f"{text}{end}"))
+    if isinstance(where, io.TextIOBase):
+        where.flush()
+
+
+def open_descriptors() -> None:
+    """Have descriptors 0 to 2 lead somewhere, and stderr drop what nobody can read any more."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stdout is None:  # it was closed by whoever wants no results
+        sys.stdout = quiet(1)
+    if sys.stderr is None or sys.stderr is sys.__stderr__:
+        sys.stderr = quiet(2)
+
+
+@contextlib.contextmanager
+def results_apart() -> Iterator[None]:
+    """From here on standard output is for `say` alone: whatever else is printed goes to stderr.
+
+    In a process of its own that holds until its end, for threads and at-exit handlers print late. Where the caller has put
+    something of its own in the place of `sys.stdout`, it gets the results, and everything is put back.
+    """
+    global _results
+    if isinstance(_results, _Results):
+        yield
+    elif (own := sys.__stdout__) is not None and shown_by(sys.stdout) is own:
+        own.flush()
+        _results = _Results(os.dup(1), own.encoding)
+        os.dup2(2, 1)
+        sys.stdout = Visible(quiet(1))
+        yield
+    else:
+        before, _results = _results, sys.stdout
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                yield
+        finally:
+            _results = before

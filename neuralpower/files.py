@@ -1,0 +1,90 @@
+"""Files that a reader sees whole: the old one or the new one, never a part.
+
+A file is written beside its place, under a hidden name that ends in `.new`, and renamed at the end. What fails or is
+interrupted removes it again. What a killed process left is removed by the next one that writes the same file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+LONGEST = 200  # bytes of a file's name that the hidden one repeats: 255 are allowed
+ABANDONED_S = 60.0  # since the last byte was written; a writer has its lock long before
+
+
+def force(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def aside(path: Path) -> Iterator[Path]:
+    """A new, empty file to write within; it takes the place of `path` at the end, and is removed where anything fails.
+
+    It is on the disk then. A link is followed. Where `path` is a device or a pipe, it is written to itself. Raises OSError.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    target = path.resolve() if path.is_symlink() else path
+    _sweep(target)
+    new, descriptor = _made(target)
+    try:
+        yield new
+        force(new)
+        new.replace(target)
+        force(target.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+    finally:
+        os.close(descriptor)  # gives the lock back
+
+
+def check_writable(path: Path) -> None:
+    """Raise OSError where `aside` would."""
+    new, descriptor = _made(path.resolve() if path.is_symlink() else path)
+    new.unlink()
+    os.close(descriptor)
+
+
+def _stem(target: Path) -> str:
+    return f".{os.fsdecode(os.fsencode(target.name)[:LONGEST])}."
+
+
+def _made(target: Path) -> tuple[Path, int]:
+    """A new file beside the target with its permissions, and the descriptor that keeps it locked."""
+    new = target.with_name(f"{_stem(target)}{secrets.token_hex(4)}.new")
+    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    with contextlib.suppress(OSError):  # a file system without locks or permissions, or no target yet
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+    return new, descriptor
+
+
+def _sweep(target: Path) -> None:
+    """Remove what killed processes left of the target: old files that nobody has locked."""
+    name = re.compile(re.escape(_stem(target)) + r"[0-9a-f]{8}\.new")
+    with contextlib.suppress(OSError):
+        left = [entry for entry in os.scandir(target.parent) if name.fullmatch(entry.name)]
+        for entry in left:
+            if time.time() - entry.stat().st_mtime > ABANDONED_S:
+                descriptor = os.open(entry.path, os.O_RDONLY)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    Path(entry.path).unlink()
+                finally:
+                    os.close(descriptor)
