@@ -705,7 +705,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         own_hook, own_retain = Tensor.register_hook, Tensor.retain_grad
 
         def register_hook(tensor: Tensor, hook: Any) -> Any:
-            return self._hooked(tensor, hook) if self._follows(tensor) else own_hook(tensor, hook)
+            return self._hooked(tensor, hook) if self._follows(tensor) else own_hook(tensor, hook)  # type: ignore[no-untyped-call]
 
         def retain_grad(tensor: Tensor) -> None:
             if not self._follows(tensor):
@@ -760,7 +760,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def _hooked(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
         """Note a hook on a tensor's gradient, as `Tensor.register_hook` takes it."""
         hooks: OrderedDict[int, Any] = OrderedDict()
-        handle, path = RemovableHandle(hooks), self.path  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        handle, path = RemovableHandle(hooks), self.path
         hooks[handle.id] = hook
 
         def call() -> None:
@@ -988,6 +988,10 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         if self._enabled and not alone:
             sparse = sparse_use(name, args, kwargs, self.followed.asks) if self.gradients else None
             self.followed.note(self.path, self._at, name, inputs, output, view, sparse)
+            if self._within is not None:  # such backward passes ask what requires a gradient
+                for tensor in tensors_in(output):
+                    if tensor.is_floating_point() and self.followed.asks(tensor):
+                        tensor.requires_grad_(True)
 
     @property
     def _enabled(self) -> bool:

@@ -200,6 +200,71 @@ class AgainGrad(Function):
         return None, *torch.autograd.grad(y, (x, *weights), gradient)
 
 
+class OwnCheckpoint(Function):
+    """A checkpoint as libraries write it, which asks what requires a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, block: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """The block."""
+        ctx.block = block
+        ctx.save_for_backward(*inputs)
+        with torch.no_grad():
+            return block(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """The block again, and back through what asks."""
+        inputs = tuple(one.detach().requires_grad_(one.requires_grad) for one in ctx.saved_tensors)
+        with torch.enable_grad():
+            outputs = [ctx.block(*inputs)]
+        asking = [output for output in outputs if output.requires_grad]
+        torch.autograd.backward(asking, [gradient for _ in asking])
+        return None, *(one.grad for one in inputs)
+
+
+class Reversible(Function):
+    """A pair of streams whose inputs are made again of its outputs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, first: Any, second: Any) -> Any:
+        """Each stream is added what a function makes of the other."""
+        ctx.first, ctx.second = first, second
+        x = x + first(y)
+        y = y + second(x)
+        ctx.save_for_backward(x.detach(), y.detach())
+        return x, y
+
+    @staticmethod
+    def backward(ctx: Any, of_x: Tensor, of_y: Tensor) -> Any:
+        """Both functions again, the second first."""
+        x, y = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            made = ctx.second(x)
+            made.backward(of_y)
+        of_x, y = of_x + x.grad, y - made
+        with torch.enable_grad():
+            y = y.detach().requires_grad_()
+            made = ctx.first(y)
+            made.backward(of_x)
+        return of_x, of_y + y.grad, None, None
+
+
+class Written(Function):
+    """A function that writes into its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Twice as much."""
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Twice as much."""
+        return gradient * 2
+
+
 class Blocked(Function):
     """A function through which no gradient goes."""
 
@@ -312,6 +377,15 @@ CASES: dict[str, Any] = {
     "run again with weights": lambda net, x: AgainGrad.apply(
         lambda v: F.linear(v, net.two.weight).relu(), net.one(x), net.two.weight
     ),
+    "own checkpoint": lambda net, x: OwnCheckpoint.apply(
+        lambda v: F.linear(F.linear(v, net.two.weight).relu(), net.two.weight), net.one(x)
+    ),
+    "reversible": lambda net, x: sum(
+        Reversible.apply(
+            net.one(x), net.one(x), lambda v: F.linear(v, net.two.weight), lambda v: F.linear(v, net.two.weight)
+        )
+    ),
+    "written": lambda net, x: net.two(Written.apply(net.one(x).clone())),
     "blocked": lambda net, x: net.two(Blocked.apply(net.one(x))),
     "softmax": lambda net, x: net.two(OwnSoftmax.apply(net.one(x))),
     "convolution": lambda net, x: OwnConvolution.apply(net.one(x)[:WIDTH], net.two.weight),

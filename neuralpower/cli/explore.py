@@ -161,8 +161,7 @@ def fit(
     dtype: str = options.DTYPE,
     optimizer: str = typer.Option(
         "adamw",
-        help="For training: sgd (without momentum), momentum, rmsprop, adam, adamw, adagrad or sparseadam; "
-        "also adamw:foreach, adamw:fused.",
+        help="For training: sgd (without momentum), momentum, rmsprop, adam, adamw, adagrad, sparseadam, or adamw:foreach.",
     ),
     accumulation: int = typer.Option(1, help="For training: micro-batches per step."),
     checkpointing: bool = typer.Option(False, "--checkpointing", help="For training: blocks run forward again."),
