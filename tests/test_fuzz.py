@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neuralpower.codec import load, to_json
+from neuralpower.codec import from_json, load, to_json
 from neuralpower.dataset import Dataset, read_dataset, screen
-from neuralpower.errors import DatasetError
+from neuralpower.errors import DatasetError, PredictorError
 from neuralpower.features import describe
 from neuralpower.files import not_finite
 from neuralpower.layers import KINDS, Hardware, columns_of
@@ -191,6 +191,94 @@ def test_the_small_predictor_predicts(predictor: dict[str, Any], tmp_path: Path)
     ran = predict(file)
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["runtime_s"]["value"] > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("terms 0 weight", None, "terms[0].weight is null, but must be a number"),
+        ("terms 0 weight", -1.0, "terms[0].weight is -1.0, but must be a number >= 0"),
+        ("terms 0 powers", {"rows": 4}, "a value of terms[0].powers must be a whole number <= 3"),
+        ("terms 0", {"weight": 1.0}, "terms[0] must have powers or special, one of them"),
+        ("factor", 0, "factor is 0, but must be a number >= 1e-30"),
+        ("short", -2.0, "short is -2.0, but must be more than -factor"),
+        ("degree", 7, "degree is 7, but must be a whole number <= 3"),
+        ("alpha", 2, "alpha is 2, but must be a number <= 1"),
+        ("phase", "sideways", "unknown phase 'sideways'"),
+        ("dtype", "float23", "unknown dtype 'float23'"),
+        ("group", "matrices", "unknown group of linear 'matrices'"),
+        ("target", "joules", 'target is "joules", but must be one that this version knows'),
+        ("box_log2 rows", [5, 4], "box_log2.rows is [5.0, 4.0], but must be low and high"),
+        ("spread low 0", 0.5, "spread.low is 0.5, but must be at most 0"),
+        ("spread edges", [1.0], "spread has 1 edges, 1 low and 1 high bounds"),
+        ("measured", "abc", 'measured is "abc", but must be base 64'),
+        ("measured", "AAA=", "measured holds 2 bytes, but must hold numbers of 4 bytes"),
+        ("residual feature 1", 99, "residual.feature is 99, but must be -1 or the place of one of"),
+        ("residual feature 2", 0, "residual.roots must be where the trees begin"),
+        ("residual roots 1", 0, "residual.roots must be where the trees begin"),
+        ("residual number 0", 500.0, "residual.number is 500.2, but must be within 100 of 0"),
+        ("scores inside", 1.5, "scores.inside is 1.5, but must be a number <= 1"),
+        ("colour", 1, "it has colour, which is no field of it"),
+    ],
+)
+def test_a_rule_that_a_regressor_breaks_is_said_with_its_name(
+    predictor: dict[str, Any], place: str, value: Any, said: str
+) -> None:
+    data = copy.deepcopy(predictor)
+    *steps, last = (int(step) if step.isdigit() else step for step in place.split())
+    at(data["regressors"][0], tuple(steps))[last] = value
+    with pytest.raises(PredictorError) as refused:
+        from_json(data, "p", "p.json")
+    names = [str(data["regressors"][0][name]) for name in ("kind", "dtype", "phase", "group")]
+    assert str(refused.value).startswith(
+        f"p.json: regressor {' '.join(names)} ({data['regressors'][0]['target']}): {said}"
+    )
+    assert str(refused.value).endswith("train it again with train-predictor, or take another copy of the file")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("sentinel_s", 0, "sentinel_s is 0, but must be a number >= 1e-30"),
+        ("resident", -1, "resident is -1, but must be a number > -1"),
+        ("learner", "magic", 'learner is "magic", but must be one that'),
+        ("rooflines", {}, "rooflines is {}, but must be one or more"),
+        ("hardware cores", 0, "hardware.cores is 0, but must be a whole number >= 1"),
+        ("hardware idle_w", 200, "hardware.idle_w is 200.0, but must be less than limit_w, which is 100"),
+        ("hardware", [], "hardware is [], but must be an object or null"),
+        ("hardware", None, "hardware is null, but must be an object where the predictor is of one device"),
+        ("dataset hardware", [], "dataset.hardware is [], but must be an object or null"),
+        ("dataset rows", "many", 'dataset.rows is "many", but must be a whole number'),
+        ("dispatch costs 0 kind", "lineal", "unknown layer kind of dispatch 'lineal'"),
+        ("dispatch costs 0 rows", 0, "dispatch.costs[0].rows is 0, but must be a whole number >= 1"),
+        ("network_speed exponent", -1, "network_speed.exponent is -1, but must be a number >= 0"),
+        ("units runtime", "ms", "units is"),
+    ],
+)
+def test_a_rule_that_a_predictor_breaks_is_said(predictor: dict[str, Any], place: str, value: Any, said: str) -> None:
+    data = copy.deepcopy(predictor)
+    *steps, last = (int(step) if step.isdigit() else step for step in place.split())
+    at(data, tuple(steps))[last] = value
+    with pytest.raises(PredictorError) as refused:
+        from_json(data, "p", "p.json")
+    assert str(refused.value).startswith(f"p.json: {said}")
+
+
+def test_a_regressor_that_stands_twice_is_refused(predictor: dict[str, Any]) -> None:
+    data = {**predictor, "regressors": [*predictor["regressors"], predictor["regressors"][0]]}
+    with pytest.raises(PredictorError, match="linear float32 forward .*: stands twice in the file"):
+        from_json(data, "p")
+
+
+def test_numbers_that_fit_their_fields_and_make_no_time_are_said(predictor: dict[str, Any], tmp_path: Path) -> None:
+    data = copy.deepcopy(predictor)
+    for term in data["regressors"][0]["terms"]:  # 1e30 s for each unit of each term
+        term["weight"] = 1e30
+    file = tmp_path / "p.json"
+    file.write_bytes(text_of(data))
+    ran = predict(file)
+    assert ran.code == 2
+    assert "which is impossible: its numbers are wrong" in ran.err
 
 
 def test_a_broken_predictor_is_refused_or_answers_in_finite_numbers(predictor: dict[str, Any], tmp_path: Path) -> None:
