@@ -94,7 +94,8 @@ def parse_json(text: str, *, endless: bool = False) -> Any:
 
 def _names(value: Any) -> int:
     """How many names all objects within have."""
-    count, waiting = 0, [[value]]
+    count = 0
+    waiting: list[Any] = [[value]]
     while waiting:
         some = waiting.pop()
         if isinstance(some, dict):
