@@ -217,7 +217,7 @@ class Regressor:
 
     def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
         """t0 [rows], before the factors and what alignment saves; never 0 once it is fitted."""
-        return np.maximum(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights, self.least)
+        return np.asarray(np.maximum(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights, self.least))
 
     def outside(self, axes: Mapping[str, Array]) -> Array:
         """Octaves outside the sampled box, summed over the axes, [rows]."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,7 +13,11 @@ from neuralpower.cli import options
 from neuralpower.cli.output import say
 from neuralpower.terminal import visible
 
+if TYPE_CHECKING:
+    from neuralpower.learn import Trained
+
 app = typer.Typer()
+MOST_TOLD = 5  # groups with too few rows that are named, each on a line
 DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
 
 
@@ -53,13 +59,21 @@ def train_predictor(
             )
     for line in (*summarised(trained.rejected), *trained.doubts):
         print(visible(line), file=sys.stderr)
-    for (kind, dtype, phase, group), rows in trained.skipped.items():
-        near, exact = trained.predictor.regressor_of((kind, dtype, phase, group))
-        instead = f"learnt together, as {near[3]}" if near and exact and near[1] == dtype else "not learnt"
-        text = f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}"
-        print(visible(text), file=sys.stderr)
+    for line in _few(trained):
+        print(visible(line), file=sys.stderr)
     if learner == "lasso":
         for key in trained.predictor.regressors:
             say(trained.predictor.formula(key))
     write_predictor(trained.predictor, target)
     print(f"predictor: {target}", file=sys.stderr)
+
+
+def _few(trained: Trained) -> Iterator[str]:
+    """The groups with too few rows, and what is taken for each; many of them as a count."""
+    for (kind, dtype, phase, group), rows in list(trained.skipped.items())[:MOST_TOLD]:
+        near, exact = trained.predictor.regressor_of((kind, dtype, phase, group))
+        instead = f"learnt together, as {near[3]}" if near and exact and near[1] == dtype else "not learnt"
+        yield f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}"
+    more = list(trained.skipped.values())[MOST_TOLD:]
+    if more:
+        yield f"{len(more)} more groups have {min(more)} to {max(more)} rows each, too few for fits of their own"
