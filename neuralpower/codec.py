@@ -21,6 +21,7 @@ from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.dispatch import Dispatch
 from neuralpower.errors import DatasetError, InputError, PredictorError, unknown, writing
 from neuralpower.layers import KINDS, Hardware, Layer
+from neuralpower.paths import is_file
 from neuralpower.predictor import Key, NetworkSpeed, Predictor, Roofline
 from neuralpower.regress import Regressor, Scores, Spread, Term
 from neuralpower.slopes import Alignment
@@ -229,18 +230,18 @@ def load(name: str | Path) -> Predictor:
     if not isinstance(name, (str, os.PathLike)):
         raise unknown("predictor", name, known_predictors(), PredictorError)
     path = Path(name)
-    if not path.is_file():
+    if not is_file(path):
         text, known = str(name), known_predictors()
         parts = [(text[:at], text[at + 1 :]) for at, mark in enumerate(text) if mark == "@"]
         if parts:  # the names of many CPUs have one of their own
-            learnt, device = next((p for p in parts if p[0] in known or Path(p[0]).is_file()), parts[-1])
+            learnt, device = next((p for p in parts if p[0] in known or is_file(p[0])), parts[-1])
             there, slug = on(load(learnt), device)
             return dataclasses.replace(there, name=f"{Path(learnt).stem}@{slug}")
         if str(name) not in known:
             raise unknown("predictor", str(name), known, PredictorError)
         path = known[str(name)]
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         raise PredictorError(
             f"{path}: is no predictor file, or cut off ({error}); train it again with train-predictor"

@@ -33,6 +33,7 @@ from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError, InputError, first_line, unknown, unwritten, writing
 from neuralpower.journal import force, read_journal
 from neuralpower.locations import fetched, is_remote
+from neuralpower.paths import check_regular, is_file, is_folder, is_there
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,6 +209,7 @@ def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
     for file in sorted((*folder.glob("*.parquet"), *folder.glob("*.csv"))):
         if file.stem not in KINDS and file.stem != "network":
             raise unknown(f"layer kind of {file}", file.stem, [*KINDS, "network"], DatasetError)
+        check_regular(file, DatasetError)
         try:
             if file.suffix == ".parquet":
                 table = pd.read_parquet(file, columns=None if samples else _without_samples(file))
@@ -302,12 +304,14 @@ def kept_rows(
 
 def read_meta(folder: Path) -> dict[str, Any]:
     """What `dataset.json` says; raises DatasetError where it or the folder is missing or cannot be used."""
-    if folder.is_file():
+    check_regular(folder, DatasetError)
+    if is_file(folder):
         raise DatasetError(f"{folder}: is a file; a dataset is the folder of dataset.json and a table per layer kind")
-    if not folder.is_dir():
-        near = sorted(str(p.parent) for p in folder.parent.glob("*/dataset.json")) if folder.parent.is_dir() else []
+    if not is_folder(folder):
+        near = sorted(str(p.parent) for p in folder.parent.glob("*/dataset.json")) if is_folder(folder.parent) else []
         raise unknown("dataset", str(folder), near, DatasetError)
     file = folder / "dataset.json"
+    check_regular(file, DatasetError)
     try:
         meta = json.loads(file.read_text("utf-8-sig"))  # Windows' editors begin a file with a mark
     except FileNotFoundError:
@@ -414,7 +418,7 @@ def replace_file(path: Path, text: str) -> None:
 
 def check_place(path: Path, example: str) -> None:
     """Raise InputError where `replace_file` will not be able to write: to be asked before a long work."""
-    if not path.name or (path.exists() and not path.is_file()):
+    if not path.name or (is_there(path) and not is_file(path)):
         raise InputError(f"{path}: is no file; choose a file's name, such as {example}")
     aside = path.with_name(path.name + ".new")
     with writing(path, "place"):

@@ -29,8 +29,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_iter
 
+from neuralpower.bounds import overflows
 from neuralpower.dtypes import FLOATING, ITEMSIZE
-from neuralpower.errors import ModelError, NeuralPowerError, Unmodelled, quoted
+from neuralpower.errors import BoundError, InputError, ModelError, Unmodelled, UsersError, quoted
 from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
@@ -55,12 +56,14 @@ from neuralpower.running import (
     tracing,
 )
 from neuralpower.running import META as META
+from neuralpower.users_code import check_computed, raised, users_code
 from neuralpower.values import promised
 from neuralpower.workspace import workspace_blocks
 
 LOSS = "(loss)"  # path of the loss function
 FEW = 0.02  # share of the parameters that may be idle, of the work that no loss reads, without a word
 SHOWN = 5  # modules that are named
+MOST_WORK = 2**63 - 1  # FLOP or bytes of a pass: what tables hold
 REAL = {"complex64": "float32", "complex128": "float64"}  # what complex numbers are pairs of
 CACHED = type(functools.cache(abs))  # a function that remembers
 
@@ -175,9 +178,11 @@ def trace(
     """
     model = unwrapped(model)
     kwargs = dict(kwargs or {})
-    check_followable(model, (args, kwargs))
+    forward = f"{type(model).__name__}: its forward"
+    with users_code(f"{type(model).__name__} cannot be followed"):
+        check_followable(model, (args, kwargs))
     notes: list[str] = []
-    failure: BaseException | None = None
+    failure: ModelError | None = None
     for method, run in ways:
         if method == "meta" and autocast is not None:
             continue
@@ -185,25 +190,36 @@ def trace(
         recorder.gradients = training is not False
         cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
         try:
-            with undisturbed(model, training), own_caches(model), _slow_attention(), recorder.attached(), cast:
+            with (
+                users_code(forward),
+                undisturbed(model, training),
+                own_caches(model),
+                _slow_attention(),
+                recorder.attached(),
+                cast,
+            ):
                 output = run(model, tuple(args), kwargs, recorder)
+                check_computed(output, forward)
                 recorder.ends(output)
                 if loss is not None:
                     with tracing(recorder.gradients), recorder.under(LOSS):
                         recorder.followed.end_at(tensors_in(loss(output)))
-        except Exception as error:
-            if isinstance(error, NeuralPowerError) and not isinstance(error, ModelError):
-                raise  # no other way mends what was asked for
+        except BoundError as error:
+            raise BoundError(f"{type(model).__name__}: {error}") from error
+        except ModelError as error:  # of others no other way mends what was asked for
             failure = error
-            notes.append(f"{method}: {quoted(error)}"[:300])
+            if overflows(raised(error)):
+                break
+            notes.append(f"{method}: {quoted(raised(error))}"[:300])
             continue
         return recorder.trace(method, tuple(notes))
-    if isinstance(failure, ModelError):
-        raise failure
+    if not isinstance(failure, UsersError) or failure.what != forward:  # as where values cannot be had
+        raise failure or ModelError(
+            f"{forward} is followed in no way; give one of {', '.join(name for name, _ in WAYS)}"
+        )
     made = any(promised(tensor) for tensor in tensors_within((args, kwargs)))
-    raise ModelError(
-        f"{type(model).__name__}: its forward raises {quoted(failure)}; {way_out(failure, made)}"
-    ) from failure
+    cause = raised(failure)
+    raise ModelError(f"{forward} raises {quoted(cause)}; {way_out(cause, made)}") from cause
 
 
 def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
@@ -421,6 +437,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
         """What was seen."""
         parameters = list(self.model.parameters())
+        _check_countable(type(self.model).__name__, self.calls, self.unmodelled)
         passed, calls = self.followed.passed, self._looped()
         recurs = {call.at for call in calls if call.layer.recurs}
         beside = ((path, _again(layer) if at in recurs else layer) for path, layer, at in self.followed.beside())
@@ -730,6 +747,18 @@ def _packed(model: nn.Module) -> Iterator[str]:
         yield (
             f"weights that quantized layers have packed ({count}) are of unknown size: parameters, memory and times are "
             "without them"
+        )
+
+
+def _check_countable(name: str, calls: Sequence[LayerCall], unmodelled: Sequence[UnmodelledCall]) -> None:
+    """Raise InputError for a pass of more FLOP or bytes than tables of 64-bit integers hold exactly and add up."""
+    counts = Counter(call.layer for call in calls)
+    flops = sum(count * int(layer.flops()) for layer, count in counts.items())
+    size = sum(count * int(sum(layer.bytes())) for layer, count in counts.items()) + sum(u.bytes for u in unmodelled)
+    if max(flops, size) > MOST_WORK:
+        raise InputError(
+            f"{name}: one pass is {flops:.3g} FLOP and {size:.3g} bytes, more than the {MOST_WORK:.3g} that are counted; ask for "
+            "smaller sizes (batch size, sequence length, input shape)"
         )
 
 

@@ -15,6 +15,8 @@ PACKAGE = Path(__file__).parent.parent / "neuralpower"
 # A module imports only from itself and from those above it.
 ORDER = (
     "errors",
+    "paths",
+    "users_code",
     "dtypes",
     "layers",
     "zoo",
@@ -23,6 +25,7 @@ ORDER = (
     "counter",
     "energy",
     "selftest",
+    "bounds",
     "values",
     "copies",
     "inputs",

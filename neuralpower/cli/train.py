@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
+from neuralpower.cli import options
+
+if TYPE_CHECKING:
+    from neuralpower.learn import Trained
+
 app = typer.Typer()
+FEW_WARNINGS = 3  # of one kind that are printed without being asked for
 DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
 
 
@@ -19,6 +27,7 @@ def train_predictor(
     learner: str = typer.Option("hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."),
     out: Path | None = typer.Option(None, help="The predictor file; models/NAME.json by default."),
     jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Print a line per regressor, and every warning."),
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
     from neuralpower.codec import check_places
@@ -26,15 +35,16 @@ def train_predictor(
     from neuralpower.errors import InputError
     from neuralpower.learn import train
     from neuralpower.report.cards import write_predictor
-    from neuralpower.report.tables import training_table
+    from neuralpower.report.tables import training_summary, training_table
 
-    if not jobs:
+    if jobs < 1 and jobs != -1:
         raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for as many as cores")
+    options.check_named(datasets, "dataset")
     data = [read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # now rather than after minutes of fitting
     trained = train(data, learner, jobs)
-    print(training_table(trained))
+    print(training_table(trained) if verbose else training_summary(trained))
     if trained.correction:
         c = trained.correction
         print(
@@ -46,14 +56,27 @@ def train_predictor(
                 "whole networks and layers disagree: are both of one pass, of this device, and in seconds?",
                 file=sys.stderr,
             )
-    for line in (*summarised(trained.rejected), *trained.doubts):
-        print(line, file=sys.stderr)
-    for (kind, dtype, phase, group), rows in trained.skipped.items():
-        near, exact = trained.predictor.regressor_of((kind, dtype, phase, group))
-        instead = f"learnt together, as {near[3]}" if near and exact and near[1] == dtype else "not learnt"
-        print(f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}", file=sys.stderr)
+    for lines in (list(summarised(trained.rejected)), trained.doubts, list(_skipped(trained))):
+        shown = lines if verbose or len(lines) <= FEW_WARNINGS else lines[: FEW_WARNINGS - 1]
+        for line in shown:
+            print(line, file=sys.stderr)
+        if len(shown) < len(lines):
+            print(f"({len(lines) - len(shown)} more of the kind; --verbose prints them)", file=sys.stderr)
     if learner == "lasso":
         for key in trained.predictor.regressors:
             print(trained.predictor.formula(key))
     write_predictor(trained.predictor, target)
     print(f"predictor: {target}", file=sys.stderr)
+
+
+def _skipped(trained: Trained) -> Iterator[str]:
+    """A line per group that has too few rows, those that are not learnt at all first."""
+    found = []
+    for (kind, dtype, phase, group), rows in trained.skipped.items():
+        near, exact = trained.predictor.regressor_of((kind, dtype, phase, group))
+        together = bool(near and exact and near[1] == dtype)
+        instead = f"learnt together, as {near[3]}" if near and together else "not learnt"
+        found.append(
+            (together, f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}")
+        )
+    yield from (line for _, line in sorted(found, key=lambda one: one[0]))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError, unknown
+from neuralpower.paths import check_regular
 from neuralpower.suites.bench.options import Options, arguments, boolean
 
 IMAGE = "hpe/pytorch:cuda9-cudnn7"
@@ -61,6 +62,7 @@ class Config:
 
 def read_config(path: Path) -> Config:
     """The parameters of a file; raises InputError for one that is not known or cannot be."""
+    check_regular(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
