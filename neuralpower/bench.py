@@ -15,6 +15,7 @@ import torch
 from neuralpower.bench_cuda import open_cuda_bench
 from neuralpower.cuda import device_named
 from neuralpower.devices.host import read_cpu
+from neuralpower.errors import said
 from neuralpower.layers.base import Call
 from neuralpower.measure import ROUNDS, Sentinel, power_columns, prepare_process, steady_load, time_calls
 from neuralpower.meters import NullMeter, PowerMeter, open_meter
@@ -133,12 +134,12 @@ def open_bench(device: str, power: str, threads: int, deep_idle: bool = False) -
     return open_cuda_bench(device_named(device), power, deep_idle)
 
 
-def failure(error: Exception) -> dict[str, Any]:
+def failure(error: BaseException) -> dict[str, Any]:
     """What a configuration did to torch, as its result: status oom, poisoned or error, and the error's class and text.
 
     After a CUDA error other than a lack of memory every later call of the process fails, too (sticky, pytorch #17425).
     """
-    text = str(error).strip()
+    text = said(error).strip()
     status = "error"
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate" in text or "out of memory" in text:
         status = "oom"

@@ -15,6 +15,7 @@ from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.errors import DatasetError, InputError, PredictorError, one_line, unknown, writing
 from neuralpower.json_files import json_text, read_json
 from neuralpower.layers import Hardware
+from neuralpower.paths import is_file
 from neuralpower.predictor import Predictor
 from neuralpower.predictor_format import from_json, to_json
 
@@ -84,11 +85,11 @@ def load(name: str | Path) -> Predictor:
     if not isinstance(name, (str, os.PathLike)):
         raise unknown("predictor", name, known_predictors(), PredictorError)
     path = Path(name)
-    if not path.is_file():
+    if not is_file(path):
         text, known = str(name), known_predictors()
         parts = [(text[:at], text[at + 1 :]) for at, mark in enumerate(text) if mark == "@"]
         if parts:  # the names of many CPUs have one of their own
-            learnt, device = next((p for p in parts if p[0] in known or Path(p[0]).is_file()), parts[-1])
+            learnt, device = next((p for p in parts if p[0] in known or is_file(p[0])), parts[-1])
             there, slug = on(load(learnt), device)
             return dataclasses.replace(there, name=f"{Path(learnt).stem}@{slug}")
         if str(name) in known:

@@ -34,8 +34,9 @@ from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError, InputError, first_line, unknown, unwritten, writing
 from neuralpower.files import aside, check_writable, force
 from neuralpower.journal import NAME, read_journal
-from neuralpower.json_files import check_regular, json_text, not_finite, read_json, shown
+from neuralpower.json_files import json_text, not_finite, read_json, shown
 from neuralpower.locations import fetched, is_remote
+from neuralpower.paths import check_regular, is_file, is_folder, is_there
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -216,8 +217,8 @@ def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
     for file in sorted((*folder.glob("*.parquet"), *folder.glob("*.csv"))):
         if file.stem not in KINDS and file.stem != "network":
             raise unknown(f"layer kind of {file}", file.stem, [*KINDS, "network"], DatasetError)
+        check_regular(file, DatasetError)
         try:
-            check_regular(file)
             table = _read_parquet(file, samples) if file.suffix == ".parquet" else _read_csv(file)
         except Exception as error:  # each reader has its own errors
             raise DatasetError(
@@ -339,8 +340,8 @@ def kept_rows(
     for file in folder.glob("*.parquet"):
         import pyarrow.parquet  # a fifth of a second, which a collection without tables can do without
 
+        check_regular(file, DatasetError)
         try:
-            check_regular(file)
             names = pyarrow.parquet.read_schema(file).names
             if "config_id" not in names:
                 continue  # somebody's own measurements
@@ -355,12 +356,14 @@ def kept_rows(
 
 def read_meta(folder: Path) -> dict[str, Any]:
     """What `dataset.json` says; raises DatasetError where it or the folder is missing or cannot be used."""
-    if folder.is_file():
+    check_regular(folder, DatasetError)
+    if is_file(folder):
         raise DatasetError(f"{folder}: is a file; a dataset is the folder of dataset.json and a table per layer kind")
-    if not folder.is_dir():
-        near = sorted(str(p.parent) for p in folder.parent.glob("*/dataset.json")) if folder.parent.is_dir() else []
+    if not is_folder(folder):
+        near = sorted(str(p.parent) for p in folder.parent.glob("*/dataset.json")) if is_folder(folder.parent) else []
         raise unknown("dataset", str(folder), near, DatasetError)
     file = folder / "dataset.json"
+    check_regular(file, DatasetError)
     try:
         meta = read_json(file, mark=True, endless=True)  # Windows' editors begin a file with a mark
     except FileNotFoundError:
@@ -476,7 +479,7 @@ def replace_file(path: Path, text: str) -> None:
 
 def check_place(path: Path, example: str) -> None:
     """Raise InputError where `replace_file` will not be able to write: to be asked before a long work."""
-    if not path.name or (path.exists() and not path.is_file()):
+    if not path.name or (is_there(path) and not is_file(path)):
         raise InputError(f"{path}: is no file; choose a file's name, such as {example}")
     with writing(path, "place"):
         check_writable(path)

@@ -10,6 +10,9 @@ import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+MOST_SAID = 10_000  # letters that are read of what a foreign error says
+MOST_QUOTED = 400  # of these in a message
+
 
 class NeuralPowerError(Exception):
     """Base of every error that neuralpower raises on purpose; shown as one line, without a traceback."""
@@ -25,6 +28,18 @@ class InputError(NeuralPowerError):
 
 class ModelError(InputError):
     """A network that cannot be found, built or run."""
+
+
+class UsersError(ModelError):
+    """What the code of a model raised, as `error`, where `what` was done: also what would have ended the program."""
+
+    def __init__(self, text: str, error: BaseException | None = None, what: str = "") -> None:
+        super().__init__(text)
+        self.error, self.what = error, what
+
+
+class BoundError(ModelError):
+    """A network, or a pass of it, beyond a bound that keeps it from filling the memory."""
 
 
 class StepError(ModelError):
@@ -72,9 +87,25 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def said(error: BaseException | None) -> str:
+    """What a foreign error says of itself; "" where its class raises when it is asked, or answers with no text."""
+    try:
+        return str(error)[:MOST_SAID]
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a user's class may end the program even here
+        return ""
+
+
 def first_line(error: BaseException | None) -> str:
-    """The first line of what a foreign error says; its class where it says nothing."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    """The first line of what a foreign error says, shortened; its class where it says nothing."""
+    line = next(iter(said(error).strip().splitlines()), "")
+    return shortened(line) or type(error).__name__
+
+
+def shortened(text: str) -> str:
+    """As much of a foreign text as a message quotes."""
+    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]} ..."
 
 
 def quoted(error: BaseException | None) -> str:

@@ -7,7 +7,7 @@ given raw, and with the measured time divided by the machine's slow-down as the 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,11 +18,11 @@ import torch
 from neuralpower.compose import Prediction, compose
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import known_spec
-from neuralpower.errors import InputError, ModelError, StepError
+from neuralpower.errors import InputError, ModelError, StepError, quoted
 from neuralpower.generation import predict_generation, with_step
 from neuralpower.layers.base import FORWARD, Call, torch_dtype
 from neuralpower.measure import NETWORK_ROUNDS, Sentinel, Timing, prepare_process, time_calls
-from neuralpower.memory import forward_memory, framework_of, settings_of, training_lifetimes
+from neuralpower.memory import ASSUMED, Memory, forward_memory, framework_of, margin_of, settings_of, training_lifetimes
 from neuralpower.phases import GENERATE, Decoder, Pass, Phase, cached_call, passes
 from neuralpower.predictor import Estimates, Pace, Predictor
 from neuralpower.routing import ROUTING, Routing
@@ -30,6 +30,7 @@ from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.timeline import Seen, Stage
 from neuralpower.trace import Trace, trace
 from neuralpower.training import RECIPE, TRAINING, Recipe, TrainingStep, default_loss
+from neuralpower.users_code import raised, users_code
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
@@ -139,11 +140,13 @@ def predict_case(
     }
     if case.phase.name == GENERATE:
         case.phase.check()
-        decoder = Decoder(module, case.phase.applied(case.request()), GENERATE)
+        with users_code(f"{case.model} cannot be read"):
+            decoder = Decoder(module, case.phase.applied(case.request()), GENERATE)
         traced = partial(_traced, autocast=autocast, routing=case.routing)
         prediction, found = predict_generation(decoder, case.phase, predictor, traced, about, seen)
         return _with_room(prediction, predictor), found
-    (one,) = passes(source, case.request(), case.phase, module)
+    with users_code(f"the inputs of {case.model} cannot be made"):
+        (one,) = passes(source, case.request(), case.phase, module)
     prediction, found = predict_pass(
         one, predictor, recipe=recipe, autocast=autocast, routing=case.routing, seen=seen, **about
     )
@@ -157,19 +160,30 @@ def device_memory(predictor: Predictor) -> float | None:
 
 
 def _with_room(prediction: Prediction, predictor: Predictor) -> Prediction:
-    """The prediction, with a word where it needs more memory than the device has."""
-    room, memory = device_memory(predictor), prediction.memory
-    if room is None or memory is None:
+    """The prediction, with words where its memory is assumed, and where it needs more than the device has."""
+    memory = prediction.memory
+    if memory is None:
         return prediction
+    said = (ASSUMED,) if memory.assumed else ()
+    return replace(prediction, assumptions=(*prediction.assumptions, *said, *_too_little(memory, predictor)))
+
+
+def _too_little(memory: Memory, predictor: Predictor) -> Iterator[str]:
+    """In words, that the device may have too little memory, with the margin that `fit` keeps free."""
+    room = device_memory(predictor)
+    if room is None:
+        return
+    margin = margin_of(memory.assumed, memory.phase)
     needed = memory.high_bytes + framework_of(predictor.accelerator).process_bytes
-    if needed <= room:
-        return prediction
-    least = memory.low_bytes > room
-    text = (
-        f"it {'does' if least else 'may'} not fit into the device's {room / 1e9:.3g} GB: it takes "
-        f"{(memory.low_bytes if least else needed) / 1e9:.3g} GB {'at least' if least else 'at most'}; fit says what would"
-    )
-    return replace(prediction, assumptions=(*prediction.assumptions, text))
+    if memory.low_bytes > room:
+        takes = f"does not fit into the device's {room / 1e9:.3g} GB: it takes {memory.low_bytes / 1e9:.3g} GB at least"
+    elif needed <= room * (1 - margin):
+        return
+    elif memory.assumed:
+        takes = f"may not fit into the device's {room / 1e9:.3g} GB: it takes {needed / 1e9:.3g} GB and what is not modelled"
+    else:
+        takes = f"may not fit into the device's {room / 1e9:.3g} GB: it takes {needed / 1e9:.3g} GB at most"
+    yield f"it {takes}; fit says what would"
 
 
 def predict_pass(
@@ -284,10 +298,13 @@ def evaluate(
                 except InputError as error:
                     calls.pop(i, None)
                     refuse(cases[i], error)
-            timings = time_calls(list(calls.values()), sentinel, generator, rounds=rounds)
+            with users_code(
+                "while " + ", ".join(cases[i].label for i in calls) + " were timed, a pass that had run before raises"
+            ):
+                timings = time_calls(list(calls.values()), sentinel, generator, rounds=rounds)
             for i, timing in zip(calls, timings, strict=True):
                 if isinstance(timing, Exception):
-                    said = f"its forward raises {type(timing).__name__}: {timing}; nothing to measure"
+                    said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
                     refuse(cases[i], ModelError(f"{cases[i].model}: {said}"))
                     continue
                 parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}

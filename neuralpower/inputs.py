@@ -72,7 +72,7 @@ class InputRequest:
         shape = self.input_shape
         if shape is not None and not (isinstance(shape, (tuple, list)) and shape and all(map(is_count, shape))):
             raise InputError(
-                f"input_shape is {shape}, but every size must be a whole number of at least 1; "
+                f"input_shape is {shape}, but every size must be a whole number of at least 1, of 2**53 at most; "
                 "give it without the batch, as in 3x224x224"
             )
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from neuralpower.errors import DatasetError, DeviceError, writing
 from neuralpower.files import aside, force
-from neuralpower.json_files import check_regular, json_text, parse_json
+from neuralpower.json_files import json_text, parse_json
+from neuralpower.paths import check_regular
 
 SCHEMA = 1
 MOST_BYTES = 2**30  # that are read of a journal: some 800,000 results
@@ -179,8 +180,8 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
     path = folder / NAME
     if not path.exists():
         return []
+    check_regular(path, DatasetError)
     try:
-        check_regular(path)
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, more than the {MOST_BYTES:,} that are read")
         data = path.read_bytes()

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,27 +17,14 @@ from typing import Any
 import msgspec
 
 from neuralpower.errors import InputError
+from neuralpower.paths import why_irregular
 
 # Eight times the largest predictor that comes with the package; Python's objects take some twenty times a JSON text's size.
 MOST_BYTES = 64 * 2**20
-KINDS_OF_FILE = {
-    stat.S_IFDIR: "it is a folder",
-    stat.S_IFIFO: "it is a pipe",
-    stat.S_IFSOCK: "it is a socket",
-    stat.S_IFCHR: "it is a device",
-    stat.S_IFBLK: "it is a device",
-}
 SPACED = re.compile(r'"\s+:')  # between a name and its value
 TOO_LONG = re.compile(r"\d{309}")  # of an integer: more than the largest float, which has 309 digits at most
 MOST = sys.float_info.max
 SHOWN = 40  # letters of a value in a message
-
-
-def check_regular(path: Path) -> None:
-    """Raise ValueError where a path is no file whose end comes, as a pipe's may not; OSError where there is none."""
-    kind = stat.S_IFMT(path.stat().st_mode)
-    if kind != stat.S_IFREG:
-        raise ValueError(KINDS_OF_FILE.get(kind, "it is no regular file"))
 
 
 def read_text(path: Path, *, mark: bool = False) -> str:
@@ -48,7 +34,8 @@ def read_text(path: Path, *, mark: bool = False) -> str:
         ValueError: with what is wrong in one clause.
         OSError: the system refuses.
     """
-    check_regular(path)
+    if reason := why_irregular(path):
+        raise ValueError(reason)
     with path.open("rb") as file:
         size = max(os.fstat(file.fileno()).st_size, 0)
         data = b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1)

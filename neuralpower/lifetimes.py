@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from neuralpower.bounds import MOST_CALLS, check_calls, most
 from neuralpower.repeats import tensors_in
 from neuralpower.workspace import workspace_bytes
 
@@ -38,6 +39,7 @@ class Lifetimes:
 
     def __init__(self) -> None:
         self.calls = 0  # operator calls so far
+        self._most_calls = most("NEURALPOWER_MOST_CALLS", MOST_CALLS)
         self.live = 0  # bytes now
         self.peak = 0  # the most bytes at once
         self._births: list[int] = []
@@ -56,6 +58,7 @@ class Lifetimes:
     def called(self, output: Any, workspace: tuple[int, ...] = ()) -> int:
         """One operator call has returned `output`, and its kernel made these blocks: bytes of what is new in `output`."""
         self.calls += 1
+        check_calls(self.calls, self._most_calls)
         if workspace:
             self._note(workspace_bytes(workspace), WORKSPACE, self.calls, workspace)
         return sum(self._count(t, ACTIVATIONS) for t in tensors_in(output))

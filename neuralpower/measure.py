@@ -39,8 +39,10 @@ from neuralpower.calls import Backward, Gradient, Step, call_bytes, copy_call, s
 from neuralpower.devices.host import steal_ticks
 from neuralpower.dtypes import FLOATING
 from neuralpower.energy import Clock, PowerWindow, measure_power
+from neuralpower.errors import NeuralPowerError
 from neuralpower.layers.base import Call
 from neuralpower.meters import NullMeter, PowerMeter
+from neuralpower.users_code import raised, users_code
 
 ROUNDS = 9
 NETWORK_ROUNDS = 21  # of whole networks, which are few: a 10th percentile that another run finds again
@@ -233,11 +235,12 @@ def time_calls(
         for call in calls:
             steps.append(call)
             try:
-                with settings_of(call):
+                with users_code("a call that is timed"), settings_of(call):
                     steps[-1] = step_of(call)
                     first.append(_warm_up(steps[-1], clock_ns))
-            except Exception as error:  # whatever the configuration does to torch, the sweep goes on
-                first.append(error)
+            except NeuralPowerError as error:  # whatever the configuration does to torch, the sweep goes on
+                cause = raised(error)
+                first.append(cause if isinstance(cause, Exception) else error)
         alive = [i for i, f in enumerate(first) if isinstance(f, float)]
         samples: dict[int, list[float]] = {i: [] for i in alive}
         switches = dict.fromkeys(alive, 0)

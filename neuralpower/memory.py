@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
-from neuralpower.errors import InputError, NeuralPowerError, StepError, quoted, unknown
+from neuralpower.errors import InputError, StepError, UsersError, quoted, unknown
 from neuralpower.fake_rows import FakeRows, is_sparse
 from neuralpower.layers.base import FORWARD
 from neuralpower.layers.optimizer import CLASSES
@@ -51,6 +51,7 @@ from neuralpower.running import Assumed, grouped_product, name_of, quiet
 from neuralpower.sparse import check_sparse
 from neuralpower.trace import Trace, own_caches, undisturbed, unwrapped
 from neuralpower.training import TRAINING, Loss, Recipe, checkpointed, default_loss
+from neuralpower.users_code import check_computed, raised, users_code
 from neuralpower.workspace import workspace_blocks
 
 INDEXED = ("aten.index", "aten.index_put", "aten.index_put_")
@@ -93,6 +94,20 @@ CPU = Framework(16_000_000, 30_000_000, 3.0, 1.25, 400_000_000, 64 << 20, 8_000_
 GPU = Framework(600_000_000, 600_000_000, 0.1, 0.1, 0)
 
 
+# 72 training steps of 40 networks on an A100, float32: predictions were 30 % below the real peaks in the median, and 92 % of the
+# peaks above the high figure. Of forward passes nothing was measured: servers of language models leave a tenth free.
+TRAINING_MARGIN, FORWARD_MARGIN = 0.3, 0.1
+ASSUMED = (
+    "on an accelerator, memory beside tensors is an assumed overhead, not an upper bound: of 72 training steps on an A100 the "
+    "prediction was 30 % too low in the median, and 92 % of the real peaks lay above its high figure"
+)
+
+
+def margin_of(accelerator: bool, phase: str) -> float:
+    """Share of a device's memory that is kept free where nothing else is asked for: none where the high figure is a bound."""
+    return 0.0 if not accelerator else TRAINING_MARGIN if phase == TRAINING else FORWARD_MARGIN
+
+
 def framework_of(accelerator: bool) -> Framework:
     """The class that a device is of."""
     return GPU if accelerator else CPU
@@ -114,6 +129,7 @@ class Memory:
     heap_bytes: int  # that the allocator is expected to keep of freed memory
     margin_bytes: int  # what it keeps at most, and code once more: in `high_bytes` alone, in place of `heap_bytes`
     tensor_bytes: int  # the most that tensors take alone, which may be at another time
+    assumed: bool = False  # what is beside tensors, as on an accelerator: `high_bytes` is then no upper bound
 
     @property
     def value_bytes(self) -> int:
@@ -127,7 +143,7 @@ class Memory:
 
     @property
     def high_bytes(self) -> int:
-        """What has to fit."""
+        """What has to fit; an upper bound where nothing is `assumed`."""
         return self.needed_bytes + self.margin_bytes
 
     @property
@@ -142,7 +158,8 @@ class Memory:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; all in bytes."""
-        return {"phase": self.phase, **{f"{name}_bytes": size for name, size in self.parts.items()}}
+        parts = {f"{name}_bytes": size for name, size in self.parts.items()}
+        return {"phase": self.phase, **parts, "assumed": self.assumed}
 
     def bounds_json(self) -> dict[str, int]:
         """(value, low, high) as a JSON object."""
@@ -201,6 +218,7 @@ def memory_of(
         heap_bytes=heap,
         margin_bytes=max(int(framework.margin_bytes(phase, moving, most)), heap),
         tensor_bytes=tensors,
+        assumed=accelerator,
     )
 
 
@@ -279,7 +297,16 @@ def training_lifetimes(
         unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](
             enable=False
         )  # what torch warns of where it is not said
-        with quiet(), undisturbed(model, True), own_caches(model), unchecked, torch.enable_grad(), fake, follower:
+        with (
+            users_code(type(model).__name__),
+            quiet(),
+            undisturbed(model, True),
+            own_caches(model),
+            unchecked,
+            torch.enable_grad(),
+            fake,
+            follower,
+        ):
             if checkpointing:
                 checkpointed(model)
             batches = _MicroBatches(model, loss or default_loss, accumulation, lambda: lifetimes.calls)
@@ -289,13 +316,13 @@ def training_lifetimes(
                 _check_gradients(optimizer or "", accelerator, state)
                 made.step()
                 follower.assign([v for values in made.state.values() for v in values.values()], OPTIMIZER)
-    except NeuralPowerError:
-        raise
-    except Exception as error:
+    except UsersError as error:
+        if error.what != type(model).__name__:
+            raise
         raise StepError(
-            f"{type(model).__name__}: a training step on tensors without values raises {quoted(error)[:200]}; "
+            f"{type(model).__name__}: a training step on tensors without values raises {quoted(raised(error))[:200]}; "
             "choose phase forward, or measure with `neuralpower profile --phase training`"
-        ) from error
+        ) from raised(error)
     compiler = made is not None and not any(type(m).__module__.startswith("transformers.") for m in model.modules())
     return StepLifetimes(lifetimes.storages(), tuple(batches.ends), lifetimes.calls, compiler)
 
@@ -322,7 +349,10 @@ class _MicroBatches(nn.Module):
     def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Forward and backward passes, one after the other; `calls` says how many calls there were at the end of each."""
         for _ in range(self.count):
-            value = self.loss(self.model(*args, **kwargs))
+            output = self.model(*args, **kwargs)
+            check_computed(output, f"{type(self.model).__name__}: its forward")
+            value = self.loss(output)
+            del output
             self.ends.append(self.calls())
             value.backward()  # type: ignore[no-untyped-call]
             self.ends.append(self.calls())

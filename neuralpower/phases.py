@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError, ModelError, quoted, unknown
+from neuralpower.bounds import overflows
+from neuralpower.errors import BoundError, InputError, ModelError, NeuralPowerError, quoted, unknown
 from neuralpower.inputs import (
     TOKENS,
     InputRequest,
@@ -39,6 +40,7 @@ from neuralpower.layers.base import BACKWARD, FORWARD, Call
 from neuralpower.lifetimes import tensors_within
 from neuralpower.running import META, WAYS, Answers, Run, converted, with_values
 from neuralpower.sources import Source
+from neuralpower.users_code import raised, users_code
 from neuralpower.values import without_values
 
 PREFILL, DECODE, GENERATE = "prefill", "decode", "generate"
@@ -347,12 +349,17 @@ def _needed(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
 
 def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any], ways: Sequence[tuple[str, Run]]) -> Any:
     """The outputs of a forward pass in the first way that works; raises ModelError."""
-    failure: Exception | None = None
+    failure: BaseException | None = None
     for _, run in ways:
         try:
-            return run(module, (), kwargs, Answers())
-        except Exception as error:
-            failure = failure or error
+            with users_code(f"{type(module).__name__}: its forward"):
+                return run(module, (), kwargs, Answers())
+        except BoundError as error:
+            raise BoundError(f"{type(module).__name__}: {error}") from error
+        except NeuralPowerError as error:
+            failure = failure or raised(error)
+            if overflows(raised(error)):
+                break
     raise ModelError(
         f"{type(module).__name__}: its forward raises {quoted(failure)} (while its cache is filled); choose --phase forward"
     ) from failure

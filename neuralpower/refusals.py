@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from neuralpower.errors import InputError, ModelError
+from neuralpower.bounds import overflows
+from neuralpower.errors import InputError, ModelError, said
 from neuralpower.lifetimes import tensors_within
 
 
@@ -40,24 +41,30 @@ def check_followable(model: nn.Module, inputs: Any) -> None:
 
 def way_out(error: BaseException | None, made: bool) -> str:
     """What to do about what a forward pass raises on inputs that neuralpower has `made`, or the caller has given."""
-    if "does not require grad" in str(error):
+    if "does not require grad" in said(error):
         return (
             "a trace has no gradients for a forward that takes them itself; give the module that computes what is derived, "
             "and phase backward for the rest"
         )
-    if "fullgraph=True" in str(error):
+    if "fullgraph=True" in said(error):
         return (
             "a part of it runs compiled alone, as flex_attention does, and cannot be followed; choose another attention (of a "
             "transformers model MODEL?attn_implementation=sdpa)"
         )
-    if "SparseTensorImpl" in str(error) or "NestedTensorImpl" in str(error):
+    if "SparseTensorImpl" in said(error) or "NestedTensorImpl" in said(error):
         return (
             "it makes tensors that are sparse or nested, and only dense ones of one shape are followed; make them dense"
         )
-    if "does not support sparse weights" in str(error):
+    if "does not support sparse weights" in said(error):
         return "give its layer sparse=False, or another mode"
-    if "unexpected keyword argument" in str(error) and not made:
+    if "unexpected keyword argument" in said(error) and not made:
         return "a mapping of inputs is keywords; where forward takes a mapping itself, give (mapping,)"
+    if error is not None and not isinstance(error, Exception):
+        return "a forward pass may not end the program; let it return its output, or raise an ordinary error"
+    if isinstance(error, RecursionError):
+        return "its modules lie too deep in one another, or call themselves without end; nest fewer"
+    if overflows(error):
+        return "no memory holds a tensor of that size: ask for smaller sizes (batch size, sequence length, input shape)"
     if made:
         return (
             "neuralpower cannot make inputs that fit it at these sizes: ask for others (batch size, sequence length, input shape), "

@@ -21,9 +21,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from neuralpower.bounds import check_room
 from neuralpower.known import Known, values_of
 from neuralpower.lifetimes import tensors_within
 from neuralpower.repeats import Repeats, tensors_in
+from neuralpower.values import promised
 from neuralpower.values import with_values as with_values
 
 META = torch.device("meta")
@@ -112,6 +114,8 @@ def own_randomness() -> Iterator[None]:
 
 def on_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
     """Random numbers for what has none and is promised none: the whole of the work is done."""
+    given = [*model.parameters(), *model.buffers(), *tensors_within((args, kwargs))]
+    check_room(tensor for tensor in given if promised(tensor) is None)
     buffers = {name: with_values(t) for name, t in model.named_buffers()}  # first: a model may be built for them
     state = {name: with_values(t) for name, t in model.named_parameters()} | buffers
     args, kwargs = converted((args, kwargs), lambda t: with_values(t).requires_grad_(t.requires_grad))

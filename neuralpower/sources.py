@@ -21,9 +21,8 @@ import importlib.util
 import inspect
 import json
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,8 +33,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from neuralpower.bounds import bounded, check_counts, overflows
 from neuralpower.copies import copied, in_dtype
-from neuralpower.errors import InputError, ModelError, NeuralPowerError, unknown
+from neuralpower.errors import InputError, ModelError, NeuralPowerError, UsersError, unknown
 from neuralpower.exported import check_exported, no_program
 from neuralpower.fields import read_of
 from neuralpower.given import with_values_of, written
@@ -53,9 +53,11 @@ from neuralpower.inputs import (
 from neuralpower.json_files import read_json
 from neuralpower.layers.base import Call
 from neuralpower.offline import offline
+from neuralpower.paths import is_file, is_folder, shown
 from neuralpower.refusals import check_followable
 from neuralpower.running import own_randomness, quiet
 from neuralpower.trust import CONFIGURATION, EXPORTED, FUNCTION, NAME, sort_of
+from neuralpower.users_code import check_computed, check_plain, failed, users_code
 from neuralpower.values import promise, promised, with_values, without_values
 
 if TYPE_CHECKING:
@@ -107,12 +109,11 @@ class Source:
         buffers on meta promise the values that they are built with.
         """
         try:
-            return self._promising(self._construct(device, dtype), dtype)
-        except NeuralPowerError:
-            raise
-        except (Exception, SystemExit) as error:
-            if torch.device(device).type != "meta" or isinstance(error, (ImportError, SystemExit)):
-                raise ModelError(_failed(f"{self.name} cannot be built", error)) from error
+            with users_code(f"{self.name} cannot be built"), bounded(self.name, torch.device(device).type):
+                return self._promising(self._construct(device, dtype), dtype)
+        except UsersError as error:
+            if torch.device(device).type != "meta" or _is_final(error.error):
+                raise
             return self.build("cpu", dtype)
 
     def inputs(self, model: nn.Module, request: InputRequest | None = None, device: str = "cpu") -> Inputs:
@@ -125,22 +126,18 @@ class Source:
 
     def _made(self, model: nn.Module, request: InputRequest, device: str) -> tuple[Any, Any, str]:
         """(positions, keywords, note) of a call; raises InputError or ModelError."""
-        try:
+        what = f"inputs of {self.name} cannot be made for batch size {request.batch_size}"
+        with users_code(what, "ask for other sizes, or give inputs of your own in Python: predict(model, inputs)"):
             made = place(self.examples(model, request), device, request.dtype)
-        except NeuralPowerError:
-            raise
-        except Exception as error:
-            what = f"inputs of {self.name} cannot be made for batch size {request.batch_size}"
-            raise ModelError(
-                f"{_failed(what, error)}; ask for other sizes, or give inputs of your own in Python: predict(model, inputs)"
-            ) from error
         return made.args, made.kwargs, made.note
 
     def batch_size(self, asked: int | None, shape: Sequence[int] | None = None) -> int:
         """What is asked for, else that of the inputs that come with the network, else 1; raises as `build`."""
         if asked is not None or shape is not None or self.brings is None:
             return 1 if asked is None else asked
-        inputs = self.brings(self.build())
+        model = self.build()
+        with users_code(f"the inputs of {self.name} cannot be read"):
+            inputs = self.brings(model)
         return (batch_of(inputs) or 1) if inputs is not None else 1
 
     def call(self, request: InputRequest, device: str = "cpu") -> Call:
@@ -168,6 +165,7 @@ class Source:
         with own_randomness(), torch.device(device):
             torch.manual_seed(0)
             model = self.construct(dtype)
+        check_plain(model.forward, f"the forward of {type(model).__name__}")
         return _evaluating(model)
 
 
@@ -176,6 +174,11 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
 
     A function's file or package is imported: a model that data name goes through `trust.check_model` before.
     """
+    with users_code(f"{model if isinstance(model, (str, Path)) else type(model).__name__!s:.300} cannot be read"):
+        return _resolved(model)
+
+
+def _resolved(model: str | Path | nn.Module | PretrainedConfig) -> Source:
     if isinstance(model, nn.Module):
         return _module_source(model)
     if _is_configuration(model):
@@ -187,18 +190,27 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
         raise ModelError(f"no model is named; {GRAMMAR}")  # an empty path would be the working folder
     location, mark, query = text.partition("?")
     overrides = _overrides(text, query) if mark else {}
+    check_counts(text, overrides)
     sort = sort_of(location)
     if sort == NAME:
         prefix, _, rest = location.partition(":")
         return _PREFIXES[prefix](text, rest, overrides)
     if sort == EXPORTED:
-        return _exported_source(text, Path(location).expanduser(), overrides)
+        return _exported_source(text, _path_of(location), overrides)
     if sort == CONFIGURATION:
-        return _folder_source(text, Path(location).expanduser(), overrides)
+        return _folder_source(text, _path_of(location), overrides)
     if sort == FUNCTION:
         place_of, _, name = location.rpartition(":")
         return _function_source(text, place_of, name, overrides)
     raise ModelError(f"{text!r} is no folder and names no source; {GRAMMAR}")
+
+
+def _path_of(location: str) -> Path:
+    """The path that a text names; raises ModelError for `~name` of nobody."""
+    try:
+        return Path(location).expanduser()
+    except RuntimeError as error:
+        raise ModelError(f"{location}: {error}; give a whole path") from None
 
 
 def _overrides(text: str, query: str) -> dict[str, Any]:
@@ -215,19 +227,16 @@ def _overrides(text: str, query: str) -> dict[str, Any]:
     return found
 
 
-def _failed(what: str, error: BaseException) -> str:
-    """`what`, then the first two lines of a foreign error, and more where a colon says that more follows."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    end = next((i for i, line in enumerate(lines[1:], 2) if not line.endswith(":")), len(lines))
-    return f"{what}: {type(error).__name__}: {textwrap.shorten(' '.join(lines[:end]), 400, placeholder=' ...')}"
+def _is_final(error: BaseException | None) -> bool:
+    """Whether a constructor that failed on meta fails on the CPU, too: a package is missing, a size is past all memory."""
+    return overflows(error) or isinstance(error, (ImportError, RecursionError)) or not isinstance(error, Exception)
 
 
 def _evaluating(model: nn.Module) -> nn.Module:
     """`model` in eval mode; an exported module keeps the mode it was exported in."""
-    try:
-        return model.eval()
-    except NotImplementedError:
-        return model
+    with suppress(NotImplementedError):
+        model.eval()
+    return model
 
 
 # ---- a module or a configuration in hand ----
@@ -330,10 +339,16 @@ def _check_not_quantized(name: str, config: Any) -> None:
 
 
 def _class_for(config: Any) -> type[nn.Module]:
-    """The class that `architectures` names, or the base model of the type."""
-    for name in getattr(config, "architectures", None) or ():
-        return _model_class(name)
-    return _base_class(config.model_type)
+    """The class that `architectures` names, or the base model of the type; raises ModelError."""
+    named = getattr(config, "architectures", None)
+    if named is None or named == []:
+        return _base_class(config.model_type)
+    if not isinstance(named, (list, tuple)) or not all(isinstance(name, str) for name in named):
+        raise ModelError(
+            f"architectures {named!r:.100} of a {type(config).__name__}: must be a list of names of classes, such as "
+            '["BertModel"]; write one, or leave it out'
+        )
+    return _model_class(named[0])
 
 
 def _base_class(model_type: str) -> type[nn.Module]:
@@ -364,7 +379,7 @@ def _model_class(name: str) -> type[nn.Module]:
     try:
         found = getattr(transformers, name, None)
     except ImportError as error:
-        raise ModelError(_failed(f"{name} of transformers needs a package that is not installed", error)) from error
+        raise ModelError(failed(f"{name} of transformers needs a package that is not installed", error)) from error
     if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
         return found
     for family, instead in REMOVED.items():
@@ -425,9 +440,11 @@ def _transformers_source(text: str, name: str, overrides: dict[str, Any]) -> Sou
 
 def _folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
     """A folder with a config.json, or that file."""
-    file = path / "config.json" if path.is_dir() else path
-    if not file.is_file():
-        raise ModelError(f"{path} holds no config.json; give a folder of transformers, or {GRAMMAR.partition(', ')[2]}")
+    file = path / "config.json" if is_folder(path) else path
+    if not is_file(file):
+        raise ModelError(
+            f"{shown(path)} holds no config.json; give a folder of transformers, or {GRAMMAR.partition(', ')[2]}"
+        )
     try:
         values = read_json(file)
     except (ValueError, OSError) as error:
@@ -443,6 +460,7 @@ def _folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
 def _configured(text: str, config_class: Any, values: dict[str, Any], overrides: dict[str, Any]) -> Any:
     """A configuration from `values` (empty: the default one) with `overrides` written over them."""
     values = _without_code(text, values)
+    check_counts(text, values)
     try:
         config = _made_config(text, config_class, values)
     except NeuralPowerError:
@@ -450,17 +468,19 @@ def _configured(text: str, config_class: Any, values: dict[str, Any], overrides:
     except Exception as error:
         if not values:
             raise _no_default(config_class) from error
-        raise ModelError(_failed(f"the configuration of {text} is not accepted", error)) from error
+        raise ModelError(failed(f"the configuration of {text} is not accepted", error)) from error
     if not overrides:
         return config
-    for key, value in overrides.items():
-        _override(text.partition("?")[0], config, values, key, value)
+    values = dict(values)
+    with users_code(f"the overrides of {text} are not accepted"):
+        for key, value in overrides.items():
+            _override(text.partition("?")[0], config, values, key, value)
     try:
         return _made_config(text, config_class, _without_code(text, values))
     except NeuralPowerError:
         raise
     except Exception as error:
-        raise ModelError(_failed(f"the overrides of {text} are not accepted", error)) from error
+        raise ModelError(failed(f"the overrides of {text} are not accepted", error)) from error
 
 
 def _made_config(text: str, config_class: Any, values: dict[str, Any]) -> Any:
@@ -637,6 +657,7 @@ def _module(value: Any, text: str, dtype: torch.dtype) -> nn.Module:
     if isinstance(value, nn.Module):
         value._apply(partial(in_dtype, dtype=dtype))  # type: ignore[no-untyped-call]  # `to` makes complex weights real
         return value
+    check_computed(value, text)
     raise ModelError(f"{text} gives a {type(value).__name__}; it has to return an nn.Module or (module, inputs)")
 
 
@@ -645,17 +666,19 @@ def _module(value: Any, text: str, dtype: torch.dtype) -> nn.Module:
 
 def _function_source(text: str, location: str, name: str, overrides: dict[str, Any]) -> Source:
     """`package.module:function` and `path/file.py:function`; overrides are keywords of the function."""
-    is_file = location.endswith(".py")
-    folder = Path(location).expanduser().resolve().parent if is_file else Path.cwd()
-    loaded = _loaded_file(location) if is_file else _imported(text, location)
-    function = getattr(loaded, name, None)
+    of_file = location.endswith(".py")
+    loaded = _loaded_file(location) if of_file else _imported(text, location)
+    folder = _path_of(location).resolve().parent if of_file else Path.cwd()
+    with users_code(f"{name} of {location} cannot be read"):  # a module may have a `__getattr__` of its own
+        function = getattr(loaded, name, None)
     if not callable(function):
         names = [n for n, value in vars(loaded).items() if callable(value) and not n.startswith("_")]
         own = [n for n in names if getattr(getattr(loaded, n), "__module__", None) == loaded.__name__]
         raise unknown(f"function in {location}", name, own or names, ModelError)
     if isinstance(function, nn.Module):
         raise ModelError(f"{text} is a {type(function).__name__} that has been built; give a function that returns it")
-    beside = getattr(loaded, "example_inputs", None)
+    with users_code(f"example_inputs of {location} cannot be read"):
+        beside = getattr(loaded, "example_inputs", None)
     kept: WeakKeyDictionary[nn.Module, Inputs] = WeakKeyDictionary()
 
     def called() -> tuple[Any, Any]:
@@ -710,15 +733,12 @@ def _ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
                 "example_inputs take it"
             )
         keywords["seq_len"] = request.seq_len
-    try:
-        with written() as memory:
-            made = make(request.batch_size, **keywords)
-        memory.marked(called_with(made))
-        return made
-    except NeuralPowerError:
-        raise
-    except Exception as error:
-        raise ModelError(_failed(f"example_inputs({request.batch_size}) of {text} failed", error)) from error
+    call = f"example_inputs({request.batch_size}) of {text}"
+    with users_code(f"{call} failed"), written() as memory:
+        made = make(request.batch_size, **keywords)
+    check_computed(made, call)
+    memory.marked(called_with(made))
+    return made
 
 
 @contextmanager
@@ -735,9 +755,10 @@ def _importing_from(folder: Path) -> Iterator[None]:
 
 def _loaded_file(location: str) -> ModuleType:
     """The module in a file, loaded afresh."""
-    path = Path(location).expanduser().resolve()
-    if not path.is_file():
-        raise ModelError(f"there is no file {location}; give an existing path/file.py:function")
+    path = _path_of(location)
+    if not is_file(path):
+        raise ModelError(f"there is no file {shown(location)}; give an existing path/file.py:function")
+    path = path.resolve()
     name = f"neuralpower_model_{path.stem}_{abs(hash(path))}"
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
@@ -745,25 +766,24 @@ def _loaded_file(location: str) -> ModuleType:
     loaded = importlib.util.module_from_spec(specification)
     sys.modules[name] = loaded  # dataclasses look their module up
     try:
-        with _importing_from(path.parent):
+        with users_code(f"{location} cannot be imported"), _importing_from(path.parent):
             specification.loader.exec_module(loaded)
-    except (Exception, SystemExit) as error:  # a script's own parser of arguments ends the program
+    except UsersError:  # a script's own parser of arguments ends the program
         del sys.modules[name]
-        raise ModelError(_failed(f"{location} cannot be imported", error)) from error
+        raise
     return loaded
 
 
 def _imported(text: str, location: str) -> ModuleType:
     """An installed module, or one of the working folder."""
     try:
-        with _importing_from(Path.cwd()):
+        with users_code(f"{location} cannot be imported"), _importing_from(Path.cwd()):
             return importlib.import_module(location)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (location == error.name or location.startswith(error.name + ".")):
-            raise ModelError(_failed(f"{location} cannot be imported", error)) from error
-        raise ModelError(f"there is no module {location!r} for {text!r}; {GRAMMAR}") from error
-    except (Exception, SystemExit) as error:
-        raise ModelError(_failed(f"{location} cannot be imported", error)) from error
+    except UsersError as error:
+        name = error.error.name if isinstance(error.error, ModuleNotFoundError) else None
+        if name is not None and (location == name or location.startswith(name + ".")):
+            raise ModelError(f"there is no module {location!r} for {text!r}; {GRAMMAR}") from error
+        raise
 
 
 # ---- exported programs ----
@@ -773,8 +793,8 @@ def _exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source
     """A .pt2 file: its shapes are those of the export, except where these were dynamic."""
     if overrides:
         raise ModelError(f"{text!r} has overrides, but an exported program is fixed; export it again with other sizes")
-    if not path.is_file():
-        raise ModelError(f"there is no file {path}; give an existing .pt2, written by torch.export.save")
+    if not is_file(path):
+        raise ModelError(f"there is no file {shown(path)}; give an existing .pt2, written by torch.export.save")
     check_exported(path)  # loading it unpickles and evaluates what it holds
     try:
         with quiet("torch.export"):

@@ -32,8 +32,9 @@ from torch.utils._pytree import tree_iter
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
+from neuralpower.bounds import overflows
 from neuralpower.dtypes import FLOATING, ITEMSIZE
-from neuralpower.errors import InputError, ModelError, NeuralPowerError, Unmodelled, quoted
+from neuralpower.errors import BoundError, InputError, ModelError, Unmodelled, UsersError, quoted
 from neuralpower.gradients import Gradients
 from neuralpower.layers import BY_OPERATOR, KINDS, Call, Layer
 from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS, check_output
@@ -71,12 +72,14 @@ from neuralpower.running import (
 )
 from neuralpower.running import META as META
 from neuralpower.sparse import Rows, sparse_use
+from neuralpower.users_code import check_computed, raised, users_code
 from neuralpower.values import made_up, promised
 from neuralpower.workspace import workspace_blocks
 
 LOSS = "(loss)"  # path of the loss function
 FEW = 0.02  # share of the parameters that may be idle, of the work that no loss reads, without a word
 SHOWN = 5  # modules that are named
+MOST_WORK = 2**63 - 1  # FLOP or bytes of a pass: what tables hold
 REAL = {"complex64": "float32", "complex128": "float64"}  # what complex numbers are pairs of
 CACHED = type(functools.cache(abs))  # a function that remembers
 
@@ -211,42 +214,60 @@ def trace(
     """
     model = unwrapped(model)
     kwargs = dict(kwargs or {})
-    check_followable(model, (args, kwargs))
+    forward = _forward_of(model)
+    with users_code(f"{type(model).__name__} cannot be followed"):
+        check_followable(model, (args, kwargs))
     ways = [(method, run) for method, run in ways if method != "meta" or autocast is None]
     enabled = torch.is_grad_enabled()
     derived: dict[Any, str] = {}  # autograd functions, and why their backward pass is derived from their forward pass
     while True:
         notes: list[str] = []
-        failures: list[Exception] = []
+        failures: list[ModelError] = []
         for method, run in ways:
             recorder = _Recorder(model, routing)
             recorder.gradients, recorder.derived = training is not False, derived
             recorder.asked, recorder.trained = training or (training is None and enabled), training is True
             cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
             try:
-                with undisturbed(model, training), own_caches(model), _slow_attention(), recorder.attached(), cast:
+                with (
+                    users_code(forward),
+                    undisturbed(model, training),
+                    own_caches(model),
+                    _slow_attention(),
+                    recorder.attached(),
+                    cast,
+                ):
                     recorder.follow(run, tuple(args), kwargs, loss)
-            except Exception as error:
-                if isinstance(error, NeuralPowerError) and not isinstance(error, ModelError):
-                    raise  # no other way mends what was asked for
+            except BoundError as error:
+                raise BoundError(f"{type(model).__name__}: {error}") from error
+            except ModelError as error:  # of others no other way mends what was asked for
                 failures.append(error)
-                notes.append(f"{method}: {quoted(error)}"[:300])
+                if overflows(raised(error)):
+                    break
+                notes.append(f"{method}: {quoted(raised(error))}"[:300])
                 continue
             return recorder.trace(method, tuple(notes))
-        own = [error for error in failures if isinstance(error, OwnBackwardError)]
+        own = [error for error in map(raised, failures) if isinstance(error, OwnBackwardError)]
         if not own:
             raise _untraced(model, failures[-1] if failures else None, (args, kwargs))
         derived.update({error.key: str(error) for error in own})
 
 
-def _untraced(model: nn.Module, failure: Exception | None, inputs: Any) -> ModelError:
+def _forward_of(model: nn.Module) -> str:
+    return f"{type(model).__name__}: its forward"
+
+
+def _untraced(model: nn.Module, failure: ModelError | None, inputs: Any) -> ModelError:
     """What is said of a forward that raises in all ways."""
-    if isinstance(failure, ModelError):
+    forward = _forward_of(model)
+    if failure is None:
+        return ModelError(f"{forward} is followed in no way; give one of {', '.join(name for name, _ in WAYS)}")
+    if not isinstance(failure, UsersError) or failure.what != forward:  # as where values cannot be had
         return failure
+    cause = raised(failure)
     made = any(promised(tensor) for tensor in tensors_within(inputs))
-    text = f"{type(model).__name__}: its forward raises {quoted(failure)}; {way_out(failure, made)}"
-    error = ModelError(text)
-    error.__cause__ = failure
+    error = ModelError(f"{forward} raises {quoted(cause)}; {way_out(cause, made)}")
+    error.__cause__ = cause
     return error
 
 
@@ -504,6 +525,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
         """What was seen."""
         parameters = list(self.model.parameters())
+        _check_countable(type(self.model).__name__, self.calls, self.unmodelled)
         passed, calls = self.followed.passed, self._looped()
         recurs = {call.at for call in calls if call.layer.recurs}
         beside = ((path, _again(layer) if at in recurs else layer) for path, layer, at in self.followed.beside())
@@ -600,6 +622,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     ) -> None:
         """See a forward pass, the loss of what it returns where one is given, and backward passes of the model's own."""
         output = run(self.model, args, kwargs, self)
+        check_computed(output, _forward_of(self.model))
         self.ends(output)
 
         def back() -> None:
@@ -1108,6 +1131,18 @@ def _packed(model: nn.Module) -> Iterator[str]:
         yield (
             f"weights that quantized layers have packed ({count}) are of unknown size: parameters, memory and times are "
             "without them"
+        )
+
+
+def _check_countable(name: str, calls: Sequence[LayerCall], unmodelled: Sequence[UnmodelledCall]) -> None:
+    """Raise InputError for a pass of more FLOP or bytes than tables of 64-bit integers hold exactly and add up."""
+    counts = Counter(call.layer for call in calls)
+    flops = sum(count * int(layer.flops()) for layer, count in counts.items())
+    size = sum(count * int(sum(layer.bytes())) for layer, count in counts.items()) + sum(u.bytes for u in unmodelled)
+    if max(flops, size) > MOST_WORK:
+        raise InputError(
+            f"{name}: one pass is {flops:.3g} FLOP and {size:.3g} bytes, more than the {MOST_WORK:.3g} that are counted; ask for "
+            "smaller sizes (batch size, sequence length, input shape)"
         )
 
 

@@ -31,6 +31,7 @@ from neuralpower.sparse import check_sparse, joined, step_of_rows, stored
 from neuralpower.trace import LayerCall, Trace, backward_calls, forget, pattern, prefixes, run_again
 
 TRAINING, OPTIMIZER = "training", "optimizer"
+MOST_MICRO_BATCHES = 4096  # each is followed layer by layer
 STEPS = (FORWARD, BACKWARD, OPTIMIZER)
 Loss = Callable[[Any], Tensor]
 Learnt = Callable[[str, str], bool]  # (kind, phase) -> whether it is known how long it takes
@@ -56,6 +57,10 @@ class Recipe:
             raise InputError(f"{self.optimizer}: torch has no {self.implementation} one; choose {ways}")
         if not is_count(self.accumulation):
             raise InputError(f"accumulation {self.accumulation!r}: a step takes 1 micro-batch or more; choose 1")
+        if self.accumulation > MOST_MICRO_BATCHES:
+            raise InputError(
+                f"accumulation {self.accumulation}: a step takes at most {MOST_MICRO_BATCHES} micro-batches; choose fewer"
+            )
 
     def on(self, accelerator: bool) -> Recipe:
         """The same, with the implementation that torch chooses on a CPU or an accelerator where none is said."""

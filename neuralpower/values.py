@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neuralpower.errors import NeuralPowerError
+from neuralpower.users_code import users_code
+
 DRAW = "neuralpower_draw"  # attribute of a tensor on the meta device: what returns one of its shape with values
 MADE_UP = "neuralpower_made_up"  # attribute of a tensor: why its values are nobody's, in words
 HELD_BYTES = 64 * 2**20  # inputs that keep their values, all together: 100 images of 3x224x224, 8 million token ids
@@ -65,9 +68,9 @@ def with_values(tensor: Tensor) -> Tensor:
 def without_values(make: Callable[[str], Any]) -> Any:
     """`make("meta")`, each of its tensors with the promise of its like in `make("cpu")`; that itself, where it needs values."""
     try:
-        with torch.device("meta"):
+        with users_code("inputs on meta cannot be made"), torch.device("meta"):
             shapes = make("meta")
-    except Exception:
+    except NeuralPowerError:
         return make("cpu")
     real = functools.cache(lambda: tensors_of(make("cpu")))
     order = itertools.count()

@@ -119,7 +119,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     """The predictor file of the synthetic device, and how its training ran."""
     file = tmp_path_factory.mktemp("models") / "deep" / "synthetic.json"
-    return file, run("train-predictor", dataset, "--learner", "lasso", "--jobs", "1", "--out", file)
+    return file, run("train-predictor", dataset, "--learner", "lasso", "--jobs", "1", "--out", file, "--verbose")
 
 
 @pytest.fixture(scope="module")

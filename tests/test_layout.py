@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "neuralpower"
 # A module imports only from itself and from those above it.
 ORDER = (
     "errors",
+    "paths",
     "files",
     "json_files",
     "terminal",
@@ -26,6 +27,7 @@ ORDER = (
     "trust",
     "offline",
     "exported",
+    "users_code",
     "dtypes",
     "layers",
     "zoo",
@@ -34,6 +36,7 @@ ORDER = (
     "counter",
     "energy",
     "selftest",
+    "bounds",
     "values",
     "copies",
     "inputs",

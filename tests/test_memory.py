@@ -377,4 +377,4 @@ def test_a_loss_of_ones_own_is_used() -> None:
 
 def test_memory_without_tensors_is_the_frameworks() -> None:
     code = GPU.forward_bytes
-    assert memory_of((), accelerator=True) == Memory("forward", 0, 0, 0, 0, 0, 0, 0, code, 0, code, 0)
+    assert memory_of((), accelerator=True) == Memory("forward", 0, 0, 0, 0, 0, 0, 0, code, 0, code, 0, assumed=True)

@@ -7,8 +7,10 @@ import functools
 import importlib
 import io
 import os
+import re
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -17,7 +19,7 @@ from neuralpower import __version__
 from neuralpower.cli.interrupts import end_like_ctrl_c
 from neuralpower.cli.output import GONE, ReaderGone, open_descriptors, results_apart
 from neuralpower.cli.places import check_places
-from neuralpower.errors import DeviceError, NeuralPowerError, one_line
+from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line, quoted, unwritten
 from neuralpower.terminal import visible_streams
 from neuralpower.tether import end_with_parent
 
@@ -61,6 +63,14 @@ COMMANDS = (
     "devices",
 )
 
+# Options that name a thing. An empty name, as of a shell's variable that is not set, is none, and no default either.
+NAMING = frozenset(
+    """
+    --address --autocast --config --csv --data_dir --data-dir --device --device-spec --from --markdown --measure
+    --monitor_file --operators --out --plot --predictor --spec --tables --trace-file
+    """.split()
+)
+
 
 def build() -> typer.Typer:
     """The program with all of its commands."""
@@ -91,6 +101,38 @@ def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
+def check_filled(arguments: Sequence[str]) -> None:
+    """Raise InputError for an option of NAMING whose value is empty."""
+    for before, given in zip(("", *arguments), arguments, strict=False):
+        if before == "--":
+            return
+        name, equals, value = given.partition("=")
+        if not given.strip() and before.startswith("--") and "=" not in before:
+            name = before
+        elif not (equals and name.startswith("--") and not value.strip()):
+            continue
+        if name in NAMING:
+            raise InputError(f"{name} is empty; give it a value, or leave it out")
+
+
+def _refused(error: NeuralPowerError) -> int:
+    """Say what cannot be, in one line; the exit code."""
+    print(f"error: {one_line(error)}", file=sys.stderr)
+    return error.exit_code
+
+
+def _fault(error: Exception) -> int:
+    """Say in one line that this program is wrong, and where; with NEURALPOWER_TRACEBACK set, how it got there. The exit code."""
+    if os.environ.get("NEURALPOWER_TRACEBACK"):
+        traceback.print_exception(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "neuralpower" in frame.filename] or frames
+    where = re.sub(r".*(?=neuralpower[/\\])", "", own[-1].filename) + f":{own[-1].lineno}"
+    text = f"a fault of neuralpower itself, {quoted(error)} ({where})"
+    print(f"error: {text}; please report it, with what NEURALPOWER_TRACEBACK=1 prints", file=sys.stderr)
+    return NeuralPowerError.exit_code
+
+
 def main() -> None:
     """Run the program; an error of ours is one line on stderr, and its class the exit code."""
     end_with_parent()
@@ -107,19 +149,25 @@ def _code() -> int:
     """Run the command, and say what went wrong; the exit code."""
     try:
         end_like_ctrl_c()
+        check_filled(sys.argv[1:])
         code = build()(standalone_mode=False)
     except KeyboardInterrupt:
         code = INTERRUPTED
     except ReaderGone:
         code = GONE
     except NeuralPowerError as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        code = error.exit_code
+        code = _refused(error)
+    except MemoryError:
+        code = _refused(DeviceError("the memory of this machine is too small for that; choose smaller sizes"))
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:
-            raise
-        print("error: standard output: the disk is full; make room, or write to another place", file=sys.stderr)
-        code = DeviceError.exit_code
+        if error.filename is not None:
+            text = f"{error.filename}: {error.strerror}; choose another file or folder"
+            code = _refused(unwritten(error, text))
+        elif error.errno == errno.ENOSPC:
+            text = "standard output: the disk is full; make room, or write to another place"
+            code = _refused(DeviceError(text))
+        else:
+            code = _fault(error)
     except Exception as error:
         code = _usage(error)
     return code if isinstance(code, int) else 0
@@ -130,7 +178,7 @@ def _usage(error: Exception) -> int:
     # typer's own: it brings a copy of click, whose classes cannot be named here
     code = getattr(error, "exit_code", None)
     if not hasattr(error, "format_message") or not isinstance(code, int):
-        raise error
+        return _fault(error)
     if error.format_message():
         print(f"error: {error.format_message()}; --help shows what there is", file=sys.stderr)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 PHASES = ("forward", "backward", "optimizer")
+FIRST_LINE_S = 30.0
 
 
 @app.command()
@@ -78,7 +80,7 @@ def collect_data(
         models=options.names(models, "models"),
         dtypes=dtypes,
         seed=seed,
-        budget_s=_budget_s(time_budget, device) if time_budget else settings.budget_s,
+        budget_s=_budget_s(time_budget, device) if time_budget is not None else settings.budget_s,
         out=folder,
         phases=phases,
         power=power,
@@ -105,11 +107,14 @@ def collect_data(
     ) as bar:
         task = bar.add_task("planning", total=None, rate="")
 
+        log = Log(console.is_terminal)
+
         def show(progress: Progress) -> None:
             if not progress.measured and not progress.powered:
                 bar.console.print(outlook(progress))
             bar.update(task, description="measuring", total=progress.planned, completed=progress.done)
             bar.update(task, rate=pace(progress))
+            log.tell(progress)
 
         try:
             counts = collect(request, show, measuring)
@@ -160,6 +165,20 @@ def _executor(name: str, address: str | None, device: str, power: str, threads: 
         raise InputError(f"address {address!r}: belongs to a Ray cluster; add --executor ray, or leave it out")
     lock = DeviceLock(device, wait, say=lambda line: print(visible(line), file=sys.stderr))
     return Local(Worker(threads, command(device, power)), lock)
+
+
+class Log:
+    """Progress where nobody sees a bar move: a line now and then, the first after some seconds, then ever more seldom."""
+
+    def __init__(self, seen: bool, say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)) -> None:
+        self.seen, self.say, self.due_s = seen, say, FIRST_LINE_S
+
+    def tell(self, progress: Progress) -> None:
+        """Print a line if one is due."""
+        if self.seen or progress.spent_s < self.due_s:
+            return
+        self.due_s = max(progress.spent_s + FIRST_LINE_S, 2 * progress.spent_s)
+        self.say(f"measured {progress.done} of {progress.planned} in {_time(progress.spent_s)}: {pace(progress)}")
 
 
 def outlook(progress: Progress) -> str:

@@ -65,9 +65,12 @@ def evaluate(
 
     if trace_file is not None:
         check_place(trace_file, "trace.json")
+    options.check_named(models, "model")
     cases: list[Case] = []
     for model in models:
         is_list = model.startswith("@")
+        if model == "@":
+            raise InputError("@ names no list; write @FILE, whose lines are MODEL, batch size, length, phase, tokens")
         lines = listed(Path(model[1:]), trust_code) if is_list else [(model, batch_size, seq_len, None)]
         for name, batch, length, line_phase in lines:
             given = None if is_list else shape
@@ -116,11 +119,13 @@ def evaluate(
 def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:
     """(MODEL, batch size, sequence length, phase) of each line, None for what it leaves out; raises InputError."""
     from neuralpower.errors import InputError, first_line
+    from neuralpower.paths import check_regular
     from neuralpower.trust import check_model
 
+    check_regular(file)
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(
             f"{file}: cannot be read ({first_line(error)}); it holds lines of MODEL, batch size, length, phase, tokens"
         ) from None

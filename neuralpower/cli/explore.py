@@ -58,10 +58,10 @@ def sweep(
         model,
         predictors,
         batch_sizes=batch_sizes,
-        lengths=sweeping.sizes(seq_len, "seq-len") if seq_len else (None,),
+        lengths=sweeping.sizes(seq_len, "seq-len") if seq_len is not None else (None,),
         dtypes=[options.dtype(name) for name in options.names(dtype, "dtype") or ("float32",)],
         input_shape=shape,
-        memory_bytes=fitting.bytes_of(memory) if memory else None,
+        memory_bytes=fitting.bytes_of(memory) if memory is not None else None,
     )
     if all(point.error for point in found.points):
         raise InputError(f"no point can be predicted: {found.points[0].error}")
@@ -89,6 +89,7 @@ def compare(
     as_json: bool = JSON,
 ) -> None:
     """Compare two models, or a model on two devices: ratio of the times, and how likely one is the faster."""
+    from neuralpower.errors import InputError
     from neuralpower.evaluate import Case, predict_case
     from neuralpower.explore.compare import Side
     from neuralpower.explore.compare import compare as compared
@@ -101,7 +102,12 @@ def compare(
     known: dict[str, Predictor] = {}
     sides = []
     for text in (a, b):
-        model, _, name = text.partition("@")
+        options.check_named([text], "model")
+        model, at, name = text.partition("@")
+        if at and not name:
+            raise InputError(
+                f"{text!r} names no predictor behind @; write MODEL@PREDICTOR or @PREDICTOR, or leave @ out"
+            )
         model, name = model or a.partition("@")[0], name or predictor or ""
         known[name] = known.get(name) or options.predictor(name or None)
         batch = options.batch_size(model, batch_size, shape)
@@ -129,11 +135,16 @@ def score(
     """Rank candidates: configurations with changed fields, or lists of layers."""
     from neuralpower.errors import InputError
     from neuralpower.explore.score import score as scored
+    from neuralpower.memory import ASSUMED
+    from neuralpower.paths import check_regular
     from neuralpower.report.explored import score_table
 
+    options.check_named([file], "file")
+    if file != "-":
+        check_regular(file)
     try:
         lines = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read ({error}); choose another file") from None
     learnt = options.predictor(predictor)
     found = scored(lines.splitlines(), learnt, by, trust_code=trust_code)
@@ -145,6 +156,8 @@ def score(
     if by != "latency" and not any(one.rank for one in found):
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
     _warn([learnt])
+    if learnt.accelerator:
+        print(f"note: {ASSUMED}", file=sys.stderr)
     say("\n".join(json_text(one.to_json()) for one in found) if as_json else score_table(found, top))
 
 
@@ -165,6 +178,11 @@ def fit(
     ),
     accumulation: int = typer.Option(1, help="For training: micro-batches per step."),
     checkpointing: bool = typer.Option(False, "--checkpointing", help="For training: blocks run forward again."),
+    margin: float | None = typer.Option(
+        None,
+        help="Share of the memory to keep free; by default 0 on a CPU, whose memory has an upper bound, and on others, whose "
+        "overhead is assumed, 0.3 in training and else 0.1.",
+    ),
     as_json: bool = JSON,
 ) -> None:
     """Say whether a model fits into a device's memory (exit code 0, or 1 where not), and the largest that would."""
@@ -186,6 +204,7 @@ def fit(
         context,
         accumulation,
         checkpointing,
+        margin,
     )
     found = fitted(request, room)
     say(json_text(found.to_json()) if as_json else fit_table(found, request, name))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.errors import InputError
+from neuralpower.paths import check_read, is_folder, is_there
 
 if TYPE_CHECKING:
     from neuralpower.phases import Phase
@@ -51,6 +52,12 @@ def names(text: str | None, what: str) -> tuple[str, ...] | None:
     return found
 
 
+def check_named(given: Sequence[str], what: str) -> None:
+    """Raise InputError where one of several names is empty; `what` they name."""
+    if not all(name.strip() for name in given):
+        raise InputError(f"an empty name among {list(given)!r:.200}: no {what} has it; write a name, or leave it out")
+
+
 def numbers(text: str, what: str, example: str) -> tuple[int, ...]:
     """(1, 16, 64) for "1,16,64"; raises InputError, which says `what` was given."""
     try:
@@ -70,7 +77,7 @@ def duration_s(text: str, what: str = "time budget") -> float:
 
 def shard(text: str | None) -> tuple[int, int]:
     """(2, 8) for "2/8", the second of eight; (1, 1) for nothing. Raises InputError."""
-    match = re.fullmatch(r"(\d+)/(\d+)", (text or "1/1").strip())
+    match = re.fullmatch(r"(\d+)/(\d+)", ("1/1" if text is None else text).strip())
     if not match or not 1 <= int(match.group(1)) <= int(match.group(2)):
         raise InputError(f"shard {text!r}: write I/N with I from 1 to N, such as 2/8")
     return int(match.group(1)), int(match.group(2))
@@ -121,9 +128,11 @@ def check_file(file: Path | None, example: str) -> None:
     """Raise InputError where one that is given cannot be written: to be asked before a long work. Imports numpy."""
     from neuralpower.dataset import check_place
 
-    # what is there already may be a device, such as /dev/null
-    if file is not None and (file.is_dir() or not file.exists()):
+    # what is there already may be a device, such as /dev/stdout
+    if file is not None and (is_folder(file) or not is_there(file)):
         check_place(file, example)
+    elif file is not None:
+        check_read(file)
 
 
 SHORT_DTYPES = {

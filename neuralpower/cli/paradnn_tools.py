@@ -13,6 +13,7 @@ from neuralpower.cli import options
 from neuralpower.cli.output import say
 from neuralpower.errors import InputError, unknown
 from neuralpower.json_files import json_text
+from neuralpower.paths import check_regular, is_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +60,7 @@ def _frame(source: Path) -> pd.DataFrame:
     from neuralpower.suites.paradnn.sweep import read_results
     from neuralpower.suites.paradnn.table import csv_frame, frame
 
-    return csv_frame(source) if source.is_file() else frame(read_results(source))
+    return csv_frame(source) if is_file(source) else frame(read_results(source))
 
 
 def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof]:
@@ -100,7 +101,8 @@ def merge(
 
     tables: list[tuple[str, list[list[str]]]] = []
     for source in sources:
-        if source.is_file():
+        check_regular(source)
+        if is_file(source):
             tables.append(read_csv(source))
             continue
         results = [r for r in read_results(source) if r.flops_per_s is not None]

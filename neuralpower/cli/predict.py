@@ -72,6 +72,7 @@ def predict(
     from neuralpower.dataset import check_place
     from neuralpower.evaluate import Case, predict_case
     from neuralpower.layers.base import torch_dtype
+    from neuralpower.paths import is_file
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
     from neuralpower.report.tables import prediction_csv, prediction_table
@@ -85,13 +86,15 @@ def predict(
         check_place(trace_file, "trace.json")
     learnt = options.predictor(predictor)
     if device_spec is not None:
-        if predictor and "@" in predictor and not Path(predictor).is_file():
+        if predictor and "@" in predictor and not is_file(predictor):
             raise InputError(f"predictor {predictor} and device spec {device_spec} both name a device; leave one out")
         learnt, _ = on(learnt, device_spec)
     learnt_phase = "forward" if phase in (TRAINING, case_phase.name) else phase
     learnt.check(options.dtype(dtype), learnt_phase)
     recipe = options.recipe(optimizer, accumulation, checkpointing, phase)
     cast = None if autocast is None else torch_dtype(options.dtype(autocast))
+    if cast not in (None, torch_dtype("bfloat16"), torch_dtype("float16")):
+        raise unknown("dtype of an autocast", str(autocast), ["bfloat16", "float16"])
     if autocast is not None:
         learnt.check(options.dtype(autocast), "forward")
     source = resolve(model)

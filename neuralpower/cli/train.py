@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from neuralpower.learn import Trained
 
 app = typer.Typer()
-MOST_TOLD = 5  # groups with too few rows that are named, each on a line
+FEW_WARNINGS = 3  # of one kind that are printed without being asked for
 DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
 
 
@@ -30,6 +30,7 @@ def train_predictor(
     out: Path | None = typer.Option(None, help="The predictor file; models/NAME.json by default."),
     jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
     trust_code: bool = options.TRUST_CODE,
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Print a line per regressor, and every warning."),
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
     from neuralpower.codec import check_places
@@ -37,15 +38,16 @@ def train_predictor(
     from neuralpower.errors import InputError
     from neuralpower.learn import train
     from neuralpower.report.cards import write_predictor
-    from neuralpower.report.tables import training_table
+    from neuralpower.report.tables import training_summary, training_table
 
-    if not jobs:
+    if jobs < 1 and jobs != -1:
         raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for as many as cores")
+    options.check_named(datasets, "dataset")
     data = [read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # now rather than after minutes of fitting
     trained = train(data, learner, jobs, trust_code=trust_code)
-    say(training_table(trained))
+    say(training_table(trained) if verbose else training_summary(trained))
     if trained.correction:
         c = trained.correction
         print(
@@ -57,10 +59,12 @@ def train_predictor(
                 "whole networks and layers disagree: are both of one pass, of this device, and in seconds?",
                 file=sys.stderr,
             )
-    for line in (*summarised(trained.rejected), *trained.doubts):
-        print(visible(line), file=sys.stderr)
-    for line in _few(trained):
-        print(visible(line), file=sys.stderr)
+    for lines in (list(summarised(trained.rejected)), trained.doubts, list(_skipped(trained))):
+        shown = lines if verbose or len(lines) <= FEW_WARNINGS else lines[: FEW_WARNINGS - 1]
+        for line in shown:
+            print(visible(line), file=sys.stderr)
+        if len(shown) < len(lines):
+            print(f"({len(lines) - len(shown)} more of the kind; --verbose prints them)", file=sys.stderr)
     if learner == "lasso":
         for key in trained.predictor.regressors:
             say(trained.predictor.formula(key))
@@ -68,12 +72,14 @@ def train_predictor(
     print(f"predictor: {target}", file=sys.stderr)
 
 
-def _few(trained: Trained) -> Iterator[str]:
-    """The groups with too few rows, and what is taken for each; many of them as a count."""
-    for (kind, dtype, phase, group), rows in list(trained.skipped.items())[:MOST_TOLD]:
+def _skipped(trained: Trained) -> Iterator[str]:
+    """A line per group that has too few rows, those that are not learnt at all first."""
+    found = []
+    for (kind, dtype, phase, group), rows in trained.skipped.items():
         near, exact = trained.predictor.regressor_of((kind, dtype, phase, group))
-        instead = f"learnt together, as {near[3]}" if near and exact and near[1] == dtype else "not learnt"
-        yield f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}"
-    more = list(trained.skipped.values())[MOST_TOLD:]
-    if more:
-        yield f"{len(more)} more groups have {min(more)} to {max(more)} rows each, too few for fits of their own"
+        together = bool(near and exact and near[1] == dtype)
+        instead = f"learnt together, as {near[3]}" if near and together else "not learnt"
+        found.append(
+            (together, f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}")
+        )
+    yield from (line for _, line in sorted(found, key=lambda one: one[0]))

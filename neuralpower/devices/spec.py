@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.json_files import read_json, shown
+from neuralpower.paths import check_regular, is_file
 
 if TYPE_CHECKING:
     from neuralpower.layers.base import Hardware
@@ -155,6 +156,7 @@ def find_spec(name: str) -> DeviceSpec:
 def read_spec(path: str | Path) -> DeviceSpec:
     """The sheet in a file; raises InputError (unreadable, no JSON, another schema, or a field that breaks a rule)."""
     path = Path(path)
+    check_regular(path)
     try:
         data = read_json(path, mark=True, endless=True)  # Windows' editors begin a file with a mark
     except OSError as error:
@@ -168,7 +170,7 @@ def read_spec(path: str | Path) -> DeviceSpec:
 
 def spec_of(name: str) -> DeviceSpec:
     """A user's sheet where the name is a file's, else the shipped one; raises InputError."""
-    return read_spec(name) if name.endswith(".json") or Path(name).is_file() else find_spec(name)
+    return read_spec(name) if name.endswith(".json") or is_file(name) else find_spec(name)
 
 
 def known_spec(name: str) -> DeviceSpec | None:

@@ -1,7 +1,7 @@
 """Does it fit, and how much more would: the largest batch and the longest context within a memory, with a margin.
 
 The upper bound of the memory is held against the device's, less what the process itself takes of a CPU's, so that what is
-said to fit does. Memory grows nearly in line
+said to fit does. On an accelerator there is no such bound: a share of the memory is kept free. Memory grows nearly in line
 with the batch and no faster than squarely with the length: two probes give a guess, each further one narrows the bracket.
 Of a prefill the length is the prompt's, of a decoder's step the context's; their memory holds the cache of keys and values.
 """
@@ -17,7 +17,15 @@ from typing import Any
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.inputs import Inputs
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.memory import Memory, forward_memory, framework_of, optimizer_named, training_lifetimes
+from neuralpower.memory import (
+    ASSUMED,
+    Memory,
+    forward_memory,
+    framework_of,
+    margin_of,
+    optimizer_named,
+    training_lifetimes,
+)
 from neuralpower.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.sources import InputRequest, Source, resolve
 from neuralpower.trace import trace
@@ -55,6 +63,7 @@ class Request:
     context: int | None = None  # decode: tokens in the cache before the step
     accumulation: int = 1  # training: micro-batches of `batch_size` per step
     checkpointing: bool = False  # training: repeated blocks keep their inputs alone
+    margin: float | None = None  # share of the memory that is kept free; None: as `memory.margin_of` says
 
     @property
     def length(self) -> int | None:
@@ -74,6 +83,12 @@ class Fit:
     longest_reason: str  # what ends it: memory, the model's own positions, or calls that grow with it
     traces: int
     process_bytes: int = 0  # of the room: what the process takes before there is a network
+    margin: float = 0.0  # share of the room that is kept free, for what is not modelled
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the answer takes for granted."""
+        return (ASSUMED,) if self.memory.assumed else ()
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -82,6 +97,8 @@ class Fit:
             "fits": self.fits,
             "room_bytes": self.room_bytes,
             "process_bytes": self.process_bytes,
+            "margin": self.margin,
+            "notes": list(self.notes),
             "memory_bytes": self.memory.bounds_json(),
             "memory": self.memory.to_json(),
             "largest_batch_size": self.largest_batch,
@@ -119,19 +136,25 @@ def fit(request: Request, room_bytes: float) -> Fit:
         raise InputError(
             f"optimizer, accumulation and checkpointing belong to phase training, not to {request.phase}; leave them out"
         )
+    margin = margin_of(request.accelerator, request.phase) if request.margin is None else request.margin
+    if isinstance(margin, bool) or not isinstance(margin, Real) or not 0 <= margin < 1:
+        raise InputError(
+            f"margin {margin!r}: the share of the memory that is kept free is 0 or more and below 1; choose 0.3"
+        )
     probe = _Probe(request)
     process_bytes = framework_of(request.accelerator).process_bytes
-    left_bytes = room_bytes - process_bytes
+    left_bytes = room_bytes * (1 - float(margin)) - process_bytes
     own = probe(request.batch_size, request.length)
     start = request.length or probe.own_length
     if own.weights_bytes > left_bytes:  # nothing to be sought
         longest, reason = (None, "") if start is None else (0, "memory")
-        return Fit(False, own, room_bytes, 0, longest, reason, probe.traces, process_bytes)
+        return Fit(False, own, room_bytes, 0, longest, reason, probe.traces, process_bytes, float(margin))
     batch = largest(lambda size: probe(size, request.length).high_bytes, left_bytes, request.batch_size)
     longest, reason = None, ""
     if start is not None:
         longest, reason = _longest(probe, request.batch_size, start, left_bytes)
-    return Fit(own.high_bytes <= left_bytes, own, room_bytes, batch, longest, reason, probe.traces, process_bytes)
+    fits = own.high_bytes <= left_bytes
+    return Fit(fits, own, room_bytes, batch, longest, reason, probe.traces, process_bytes, float(margin))
 
 
 class _TooManyCalls(Exception):  # noqa: N818  # a verdict on a length

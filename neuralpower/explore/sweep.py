@@ -17,7 +17,8 @@ from neuralpower.evaluate import device_memory
 from neuralpower.explore.outcomes import finite
 from neuralpower.explore.space import Point, explore
 from neuralpower.inputs import is_count
-from neuralpower.memory import framework_of
+from neuralpower.layers.base import FORWARD
+from neuralpower.memory import ASSUMED, framework_of, margin_of
 from neuralpower.predictor import Predictor
 
 MOST_POINTS = 10_000
@@ -43,7 +44,9 @@ class SweepPoint:
     energy_j: float | None
     memory_bytes: float | None
     memory_high_bytes: float | None
-    fits: bool | None  # whether the memory's upper bound, with the process's own, is within the device's
+    fits: (
+        bool | None
+    )  # whether the memory's high figure, with the process's own, is within the device's, less what is kept free
     basis: str  # formula or traced
     coverage: float | None
     best: bool = False  # on the Pareto front of its model
@@ -99,10 +102,10 @@ def sweep(
         explored = explore([Point(model, b, s, d, input_shape=shape) for d, s, b in grid], predictor)
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
-        if not predictor.accelerator:
-            notes[HEAPLESS] = None
+        notes[ASSUMED if predictor.accelerator else HEAPLESS] = None
         room = memory_bytes if memory_bytes is not None else device_memory(predictor)
         taken_bytes = framework_of(predictor.accelerator).process_bytes
+        usable_bytes = None if room is None else room * (1 - margin_of(predictor.accelerator, FORWARD))
         for i, (dtype, length, batch) in enumerate(grid):
             o = explored.outcomes
             value, high = finite(o.runtime_s[i]), finite(explored.memory_high_bytes[i])
@@ -121,7 +124,7 @@ def sweep(
                     energy_j=finite(o.energy_j[i]),
                     memory_bytes=finite(explored.memory_bytes[i]),
                     memory_high_bytes=high,
-                    fits=high + taken_bytes <= room if room is not None and high is not None else None,
+                    fits=high + taken_bytes <= usable_bytes if usable_bytes is not None and high is not None else None,
                     basis=explored.basis[i],
                     coverage=finite(o.coverage[i]),
                     error=explored.errors.get(i, ""),

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 
 from neuralpower.devices.host import clock_hz, read_cpu
 from neuralpower.devices.spec import known_hardware
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.inputs import is_count
 from neuralpower.layers import Layer
 from neuralpower.layers.optimizer import CLASSES, Optimizer
@@ -42,6 +42,7 @@ from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, 
 from neuralpower.sparse import Rows
 from neuralpower.trace import Trace, trace, unwrapped
 from neuralpower.training import Loss
+from neuralpower.users_code import users_code
 from neuralpower.values import tensors_of
 
 __all__ = ["Check", "ModuleRow", "NetworkProfile", "Row", "Total", "Unmodelled", "profile"]
@@ -111,7 +112,7 @@ def profile(
             f"warmup {warmup!r}, repeat {repeat!r}: warmup must be 0 or more, repeat 1 or more, both whole numbers"
         )
     place = _place(model, device, runtime)
-    given, kwargs = tree_map(lambda v: v.to(place) if isinstance(v, Tensor) else v, (given, dict(kwargs or {})))
+    given, kwargs = tree_map(lambda v: _moved(v, place) if isinstance(v, Tensor) else v, (given, dict(kwargs or {})))
     with torch.set_grad_enabled(phase == "training"):
         traced = trace(model, given, kwargs, training=None)
     by_module = module_counts(model, traced, convention, given, kwargs)
@@ -192,6 +193,11 @@ def _place(model: nn.Module, device: str | torch.device | None, runtime: bool) -
     return place
 
 
+def _moved(tensor: Tensor, place: torch.device) -> Tensor:
+    """`tensor` on the device; one without values stays, as beside a model without weights that is counted and not run."""
+    return tensor if tensor.is_meta else tensor.to(place)
+
+
 def _measured(
     step: Step,
     traced: Trace,
@@ -259,8 +265,9 @@ def _recount(model: nn.Module, traced: Trace, args: Any, kwargs: Any) -> tuple[i
     if any(layer.kind == "recurrent" for layer in traced.layers):
         return int(ours), None
     try:
-        return int(ours), flop_counter_total(model, args, kwargs)
-    except Exception:  # whatever a forward does to PyTorch's counter: there is nothing to compare with then
+        with users_code(type(model).__name__):
+            return int(ours), flop_counter_total(model, args, kwargs)
+    except NeuralPowerError:  # whatever a forward does to PyTorch's counter: there is nothing to compare with then
         return int(ours), None
 
 

@@ -17,13 +17,14 @@ from torch.utils._pytree import tree_iter
 from neuralpower.bench import failure
 from neuralpower.devices.host import read_cpu
 from neuralpower.energy import PowerWindow, measure_power
-from neuralpower.errors import DeviceError, InputError, ModelError, NeuralPowerError, OutOfMemory, quoted
+from neuralpower.errors import DeviceError, InputError, ModelError, OutOfMemory, UsersError, quoted
 from neuralpower.lifetimes import tensors_within
 from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
 from neuralpower.trace import LOSS, forget, undisturbed
 from neuralpower.training import Loss, default_loss
+from neuralpower.users_code import raised, users_code
 
 PHASES = ("forward", "training")
 CLEAN_PER_TIMED = 2  # runs: instrumentation then costs a few percent of the whole, even for small operators
@@ -255,10 +256,12 @@ def repeat(
 def told(name: str, before: str = "") -> Iterator[None]:
     """Foreign errors of a run as ours, in one line: OutOfMemory, or else ModelError; `before` says what went well until then."""
     try:
-        yield
-    except NeuralPowerError:
-        raise
-    except Exception as error:
+        with users_code(name):
+            yield
+    except UsersError as refused:
+        if refused.what != name:
+            raise
+        error = raised(refused)
         if failure(error)["status"] == "oom":
             raise OutOfMemory(f"{name}: out of memory ({quoted(error)[:200]}); choose a smaller batch") from error
         raise ModelError(

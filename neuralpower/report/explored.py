@@ -106,16 +106,21 @@ def fit_table(found: Fit, request: Request, device: str) -> str:
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
     lines = [
         f"{request.model}, batch {request.batch_size}{length}, {request.dtype}, {request.phase}{optimizer}: {verdict} into "
-        f"{quantity(found.room_bytes, 'B')} ({device})",
+        f"{quantity(found.room_bytes, 'B')} ({device}){_kept_free(found)}",
         memory_line(found.memory),
         f"largest batch size: {found.largest_batch}",
     ]
     if found.longest is not None:
         lines.append(f"longest context: {found.longest} (ended by {found.longest_reason})")
     process = f" beside {quantity(found.process_bytes, 'B')} of the process" if found.process_bytes else ""
-    return "\n".join(
-        [*lines, f"{counted(found.traces, 'trace')}; the upper bound of the memory is what has to fit{process}"]
-    )
+    figure = "high figure" if found.memory.assumed else "upper bound"
+    lines.append(f"{counted(found.traces, 'trace')}; the {figure} of the memory is what has to fit{process}")
+    return "\n".join([*lines, *(f"note: {text}" for text in found.notes)])
+
+
+def _kept_free(found: Fit) -> str:
+    """In words, which share of the memory is kept free."""
+    return f" with {found.margin:.0%} of it kept free (--margin)" if found.margin else ""
 
 
 def check_plot(path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from neuralpower.compose import COLUMNS, Prediction, Row, Training
 from neuralpower.csv_files import write_csv
@@ -14,8 +16,9 @@ from neuralpower.evaluate import Case, Evaluation, summary
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn import Trained
 from neuralpower.memory import Memory
+from neuralpower.predictor import Key
 from neuralpower.regress import Regressor
-from neuralpower.report.tokens import bounded, plain, tokens
+from neuralpower.report.tokens import bounded, counted, plain, tokens
 from neuralpower.report.tokens import quantity as quantity
 from neuralpower.terminal import visible
 from neuralpower.training import STEPS
@@ -42,6 +45,37 @@ def score_cells(regressor: Regressor) -> list[str]:
     shares = [f"{share:.1%}" for share in (s.mape, s.rmspe, s.median_base)]
     shares += [f"{s.median:.1%}" if regressor.trees else "-", f"{s.bias:+.1%}", f"{s.beyond:.1%}", f"{s.inside:.0%}"]
     return ["-" if "nan" in share else share for share in shares]
+
+
+def training_summary(trained: Trained) -> str:
+    """In a few lines: how far predictions of held-out rows lie from their measurements, and where they are worst."""
+    p = trained.predictor
+    targets = (("time", p.regressors), ("power", p.power or {}))
+    lines = [line for what, regressors in targets for line in _errors(what, regressors)]
+    return "\n".join([f"{p.device}: {counted(len({key[0] for key in p.regressors}), 'layer kind')} learnt", *lines])
+
+
+def _errors(what: str, regressors: Mapping[Key, Regressor]) -> Iterator[str]:
+    """A sentence on all regressors of one target, and one on the least certain of several."""
+    medians = [(r.scores.median if r.trees else r.scores.median_base, r.scores, key) for key, r in regressors.items()]
+    known = [one for one in medians if np.isfinite([one[0], one[1].mape, one[1].inside]).all()]
+    if not known:
+        return
+    known.sort(key=lambda one: one[0])
+    rows = np.array([scores.rows for _, scores, _ in known])
+    typical = known[int(np.searchsorted(np.cumsum(rows), rows.sum() / 2))][
+        0
+    ]  # the median of the groups' medians, by rows
+    mean = float(np.average([scores.mape for _, scores, _ in known], weights=rows))
+    inside = float(np.average([scores.inside for _, scores, _ in known], weights=rows))
+    yield (
+        f"{what}: typical error on held-out rows {typical:.1%}, mean {mean:.1%}; {inside:.0%} of {rows.sum():,} lie within their "
+        "90 % bounds"
+    )
+    median, scores, (kind, dtype, phase, group) = known[-1]
+    if len(known) > 1:
+        name = " ".join(part for part in (kind, group, dtype, phase) if part)
+        yield f"{what}: least certain is {name}: typical error {median:.1%} on {scores.rows:,} rows (--verbose prints all)"
 
 
 def training_table(trained: Trained) -> str:
@@ -135,7 +169,8 @@ def memory_line(memory: Memory) -> str:
     parts = sorted(((size, name) for name, size in memory.parts.items() if size), reverse=True)
     return (
         f"memory {quantity(memory.value_bytes, 'B')} ({quantity(memory.low_bytes, 'B')} to "
-        f"{quantity(memory.high_bytes, 'B')}): " + ", ".join(f"{name} {quantity(size, 'B')}" for size, name in parts)
+        f"{quantity(memory.high_bytes, 'B')}{', assumed, not an upper bound' if memory.assumed else ''}): "
+        + ", ".join(f"{name} {quantity(size, 'B')}" for size, name in parts)
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.json_files import read_json
+from neuralpower.paths import check_regular
 from neuralpower.suites.bench.options import Options, arguments, boolean
 from neuralpower.trust import check_model
 
@@ -62,6 +63,7 @@ class Config:
 
 def read_config(path: Path) -> Config:
     """The parameters of a file; raises InputError for one that is not known or cannot be."""
+    check_regular(path)
     try:
         content = read_json(path)
     except OSError as error:

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
 from neuralpower.errors import InputError, one_line
+from neuralpower.paths import check_regular, is_there
 from neuralpower.suites.bench.augment import augmented
 from neuralpower.suites.bench.datum import Datum, parse_datum
 
@@ -88,7 +89,8 @@ class Images(Dataset[tuple[Tensor, int]]):
 
 def open_store(backend: str, where: Path) -> Store:
     """The images under a path; raises InputError."""
-    if not where.exists():
+    check_regular(where)
+    if not is_there(where):
         raise InputError(f"{where}: there is no such file or folder; give another --data_dir")
     try:
         importlib.import_module("PIL.Image")

@@ -10,6 +10,7 @@ from neuralpower.csv_files import write_csv as write_rows
 from neuralpower.errors import InputError
 from neuralpower.journal import NAME, read_journal
 from neuralpower.json_files import json_text
+from neuralpower.paths import check_regular, is_file, is_folder
 from neuralpower.suites.bench.grid import values_of
 from neuralpower.suites.bench.lines import parse
 
@@ -30,13 +31,14 @@ def read_logs(paths: Sequence[Path]) -> list[Log]:
 
 
 def _read(path: Path) -> list[Log]:
-    if (path / NAME).is_file():
+    check_regular(path)
+    if is_file(path / NAME):
         records = [r for r in read_journal(path) if r.get("type") == "point"]
         latest = {r["label"]: r for r in records}
         return [
             Log(f"{path}: {r['label']}", v) for r, v in zip(latest.values(), values_of([*latest.values()]), strict=True)
         ]
-    if path.is_dir():
+    if is_folder(path):
         files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
         if not files:
             raise InputError(f"{path}: no logs in it ({', '.join(SUFFIXES)}); give the files themselves")

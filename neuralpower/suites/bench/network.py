@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, NeuralPowerError
 from neuralpower.inputs import InputRequest, Inputs
 from neuralpower.sources import Source, resolve
 from neuralpower.suites.bench.options import Options
 from neuralpower.suites.precision import Autocasting, Precision
 from neuralpower.suites.steps import make_optimizer
 from neuralpower.training import default_loss
+from neuralpower.users_code import users_code
 from neuralpower.values import tensors_of
 from neuralpower.zoo import ZOO, ZooEntry
 
@@ -48,12 +49,12 @@ class Network:
     def on_meta(self) -> tuple[torch.Size, torch.Size] | None:
         """Shapes of the first input and of the output for a batch of two; None where that needs values."""
         try:
-            model = self.source.build("meta")
-            inputs = self.source.inputs(model, InputRequest(2), "meta")
-            with torch.no_grad():
+            with users_code(self.name), torch.no_grad():
+                model = self.source.build("meta")
+                inputs = self.source.inputs(model, InputRequest(2), "meta")
                 output = model(*inputs.args, **inputs.kwargs)
-            return tensors_of((inputs.args, inputs.kwargs))[0].shape, tensors_of(output)[0].shape
-        except Exception:  # whatever a forward does that meta tensors cannot
+                return tensors_of((inputs.args, inputs.kwargs))[0].shape, tensors_of(output)[0].shape
+        except NeuralPowerError:  # whatever a forward does that meta tensors cannot
             return None
 
     def image_size(self, shape: tuple[int, ...] | None) -> tuple[int, int]:

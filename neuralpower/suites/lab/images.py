@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from neuralpower.errors import InputError
+from neuralpower.paths import check_regular
 
 SIDE = 28
 MEAN, DEVIATION = 0.1307, 0.3081  # of MNIST's training pixels, on a scale from 0 to 1
@@ -122,6 +123,7 @@ def read_idx(path: Path, axes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.u
     Raises:
         InputError: it cannot be read, is of another format, or does not hold as many bytes as it says.
     """
+    check_regular(path)
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from neuralpower.errors import InputError
+from neuralpower.paths import check_regular
 from neuralpower.suites.lab.operators import Operator, OperatorTable
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -35,9 +36,10 @@ def read_tables(path: Path) -> tuple[OperatorTable, ...]:
     Raises:
         InputError: the file cannot be read, has no such table, or one is damaged.
     """
+    check_regular(path)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error}); give a text with tables of torch's profiler") from None
     return parse_tables(text, str(path))
 

@@ -16,6 +16,7 @@ import pandas as pd
 from neuralpower.csv_files import csv_text as csv_text_of
 from neuralpower.dtypes import ITEMSIZE, TENSORFLOAT32
 from neuralpower.errors import DatasetError
+from neuralpower.paths import check_regular
 from neuralpower.suites.paradnn.points import FAMILIES, family_named
 from neuralpower.suites.paradnn.result import OK, SHORT, Result
 
@@ -58,9 +59,10 @@ def read_csv(path: Path) -> tuple[str, list[list[str]]]:
     Raises:
         DatasetError: it cannot be read, its header is of no family, or a row has another number of cells.
     """
+    check_regular(path, DatasetError)
     try:
         lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8")), skipinitialspace=True))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise DatasetError(f"{path}: cannot be read ({error}); give a CSV of `neuralpower paradnn`") from None
     rows = [[cell.strip() for cell in line] for line in lines if line]
     header = tuple(rows[0]) if rows else ()

@@ -10,6 +10,7 @@ from typing import Any
 from neuralpower.dataset import replace_file
 from neuralpower.errors import InputError
 from neuralpower.json_files import json_text, read_json
+from neuralpower.paths import check_regular
 
 SCHEMA = 1
 MEASURED, PREDICTED = "measured", "predicted"
@@ -209,6 +210,7 @@ def write(data: Data, folder: Path) -> None:
 def read(folder: Path) -> Data | None:
     """What an earlier run has left in a folder; None for nothing. Raises InputError for what is no such file."""
     path = folder / FILE
+    check_regular(path)
     try:
         content = read_json(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -22,6 +22,7 @@ from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.profiling.steps import clock_of, title_of
 from neuralpower.sources import resolve
+from neuralpower.users_code import raised, users_code
 
 CUDA_SAMPLES = 20
 CUDA_LIMIT_S = 2.0  # after which no further sample begins, from the fifth on
@@ -108,8 +109,10 @@ class Bench:
         """Times of a forward pass (s). Raises MemoryError where there is too little, ModelError where it fails."""
         try:
             call = resolve(model).call(InputRequest(batch_size, dtype=torch_dtype(dtype)), device=str(self.place))
-            return self.samples(call)
-        except Exception as error:
+            with users_code(f"{model}: its forward"):
+                return self.samples(call)
+        except Exception as refused:
+            error = raised(refused)
             if failure(error)["status"] == "oom":
                 raise MemoryError(first_line(error)) from None
             if isinstance(error, ModelError):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from neuralpower.errors import NeuralPowerError
 from neuralpower.inputs import InputRequest, Inputs
 from neuralpower.layers import KINDS
 from neuralpower.profiling import profile
@@ -17,6 +18,7 @@ from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.sources import resolve
 from neuralpower.suites.roofline.records import Calls, Kind, Network, Work
 from neuralpower.trace import Trace, trace
+from neuralpower.users_code import users_code
 from neuralpower.values import tensors_of
 
 
@@ -81,8 +83,9 @@ def peak_bytes(module: nn.Module, inputs: Inputs) -> int | None:
     """
     step = Step(module, inputs.args, inputs.kwargs, "forward")
     try:
-        return accounted(step, HostClock(), None)[1]
-    except Exception:  # whatever a forward does with meta tensors: its memory is then not known
+        with users_code(type(module).__name__):
+            return accounted(step, HostClock(), None)[1]
+    except NeuralPowerError:  # whatever a forward does with meta tensors: its memory is then not known
         return None
 
 

@@ -1,0 +1,148 @@
+"""How large a network may become while it is built, so that a slip of the pen does not fill the memory.
+
+Modules are counted as they are made, numbers as they become parameters or buffers: whoever builds, and however. On the CPU these
+take memory, of which the machine has so much; on the meta device modules alone do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.nn.parameter import is_lazy
+
+from neuralpower.devices.machine import available_bytes
+from neuralpower.errors import BoundError, InputError, said
+
+# 58 layers of DeepSeek-V3 with 256 experts each, as modules of their own, are 60 thousand; one takes some 4 kB and 50 us on meta.
+MOST_MODULES = 100_000
+MOST_CALLS = 1_000_000  # of operators in a pass: some minutes of tracing and 1 GB
+MOST_NUMBERS = 10**13  # in parameters and buffers: the largest networks that were published have 2e12
+# What a configuration calls the numbers of its parts, which are made one by one, and what such names hold beside.
+LAYERS = ("layer", "block", "depth", "stage")
+PARTS = (*LAYERS, "expert", "num_labels", "head")
+LEAST = 10  # modules of which a layer is usually made
+NO_PARTS = ("size", "dim", "vocab", "token", "offset", "width", "length")
+
+
+def most(name: str, usual: int) -> int:
+    """The bound that the environment variable sets, else the usual; raises InputError."""
+    text = os.environ.get(name, "").strip()
+    try:
+        value = float(text) if text else usual
+        if not 1 <= value < float("inf"):
+            raise ValueError(text)
+    except ValueError:
+        raise InputError(f"{name} {text!r}: must be a number of 1 or more; leave it out for {usual:g}") from None
+    return int(value)
+
+
+def check_calls(count: int, bound: int) -> None:
+    """Raise BoundError beyond a bound on the operator calls of a pass, as of a loop that goes on without end."""
+    if count > bound:
+        raise BoundError(
+            f"a pass calls more than {bound:,} operators, as one that reads a text token by token or a loop without end does; "
+            "choose smaller sizes, or set NEURALPOWER_MOST_CALLS to allow more"
+        )
+
+
+def check_room(tensors: Iterable[Tensor]) -> None:
+    """Raise BoundError where tensors that are to have values take more memory than is free."""
+    room, size = available_bytes(), sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    if room is not None and size > room:
+        raise BoundError(
+            f"it has to be run with values, and takes {size / 1e9:.3g} GB of which {room / 1e9:.3g} are free; choose smaller sizes"
+        )
+
+
+def overflows(error: BaseException | None) -> bool:
+    """Whether torch refuses a tensor whose size no memory has: on every device it is the same."""
+    return isinstance(error, (RuntimeError, OverflowError)) and "overflow" in said(error)
+
+
+class _Counter:
+    """What is registered in modules."""
+
+    def __init__(self, name: str, room_bytes: int | None) -> None:
+        self.name, self.room_bytes = name, room_bytes
+        self.most_modules = most("NEURALPOWER_MOST_MODULES", MOST_MODULES)
+        self.most_numbers = most("NEURALPOWER_MOST_PARAMETERS", MOST_NUMBERS)
+        self.modules = self.tensors = self.numbers = self.bytes = 0
+
+    def module(self) -> None:
+        """A module is made; raises BoundError beyond the bound."""
+        self.modules += 1
+        if self.modules > self.most_modules:
+            raise BoundError(
+                f"{self.name} has more than {self.most_modules:,} modules; choose fewer layers, or set "
+                "NEURALPOWER_MOST_MODULES to allow more"
+            )
+
+    def tensor(self, _module: nn.Module, _name: str, tensor: Any) -> None:
+        """A module gets a parameter or a buffer; raises BoundError beyond the bound."""
+        if not isinstance(tensor, Tensor) or is_lazy(tensor):
+            return
+        self.tensors += 1
+        self.numbers += tensor.numel()
+        if self.tensors > LEAST * self.most_modules:
+            raise BoundError(
+                f"{self.name} has more than {LEAST * self.most_modules:,} tensors of parameters; choose fewer layers, or set "
+                "NEURALPOWER_MOST_MODULES to allow more"
+            )
+        if self.numbers > self.most_numbers:
+            raise BoundError(
+                f"{self.name} has more than {self.most_numbers:.3g} parameters; choose smaller sizes, or set "
+                "NEURALPOWER_MOST_PARAMETERS to allow more"
+            )
+        if self.room_bytes is not None and tensor.device.type == "cpu":
+            self.bytes += tensor.numel() * tensor.element_size()
+            if self.bytes > self.room_bytes:
+                raise BoundError(
+                    f"{self.name} takes more than the {self.room_bytes / 1e9:.3g} GB of memory that are free here, and has to be "
+                    "built with values; choose smaller sizes, or a machine with more memory"
+                )
+
+
+@contextmanager
+def bounded(name: str, device: str) -> Iterator[None]:
+    """Raise BoundError as soon as what is built within has more modules, numbers, or bytes on the CPU than may be."""
+    counter = _Counter(name, available_bytes() if device == "cpu" else None)
+    make = nn.Module.__init__
+
+    @functools.wraps(make)
+    def counted(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        counter.module()
+        make(module, *args, **kwargs)
+
+    handles = [
+        torch_module.register_module_parameter_registration_hook(counter.tensor),
+        torch_module.register_module_buffer_registration_hook(counter.tensor),
+    ]
+    nn.Module.__init__ = counted  # type: ignore[method-assign]  # torch has a hook for what is put into a module alone
+    try:
+        yield
+    finally:
+        nn.Module.__init__ = make  # type: ignore[method-assign]
+        for handle in handles:
+            handle.remove()
+
+
+def check_counts(what: str, values: Mapping[str, Any]) -> None:
+    """Raise BoundError for a configuration that counts more parts than a network may have modules, before it is made."""
+    modules = most("NEURALPOWER_MOST_MODULES", MOST_MODULES)
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            check_counts(what, value)
+        counts = any(part in str(name) for part in PARTS) and not any(part in str(name) for part in NO_PARTS)
+        bound = modules // LEAST if any(part in str(name) for part in LAYERS) else modules
+        for number in value if isinstance(value, (list, tuple)) else (value,):
+            if counts and isinstance(number, int) and number > bound:
+                raise BoundError(
+                    f"{name} {number} of {what}: at most {bound:,} are built, of {modules:,} modules in all; choose fewer, or set "
+                    "NEURALPOWER_MOST_MODULES to allow more"
+                )

@@ -1,0 +1,77 @@
+"""Files that a user names: whether they are there, and their text. No name makes these raise but as one line, and no pipe hangs."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from neuralpower.errors import InputError
+
+KINDS_OF_FILE = {
+    stat.S_IFDIR: "it is a folder",
+    stat.S_IFIFO: "it is a pipe",
+    stat.S_IFSOCK: "it is a socket",
+    stat.S_IFCHR: "it is a device",
+    stat.S_IFBLK: "it is a device",
+}
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether a regular file has that name; False for names that no file can have, as of 300 letters."""
+    return stat.S_ISREG(_mode(path))
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether a folder has that name."""
+    return stat.S_ISDIR(_mode(path))
+
+
+def is_there(path: str | Path) -> bool:
+    """Whether anything has that name."""
+    return _mode(path) != 0
+
+
+def _mode(path: str | Path) -> int:
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116  # Path's raises for other reasons in every version of Python
+    except (OSError, ValueError):  # the second of a name with a NUL
+        return 0
+
+
+def why_irregular(path: str | Path) -> str:
+    """Why a path is no regular file, in a clause; "" where it is one, and where nothing is there."""
+    mode = _mode(path)
+    return "" if not mode or stat.S_ISREG(mode) else KINDS_OF_FILE.get(stat.S_IFMT(mode), "it is no regular file")
+
+
+def check_regular(path: str | Path, error: type[InputError] = InputError) -> None:
+    """Raise `error` for a pipe or a device, which may have no end; a folder, or none at all, is for the reader to refuse."""
+    if (reason := why_irregular(path)) and not is_folder(path):
+        raise error(f"{path}: {reason.removeprefix('it ')}; give a regular file")
+
+
+def check_read(path: str | Path) -> None:
+    """Raise InputError for a pipe that nobody reads, since whoever writes to it waits without end."""
+    if stat.S_ISFIFO(_mode(path)):
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            raise InputError(f"{path}: is a pipe that nobody reads; choose a file") from None
+
+
+def text_in(path: str | Path, instead: str, error: type[InputError] = InputError, encoding: str = "utf-8") -> str:
+    """The text of a regular file; `instead`: what another is to be chosen of. Raises `error`."""
+    check_regular(path, error)
+    try:
+        return Path(path).read_text(encoding)
+    except OSError as refused:
+        raise error(f"{shown(path)}: cannot be read ({refused.strerror}); choose another {instead}") from None
+    except ValueError as refused:  # no text, or a name with a NUL
+        raise error(f"{shown(path)}: cannot be read ({refused}); choose another {instead}") from None
+
+
+def shown(path: str | Path) -> str:
+    """A name as a message has it: the beginning of one that is too long to be a file's."""
+    text = str(path)
+    return text if len(text) <= 255 else f"{text[:60]}... ({len(text)} letters)"
