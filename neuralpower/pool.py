@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import selectors
+import queue
 import struct
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,13 +25,17 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Pool:
-    """`jobs` children, started with the first calls; without children where `jobs` is 1. A context manager."""
+    """`jobs` children, started with the first calls; without children where `jobs` is 1. A context manager.
+
+    joblib hands out the calls, a thread for each child. Its own processes leave semaphores where they are killed.
+    """
 
     def __init__(self, jobs: int) -> None:
         """`jobs` below 0 counts back from the number of cores: -1 is all of them."""
-        cores = usable_cores()
-        self.jobs = jobs if jobs > 0 else max(cores + 1 + jobs, 1)
-        self.threads = max(cores // self.jobs, 1)
+        import joblib  # not above: a child has to be tied to its parent before it imports much
+
+        self.jobs = joblib.effective_n_jobs(jobs)
+        self.threads = max(joblib.cpu_count() // self.jobs, 1)
         self._children: list[_Child] = []
 
     def __enter__(self) -> Pool:
@@ -50,26 +53,28 @@ class Pool:
         Raises:
             DeviceError: a child was ended from outside, as for want of memory.
         """
-        if min(self.jobs, len(calls)) < 2:
+        from joblib import Parallel, delayed
+
+        jobs = min(self.jobs, len(calls))
+        if jobs < 2:
             yield from (function(*call) for call in calls)
             return
-        while len(self._children) < min(self.jobs, len(calls)):
+        while len(self._children) < jobs:
             self._children.append(_Child(self.threads))
-        idle, waiting = list(self._children), deque(enumerate(calls))
-        found: dict[int, Any] = {}
-        with selectors.DefaultSelector() as busy:
-            for number in range(len(calls)):
-                while number not in found:
-                    while idle and waiting:
-                        child, (place, call) = idle.pop(), waiting.popleft()
-                        child.ask(function, call)
-                        busy.register(child.stdout, selectors.EVENT_READ, (place, child))
-                    for key, _ in busy.select():
-                        busy.unregister(key.fileobj)
-                        place, child = key.data
-                        found[place] = child.answer()
-                        idle.append(child)
-                yield found.pop(number)
+        idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
+        for child in self._children:
+            idle.put(child)
+
+        def done(call: tuple[Any, ...]) -> Any:
+            child = idle.get()
+            try:
+                child.ask(function, call)
+                return child.answer()
+            finally:
+                idle.put(child)
+
+        threads = Parallel(jobs, backend="threading", return_as="generator", batch_size=1, pre_dispatch=jobs)
+        yield from threads(delayed(done)(call) for call in calls)
 
 
 class _Child:
@@ -116,13 +121,6 @@ class _Child:
         code = self._process.wait()
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         return DeviceError(f"a process that fits was ended {how}, as for want of memory; give --jobs 1")
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    with contextlib.suppress(AttributeError):  # another system than Linux
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def main() -> None:
