@@ -365,7 +365,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     file = folder / "dataset.json"
     check_regular(file, DatasetError)
     try:
-        meta = read_json(file, mark=True, endless=True)  # Windows' editors begin a file with a mark
+        meta: Any = read_json(file, mark=True, endless=True)  # Windows' editors begin a file with a mark
     except FileNotFoundError:
         raise DatasetError(
             f'{folder}: has no dataset.json; it needs at least {{"schema": 1, "device": "..."}}'
@@ -382,7 +382,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         check_hardware({} if meta.get("hardware") is None else meta["hardware"])
         if any(not_finite(meta)):
             raise DatasetError("holds NaN or Infinity, which are no numbers of JSON's; leave out what is not known")
-    return meta
+    return dict(meta)
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One object of the file: frozen, of strict types, without a field beside its own."""
 
 
-class HardwarePart(Part):
+class HardwarePart(Part, frozen=True):
     """`Hardware`; a bandwidth of 1 is one that is not known."""
 
     cores: Annotated[int, Meta(ge=1, le=int(KEYS["cores"].high))]
@@ -78,7 +78,7 @@ class HardwarePart(Part):
     lanes_per_scheduler: Annotated[float, Meta(ge=1, le=1024)] | None = None
 
 
-class RooflinePart(Part):
+class RooflinePart(Part, frozen=True):
     """`Roofline`, whose numbers divide."""
 
     flops_per_s: Positive
@@ -86,7 +86,7 @@ class RooflinePart(Part):
     flops_only_per_s: Positive
 
 
-class SpeedPart(Part):
+class SpeedPart(Part, frozen=True):
     """`NetworkSpeed`."""
 
     sentinel_s: Positive
@@ -96,7 +96,7 @@ class SpeedPart(Part):
     slowest: Positive | None = None
 
 
-class CostPart(Part):
+class CostPart(Part, frozen=True):
     """`Cost` of calls of one kind, phase and function."""
 
     kind: str
@@ -107,7 +107,7 @@ class CostPart(Part):
     rows: Size
 
 
-class DispatchPart(Part):
+class DispatchPart(Part, frozen=True):
     """`Dispatch`."""
 
     other_s: NotNegative
@@ -116,14 +116,14 @@ class DispatchPart(Part):
     costs: list[CostPart]
 
 
-class AlignmentPart(Part):
+class AlignmentPart(Part, frozen=True):
     """`Alignment`."""
 
     slopes: dict[str, Log]
     floor: NotNegative
 
 
-class TermPart(Part, kw_only=True):
+class TermPart(Part, frozen=True, kw_only=True):
     """`Term` with its weight: a product of dimensions' powers, or a special one by name."""
 
     powers: dict[str, Annotated[int, Meta(ge=1, le=3)]] | UnsetType = UNSET
@@ -131,7 +131,7 @@ class TermPart(Part, kw_only=True):
     weight: NotNegative
 
 
-class SpreadPart(Part):
+class SpreadPart(Part, frozen=True):
     """`Spread`."""
 
     edges: list[Octaves]
@@ -143,7 +143,7 @@ class SpreadPart(Part):
     tail: Octaves = 1e3
 
 
-class ScoresPart(Part):
+class ScoresPart(Part, frozen=True):
     """`Scores`; null is what is not known."""
 
     rows: Count
@@ -156,7 +156,7 @@ class ScoresPart(Part):
     inside: Annotated[float, Meta(ge=0, le=1)] | None
 
 
-class TreesPart(Part):
+class TreesPart(Part, frozen=True):
     """`Trees`: nodes in preorder, which says where right children are."""
 
     features: list[Name]
@@ -165,7 +165,7 @@ class TreesPart(Part):
     number: list[Number]
 
 
-class RegressorPart(Part, kw_only=True):
+class RegressorPart(Part, frozen=True, kw_only=True):
     """`Regressor`, with the key that it stands under; `reach` null is one without end, `measured` numbers in base 64."""
 
     kind: Name
@@ -191,7 +191,7 @@ class RegressorPart(Part, kw_only=True):
     measured: str
 
 
-class CardPart(Part):
+class CardPart(Part, frozen=True):
     """Where a predictor was learnt, and what it was made from."""
 
     name: str = ""
@@ -210,7 +210,7 @@ class CardPart(Part):
     unknown_vendor: str | None = None
 
 
-class PredictorPart(Part, kw_only=True):
+class PredictorPart(Part, frozen=True, kw_only=True):
     """A whole file."""
 
     schema: Literal[4]
@@ -384,7 +384,7 @@ def _broken_rule(text: str, data: Any, at: str) -> str:
         title = f"{_title(data['regressors'][int(regressor[1])])}: "
         path = path[regressor.end() :]
     field = f"{at}{path}".strip(".")
-    rule = functools.reduce(lambda said, change: re.sub(*change, said), WORDS, rule)
+    rule = functools.reduce(lambda said, change: re.sub(change[0], change[1], said), WORDS, rule)
     if rule.startswith(("lacks", "has")) or "..." in steps:  # of an object's value msgspec does not say the name
         return f"{title}{'a value of ' * ('...' in steps)}{field.replace('[...]', '') or 'it'} {rule}"
     for step in steps:
@@ -488,6 +488,7 @@ def _regressor(part: RegressorPart) -> Regressor:
         raise _wrong("short", part.short, f"more than -factor, which is {-part.factor:g}: no time would be left")
     if part.alignment is not None and part.alignment.floor <= 0:
         raise _wrong("alignment.floor", part.alignment.floor, "above 0")
+    scores: dict[str, Any] = {n: math.nan if v is None else v for n, v in _shared(part.scores, Scores).items()}
     values = {
         **_shared(part, Regressor),
         "terms": tuple(_term(i, term) for i, term in enumerate(part.terms)),
@@ -496,7 +497,7 @@ def _regressor(part: RegressorPart) -> Regressor:
         "trees": part.trees and _trees(part.trees),
         "reach": math.inf if part.reach is None else part.reach,
         "spread": _spread(part.spread),
-        "scores": Scores(**{n: math.nan if v is None else v for n, v in _shared(part.scores, Scores).items()}),
+        "scores": Scores(**scores),
         "alignment": part.alignment and Alignment(**_shared(part.alignment, Alignment)),
         "measured": _measured(part.measured),
     }

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neuralpower.codec import from_json, load, to_json
+from neuralpower.codec import load
 from neuralpower.dataset import Dataset, read_dataset, screen
 from neuralpower.errors import DatasetError, PredictorError
 from neuralpower.features import describe
@@ -25,6 +25,7 @@ from neuralpower.json_files import not_finite
 from neuralpower.layers import KINDS, Hardware, columns_of
 from neuralpower.layers.linear import Linear
 from neuralpower.learn import hardware_from, train
+from neuralpower.predictor_format import from_json, to_json
 from tests.program import Ran, run
 
 bounded = settings(
@@ -35,7 +36,7 @@ bounded = settings(
 )
 NETWORK = "zoo:deep_mnist"  # three products and their activations
 # What a field may hold instead: other types, signs, sizes and spellings.
-INSTEAD = (
+INSTEAD: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 0.5, -0.5, 2, 64, 1e-9, 1e9, -1e30, 1e30, 1e300, 5e-324, 2**53, 2**70, 10**400),
     *("", " ", "x", "linear", "float32", "forward", "-1", "NaN", "1e999", "\u0661\u0662", "a\nb", "\0", "\ud800"),
     *([], {}, [[]], [1, 2], ["x"], [None], {"a": 1}, {"": {}}),

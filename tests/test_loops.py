@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neuralpower.calls import call_of
-from neuralpower.codec import from_json, load, to_json
+from neuralpower.codec import load
 from neuralpower.collect.plan import draw, make_plan
 from neuralpower.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
 from neuralpower.compose import compose
@@ -23,6 +23,7 @@ from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.learn import train
 from neuralpower.loops import NEW_BYTES, OFTEN, Called, recurring
 from neuralpower.predictor import Predictor, recurs
+from neuralpower.predictor_format import from_json, to_json
 from neuralpower.regress import FEWEST_ROWS
 from neuralpower.trace import META, VIEW, Trace, trace
 from neuralpower.zoo import ZOO

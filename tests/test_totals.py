@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neuralpower.codec import from_json, save, to_json
+from neuralpower.codec import save
 from neuralpower.collect.networks import family_of
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
@@ -18,6 +18,7 @@ from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import typed
 from neuralpower.learn import _work_of_totals, train
 from neuralpower.predictor import Pace, Predictor
+from neuralpower.predictor_format import from_json, to_json
 from neuralpower.totals import Total, consistent, fit_factors, read_totals
 from tests.test_predictor import dataset, fresh, seconds
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from neuralpower.codec import from_json, load, save, to_json
+from neuralpower.codec import load, save
 from neuralpower.collect.plan import draw
 from neuralpower.collect.presets import PRESETS
 from neuralpower.compose import Prediction, compose
@@ -25,6 +25,7 @@ from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn import train
 from neuralpower.predictor import Predictor
+from neuralpower.predictor_format import from_json, to_json
 from neuralpower.regress import Regressor
 from neuralpower.report.tables import prediction_table
 from neuralpower.trace import Trace, trace
