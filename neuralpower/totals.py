@@ -283,12 +283,13 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
         for t, found in each
         if (found.regressor >= 0).any() and _learnt_s(t, found) >= (1 - MOST_UNLEARNT) * t.runtime_s
     ]
-    if len(each) < FEWEST_FOR_COMMON:
+    few = len(totals) < FEWEST_NETWORKS  # of many, of which layers explain few, those few are an odd lot
+    if len(each) < (FEWEST_FOR_COMMON if few else FEWEST_NETWORKS):
         return None
     totals, estimates = zip(*each, strict=True)
-    keys = list(predictor.regressors)
-    if len(each) < FEWEST_NETWORKS:
+    if few:
         return _correct_in_common(predictor, totals, estimates)
+    keys = list(predictor.regressors)
     # Networks that are built alike are held out together: beside their like, factors far from 1 look better than they are.
     family = np.unique([family_of(total.model) for total in totals], return_inverse=True)[1]
     short_s = np.array([0.0 if recurs(key) else KINDS[key[0]].short_s for key in keys])

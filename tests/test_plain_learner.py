@@ -262,12 +262,8 @@ def test_odd_times_are_learnt_without_a_warning_and_every_prediction_is_a_time(n
 
 def typed_rows(kind: str, rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of a table with plain integers, flags and words."""
-    flags = {"bias"}
     return [
-        {
-            name: value if isinstance(value, str) else bool(value) if name in flags else int(value)
-            for name, value in row.items()
-        }
+        {str(n): v if isinstance(v, str) else bool(v) if n == "bias" else int(v) for n, v in row.items()}
         for row in rows.astype(object).to_dict("records")
     ]
 
