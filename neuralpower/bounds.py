@@ -123,7 +123,7 @@ def bounded(name: str, device: str) -> Iterator[None]:
         torch_module.register_module_parameter_registration_hook(counter.tensor),
         torch_module.register_module_buffer_registration_hook(counter.tensor),
     ]
-    nn.Module.__init__ = counted  # type: ignore[method-assign]  # torch has a hook for what is put into a module alone
+    nn.Module.__init__ = counted  # type: ignore[method-assign, assignment]  # torch has a hook for what is put into a module alone
     try:
         yield
     finally:

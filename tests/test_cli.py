@@ -180,6 +180,25 @@ def test_training_prints_a_line_per_regressor_and_talks_on_stderr(trained: tuple
     assert sum(line.count("] seconds = ") for line in rest) == len([line for line in rest if "[" not in line])
 
 
+def test_training_sums_up_in_a_few_lines(tmp_path: Path) -> None:
+    kinds = ("softmax", "linear")
+    for kind in kinds:
+        layers = list(draw(KINDS[kind], 60, 0, PRESETS["quick"]))
+        rows = [{**layer.to_row(), "runtime_s": seconds(layer)} for layer in layers]
+        rows[5]["runtime_s"] = -1
+        pd.DataFrame(rows).to_csv(tmp_path / f"{kind}.csv", index=False)
+    (tmp_path / "dataset.json").write_text('{"schema": 1, "device": "Synthetic"}')
+    ran = run("train-predictor", tmp_path, "--jobs", "1", "--learner", "hybrid", "--out", tmp_path / "p.json")
+    assert ran.code == 0, ran.err
+    first, typical, least = ran.out.splitlines()
+    assert first == "Synthetic: 2 layer kinds learnt"
+    assert re.fullmatch(
+        r"time: typical error on held-out rows [\d.]+%, mean [\d.]+%; \d+% of \d+ lie within .*", typical
+    )
+    assert re.match(r"time: least certain is (softmax|linear) ", least)
+    assert ran.err.count("1 left out") == 2
+
+
 def test_training_writes_the_predictor_and_its_card(predictor: Path) -> None:
     data = json.loads(predictor.read_text())
     assert (data["schema"], data["device"], data["learner"]) == (4, "Synthetic", "lasso")
