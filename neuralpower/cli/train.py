@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from neuralpower.learn import Trained
 
 app = typer.Typer()
-FEW_WARNINGS = 3  # of one kind that are printed without being asked for
+FEW_WARNINGS = 2  # of one kind that are printed without being asked for
 DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
 
 
