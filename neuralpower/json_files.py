@@ -22,7 +22,7 @@ from neuralpower.paths import why_irregular
 # Eight times the largest predictor that comes with the package; Python's objects take some twenty times a JSON text's size.
 MOST_BYTES = 64 * 2**20
 SPACED = re.compile(r'"\s+:')  # between a name and its value
-TOO_LONG = re.compile(r"\d{309}")  # of an integer: more than the largest float, which has 309 digits at most
+LONG = 309  # digits of an integer: some of so many are beyond the largest float, none of fewer
 MOST = sys.float_info.max
 SHOWN = 40  # letters of a value in a message
 
@@ -62,7 +62,7 @@ def parse_json(text: str, *, endless: bool = False) -> Any:
     """
     try:
         value = msgspec.json.decode(text)
-        if text.count('":') == _names(value) and not (SPACED.search(text) or TOO_LONG.search(text)):
+        if text.count('":') == _names(value) and not (SPACED.search(text) or _has_long(text)):
             return value  # a name that stood twice, or in a text, would be counted once more
     except (msgspec.DecodeError, ValueError, RecursionError):
         pass  # the standard library says better what is wrong
@@ -91,6 +91,12 @@ def _names(value: Any) -> int:
         if not {dict, list}.isdisjoint(map(type, some)):  # most lists hold numbers alone
             waiting.extend(item for item in some if isinstance(item, (dict, list)))
     return count
+
+
+def _has_long(text: str) -> bool:
+    """Whether LONG digits may stand in a row: 20 of them then fill one of the windows that are looked at."""
+    width = 20
+    return any(text[start : start + width].isdigit() for start in range(0, len(text), LONG + 1 - width))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

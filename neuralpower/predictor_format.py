@@ -261,7 +261,7 @@ def _plain(part: type[Part], value: Any, **others: Any) -> dict[str, Any]:
 def _plain_value(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain_value(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, Mapping):
         return {name: _plain_value(item) for name, item in value.items()}

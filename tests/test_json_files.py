@@ -62,6 +62,13 @@ def test_what_is_no_json_is_said(text: str, said: str) -> None:
         parse_json(text)
 
 
+def test_an_integer_beyond_all_floats_is_seen_wherever_it_stands() -> None:
+    for start in range(300):
+        with pytest.raises(ValueError, match="too large"):
+            parse_json(" " * start + "2" + "0" * 308)  # 2e308, of 309 digits; the largest float is 1.8e308
+    assert parse_json("1" + "0" * 308) == 10**308
+
+
 def test_a_file_whose_end_may_never_come_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
