@@ -22,7 +22,7 @@ import math
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -233,7 +233,7 @@ def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
     for kind, rows in fresh.items():
         table = pd.DataFrame(rows)
         with named(folder / NAME):
-            _check_cells(kind, table)
+            _check_cells((*NETWORK, *READ), table)
         # no column of times where every configuration failed
         parts.setdefault(kind, []).append(table.assign(runtime_s=table.get("runtime_s", np.nan)))
     if not parts and not empty:
@@ -296,7 +296,7 @@ def _read_parquet(file: Path, samples: bool) -> pd.DataFrame:
         table = table.reset_index()
     coded = table.columns[[isinstance(kind, pd.CategoricalDtype) for kind in table.dtypes]]
     table = table.astype(dict.fromkeys(coded, object))
-    _check_cells(file.stem, table)
+    _check_cells((*NETWORK, *READ), table)
     return table
 
 
@@ -305,12 +305,9 @@ def _check_width(columns: int) -> None:
         raise ValueError(f"it has {columns:,} columns, more than the {MOST_COLUMNS:,} that are read")
 
 
-def _check_cells(kind: str, table: pd.DataFrame) -> None:
-    """Raise DatasetError where a column that is read has lists or objects in its cells."""
-    from neuralpower.layers import KINDS
-
-    known = KINDS[kind].field_names() if kind in KINDS else NETWORK
-    for name in (*known, *READ):
+def _check_cells(names: Iterable[str], table: pd.DataFrame) -> None:
+    """Raise DatasetError where one of the columns has lists or objects in its cells."""
+    for name in names:
         if name in table and table[name].dtype == object:
             nested = table[name].map(lambda cell: isinstance(cell, (list, dict, set, tuple, np.ndarray)))
             if nested.any():
@@ -600,6 +597,8 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
             f"{kind}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; needed are "
             f"{', '.join(n for n in layer_kind.field_names() if n not in defaults)} and runtime_s, or energy_j and power_w"
         )
+    with named(Path(kind)):
+        _check_cells(layer_kind.field_names(), table)
     reasons = np.full(len(table), "", dtype=object)
 
     def reject(where: Any, reason: str) -> None:

@@ -469,6 +469,12 @@ class Predictor:
                 if key[0] not in problems:
                     problems[key[0]] = self._example(KINDS[key[0]], hardware, of_power)
                 self._check(key, regressor, problems[key[0]])
+                missing = sorted(problems[key[0]].axes.keys() - regressor.box.keys())
+                if missing:  # of a layer far away along it nothing would say so
+                    raise PredictorError(
+                        f"predictor {self.name or self.device!r}: the box of {' '.join(key)} lacks {', '.join(missing)}; "
+                        "train it again with train-predictor"
+                    )
 
     def _example(self, kind: type[Layer], hardware: Hardware, of_power: bool) -> Problem:
         """Any one layer of a kind, as its regressors see it."""
@@ -487,7 +493,7 @@ class Predictor:
         powers = [name for term in regressor.terms for name, _ in term.powers]
         gone = [name for name in special if name not in problem.special]
         gone += [name for name in powers if name not in problem.dimensions]
-        gone += sorted(regressor.box.keys() ^ problem.axes.keys())
+        gone += sorted(regressor.box.keys() - problem.axes.keys())
         featured = regressor.trees is None or regressor.trees.features == (*problem.feature_names, BASE_FEATURE)
         if gone or not featured:
             raise PredictorError(

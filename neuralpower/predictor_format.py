@@ -305,7 +305,9 @@ def from_json(data: Any, name: str = "", place: str = "") -> Predictor:
     """
     place = place or f"predictor {name!r}"
     if not isinstance(data, Mapping):
-        raise PredictorError(f"{place}: holds {shown(data)}, a predictor file holds an object; train it again")
+        raise PredictorError(
+            f"{place}: holds a {type(data).__name__}, a predictor file holds an object; train it again"
+        )
     if data.get("schema") != SCHEMA or isinstance(data["schema"], (bool, float)):
         raise PredictorError(
             f"predictor {name!r} has schema {shown(data.get('schema'))}, this version reads {SCHEMA}; "

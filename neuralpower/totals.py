@@ -179,8 +179,8 @@ def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _listed(text: Any) -> list[tuple[Layer, float]]:
     """Layers with how often each is called, from a cell of column `layers`."""
     try:
-        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in parse_json(text)]
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in parse_json(text, endless=True)]
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"layers cannot be read ({type(error).__name__}: {error})") from None
     for layer, count in parts:
         if not 0 < count <= LARGEST:  # NaN is none either

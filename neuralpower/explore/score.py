@@ -137,7 +137,7 @@ def _read(
 ) -> tuple[int, str, Point | str | None]:
     """(line, name, a point, what is wrong with it, or None where it is the next of the lists)."""
     try:
-        data = parse_json(candidate) if isinstance(candidate, str) else candidate
+        data = parse_json(candidate, endless=True) if isinstance(candidate, str) else candidate
     except ValueError as error:
         return number, f"line {number}", f"is no JSON ({error})"
     if not isinstance(data, Mapping):
