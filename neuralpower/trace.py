@@ -518,6 +518,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self._within: list[LayerCall] | None = (
             None  # a backward pass of its own that is running: what it has called so far
         )
+        self._output: Any = None  # of the pass
         self._beside: list[LayerCall] = []  # what hooks on gradients call
         self._gathered: set[str] = set()  # parameters to which such a backward pass has added a gradient itself
         self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
@@ -623,6 +624,7 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         """See a forward pass, the loss of what it returns where one is given, and backward passes of the model's own."""
         output = run(self.model, args, kwargs, self)
         check_computed(output, _forward_of(self.model))
+        self._output = output  # as whoever calls the model keeps it
         self.ends(output)
 
         def back() -> None:

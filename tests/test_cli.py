@@ -911,11 +911,12 @@ def test_a_calibration_that_says_nothing_is_not_written(
 def test_what_cannot_be_calibrated_is_refused(predictor: Path, tmp_path: Path) -> None:
     refused(run("calibrate", "--from", predictor, "--samples", 2), "samples 2", "10 or more")
     refused(run("calibrate", "--from", tmp_path / "none.json"), "unknown predictor")
-    gpu = json.loads(predictor.read_text())
-    gpu["hardware"]["accelerator"] = True
+    refused(run("calibrate", "--from", "nvidia-t4"), "an accelerator, and this machine is a CPU")
+    flipped = json.loads(predictor.read_text())
+    flipped["hardware"]["accelerator"] = True  # a GPU's layers have other terms
     file = tmp_path / "gpu.json"
-    file.write_text(json.dumps(gpu))
-    refused(run("calibrate", "--from", file), "an accelerator, and this machine is a CPU")
+    file.write_text(json.dumps(flipped))
+    refused(run("calibrate", "--from", file), "described activation otherwise", "train it again")
 
 
 def test_a_device_s_sheet_needs_a_predictor_of_several(predictor: Path, networks: Path, tmp_path: Path) -> None:

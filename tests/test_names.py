@@ -149,10 +149,10 @@ def test_devices_of_predictors_move_no_cursor(tmp_path: Path, capsys: pytest.Cap
 
     given: Predictor = np_.load("amd-epyc-2c").predictor
     save(replace(given, device=f"EPYC{CLEAR}\nlatency 1 ns", name="evil"), tmp_path / "evil.json")
-    assert neuralpower("predict", "zoo:deep_mnist", "--predictor", str(tmp_path / "evil.json")) == 0
+    assert neuralpower("predict", "zoo:deep_mnist", "--predictor", str(tmp_path / "evil.json")) == 2
     out, err = capsys.readouterr()
-    assert safe(out) and safe(err)
-    assert r"on EPYC\x1b[2J\x1b]0;owned\x07\nlatency 1 ns (evil)" in out.splitlines()[0]
+    assert safe(err) and not out
+    assert r'device is "EPYC\u001b[2J' in err and len(err.splitlines()) == 1
 
 
 def test_an_error_of_the_program_itself_is_visible_too(

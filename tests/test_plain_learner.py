@@ -285,7 +285,7 @@ def test_a_strangers_folder_is_trained_and_predicts_without_a_warning(tmp_path: 
         rows.to_csv(tmp_path / "mine" / f"{kind}.csv", index=False)
     (tmp_path / "mine" / "dataset.json").write_text(json.dumps({"schema": 1, "device": "a stranger's"}))
     out = tmp_path / "mine.json"
-    ran = run("train-predictor", tmp_path / "mine", "--learner", "lasso", "--out", out, "--jobs", 1)
+    ran = run("train-predictor", tmp_path / "mine", "--learner", "lasso", "--out", out, "--jobs", 1, "--verbose")
     assert (ran.code, "Warning" in ran.err) == (0, False)
     assert "runtime_s is not above 0" in ran.err
     assert "| base |" in out.with_suffix(".md").read_text()

@@ -330,7 +330,7 @@ def test_sheets_are_json_on_demand(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--spec", "nvidia-t5"], "unknown device 'nvidia-t5': did you mean nvidia-t4"),
-        (["--spec", ""], "unknown device ''"),
+        (["--spec", ""], "--spec is empty; give it a value"),
         (["--spec", "none.json"], "none.json: cannot be read"),
         (["--specs", "--spec", "nvidia-t4"], "give one of the two options"),
     ],

@@ -338,9 +338,10 @@ def test_a_backward_pass_is_predicted_from_backward_rows(tables: dict[str, pd.Da
     assert backward.energy_j is not None
     assert backward.energy_j.value == pytest.approx(250 * expected, rel=0.04)
     assert (forward.phase, backward.phase) == ("forward", "backward")
-    # a product's gradients are two products, of input and weights, and a sum for the bias: 12 times 8192 x 1024 numbers
+    # a product's gradients are two products, of input and weights, and a sum for the bias: 12 times 8192 x 1024 numbers;
+    # the first one's input asks for none, its weights and its bias do
     products = [sum(row.flops for row in p.rows if row.kind == "linear") for p in (forward, backward)]
-    assert products[1] == (2 * products[0] + 12 * 8192 * 1024) * 23 / 24
+    assert products[1] == 2 * products[0] * 23 / 24 + 12 * 8192 * 1024
     assert backward.rows[0].kind == "softmax"
     with pytest.raises(PredictorError, match="has not learnt phase 'backward': it has forward"):
         compose(

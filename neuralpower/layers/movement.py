@@ -36,6 +36,7 @@ FUNCTIONS = {
     "cat": "cat concat concatenate stack hstack vstack",
     "pad": """
         pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d replication_pad1d
+        _pad_packed_sequence
     """,
     "roll": "roll flip rot90 pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle",
     "repeat": "repeat tile repeat_interleave",
