@@ -27,10 +27,10 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 
 # Measure this machine for a few minutes, learn from that, and hold the predictor to two networks it has never seen.
 demo: setup
-	$(BIN)/neuralpower collect-data --preset quick --out $(DEMO_DATASET)
-	$(BIN)/neuralpower train-predictor $(DEMO_DATASET) --out $(DEMO_PREDICTOR)
-	for model in $(DEMO_MODELS); do $(BIN)/neuralpower predict "$$model" --predictor $(DEMO_PREDICTOR) --top 5 || exit; done
-	$(BIN)/neuralpower evaluate $(DEMO_MODELS) --predictor $(DEMO_PREDICTOR)
+	@$(BIN)/neuralpower collect-data --preset quick --out $(DEMO_DATASET)
+	@$(BIN)/neuralpower train-predictor $(DEMO_DATASET) --out $(DEMO_PREDICTOR)
+	@for model in $(DEMO_MODELS); do $(BIN)/neuralpower predict "$$model" --predictor $(DEMO_PREDICTOR) --top 5 || exit; done
+	@$(BIN)/neuralpower evaluate $(DEMO_MODELS) --predictor $(DEMO_PREDICTOR)
 
 # Two files of tests at a time, each on one thread: nearly twice as fast as one after the other on both cores.
 test: setup
