@@ -63,6 +63,7 @@ def check_exported(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             _check_zip(archive, path.stat().st_size, path)
             _check_members(archive, path)
+    # the last is zipfile's word for a compression or a version that it does not read
     except (zipfile.BadZipFile, KeyError, ValueError, OSError, RecursionError, NotImplementedError) as error:
         raise no_program(path) from error
 

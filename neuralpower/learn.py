@@ -164,8 +164,10 @@ def train(
         predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
         correction, telling, doubt = _correction(predictor, telling)
         rows.doubts += doubt
-        predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
-        predictor = correction.predictor if correction else predictor
+        if correction:
+            predictor = correction.predictor
+        elif not telling:  # networks that say nothing of the device say nothing of its host either
+            predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
     about = {**predictor.dataset, "networks": len(telling), "rejected": len(rejected)}
     predictor = dataclasses.replace(predictor, dataset=about)
     doubts = (*rows.doubts, *rows.few_powers(), *_missed(fitted[RUNTIME]))

@@ -1,4 +1,4 @@
-"""Files that a user names: whether they are there, and their text. No name makes these raise but as one line, and no pipe hangs."""
+"""Files that a user names: whether they are there, and what they are. No name raises but as one line, no pipe hangs."""
 
 from __future__ import annotations
 
@@ -58,17 +58,6 @@ def check_read(path: str | Path) -> None:
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
         except OSError:
             raise InputError(f"{path}: is a pipe that nobody reads; choose a file") from None
-
-
-def text_in(path: str | Path, instead: str, error: type[InputError] = InputError, encoding: str = "utf-8") -> str:
-    """The text of a regular file; `instead`: what another is to be chosen of. Raises `error`."""
-    check_regular(path, error)
-    try:
-        return Path(path).read_text(encoding)
-    except OSError as refused:
-        raise error(f"{shown(path)}: cannot be read ({refused.strerror}); choose another {instead}") from None
-    except ValueError as refused:  # no text, or a name with a NUL
-        raise error(f"{shown(path)}: cannot be read ({refused}); choose another {instead}") from None
 
 
 def shown(path: str | Path) -> str:

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from neuralpower.bounds import bounded, check_counts, overflows
 from neuralpower.copies import copied, in_dtype
-from neuralpower.errors import InputError, ModelError, NeuralPowerError, UsersError, unknown
+from neuralpower.errors import InputError, ModelError, UsersError, unknown
 from neuralpower.exported import check_exported, no_program
 from neuralpower.fields import read_of
 from neuralpower.given import with_values_of, written
@@ -462,25 +462,19 @@ def _configured(text: str, config_class: Any, values: dict[str, Any], overrides:
     values = _without_code(text, values)
     check_counts(text, values)
     try:
-        config = _made_config(text, config_class, values)
-    except NeuralPowerError:
-        raise
-    except Exception as error:
+        with users_code(f"the configuration of {text} is not accepted"):
+            config = _made_config(text, config_class, values)
+    except UsersError as error:
         if not values:
-            raise _no_default(config_class) from error
-        raise ModelError(failed(f"the configuration of {text} is not accepted", error)) from error
+            raise _no_default(config_class) from error.error
+        raise
     if not overrides:
         return config
     values = dict(values)
     with users_code(f"the overrides of {text} are not accepted"):
         for key, value in overrides.items():
             _override(text.partition("?")[0], config, values, key, value)
-    try:
         return _made_config(text, config_class, _without_code(text, values))
-    except NeuralPowerError:
-        raise
-    except Exception as error:
-        raise ModelError(failed(f"the overrides of {text} are not accepted", error)) from error
 
 
 def _made_config(text: str, config_class: Any, values: dict[str, Any]) -> Any:

@@ -174,7 +174,7 @@ def _code() -> int:
 
 
 def _usage(error: Exception) -> int:
-    """Say what typer has against a command line; its exit code. Raises any other error again."""
+    """Say what typer has against a command line; its exit code. Any other error is a fault of ours."""
     # typer's own: it brings a copy of click, whose classes cannot be named here
     code = getattr(error, "exit_code", None)
     if not hasattr(error, "format_message") or not isinstance(code, int):
