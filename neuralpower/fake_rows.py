@@ -55,9 +55,8 @@ class FakeRows:
     @staticmethod
     def made(name: str, args: Sequence[Any]) -> Any:
         """The sparse gradient of bags of embeddings, whose own code for fake tensors knows no factors; else NotImplemented."""
-        if (
-            name != BAGS or not args[9]
-        ):  # (gradient, places, ..., rows of the table, scaled, mode, sparse, factors, padding)
+        # (gradient, places, ..., rows of the table, scaled, mode, sparse, factors, padding)
+        if name != BAGS or not args[9]:
             return NotImplemented
         gradient, places = args[:2]
         size = (args[6], gradient.shape[1])

@@ -24,13 +24,12 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from neuralpower.dtypes import FLOATING
 from neuralpower.layers import Layer
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.reduction import Reduction
 from neuralpower.repeats import tensors_in
-from neuralpower.sparse import Rows, SparseUse, gathered, passes_rows, scaled
+from neuralpower.sparse import Rows, SparseUse, gathered, gradient_dtype, passes_rows, scaled
 
 OwnBackward = Callable[[Sequence[bool]], Sequence[bool]]  # which outputs have a gradient -> which inputs get one
 PARTS = frozenset("slice select narrow unfold diagonal".split())  # views whose gradient is a padded one
@@ -131,7 +130,7 @@ class Gradients:
 
     def share(self, kind: str, args: Any, kwargs: Any) -> float:
         """The part of a call's backward pass that is asked for: 0 where none of its inputs asks."""
-        tensors = [t for t in tensors_in((args, kwargs)) if _differentiable(t)]
+        tensors = [t for t in tensors_in((args, kwargs)) if differentiable(t)]
         asked = [self.asks(t) for t in tensors]
         if not any(asked):
             return 0.0
@@ -153,7 +152,7 @@ class Gradients:
         """Follow one call; `sparse`: what it gives its first input for a gradient."""
         if name in NO_GRADIENT:
             return
-        outputs = [t for t in tensors_in(output) if _differentiable(t)]
+        outputs = [t for t in tensors_in(output) if differentiable(t)]
         asking = [t for t in inputs if self.asks(t)]
         if view and outputs:
             of = self._views[inputs[0]] if inputs[0] in self._views else _Views()
@@ -170,7 +169,7 @@ class Gradients:
 
     def note_own(self, path: str, at: int, inputs: Sequence[Any], outputs: Sequence[Tensor], run: OwnBackward) -> None:
         """Follow a call that has a backward pass of its own, from those of its `inputs` that ask for a gradient."""
-        asking = [isinstance(one, Tensor) and _differentiable(one) and self.asks(one) for one in inputs]
+        asking = [isinstance(one, Tensor) and differentiable(one) and self.asks(one) for one in inputs]
         values = tuple(self._value(one) if asks else None for one, asks in zip(inputs, asking, strict=True))
         before = tuple(
             tuple(dict.fromkeys(m for m in (value.made, *self._writers(one)) if m)) if value else ()
@@ -243,10 +242,8 @@ class Gradients:
             if len(uses) < 2:
                 continue
             rows = [_rows(made, number, every) for made, number in uses]
-            if any(rows):
-                found |= dict(
-                    zip(reversed(uses), gathered(rows[::-1], value.addition), strict=True)
-                )  # the last comes first
+            if any(rows):  # the last comes first
+                found |= dict(zip(reversed(uses), gathered(rows[::-1], value.addition), strict=True))
             else:
                 found |= dict.fromkeys(uses[1:], (value.addition,))
         return found
@@ -307,7 +304,8 @@ def _run_own(made: _Made, own: _Own, with_gradient: Sequence[bool]) -> None:
     made.before = tuple(dict.fromkeys(m for some, got in zip(own.before, gets, strict=True) if got for m in some))
 
 
-def _differentiable(tensor: Tensor) -> bool:
+def differentiable(tensor: Tensor) -> bool:
+    """Whether numbers of its type can have a gradient."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -318,19 +316,14 @@ def addition(dtype: str, elements: int) -> Layer:
 
 def _sum(of: Tensor) -> Layer:
     """Of two gradients of a tensor."""
-    return addition(_dtype(of), of.numel())
+    return addition(gradient_dtype(of), of.numel())
 
 
 def _of_view(name: str, whole: Tensor, outputs: list[Tensor]) -> Iterator[Layer]:
-    dtype, elements = _dtype(whole), whole.numel()
+    dtype, elements = gradient_dtype(whole), whole.numel()
     if len(outputs) > 1:
         yield Movement(dtype=dtype, function="cat", elements=elements)
     elif outputs[0].nbytes > whole.nbytes:  # not of complex numbers seen as pairs
         yield Reduction(dtype=dtype, function="sum", elements=outputs[0].numel(), outputs=elements, last=False)
     elif name in PARTS and outputs[0].numel() < elements:
         yield Movement(dtype=dtype, function="pad", elements=elements)
-
-
-def _dtype(tensor: Tensor) -> str:
-    name = str(tensor.dtype).removeprefix("torch.")
-    return name if name in FLOATING else "float32"

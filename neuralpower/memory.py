@@ -294,9 +294,8 @@ def training_lifetimes(
         hook = parameter.register_post_accumulate_grad_hook
         hook(lambda p: follower.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     try:
-        unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](
-            enable=False
-        )  # what torch warns of where it is not said
+        # torch warns where it is not said
+        unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](enable=False)
         with (
             users_code(type(model).__name__),
             quiet(),
@@ -437,9 +436,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
                     places.append(mask)
                 elif mask in self._known:
                     places += mask.nonzero().unbind(1)
-                elif (
-                    torch._C._current_graph_task_id() >= 0
-                ):  # in a backward pass: what is padding of what was looked up
+                elif torch._C._current_graph_task_id() >= 0:  # a backward pass: which places are padding
                     places += [mask.new_empty((mask.numel(),), dtype=torch.int64) for _ in mask.shape]
                 else:
                     places.append(mask)

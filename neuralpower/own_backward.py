@@ -21,10 +21,10 @@ from torch.autograd.function import FunctionCtx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neuralpower.errors import NeuralPowerError
+from neuralpower.gradients import differentiable
 
-Engine = Callable[
-    [Sequence[Tensor], Sequence[Tensor], bool], tuple[Any, ...]
-]  # (of, with respect to, whether these keep them)
+# (of, with respect to, whether these keep them) -> gradients
+Engine = Callable[[Sequence[Tensor], Sequence[Tensor], bool], tuple[Any, ...]]
 Kind = type[Function]
 Asks = Callable[[Tensor], bool]  # whether a tensor asks for a gradient
 
@@ -72,9 +72,7 @@ class OwnCall:
 
     def _can(self, value: Any) -> bool:
         apart = {id(tensor) for tensor in self.context.non_differentiable}
-        return (
-            isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) and id(value) not in apart
-        )
+        return isinstance(value, Tensor) and differentiable(value) and id(value) not in apart
 
     def backward(self, with_gradient: Sequence[bool]) -> list[bool]:
         """Run it, given which of `differentiable` have a gradient; which of the inputs get one.
@@ -123,7 +121,7 @@ def called(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any], asks: A
         bound = inspect.signature(kind.forward).bind(*args, **kwargs)
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
-    context = Context(tuple(isinstance(arg, Tensor) and _floats(arg) and asks(arg) for arg in args))
+    context = Context(tuple(isinstance(arg, Tensor) and differentiable(arg) and asks(arg) for arg in args))
     asking = [arg for arg, needs in zip(args, context.needs_input_grad, strict=True) if needs]
     with requiring(asking), torch.no_grad():
         if apart:
@@ -150,7 +148,7 @@ def called_operator(name: str, args: Sequence[Any], kwargs: Any, output: Any, as
     wanted = [one for one in schema if not one.kwarg_only]
     inputs = (*args, *(kwargs.get(one.name, one.default_value) for one in wanted[len(args) :]))
     named = {one.name: kwargs.get(one.name, one.default_value) for one in schema if one.kwarg_only}
-    context = Context(tuple(isinstance(one, Tensor) and _floats(one) and asks(one) for one in inputs))
+    context = Context(tuple(isinstance(one, Tensor) and differentiable(one) and asks(one) for one in inputs))
     if not any(context.needs_input_grad):
         return None
     if made._setup_context_fn is not None:
@@ -201,10 +199,6 @@ def gradient_of(tensor: Tensor) -> Tensor:
         return torch.ones_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
 
 
-def _floats(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
 @contextlib.contextmanager
 def requiring(tensors: Sequence[Tensor]) -> Iterator[None]:
     """These say that they require a gradient, as they do in training."""
@@ -223,9 +217,8 @@ def engine_answered(engine: Engine) -> Iterator[None]:
     """Have `torch.autograd.grad` and `backward` ask `engine` for gradients, which a trace has no graph for."""
 
     def run(outputs: Sequence[Tensor], *rest: Any, **settings: Any) -> Any:
-        return engine(
-            outputs, rest[3], bool(settings.get("accumulate_grad"))
-        )  # after gradients, retain, create: inputs
+        _gradients, _retain, _create, inputs, *_ = rest
+        return engine(outputs, inputs, bool(settings.get("accumulate_grad")))
 
     names = {"_engine_run_backward": run, "_make_grads": lambda outputs, gradients, *_, **__: tuple(gradients)}
     before = {name: vars(torch.autograd)[name] for name in names}

@@ -39,6 +39,12 @@ STEPS: Mapping[str, str] = {
 TWO = frozenset("sub sub_ add_ div div_".split())
 
 
+def gradient_dtype(tensor: Tensor) -> str:
+    """The type that its gradient is priced in: float32 for those that no kind knows, as of complex numbers."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    return name if name in FLOATING else "float32"
+
+
 @dataclass(frozen=True)
 class Rows:
     """A gradient of `count` rows of `width` numbers, each with so many `places` that say where it belongs."""
@@ -102,8 +108,7 @@ def _rows_of(name: str, args: Sequence[Any], by_frequency: bool) -> Rows:
             f"an embedding of {tuple(table.shape)} has sparse=True and scale_grad_by_freq=True, and PyTorch has no such gradient; "
             "choose one of them"
         )
-    dtype = str(table.dtype).removeprefix("torch.")
-    dtype = dtype if dtype in FLOATING else "float32"
+    dtype = gradient_dtype(table)
     if name == "gather":
         return Rows(index.numel(), 1, dtype, places=table.dim(), shared=True)
     own = name in BAGS or _given(args, {}, 2, "padding_idx", -1) >= 0

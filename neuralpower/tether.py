@@ -25,10 +25,8 @@ def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a child that ends with this process; it imports this very package, wherever it is started."""
     above = Path(__file__).parent.parent
     places = [place for place in base.get("PYTHONPATH", "").split(os.pathsep) if place and place != str(above)]
-    if above.name not in (
-        "site-packages",
-        "dist-packages",
-    ):  # a checkout; the others are found, behind Python's own modules
+    # of a checkout; an installed package is found, behind Python's own modules
+    if above.name not in ("site-packages", "dist-packages"):
         places.insert(0, str(above))
     return {**base, **({"PYTHONPATH": os.pathsep.join(places)} if places else {}), PARENT: str(os.getpid())}
 

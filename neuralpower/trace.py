@@ -512,12 +512,10 @@ class _Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self.asked = False  # whether autograd functions hear that their inputs need gradients
         self.trained = False  # whether their backward passes are run
         self.derived: dict[Any, str] = {}  # autograd functions whose backward pass cannot be followed, and why
-        self._own: dict[
-            int, tuple[int, tuple[LayerCall, ...]]
-        ] = {}  # by call: its first operator call, its backward pass
-        self._within: list[LayerCall] | None = (
-            None  # a backward pass of its own that is running: what it has called so far
-        )
+        # by call: its first operator call, its backward pass
+        self._own: dict[int, tuple[int, tuple[LayerCall, ...]]] = {}
+        # a backward pass of its own that is running: what it has called so far
+        self._within: list[LayerCall] | None = None
         self._output: Any = None  # of the pass
         self._beside: list[LayerCall] = []  # what hooks on gradients call
         self._gathered: set[str] = set()  # parameters to which such a backward pass has added a gradient itself

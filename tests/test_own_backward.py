@@ -265,13 +265,17 @@ class Written(Function):
         return gradient * 2
 
 
-class Blocked(Function):
-    """A function through which no gradient goes."""
+class Doubling(Function):
+    """What the next ones begin with."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         """Twice as much."""
         return x * 2
+
+
+class Blocked(Doubling):
+    """A function through which no gradient goes."""
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> None:
@@ -313,13 +317,8 @@ class OwnConvolution(Function):
         return of_x[0], of_weight[..., 0]
 
 
-class Asking(Function):
+class Asking(Doubling):
     """Its backward pass asks for a value, which neither meta nor fake tensors have."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """Twice as much."""
-        return x * 2
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:

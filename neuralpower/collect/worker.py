@@ -158,10 +158,8 @@ def main() -> None:
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr: stdout is the answers'
-    sys.stdout, sys.stderr = (
-        Visible(quiet(1)),
-        Visible(quiet(2)),
-    )  # a terminal that is gone is no fault of what is measured
+    # a terminal that is gone is no fault of what is measured
+    sys.stdout, sys.stderr = Visible(quiet(1)), Visible(quiet(2))
 
     def opened(first: bool) -> Bench:
         if options.bench:

@@ -44,9 +44,8 @@ class SweepPoint:
     energy_j: float | None
     memory_bytes: float | None
     memory_high_bytes: float | None
-    fits: (
-        bool | None
-    )  # whether the memory's high figure, with the process's own, is within the device's, less what is kept free
+    # whether the memory's high figure, with the process's own, is within the device's, less what is kept free
+    fits: bool | None
     basis: str  # formula or traced
     coverage: float | None
     best: bool = False  # on the Pareto front of its model

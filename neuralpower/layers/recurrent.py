@@ -59,9 +59,8 @@ class Recurrent(Layer):
         packed = _is_packed(args)
         hidden, _, _, layers, *_ = args[1 + packed :]
         state = hidden[0] if isinstance(hidden, (tuple, list)) else hidden
-        width = (
-            hidden[1].shape[2] if function == "lstm" else state.shape[2]
-        )  # of a cell; what it hands on may be narrower
+        # of a cell; what it hands on may be narrower
+        width = hidden[1].shape[2] if function == "lstm" else state.shape[2]
         if packed:
             batch, steps = state.shape[1], args[1].numel()
         else:

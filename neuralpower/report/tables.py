@@ -63,9 +63,8 @@ def _errors(what: str, regressors: Mapping[Key, Regressor]) -> Iterator[str]:
         return
     known.sort(key=lambda one: one[0])
     rows = np.array([scores.rows for _, scores, _ in known])
-    typical = known[int(np.searchsorted(np.cumsum(rows), rows.sum() / 2))][
-        0
-    ]  # the median of the groups' medians, by rows
+    middle = int(np.searchsorted(np.cumsum(rows), rows.sum() / 2))
+    typical = known[middle][0]  # the median of the groups' medians, by rows
     mean = float(np.average([scores.mape for _, scores, _ in known], weights=rows))
     inside = float(np.average([scores.inside for _, scores, _ in known], weights=rows))
     yield (
