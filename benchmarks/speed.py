@@ -21,9 +21,9 @@ import numpy as np
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.layers import KINDS, columns_of
-from neuralpower.layers.base import take
-from neuralpower.learn.codec import default_predictor
+from neuralpower.layers.columns import take
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.shelf import default_predictor
 from neuralpower.measure.collect.plan import draw
 from neuralpower.predict.explore.score import score
 from neuralpower.predict.explore.space import Point, explore

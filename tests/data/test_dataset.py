@@ -17,24 +17,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neuralpower.data.dataset import (
-    Dataset,
-    Rejected,
-    Rows,
-    config_id,
-    merge,
-    read_dataset,
-    replace_file,
-    screen,
-    seal,
-    summarised,
-    write_meta,
-)
+from neuralpower.data.dataset import Dataset, merge, read_dataset
 from neuralpower.data.journal import Journal, read_journal
+from neuralpower.data.schema import config_id, write_meta
+from neuralpower.data.screening import Rejected, Rows, screen, summarised
+from neuralpower.data.sealing import seal
 from neuralpower.errors import DatasetError, DeviceError, InputError, writing
+from neuralpower.files.atomic import replace_file
 from neuralpower.layers import KINDS
-from neuralpower.layers.base import OperatorNames, fingerprint
-from neuralpower.learn.train import hardware_from, train
+from neuralpower.layers.base import OperatorNames
+from neuralpower.layers.columns import fingerprint
+from neuralpower.learn.rows import hardware_from
+from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 

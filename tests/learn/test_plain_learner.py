@@ -15,7 +15,7 @@ from sklearn.preprocessing import PolynomialFeatures
 
 from neuralpower.data.dataset import Dataset
 from neuralpower.layers import KINDS, Hardware, Layer
-from neuralpower.layers.base import as_columns
+from neuralpower.layers.columns import as_columns
 from neuralpower.learn import fit as regress
 from neuralpower.learn.features import describe
 from neuralpower.learn.predictor import Predictor

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from neuralpower.layers.base import scramble
+from neuralpower.layers.columns import scramble
 from neuralpower.learn import fit as regress
 from neuralpower.learn import slopes
-from neuralpower.learn.fit import Problem, Regressor, Term, evaluate_terms, polynomial
+from neuralpower.learn.lasso import polynomial
+from neuralpower.learn.problem import Problem
+from neuralpower.learn.regressor import Regressor, Term, evaluate_terms
 from neuralpower.learn.slopes import Alignment, learn_alignment, speed_exponents
 from neuralpower.learn.trees import flatten, right_children
 

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.learn import codec
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.compose import Interval, compose
-from neuralpower.predict.evaluate import Case, predict_case
+from neuralpower.predict.case import Case, predict_case
+from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.compare import Side, compare
 from neuralpower.predict.explore.fit import Request, bytes_of, fit, largest
 from neuralpower.predict.explore.forms import Solver
 from neuralpower.predict.explore.space import Explored, Point, explore
 from neuralpower.predict.explore.sweep import pareto, sizes, sweep, to_json, write_csv
 from neuralpower.predict.memory.peak import CPU, forward_memory
+from neuralpower.predict.prediction import Interval
 from neuralpower.report.explored import fit_table, sweep_table
 from neuralpower.report.tables import quantity
 from neuralpower.trace.tracer import trace

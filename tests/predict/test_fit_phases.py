@@ -9,7 +9,7 @@ import pytest
 from neuralpower.errors import InputError
 from neuralpower.learn import codec
 from neuralpower.networks.phases import Phase
-from neuralpower.predict.evaluate import Case, predict_case
+from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.explore.fit import Request, fit
 from neuralpower.predict.memory.peak import CPU
 from tests.program import done, run
