@@ -15,7 +15,7 @@ from torch import nn
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.learn import codec
+from neuralpower.learn import shelf
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.inputs import Inputs, batch_of, called_with
 from neuralpower.networks.phases import PHASES, PREDICTED, Pass, Phase
@@ -69,7 +69,7 @@ class LoadedPredictor:
             PredictorError: it holds for one device alone, or not for one of that class.
             InputError: the device is not known.
         """
-        return LoadedPredictor(codec.on(self.predictor, device)[0])
+        return LoadedPredictor(shelf.on(self.predictor, device)[0])
 
     @_on_cpu
     def predict(
@@ -203,7 +203,7 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
     Raises:
         PredictorError: there is none of that name, or the file cannot be used.
     """
-    return LoadedPredictor(codec.load(name) if name is not None else codec.default_predictor(read_cpu()))
+    return LoadedPredictor(shelf.load(name) if name is not None else shelf.default_predictor(read_cpu()))
 
 
 def _dtype(model: str | Path | nn.Module) -> str:

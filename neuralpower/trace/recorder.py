@@ -178,7 +178,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         """Which made-up values tensors follow from, in words."""
         return {text: None for tensor in tensors if tensor in self._made_up for text in self._made_up[tensor]}
 
-    def unread(self) -> set[str]:
+    def _unread(self) -> set[str]:
         """Names of parameters and buffers that no call used."""
         read = {identity for identity, _, _ in self._read}
         return {name for identity, name in self._state.items() if identity not in read}

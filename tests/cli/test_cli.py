@@ -22,7 +22,7 @@ from neuralpower.cli.calibrate import calibrate
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError
 from neuralpower.layers import KINDS
-from neuralpower.learn import codec as predictors
+from neuralpower.learn import shelf as predictors
 from neuralpower.learn.calibrate import Calibration
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
