@@ -352,7 +352,7 @@ def test_a_disk_that_is_full_at_any_point_of_sealing_costs_nothing_and_is_no_fau
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("neuralpower.data.dataset.force", full)
+        patch.setattr("neuralpower.data.sealing.force", full)
         with pytest.raises(DeviceError, match="No space left on device.*; the journal holds everything") as error:
             seal(tmp_path)
     assert error.value.exit_code == 4
