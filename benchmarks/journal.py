@@ -31,7 +31,7 @@ DRAWN = 3000  # layers of a kind, whose columns are repeated with other times
 BATCH = 60  # configurations that a CPU measures in turn
 LOAD = """
 import json, resource, sys, time
-from neuralpower.dataset import read_dataset
+from neuralpower.data.dataset import read_dataset
 start = time.perf_counter()
 data = read_dataset(sys.argv[1], samples=False)
 print(json.dumps([time.perf_counter() - start, len(data), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))

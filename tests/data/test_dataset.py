@@ -173,7 +173,7 @@ FULL_DISK = """
 import json, resource, signal, sys
 from pathlib import Path
 from neuralpower.errors import DeviceError
-from neuralpower.journal import Journal
+from neuralpower.data.journal import Journal
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
