@@ -87,14 +87,8 @@ def check_port(port: int) -> None:
         try:
             probe.bind(("localhost", port))
         except OSError as error:
-            raise InputError(
-                f"tensorboard-port {port}: cannot be used ({error.strerror}); choose another one"
-            ) from None
-
-
-def command(folder: Path, port: int) -> list[str]:
-    """What starts TensorBoard on a lab's folder."""
-    return [*tethered("tensorboard.main"), "--logdir", str(folder / EXPERIMENT.parent), "--port", str(port)]
+            text = f"tensorboard-port {port}: cannot be used ({error.strerror}); choose another one"
+            raise InputError(text) from None
 
 
 @contextmanager
@@ -102,8 +96,9 @@ def server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """TensorBoard as a child of this process, ended with it; its address is http://localhost:PORT."""
     check_port(port)
     (folder / EXPERIMENT).mkdir(parents=True, exist_ok=True)
+    command = [*tethered("tensorboard.main"), "--logdir", str(folder / EXPERIMENT.parent), "--port", str(port)]
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen(command(folder, port), stdin=quiet, stdout=quiet, stderr=quiet, env=environment())
+    process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, env=environment())
     try:
         yield process
     finally:
