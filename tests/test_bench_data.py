@@ -20,11 +20,18 @@ from torch import Tensor
 
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.inputs import Inputs
-from neuralpower.suites.bench.augment import augmented, crop_box
 from neuralpower.suites.bench.datum import Datum, parse_datum
 from neuralpower.suites.bench.distributed import World
-from neuralpower.suites.bench.images import CaffeStore, FolderStore, Images, open_store, picture
-from neuralpower.suites.bench.loading import Endless, Loaded, Synthetic
+from neuralpower.suites.bench.images import (
+    CaffeStore,
+    FolderStore,
+    Images,
+    augmented,
+    crop_box,
+    open_store,
+    picture,
+)
+from neuralpower.suites.bench.loading import Endless, Lane, Loaded, Synthetic
 from tests import caffe
 
 CPU = torch.device("cpu")
@@ -294,7 +301,9 @@ def test_a_class_too_many_and_images_too_broken_are_one_line(tmp_path: Path, wor
 def test_the_next_batch_is_copied_beside_the_step(tmp_path: Path) -> None:
     told: list[str] = []
 
-    class Noted:
+    class Noted(Lane):
+        def __init__(self) -> None: ...
+
         @contextlib.contextmanager
         def apart(self) -> Iterator[None]:
             told.append("copy")

@@ -6,11 +6,12 @@ import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, first_line
 from neuralpower.inputs import Inputs
@@ -22,8 +23,8 @@ from neuralpower.suites.steps import Batch
 class Synthetic:
     """One batch, drawn again and again.
 
-    "device" keeps it where the network is, "pinned" and "pageable" copy it from such host memory for each step. On a CPU,
-    these are the same. Shuffled, its rows come in another order each time.
+    "device" keeps it where the network is, "pinned" and "pageable" copy it from such host memory for each step. On a
+    CPU, these are the same. Shuffled, its rows come in another order each time.
     """
 
     def __init__(
@@ -52,11 +53,15 @@ class Synthetic:
         self.inputs = Inputs()
 
 
-class Endless(Sampler[int]):
-    """Numbers of images without an end: epoch after epoch, every `world`-th for this process, so that none ends inside a run."""
+@dataclass(frozen=True)
+class Endless:
+    """Numbers of images without an end: epoch after epoch, so that none ends inside a run; every `world`-th from `rank`."""
 
-    def __init__(self, length: int, *, shuffle: bool = False, seed: int = 0, rank: int = 0, world: int = 1) -> None:
-        self.length, self.shuffle, self.seed, self.rank, self.world = length, shuffle, seed, rank, world
+    length: int
+    shuffle: bool = False
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
 
     def __iter__(self) -> Iterator[int]:
         """The numbers."""
@@ -71,29 +76,19 @@ class Endless(Sampler[int]):
                 yield from range(self.length)
 
 
-class Lane(Protocol):
-    """A side stream of a device, on which batches are copied while it computes."""
-
-    def apart(self) -> AbstractContextManager[Any]:
-        """What is launched within it runs beside the computation."""
-
-    def join(self, tensors: Sequence[Tensor]) -> None:
-        """The computation waits for what was launched apart so far, and works on these tensors."""
-
-
-class CudaLane:
-    """A side stream of a CUDA device."""
+class Lane:
+    """A side stream of a CUDA device, on which batches are copied while it computes."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def apart(self) -> AbstractContextManager[Any]:
-        """The side stream is the current one within."""
+        """The side stream is the current one within: what is launched runs beside the computation."""
         return torch.cuda.stream(self.stream)
 
     def join(self, tensors: Sequence[Tensor]) -> None:
-        """The current stream waits; the allocator knows that it uses the tensors."""
+        """The computation waits for what was launched apart; the allocator knows that it uses the tensors."""
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self.stream)
         for tensor in tensors:
@@ -129,19 +124,13 @@ class Loaded:
         lane: Lane | None = None,
     ) -> None:
         self.images, self.device, self.dtype, self.classes = images, device, dtype, classes
-        sampler = Endless(len(images), shuffle=shuffle, seed=images.seed, rank=world.rank, world=world.size)
+        sampler = Endless(len(images), shuffle, images.seed, world.rank, world.size)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more than cores, as asked
-            loader: DataLoader[Any] = DataLoader(
-                images,
-                batch_size,
-                sampler=sampler,
-                num_workers=workers,
-                pin_memory=device.type == "cuda",
-                drop_last=True,
-            )
+            how: dict[str, Any] = {"num_workers": workers, "pin_memory": device.type == "cuda", "drop_last": True}
+            loader: DataLoader[Any] = DataLoader(images, batch_size, sampler=sampler, **how)
             self._batches: Iterator[Any] | None = iter(loader)
-        self._lane = CudaLane(device) if lane is None and device.type == "cuda" else lane
+        self._lane = Lane(device) if lane is None and device.type == "cuda" else lane
         self._ahead: Batch | None = None
 
     @property
@@ -186,10 +175,8 @@ class Loaded:
             raise DeviceError(f"{first_line(error)}; choose a smaller batch or --num_loader_threads 0") from None
         highest = int(labels.max())
         if self.classes is not None and highest >= self.classes:
-            raise InputError(
-                f"{self.images.store.where}: an image of class {highest}, the network knows 0 to {self.classes - 1}; "
-                "choose other images or another network"
-            )
+            known = f"the network knows 0 to {self.classes - 1}; choose other images or another network"
+            raise InputError(f"{self.images.store.where}: an image of class {highest}, {known}")
         return images, labels
 
     def close(self) -> None:

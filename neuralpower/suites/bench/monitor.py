@@ -25,7 +25,7 @@ class ProcessReader:
     """What the kernel says of one process; `cpu` is since the last time."""
 
     def __init__(self, pid: int, proc: Path = PROC, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.pid, self.proc, self.clock = pid, proc, clock
+        self.pid, self.folder, self.clock = pid, proc / str(pid), clock
         self.tick_s, self.page = 1 / os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
         self._before: tuple[float, float] | None = None
         total = re.search(r"^MemTotal:\s*(\d+) kB", text_of(proc / "meminfo"), re.M)
@@ -33,20 +33,17 @@ class ProcessReader:
 
     def read(self) -> Sample:
         """Pid, time, virt, res, shrd, cpu, mem; None for what cannot be read."""
-        used_s, now = self._used_s(), self.clock()
-        pages = text_of(self.proc / str(self.pid) / "statm").split()
+        fields = text_of(self.folder / "stat").rpartition(")")[2].split()  # a name may hold blanks
+        used_s = (int(fields[11]) + int(fields[12])) * self.tick_s if len(fields) > 12 else None
+        now, cpu = self.clock(), None
+        pages = text_of(self.folder / "statm").split()
         virt, res, shared = (int(count) * self.page for count in pages[:3]) if len(pages) >= 3 else (None, None, None)
-        cpu = None
-        if used_s is not None and self._before is not None and now > self._before[1]:
-            cpu = 100 * (used_s - self._before[0]) / (now - self._before[1])
         if used_s is not None:
+            if self._before is not None and now > self._before[1]:
+                cpu = 100 * (used_s - self._before[0]) / (now - self._before[1])
             self._before = (used_s, now)
         mem = 100 * res / self.memory if res is not None and self.memory else None
         return (self.pid, used_s, virt, res, shared, cpu, mem)
-
-    def _used_s(self) -> float | None:
-        fields = text_of(self.proc / str(self.pid) / "stat").rpartition(")")[2].split()  # a name may hold blanks
-        return (int(fields[11]) + int(fields[12])) * self.tick_s if len(fields) > 12 else None
 
 
 class PowerReader:
@@ -81,7 +78,7 @@ class Monitor:
     Args:
         frequency: samples per second.
         gpus: "cuda:0" and so on.
-        process: what reads the process; this one by default.
+        process: what reads the process; of this one by default.
         meters: of the CPU and of each GPU; the first that works by default.
     """
 
@@ -95,7 +92,8 @@ class Monitor:
         self.frequency, self.gpus = frequency, tuple(gpus)
         self.columns = (*COLUMNS, *(f"gpu{number}_power" for number in range(len(gpus))))
         self.samples: list[Sample] = []
-        self._process, self._given = process, meters
+        self._process = process or ProcessReader(os.getpid())
+        self._given, self._meters = meters, list[PowerMeter]()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -103,22 +101,14 @@ class Monitor:
         """Open the meters and begin."""
         if not self.frequency:
             return
-        self._process = self._process or ProcessReader(os.getpid())
-        self._meters = list(self._given) if self._given is not None else [_meter(d) for d in ("cpu", *self.gpus)]
-        self._powers = [PowerReader(meter) for meter in self._meters]
+        self._meters = [*self._given] if self._given is not None else [_meter(d) for d in ("cpu", *self.gpus)]
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
-        while True:
-            self.sample()
-            if self._ended.wait(1 / self.frequency):
-                return
-
-    def sample(self) -> None:
-        """Take one sample."""
-        assert self._process is not None  # made by `start`
-        self.samples.append((*self._process.read(), *(power.read() for power in self._powers)))
+        powers = [PowerReader(meter) for meter in self._meters]
+        while not self.samples or not self._ended.wait(1 / self.frequency):
+            self.samples.append((*self._process.read(), *(power.read() for power in powers)))
 
     def stop(self) -> None:
         """End, and give the meters back."""
