@@ -23,7 +23,7 @@ from neuralpower.meters import NullMeter, PowerMeter
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
 from neuralpower.trace import LOSS, forget, undisturbed
-from neuralpower.training import Loss, default_loss
+from neuralpower.training import Loss, default_loss, learn
 from neuralpower.users_code import raised, users_code
 
 PHASES = ("forward", "training")
@@ -117,28 +117,29 @@ class Step:
 
         What a network caches in its `first` pass, such as relative positions, can be trained with later.
         """
-        marks = [("forward", clock.mark())]
+        marks: list[tuple[str, Any]] = []
+
+        def began(phase: str) -> None:
+            self._enter(phase)
+            marks.append((phase, clock.mark()))
+
         if self.phase == "forward":
+            began("forward")
             with torch.no_grad() if first else torch.inference_mode():
                 self.model(*self.args, **self.kwargs)
-            return [*marks, ("", clock.mark())]
-        assert self.optimizer is not None  # made by `prepared`
-        with torch.enable_grad():
-            output = self.model(*self.args, **self.kwargs)
-            self._enter("forward", LOSS)
-            value = (self.loss or default_loss)(output)
-        del output
-        self._enter("backward")
-        marks.append(("backward", clock.mark()))
-        value.backward()  # type: ignore[no-untyped-call]
-        self._enter("optimizer")
-        marks.append(("optimizer", clock.mark()))
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return [*marks, ("", clock.mark())]
+            began("")
+        else:
+            assert self.optimizer is not None  # made by `prepared`
+            learn(self._loss, self.optimizer, began)
+        return marks
+
+    def _loss(self) -> Tensor:
+        output = self.model(*self.args, **self.kwargs)
+        self._enter("forward", LOSS)
+        return (self.loss or default_loss)(output)
 
     def _enter(self, phase: str, scope: str = "") -> None:
-        if self.watch is not None:
+        if self.watch is not None and phase:
             self.watch.phase, self.watch.scope = phase, scope
 
 

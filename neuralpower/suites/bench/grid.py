@@ -68,7 +68,8 @@ def label_of(options: Options) -> str:
 
 def family(options: Options) -> Options:
     """What points have in common whose memory grows with the batch alone."""
-    return replace(options, **{name: FIELDS[name].default for name in IRRELEVANT})
+    usual: dict[str, Any] = {name: FIELDS[name].default for name in IRRELEVANT}
+    return replace(options, **usual)
 
 
 def execute(command: Sequence[str]) -> Ended:
