@@ -114,7 +114,7 @@ def test_pictures_of_a_datum() -> None:
 def test_a_database_gives_images_and_labels(tmp_path: Path) -> None:
     encoded = Datum(data=file_of((9, 8, 7), "JPEG"), label=1, encoded=True)
     store = open_store("caffe_lmdb", caffe.write(tmp_path / "db", [caffe.message(raw(3)), caffe.message(encoded)]))
-    assert len(store) == 2
+    assert len(store.items) == 2
     assert [store.read(i)[1] for i in range(2)] == [3, 1]
     assert store.read(0)[0].size == (5, 6)
     assert store.read(1)[0].size == (8, 8)
@@ -169,7 +169,7 @@ def test_a_folder_gives_images_by_class(tmp_path: Path) -> None:
     (folder_of(tmp_path) / "class1" / "notes.txt").write_text("no image")
     store = FolderStore(tmp_path)
     assert store.classes == ["class0", "class1"]
-    assert [store.read(i)[1] for i in range(len(store))] == [0, 0, 0, 1, 1, 1]
+    assert [store.read(i)[1] for i in range(len(store.items))] == [0, 0, 0, 1, 1, 1]
     assert store.read(5)[0].getpixel((0, 0)) == (101, 20, 30)
 
 

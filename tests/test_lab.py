@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import json
@@ -538,7 +539,7 @@ def test_event_files_have_graph_images_and_the_curves(tmp_path: Path, digits: Di
 
 def test_the_event_file_is_closed_after_an_error(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    with pytest.raises(ZeroDivisionError), board.open_board(tmp_path) as opened:
+    with pytest.raises(ZeroDivisionError), contextlib.closing(board.Board(tmp_path)) as opened:
         opened.add(Point("train", 1, 0, 1, 1.0, 0.5))
         raise ZeroDivisionError
     assert opened.writer.file_writer is None
@@ -695,7 +696,7 @@ def test_tensorboard_serves_the_curves(tmp_path: Path) -> None:
     import time
     import urllib.request
 
-    with board.open_board(tmp_path) as opened:
+    with contextlib.closing(board.Board(tmp_path)) as opened:
         opened.add(Point("train", 1, 0, 1, 1.0, 0.5))
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -48,7 +48,7 @@ class Images(Dataset[tuple[Tensor, int]]):
 
     def __len__(self) -> int:
         """How many images there are."""
-        return len(self.store)
+        return len(self.store.items)
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
         """An image and its class; raises InputError where none of all can be read."""
@@ -56,14 +56,14 @@ class Images(Dataset[tuple[Tensor, int]]):
         own = 0 if loader is None else loader.id
         if self._generator is None or self._generator[0] != os.getpid():  # the random numbers of this process
             self._generator = (os.getpid(), random.Random(self.seed * 1000 + own))
-        for further in range(len(self.store)):
+        for further in range(len(self)):
             try:
-                image, label = self.store.read((number + further) % len(self.store))
+                image, label = self.store.read((number + further) % len(self))
                 return augmented(image, self.channels, self.size, self._generator[1]), label
             except UNREADABLE as error:
                 why = one_line(error)
                 self._skipped[own % LOADERS] += 1
-        text = f"none of its {len(self.store)} images can be read ({why}); give another --data_dir"
+        text = f"none of its {len(self)} images can be read ({why}); give another --data_dir"
         raise InputError(f"{self.store.where}: {text}")
 
     @property
@@ -119,22 +119,18 @@ class FolderStore:
         self.classes = sorted(p.name for p in where.iterdir() if p.is_dir()) if where.is_dir() else []
         if not self.classes:
             raise InputError(f"{where}: no folder of images per class in it (class/image.jpg); give another --data_dir")
-        self.files = [
+        self.items = [
             (str(file), label)
             for label, name in enumerate(self.classes)
             for file in sorted((where / name).rglob("*"))
             if file.suffix.lower() in SUFFIXES
         ]
-        if not self.files:
+        if not self.items:
             raise InputError(f"{where}: {len(self.classes)} classes without an image file; give another --data_dir")
-
-    def __len__(self) -> int:
-        """How many images there are."""
-        return len(self.files)
 
     def read(self, number: int) -> tuple[Image, int]:
         """An image and the number of its folder; raises OSError, ValueError or SyntaxError where it cannot be read."""
-        file, label = self.files[number]
+        file, label = self.items[number]
         return _decoded(file), label
 
 
@@ -153,8 +149,8 @@ class CaffeStore:
             needed, size = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"], file.stat().st_size
             if size < needed:  # a read beyond the end would kill the process
                 raise InputError(f"{file}: is cut off, {size:,} of {needed:,} bytes; copy the database again")
-            self.keys: list[bytes] = list(transaction.cursor().iternext(values=False))
-            first = transaction.get(self.keys[0]) if self.keys else None
+            self.items: list[bytes] = list(transaction.cursor().iternext(values=False))
+            first = transaction.get(self.items[0]) if self.items else None
         self.close()
         if first is None:
             raise InputError(f"{where}: an empty database; give another --data_dir")
@@ -187,10 +183,6 @@ class CaffeStore:
             self._opened[1].close()
             self._opened = None
 
-    def __len__(self) -> int:
-        """How many images there are."""
-        return len(self.keys)
-
     def __getstate__(self) -> dict[str, Any]:
         """Without what only this process can use."""
         return {**self.__dict__, "_opened": None}
@@ -198,7 +190,7 @@ class CaffeStore:
     def read(self, number: int) -> tuple[Image, int]:
         """An image and its label; raises InputError, or as `FolderStore.read`."""
         with self._transaction() as transaction:
-            message = transaction.get(self.keys[number])
+            message = transaction.get(self.items[number])
         datum = parse_datum(message or b"")
         return picture(datum), datum.label
 

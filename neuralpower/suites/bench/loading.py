@@ -20,21 +20,27 @@ from neuralpower.suites.bench.images import Images
 from neuralpower.suites.steps import Batch
 
 
+@dataclass
 class Synthetic:
     """One batch, drawn again and again.
 
-    "device" keeps it where the network is, "pinned" and "pageable" copy it from such host memory for each step. On a
-    CPU, these are the same. Shuffled, its rows come in another order each time.
+    Memory "device" keeps it where the network is, "pinned" and "pageable" copy it from such host memory for each step.
+    On a CPU, these are the same. Shuffled, its rows come in another order each time.
     """
 
-    def __init__(
-        self, inputs: Inputs, device: torch.device, memory: str, *, shuffle: bool = False, seed: int = 0
-    ) -> None:
-        self.device, self.shuffle = device, shuffle
-        self.memory = "device" if device.type == "cpu" else memory
-        self.generator = torch.Generator().manual_seed(seed)
-        place = device if self.memory == "device" else torch.device("cpu")
-        self.inputs = inputs.mapped(lambda tensor: tensor.to(place))
+    inputs: Inputs
+    device: torch.device
+    memory: str
+    shuffle: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Bring the batch where it stays."""
+        if self.device.type == "cpu":
+            self.memory = "device"
+        self.generator = torch.Generator().manual_seed(self.seed)
+        place = self.device if self.memory == "device" else torch.device("cpu")
+        self.inputs = self.inputs.mapped(lambda tensor: tensor.to(place))
         if self.memory == "pinned":
             self.inputs = self.inputs.mapped(lambda tensor: tensor.pin_memory())
 
@@ -95,42 +101,31 @@ class Lane:
             tensor.record_stream(current)
 
 
+@dataclass
 class Loaded:
-    """Batches of images from loader processes (0: this one), on the device in `dtype`; pinned and copied ahead to a GPU.
+    """Batches of images, on the device in `dtype`; pinned and copied ahead to a GPU."""
 
-    Args:
-        images: of one size.
-        batch_size: of this process.
-        device: where the network is.
-        dtype: of the images there.
-        classes: of the network; None leaves labels unchecked.
-        workers: loader processes.
-        shuffle: whether each epoch has an order of its own.
-        world: of which this process sees its share of the images.
-        lane: on which batches are copied ahead; on a GPU a side stream by default, on a CPU none.
-    """
+    images: Images
+    batch_size: int  # of this process
+    device: torch.device
+    dtype: torch.dtype
+    classes: int | None = None  # of the network; None leaves labels unchecked
+    workers: int = 0  # loader processes; 0: this one
+    shuffle: bool = False  # whether each epoch has an order of its own
+    world: World = World()  # of which this process sees its share of the images
+    lane: Lane | None = None  # on which batches are copied ahead; on a GPU a side stream by default, on a CPU none
 
-    def __init__(
-        self,
-        images: Images,
-        batch_size: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        *,
-        classes: int | None = None,
-        workers: int = 0,
-        shuffle: bool = False,
-        world: World = World(),  # noqa: B008  # frozen
-        lane: Lane | None = None,
-    ) -> None:
-        self.images, self.device, self.dtype, self.classes = images, device, dtype, classes
-        sampler = Endless(len(images), shuffle, images.seed, world.rank, world.size)
+    def __post_init__(self) -> None:
+        """Start the loader processes."""
+        images, on_gpu = self.images, self.device.type == "cuda"
+        sampler = Endless(len(images), self.shuffle, images.seed, self.world.rank, self.world.size)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more than cores, as asked
-            how: dict[str, Any] = {"num_workers": workers, "pin_memory": device.type == "cuda", "drop_last": True}
-            loader: DataLoader[Any] = DataLoader(images, batch_size, sampler=sampler, **how)
+            how: dict[str, Any] = {"num_workers": self.workers, "pin_memory": on_gpu, "drop_last": True}
+            loader: DataLoader[Any] = DataLoader(images, self.batch_size, sampler=sampler, **how)
             self._batches: Iterator[Any] | None = iter(loader)
-        self._lane = Lane(device) if lane is None and device.type == "cuda" else lane
+        if self.lane is None and on_gpu:
+            self.lane = Lane(self.device)
         self._ahead: Batch | None = None
 
     @property
@@ -145,11 +140,11 @@ class Loaded:
             InputError: no image can be read, or one is of a class that the network does not have.
             DeviceError: a loader process died.
         """
-        if self._lane is None:
+        if self.lane is None:
             return self._moved(*self._next())
-        batch = self._ahead or self._copied(self._lane)
-        self._lane.join([t for t in (*batch.inputs.args, batch.target) if t is not None])
-        self._ahead = self._copied(self._lane)
+        batch = self._ahead or self._copied(self.lane)
+        self.lane.join([t for t in (*batch.inputs.args, batch.target) if t is not None])
+        self._ahead = self._copied(self.lane)
         return batch
 
     def _copied(self, lane: Lane) -> Batch:

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from neuralpower.devices.host import PROC, text_of
@@ -72,28 +73,19 @@ class PowerReader:
         return (reading.energy_j - before.energy_j) / (reading.t_ns - before.t_ns) * 1e9
 
 
+@dataclass
 class Monitor:
-    """Samples in a thread of its own, between `start` and `stop`; a frequency of 0 does nothing.
+    """Samples in a thread of its own, between `start` and `stop`; a frequency of 0 does nothing."""
 
-    Args:
-        frequency: samples per second.
-        gpus: "cuda:0" and so on.
-        process: what reads the process; of this one by default.
-        meters: of the CPU and of each GPU; the first that works by default.
-    """
+    frequency: float  # samples per second
+    gpus: Sequence[str] = ()  # "cuda:0" and so on
+    process: ProcessReader | None = None  # what reads the process; None: of this one
+    meters: Sequence[PowerMeter] | None = None  # of the CPU and of each GPU; None: the first that works
+    samples: list[Sample] = field(default_factory=list)
 
-    def __init__(
-        self,
-        frequency: float,
-        gpus: Sequence[str] = (),
-        process: ProcessReader | None = None,
-        meters: Sequence[PowerMeter] | None = None,
-    ) -> None:
-        self.frequency, self.gpus = frequency, tuple(gpus)
-        self.columns = (*COLUMNS, *(f"gpu{number}_power" for number in range(len(gpus))))
-        self.samples: list[Sample] = []
-        self._process = process or ProcessReader(os.getpid())
-        self._given, self._meters = meters, list[PowerMeter]()
+    def __post_init__(self) -> None:
+        """Name the columns."""
+        self.columns = (*COLUMNS, *(f"gpu{number}_power" for number in range(len(self.gpus))))
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -101,14 +93,14 @@ class Monitor:
         """Open the meters and begin."""
         if not self.frequency:
             return
-        self._meters = [*self._given] if self._given is not None else [_meter(d) for d in ("cpu", *self.gpus)]
+        self._meters = [_meter(d) for d in ("cpu", *self.gpus)] if self.meters is None else self.meters
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
-        powers = [PowerReader(meter) for meter in self._meters]
+        process, powers = self.process or ProcessReader(os.getpid()), [PowerReader(meter) for meter in self._meters]
         while not self.samples or not self._ended.wait(1 / self.frequency):
-            self.samples.append((*self._process.read(), *(power.read() for power in powers)))
+            self.samples.append((*process.read(), *(power.read() for power in powers)))
 
     def stop(self) -> None:
         """End, and give the meters back."""

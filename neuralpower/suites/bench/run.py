@@ -5,10 +5,10 @@ header | find, build, load | fits? | warm-up | timed | results
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,6 @@ FEW_WARMUPS = 2
 COARSE = 1 / 16  # how close the largest batch that fits is sought where each trial runs the network
 PACKAGES = ("numpy", "pillow", "lmdb", "transformers")
 
-Emit = Callable[[str, Any], None]
-
 
 def benchmark(options: Options) -> dict[str, Any]:
     """Run one benchmark in this process, on one device; its results by name, as the command line prints them.
@@ -53,23 +51,22 @@ def benchmark(options: Options) -> dict[str, Any]:
     return found
 
 
+@dataclass
 class Bench:
     """One process of one benchmark; `emit` takes results as they come, `warn` what the user should know."""
 
-    def __init__(
-        self,
-        options: Options,
-        world: World,
-        emit: Emit,
-        warn: Callable[[str], None] = lambda text: None,
-        *,
-        monitor_file: Path | None = None,
-    ) -> None:
-        self.options, self.world, self.monitor_file = options, world, monitor_file
-        self.emit: Emit = emit if world.rank == 0 else lambda name, value: None
-        self.warn = warn if world.rank == 0 else lambda text: None
-        self.timer: StepTimer | None = None
-        self.data: Synthetic | Loaded | None = None
+    options: Options
+    world: World
+    emit: Callable[[str, Any], None]
+    warn: Callable[[str], None] = lambda text: None
+    monitor_file: Path | None = None
+    timer: StepTimer | None = None
+    data: Synthetic | Loaded | None = None
+
+    def __post_init__(self) -> None:
+        """Begin; the first of several processes speaks for all."""
+        if self.world.rank:
+            self.emit, self.warn = lambda name, value: None, lambda text: None
         self.begun = self.ready = time.perf_counter()
 
     def run(self) -> None:
@@ -263,7 +260,7 @@ def described() -> Iterator[tuple[str, Any]]:
     yield "sys.software", {**read_machine(), **installed(PACKAGES)}
     yield "sys.cpu", read_cpu().to_json()
     try:
-        yield "sys.gpus", [dataclasses.asdict(gpu) for gpu in list_gpus()]
+        yield "sys.gpus", [asdict(gpu) for gpu in list_gpus()]
     except MeterUnavailable as error:
         yield "sys.gpus", error.reason
     yield "sys.threads", torch.get_num_threads()

@@ -32,10 +32,16 @@ def image_grid(split: Split) -> Tensor:
 
 
 class Board:
-    """An open event file."""
+    """Event files of an experiment under a lab's folder, to be closed at the end, whatever happens.
 
-    def __init__(self, writer: Any) -> None:
-        self.writer = writer
+    What earlier event files hold from `first_step` on is no longer shown: it is learnt again.
+    """
+
+    def __init__(self, folder: Path, first_step: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        with writing(folder / EXPERIMENT, "--out"):
+            self.writer: Any = SummaryWriter(str(folder / EXPERIMENT), purge_step=first_step)
 
     def begin(self, model: nn.Module, split: Split) -> None:
         """The data-flow graph of the network in eval mode, and the image grid."""
@@ -52,6 +58,10 @@ class Board:
         self.writer.add_scalar(loss, point.loss, point.step)
         self.writer.add_scalar(accuracy, point.accuracy, point.step)
 
+    def close(self) -> None:
+        """Write what is left, and end."""
+        self.writer.close()
+
 
 def installed() -> bool:
     """Whether TensorBoard can be used."""
@@ -60,22 +70,6 @@ def installed() -> bool:
     except ImportError:
         return False
     return True
-
-
-@contextmanager
-def open_board(folder: Path, first_step: int = 0) -> Iterator[Board]:
-    """Event files of an experiment under a lab's folder, closed at the end, whatever happens.
-
-    What earlier event files hold from `first_step` on is no longer shown: it is learnt again.
-    """
-    from torch.utils.tensorboard import SummaryWriter
-
-    with writing(folder / EXPERIMENT, "--out"):
-        writer = SummaryWriter(str(folder / EXPERIMENT), purge_step=first_step)
-    try:
-        yield Board(writer)
-    finally:
-        writer.close()
 
 
 def check_port(port: int) -> None:

@@ -117,7 +117,7 @@ def train(request: Request, digits: Digits, tell: Tell = lambda text: None) -> N
     with contextlib.ExitStack() as stack:
         takers = [stack.enter_context(folder.recorder(done))]
         if request.tensorboard and board.installed():
-            opened = stack.enter_context(board.open_board(folder.path, done * training.batches))
+            opened = stack.enter_context(contextlib.closing(board.Board(folder.path, done * training.batches)))
             takers.append(opened.add)
             if not done:
                 opened.begin(training.model, digits.train)
