@@ -105,7 +105,7 @@ class Times:
 class StepTimer:
     """Times steps of some work; after an error or an interruption, `times` still has what was measured.
 
-    "each" waits for the device after every step, "end" once after the last: the device is then never idle between two.
+    "each" waits for the device after every step, "end" once after the last: it is then never idle between two.
     """
 
     work: Work

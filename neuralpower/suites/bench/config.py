@@ -1,4 +1,4 @@
-"""A JSON file of parameters, `pytorch.` and `exp.`, as dotted names or nested; and the container command they describe.
+"""A JSON file of parameters, `pytorch.` and `exp.`, dotted or nested; and the container command they describe.
 
 A list of values for one parameter is an axis of a grid. What the command line says goes before the file.
 """
@@ -83,7 +83,7 @@ def _take(found: Config, name: str, value: Any) -> None:
     if name == "pytorch.args":
         for text in value if isinstance(value, list) else shlex.split(str(value)):
             key, equals, given = str(text).lstrip("-").partition("=")
-            if "${" not in text and "$(" not in text:  # a template of another launcher: its parts are parameters here
+            if "${" not in text and "$(" not in text:  # a template of a launcher: its parts are parameters here
                 found.options[key] = given if equals else "true"
         found.settings[name] = value
     elif name == "exp.phase" or name in OPTIONS:
@@ -121,7 +121,8 @@ def container_command(options: Options, settings: Mapping[str, Any], home: Path)
     command += ["--gpus=all"] * (options.kind == "gpu")
     command += [f"--volume={here}:/workspace/{there}" for there, here in volumes.items() if here]
     exports = shlex.split(str(settings["pytorch.env"]).replace(";", " "))  # export A=1; export B=2
-    command += ["--env=PYTHONPATH=/workspace/neuralpower", *(f"--env={word}" for word in exports if "=" in word)]
+    command.append("--env=PYTHONPATH=/workspace/neuralpower")
+    command += [f"--env={word}" for word in exports if "=" in word]
     command += [*_words(settings["pytorch.docker_args"]), *_words(settings["exp.docker_args"])]
     command.append(str(settings["exp.docker_image"] or settings["pytorch.docker_image"]))
     inside = replace(options, data_dir="/workspace/data") if options.data_dir else options

@@ -1,9 +1,9 @@
 """Caffe's `Datum`, read without protobuf.
 
-A message is a row of fields: a varint key, `number << 3 | wire type`, then a varint (type 0), 8 bytes (1), a length and
-so many bytes (2), or 4 bytes (5). Fields that are not known are passed over. Source: Protocol Buffers documentation,
-"Encoding"; caffe.proto: 1 channels, 2 height, 3 width, 4 data (uint8, [channels, height, width]), 5 label, 6 float_data,
-7 encoded.
+A message is a row of fields: a varint key, `number << 3 | wire type`, then a varint (type 0), 8 bytes (1), a
+length and so many bytes (2), or 4 bytes (5). Fields that are not known are passed over. Source: Protocol Buffers
+documentation, "Encoding"; caffe.proto: 1 channels, 2 height, 3 width, 4 data (uint8, [channels, height, width]),
+5 label, 6 float_data, 7 encoded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OTHER = "no Datum of Caffe; give a database that Caffe wrote"
 
 @dataclass(frozen=True)
 class Datum:
-    """One image and its class: `data` is [channels, height, width] bytes, or a file such as JPEG where `encoded`."""
+    """One image and its class: `data` is [channels, height, width], or a file such as JPEG where `encoded`."""
 
     channels: int = 0
     height: int = 0
@@ -37,7 +37,7 @@ def parse_datum(message: bytes) -> Datum:
     """The datum of a message.
 
     Raises:
-        InputError: the message is cut off, or is no datum: a field has another type than it should, or sizes do not fit.
+        InputError: the message is cut off, or is no datum: a field has a wrong type, or sizes do not fit.
     """
     found: dict[str, Any] = {}
     floats: list[float] = []

@@ -1,4 +1,4 @@
-"""One process per device: started by torchrun, ours or the user's, which leaves WORLD_SIZE and RANK in the environment."""
+"""One process per device, started by torchrun, ours or the user's: WORLD_SIZE and RANK in the environment."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def parallel(model: nn.Module, world: World, device: torch.device) -> nn.Module:
     if world.backend is None:
         return model
     try:
-        return nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+        places = [device.index] if device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(model, device_ids=places)
     except RuntimeError as error:
         raise DeviceError(f"process {world.rank} of {world.size}: {first_line(error)[:200]}") from None
 

@@ -1,7 +1,7 @@
 """Many benchmarks from one command: the Cartesian product of values, one process each, kept in a journal.
 
-A point that is in the journal is not run again. When a batch does not fit into memory, larger ones of the same model,
-device, phase and numbers are stored as skipped.
+A point that is in the journal is not run again. When a batch does not fit into memory, larger ones of the same
+model, device, phase and numbers are stored as skipped.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def axes_of(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def points_of(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Options]:
-    """The options of every combination, batches rising; raises InputError for the first that makes no sense."""
+    """The options of every combination, batches rising; raises InputError where one makes no sense."""
     count = math.prod(map(len, axes.values()))
     if count > LIMIT:
         raise InputError(f"a grid of {count:,} points: {LIMIT:,} is the limit; leave values out")
@@ -103,12 +103,12 @@ def run_grid(
     with Journal(folder) as journal:
         again = (INTERRUPTED, FAILED) if retry_failed else (INTERRUPTED,)
         done = {r["label"]: r for r in journal.records() if r["type"] == "point" and r["status"] not in again}
-        limits: dict[Options, int] = {}  # the smallest batch that did not fit, by family
+        limits: dict[Options, float] = {}  # the smallest batch that did not fit, by family
 
         def note(record: Mapping[str, Any]) -> None:
             if record["status"] == OOM:
                 options = options_of(record["options"])
-                limits[family(options)] = min(options.batch_size, limits.get(family(options), options.batch_size))
+                limits[family(options)] = min(options.batch_size, limits.get(family(options), math.inf))
 
         for record in done.values():
             note(record)

@@ -1,8 +1,8 @@
-"""Labelled images on the disk: folders of files, one per class, and Caffe's LMDB; opened anew in every loader process.
+"""Labelled images on the disk: folders of files, one per class, and Caffe's LMDB, opened in every loader process.
 
-Training sees a random part of an image each time, half of the time flipped. An image that cannot be read is counted, and
-the next one taken instead. Source of the crop: Szegedy and others, Going deeper with convolutions, arXiv 1409.4842,
-section 6: 8 % to 100 % of the area, aspect ratio 3/4 to 4/3.
+Training sees a random part of an image each time, half of the time flipped. An image that cannot be read is counted,
+and the next one taken instead. Source of the crop: Szegedy and others, Going deeper with convolutions, arXiv
+1409.4842, section 6: 8 % to 100 % of the area, aspect ratio 3/4 to 4/3.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ EXTRA = "pip install 'neuralpower[bench]'"
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """A store's images as a network of inputs [channels, size, size] sees them: cropped and flipped at random, uint8."""
+    """A store's images, cropped and flipped at random, as a network sees them: uint8 [channels, size, size]."""
 
     def __init__(self, store: FolderStore | CaffeStore, channels: int, size: int, seed: int = 0) -> None:
         self.store, self.channels, self.size, self.seed = store, channels, size, seed
-        # a count for each loader process: a common one needs a semaphore, which outlives processes that are killed
+        # a count for each loader process: a common one needs a semaphore, which outlives killed processes
         self._skipped: Any = multiprocessing.get_context("spawn").RawArray("q", LOADERS)
         self._generator: tuple[int, random.Random] | None = None
 
@@ -81,7 +81,8 @@ def augmented(image: Image, channels: int, size: int, generator: random.Random) 
     from PIL import Image as Pillow
 
     box = crop_box(image.width, image.height, generator)
-    part = image.convert("L" if channels == 1 else "RGB").resize((size, size), Pillow.Resampling.BILINEAR, box=box)
+    part = image.convert("L" if channels == 1 else "RGB")
+    part = part.resize((size, size), Pillow.Resampling.BILINEAR, box=box)
     if generator.random() < 0.5:
         part = part.transpose(Pillow.Transpose.FLIP_LEFT_RIGHT)
     pixels = torch.from_numpy(np.array(part, dtype=np.uint8).reshape(size, size, channels))
@@ -89,7 +90,7 @@ def augmented(image: Image, channels: int, size: int, generator: random.Random) 
 
 
 def crop_box(width: int, height: int, generator: random.Random) -> tuple[float, float, float, float]:
-    """(left, upper, right, lower) of a random part; the largest possible central one where ten draws do not fit."""
+    """(left, upper, right, lower) of a random part; the largest central one where ten draws do not fit."""
     for _ in range(ATTEMPTS):
         area = width * height * generator.uniform(*AREA)
         ratio = math.exp(generator.uniform(*map(math.log, RATIO)))
@@ -129,7 +130,7 @@ class FolderStore:
             raise InputError(f"{where}: {len(self.classes)} classes without an image file; give another --data_dir")
 
     def read(self, number: int) -> tuple[Image, int]:
-        """An image and the number of its folder; raises OSError, ValueError or SyntaxError where it cannot be read."""
+        """An image and the number of its folder; raises one of UNREADABLE."""
         file, label = self.items[number]
         return _decoded(file), label
 

@@ -1,4 +1,4 @@
-"""Where the batches of a benchmark come from: one random batch again and again, or images that loader processes read."""
+"""Where batches come from: one random batch again and again, or images that loader processes read."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from neuralpower.suites.steps import Batch
 class Synthetic:
     """One batch, drawn again and again.
 
-    Memory "device" keeps it where the network is, "pinned" and "pageable" copy it from such host memory for each step.
-    On a CPU, these are the same. Shuffled, its rows come in another order each time.
+    Memory "device" keeps it where the network is, "pinned" and "pageable" copy it from such host memory for each
+    step. On a CPU, these are the same. Shuffled, its rows come in another order each time.
     """
 
     inputs: Inputs
@@ -47,7 +47,8 @@ class Synthetic:
     def __call__(self) -> Batch:
         """The batch, on the device."""
         inputs = self.inputs.mapped(self._shuffled) if self.shuffle else self.inputs
-        return Batch(inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=self.memory == "pinned")))
+        pinned = self.memory == "pinned"
+        return Batch(inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=pinned)))
 
     def _shuffled(self, tensor: Tensor) -> Tensor:
         if not tensor.dim():
@@ -61,7 +62,7 @@ class Synthetic:
 
 @dataclass(frozen=True)
 class Endless:
-    """Numbers of images without an end: epoch after epoch, so that none ends inside a run; every `world`-th from `rank`."""
+    """Numbers of images, epoch after epoch without an end; every `world`-th from `rank`."""
 
     length: int
     shuffle: bool = False
@@ -113,7 +114,7 @@ class Loaded:
     workers: int = 0  # loader processes; 0: this one
     shuffle: bool = False  # whether each epoch has an order of its own
     world: World = World()  # of which this process sees its share of the images
-    lane: Lane | None = None  # on which batches are copied ahead; on a GPU a side stream by default, on a CPU none
+    lane: Lane | None = None  # on which batches are copied ahead; None: on a GPU a side stream
 
     def __post_init__(self) -> None:
         """Start the loader processes."""

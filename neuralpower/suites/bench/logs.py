@@ -22,7 +22,7 @@ SUFFIXES = (".log", ".txt", ".out")
 
 
 class Log(NamedTuple):
-    """What one run said, the last value of each name; and the lines whose value is no JSON, as of a run that was killed."""
+    """What one run said, the last value of each name; and lines whose value is no JSON, as of a killed run."""
 
     source: str
     values: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a process and its devices use while a benchmark runs, from /proc and the power meters, so many times a second."""
+"""What a process and its devices use while a benchmark runs, from /proc and the power meters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from neuralpower.files import aside
 from neuralpower.meters import MeterUnavailable, NullMeter, PowerMeter, Reading, open_meter
 
 COLUMNS = ("process_pid", "time", "virt", "res", "shrd", "cpu", "mem", "power")
-"""Processor time (s), bytes of virtual, resident and shared memory, % of a core, % of memory, W of the CPU's packages."""
+"""Processor time (s), virtual, resident, shared memory (bytes), % of a core, % of memory, W of the CPU's packages."""
 
 Sample = tuple[float | int | None, ...]
 
@@ -38,7 +38,8 @@ class ProcessReader:
         used_s = (int(fields[11]) + int(fields[12])) * self.tick_s if len(fields) > 12 else None
         now, cpu = self.clock(), None
         pages = text_of(self.folder / "statm").split()
-        virt, res, shared = (int(count) * self.page for count in pages[:3]) if len(pages) >= 3 else (None, None, None)
+        sizes = [int(count) * self.page for count in pages[:3]]
+        virt, res, shared = sizes if len(sizes) == 3 else (None, None, None)
         if used_s is not None:
             if self._before is not None and now > self._before[1]:
                 cpu = 100 * (used_s - self._before[0]) / (now - self._before[1])
@@ -98,7 +99,8 @@ class Monitor:
         self._thread.start()
 
     def _work(self) -> None:
-        process, powers = self.process or ProcessReader(os.getpid()), [PowerReader(meter) for meter in self._meters]
+        process = self.process or ProcessReader(os.getpid())
+        powers = [PowerReader(meter) for meter in self._meters]
         while not self.samples or not self._ended.wait(1 / self.frequency):
             self.samples.append((*process.read(), *(power.read() for power in powers)))
 

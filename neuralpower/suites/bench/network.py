@@ -1,4 +1,4 @@
-"""The network of a benchmark: found, built on its device, in its mode, what it learns by, and how large a batch may be."""
+"""The network of a benchmark: found, built, in its mode, what it learns by, and how large a batch may be."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from neuralpower.zoo import ZOO, ZooEntry
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
 META = torch.device("meta")
-SPARE = 0.25  # of the available memory: work space of kernels (a squeezenet took 29 % more), the loader, everybody else
+SPARE = 0.25  # of the available memory: work space of kernels (a squeezenet took 29 % more), the loader, others
 
 
 class TooLarge(OutOfMemory):
@@ -109,7 +109,8 @@ class Case:
 
     def inputs(self, model: nn.Module) -> Inputs:
         """Random inputs of one batch in host memory."""
-        return self.network.source.inputs(model.model if isinstance(model, Autocasting) else model, self.request)
+        own = model.model if isinstance(model, Autocasting) else model
+        return self.network.source.inputs(own, self.request)
 
     def work(self, model: nn.Module, draw: Callable[[], Batch], seed: int = 0) -> Work:
         """What is repeated. Training is stochastic gradient descent with momentum and weight decay."""
@@ -139,14 +140,15 @@ class Case:
     def peak_bytes(self, batch_size: int) -> int | None:
         """The most bytes that tensors of a step take at once: weights, gradients, optimizer, activations.
 
-        It is counted on meta tensors. Work space inside kernels is not counted. None for a network that needs values.
+        Meta tensors are counted, but no work space inside kernels. None for a network that needs values.
         """
         case = replace(self.of_batch(2), device=META)
         try:
             model = case.model()
             batch = Batch(widened(case.inputs(model), batch_size))
             step = case.work(model, lambda: batch).step(batch)
-            held = [p for group in (step.optimizer.param_groups if step.optimizer else ()) for p in group["params"]]
+            groups = step.optimizer.param_groups if step.optimizer else ()
+            held = [parameter for group in groups for parameter in group["params"]]
             return accounted(step, HostClock(), None, held)[0].peak * self.processes
         except (NeuralPowerError, RuntimeError):  # torch's: a value is asked for, or there is no code for meta
             return None
@@ -170,7 +172,7 @@ def check_host_memory(
     """What a step of that batch takes (bytes), if known.
 
     Raises:
-        TooLarge: more than is available; it says which batch fits, by two points of `peak`, which grows linearly.
+        TooLarge: more than is available; it says which batch fits, by two points of the linear `peak`.
     """
     needed = peak(batch_size)
     if needed is None or available is None or needed <= (room := available * (1 - SPARE)):
@@ -186,7 +188,7 @@ def check_host_memory(
 class Scores:
     """Cross entropy of a network's scores; without labels, random ones are drawn once.
 
-    Where an output is no row of scores per sample, the loss is the network's own, or the mean square of its output.
+    Where an output is no row of scores per sample: the network's own loss, or the mean square of its output.
     """
 
     def __init__(self, classes: int | None, seed: int = 0) -> None:

@@ -31,10 +31,7 @@ def _option(default: Any, text: str, metavar: str | None = None, least: float | 
 
 @dataclass(frozen=True)
 class Options:
-    """One benchmark; a library's defaults are shorter than the command line's: 10 warm-up and 10 timed batches of 16.
-
-    Texts give the defaults of the command line.
-    """
+    """One benchmark; a library's defaults are shorter than the command line's, which stand in the texts."""
 
     model: str = _option(dataclasses.MISSING, "Id of the zoo (see `neuralpower models`), or any MODEL. Required.")
     batch_size: int = _option(16, "Samples per device. Required.", "N", 1)

@@ -1,4 +1,4 @@
-"""One benchmark, measured: what is said of it while it runs, and what is known of it afterwards, also when it fails.
+"""One benchmark, measured: what is said of it while it runs, and what is known of it, also when it fails.
 
 header | find, build, load | fits? | warm-up | timed | results
 """
@@ -70,7 +70,7 @@ class Bench:
         self.begun = self.ready = time.perf_counter()
 
     def run(self) -> None:
-        """Say the head, measure, and say the results; after an error or an interruption those of what was measured."""
+        """Say the head, measure, and say the results; after an error those of what was measured."""
         self._head()
         gpus = [f"cuda:{i}" for i in range(self.options.num_gpus)] if self.options.kind == "gpu" else []
         if ":" in self.options.device:
@@ -150,7 +150,7 @@ class Bench:
             self.data.close()
 
     def _use(self, monitor: Monitor) -> None:
-        """The monitor's samples: in the file asked for, else, or where that cannot be written, as result lines."""
+        """The monitor's samples: in the file asked for, else, or where that fails, as result lines."""
         if not monitor.samples:
             return
         if self.monitor_file is not None:

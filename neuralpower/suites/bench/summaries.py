@@ -76,9 +76,8 @@ def _scaling(title: str, held: str, column: str, results: Iterable[Values], work
             speedup = work(devices) / work(fewest) * found[fewest]["results.time"] / v["results.time"]
             times = (devices, v["results.time"], v.get("results.throughput"))
             rows.append((*key, *times, float(speedup), speedup * fewest / devices))
-    return Summary(
-        title, (*WHAT, *f"{column}|devices|batch time ms|samples/s|speed-up|efficiency".split("|")), tuple(rows)
-    )
+    header = (*WHAT, column, "devices", "batch time ms", "samples/s", "speed-up", "efficiency")
+    return Summary(title, header, tuple(rows))
 
 
 def statistics(results: Iterable[Values]) -> Summary:

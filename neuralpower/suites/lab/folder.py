@@ -104,7 +104,7 @@ class Folder:
 
     @contextmanager
     def recorder(self, epochs: int) -> Iterator[Callable[[Point], None]]:
-        """What adds a point to the curves' file at once; points of later epochs than `epochs` go, to be learnt again."""
+        """What adds a point to the curves' file at once; points after `epochs` go, to be learnt again."""
         kept = [COLUMNS, *(astuple(point) for point in self.points() if point.epoch <= epochs)]
         written(self.curves, lambda aside: _write_rows(aside, kept))
         with self.curves.open("a", encoding="utf-8", buffering=1) as file:

@@ -1,8 +1,8 @@
-"""Which operators take a trained network's time, from the events of torch.profiler, at one batch size on one device.
+"""Which operators take a network's time, from the events of torch.profiler, at one batch size on one device.
 
-Events are nested: `conv2d` contains `convolution`, that `_convolution`, that the library's kernel. An operator's *self*
-time is its own without what it calls, and only self times add up; its *total* contains what it calls, once, also where
-it calls itself. Shares are of the sum of all self times. What the profiler does for itself is no operator.
+Events are nested: `conv2d` contains `convolution`, that `_convolution`, that the library's kernel. An operator's
+*self* time is its own without what it calls, and only self times add up; its *total* contains what it calls, once,
+also where it calls itself. Shares are of the sum of all self times. What the profiler does for itself is no operator.
 """
 
 from __future__ import annotations

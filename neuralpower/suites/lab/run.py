@@ -1,4 +1,4 @@
-"""The whole lab, or one step of it: each takes up what the folder holds, and leaves there what it does at once."""
+"""The whole lab, or one step of it: each takes up what the folder holds, and leaves there what it does."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def train(request: Request, digits: Digits, tell: Tell = lambda text: None) -> N
     with contextlib.ExitStack() as stack:
         takers = [stack.enter_context(folder.recorder(done))]
         if request.tensorboard and board.installed():
-            opened = stack.enter_context(contextlib.closing(board.Board(folder.path, done * training.batches)))
+            opened = board.Board(folder.path, done * training.batches)
+            stack.callback(opened.close)
             takers.append(opened.add)
             if not done:
                 opened.begin(training.model, digits.train)

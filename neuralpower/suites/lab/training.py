@@ -77,7 +77,7 @@ class Training:
             self._restore(checkpoint)
 
     def run(self) -> Iterator[Point]:
-        """Learn the epochs that are left: a point at each log interval, and one of the test images after each epoch."""
+        """Learn the epochs that are left: a point at each log interval, and one of the test images at its end."""
         while self.done < self.settings.epochs:
             epoch = self.done + 1
             yield from self._epoch(epoch)
