@@ -22,7 +22,7 @@ from torch.profiler import profile as profiler
 
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.journal import sole_writer
-from neuralpower.suites.lab import board, comparison, environment, images, operators, printed, run
+from neuralpower.suites.lab import board, comparison, environment, operators, printed, run
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.images import Digits, Split, bundled_digits, normalised, read_idx, read_mnist
 from neuralpower.suites.lab.operators import Operator, OperatorTable, operators_of, profile_inference
@@ -100,7 +100,7 @@ def test_pixels_are_normalised_as_mnist_is() -> None:
 
 
 def test_without_a_folder_there_are_scikit_learns_digits_and_the_name_says_so() -> None:
-    found = images.load_digits(None)
+    found = bundled_digits()
     assert "scikit-learn" in found.name and "not MNIST" in found.name
     # 1,797 images, 360 of them to test on
     assert found.train.images.shape == (1437, 28, 28) and found.test.images.shape == (360, 28, 28)
@@ -474,7 +474,7 @@ def points_of(folder: Path) -> list[tuple[str, int]]:
 
 
 def small(monkeypatch: pytest.MonkeyPatch, digits: Digits) -> None:
-    monkeypatch.setattr(run, "load_digits", lambda folder: digits)
+    monkeypatch.setattr(run, "bundled_digits", lambda: digits)
 
 
 def test_a_folder_that_another_run_writes_to_is_left_alone(

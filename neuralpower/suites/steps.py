@@ -126,7 +126,11 @@ class StepTimer:
         """
         if warmup < 0 or steps < 1:
             raise InputError(f"{warmup} warm-up and {steps} timed steps: at least 0 and 1 are needed")
-        settle(self.clock)
+        gc.collect()
+        if isinstance(self.clock, CudaClock):  # cached memory goes back, and the peak begins anew
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.clock.device)
+        self.clock.wait()
         self._series(warmup, self._warmup, [])
         self._series(steps, self._steps, self._data)
         return self.times
@@ -163,12 +167,3 @@ class StepTimer:
                 with told(name):
                     self.clock.wait()
                 seconds.extend(self.clock.seconds(a, b) for a, b in pairwise(marks))
-
-
-def settle(clock: Clock) -> None:
-    """Collect garbage, give cached device memory back, begin its peak anew, and wait for the device."""
-    gc.collect()
-    if isinstance(clock, CudaClock):
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(clock.device)
-    clock.wait()

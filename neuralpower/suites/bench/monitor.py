@@ -14,7 +14,7 @@ from pathlib import Path
 from neuralpower.devices.host import PROC, text_of
 from neuralpower.errors import writing
 from neuralpower.files import aside
-from neuralpower.meters import MeterUnavailable, NullMeter, PowerMeter, Reading, open_meter
+from neuralpower.meters import MeterUnavailable, PowerMeter, Reading, open_meter
 
 COLUMNS = ("process_pid", "time", "virt", "res", "shrd", "cpu", "mem", "power")
 """Processor time (s), virtual, resident, shared memory (bytes), % of a core, % of memory, W of the CPU's packages."""
@@ -94,7 +94,7 @@ class Monitor:
         """Open the meters and begin."""
         if not self.frequency:
             return
-        self._meters = [_meter(d) for d in ("cpu", *self.gpus)] if self.meters is None else self.meters
+        self._meters = [open_meter("auto", d) for d in ("cpu", *self.gpus)] if self.meters is None else self.meters
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
@@ -122,13 +122,6 @@ class Monitor:
             path.parent.mkdir(parents=True, exist_ok=True)
             with aside(path) as new:
                 new.write_text("".join(" ".join(line) + "\n" for line in lines))
-
-
-def _meter(device: str) -> PowerMeter:
-    try:
-        return open_meter("auto", device)
-    except MeterUnavailable as error:
-        return NullMeter(error.reason)
 
 
 def _cell(value: float | int | None) -> str:

@@ -51,20 +51,11 @@ def normalised(images: Tensor) -> Tensor:
     return ((images.float() / 255 - MEAN) / DEVIATION).unsqueeze(1)
 
 
-def load_digits(folder: Path | None = None) -> Digits:
-    """MNIST of a folder, scikit-learn's digits without one.
-
-    Raises:
-        InputError: the folder has not all four files, or one of them is damaged.
-    """
-    return bundled_digits() if folder is None else read_mnist(folder)
-
-
 def bundled_digits() -> Digits:
     """The 1,797 digits that scikit-learn brings (8 x 8 pixels of 0 to 16), enlarged to 28 x 28, always split alike."""
-    from sklearn.datasets import load_digits as load
+    from sklearn.datasets import load_digits
 
-    found = load()
+    found = load_digits()
     small = torch.from_numpy(found.images).float().unsqueeze(1) * (255 / 16)
     large = torch.nn.functional.interpolate(small, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
     images = large.round().clamp(0, 255).to(torch.uint8).squeeze(1)

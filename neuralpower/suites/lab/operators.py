@@ -102,9 +102,9 @@ def merged(operators: Sequence[Operator]) -> Operator:
 
 def is_operator(event: Event) -> bool:
     """Whether an event is work of the network: neither the profiler's own, nor a bare allocation, nor a GPU kernel."""
-    if event.name in OVERHEAD or event.name.startswith(NOT_OPERATORS) or getattr(event, "is_async", False):
+    if event.name in OVERHEAD or event.name.startswith(NOT_OPERATORS):
         return False
-    if getattr(event, "activity_type", None) == "overhead":
+    if getattr(event, "is_async", False) or getattr(event, "activity_type", None) == "overhead":
         return False
     return str(getattr(event, "device_type", "DeviceType.CPU")).endswith("CPU")
 

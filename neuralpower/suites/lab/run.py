@@ -15,7 +15,7 @@ from neuralpower.journal import sole_writer
 from neuralpower.suites.lab import board
 from neuralpower.suites.lab.environment import environment
 from neuralpower.suites.lab.folder import Folder
-from neuralpower.suites.lab.images import Digits, load_digits
+from neuralpower.suites.lab.images import Digits, bundled_digits, read_mnist
 from neuralpower.suites.lab.operators import profile_inference
 from neuralpower.suites.lab.report import write_report
 from neuralpower.suites.lab.training import Settings, Training, read_state, written
@@ -74,7 +74,7 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
         tell("tensorboard is not installed: no event files; pip install 'neuralpower[lab]' brings it")
     if request.step == "report":
         return write_report(folder)
-    digits = load_digits(request.data_dir)
+    digits = bundled_digits() if request.data_dir is None else read_mnist(request.data_dir)
     tell(f"data: {digits.name}, {len(digits.train):,} images to learn from and {len(digits.test):,} to test on")
     with contextlib.ExitStack() as stack:
         stack.enter_context(sole_writer(folder.path))
