@@ -89,7 +89,10 @@ def _take(found: Config, name: str, value: Any) -> None:
     elif name == "exp.phase" or name in OPTIONS:
         what, values = OPTIONS.get(name, "forward_only"), value if isinstance(value, list) else [value]
         if name == "exp.phase":
-            values = [_forward_only(phase) for phase in values]
+            for phase in values:
+                if phase not in ("training", "inference"):
+                    raise unknown("phase", phase, ("training", "inference"))
+            values = [phase == "inference" for phase in values]
         if isinstance(value, list):
             found.axes[what] = values
         else:
@@ -98,12 +101,6 @@ def _take(found: Config, name: str, value: Any) -> None:
         found.settings[name] = boolean(value) if name == "exp.docker" else value
     else:
         raise unknown("parameter", name, [*OPTIONS, *SETTINGS, "exp.phase"])
-
-
-def _forward_only(phase: Any) -> bool:
-    if phase not in ("training", "inference"):
-        raise unknown("phase", phase, ("training", "inference"))
-    return bool(phase == "inference")
 
 
 def container_command(options: Options, settings: Mapping[str, Any], home: Path) -> list[str]:

@@ -7,6 +7,7 @@ strong scaling    the batch of all devices together stays; speed-up by batch tim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,19 +53,12 @@ def exploration(results: Iterable[Values]) -> Summary:
     return _summary("exploration", "devices|batch each|batch time ms|samples/s|status", rows)
 
 
-def weak_scaling(results: Iterable[Values]) -> Summary:
-    """Speed-up of throughput at the same batch per device."""
-    # from the times: throughputs are whole numbers, of slow networks 0
-    return _scaling("weak scaling", "exp.replica_batch", "batch each", results, lambda devices: devices)
+def scaling(results: Iterable[Values], *, title: str, held: str, column: str, work: Callable[[int], int]) -> Summary:
+    """Speed-up and efficiency against the fewest devices, where `held` is the same, which `column` shows.
 
-
-def strong_scaling(results: Iterable[Values]) -> Summary:
-    """Speed-up of batch time at the same batch of all devices together."""
-    return _scaling("strong scaling", "exp.effective_batch", "batch of all", results, lambda devices: 1)
-
-
-def _scaling(title: str, held: str, column: str, results: Iterable[Values], work: Callable[[int], int]) -> Summary:
-    """Against the fewest devices; `work` is what a batch of so many devices is, in any unit."""
+    They follow from the times: throughputs are whole numbers, of slow networks 0. `work` is how much of it a batch of
+    so many devices is, in any unit.
+    """
     groups: dict[tuple[Any, ...], dict[int, Values]] = {}
     for v in results:
         if v.get("results.time") and v.get(held) and v.get("exp.num_gpus"):
@@ -116,8 +110,12 @@ def _summary(title: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> Summa
 
 SUMMARIES: dict[str, Callable[[Iterable[Values]], Summary]] = {
     "exploration": exploration,
-    "weak": weak_scaling,
-    "strong": strong_scaling,
+    "weak": partial(
+        scaling, title="weak scaling", held="exp.replica_batch", column="batch each", work=lambda devices: devices
+    ),
+    "strong": partial(
+        scaling, title="strong scaling", held="exp.effective_batch", column="batch of all", work=lambda devices: 1
+    ),
     "statistics": statistics,
     "time": time_analysis,
 }
