@@ -231,7 +231,12 @@ class Bench:
     def _largest(self, case: Case) -> int:
         """The largest batch that fits into the memory that is there, by trying."""
         asked = case.request.batch_size
-        return largest(lambda size: 0 if size < asked and case.fits(size) else 2, 1, asked, COARSE)
+
+        def need(size: int) -> int:
+            """In a room of 1: nothing where the batch fits, too much where it does not."""
+            return 0 if size < asked and case.fits(size) else 2
+
+        return largest(need, room_bytes=1, start=asked, close=COARSE)
 
 
 def results(times: Times, effective_batch: int) -> dict[str, Any]:
