@@ -52,18 +52,13 @@ def _option(name: str, text: str, metavar: str | None = TRUTH) -> Any:
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for each field of `Options` before its own, handed over by name."""
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    given = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=_option(field.name, field.metadata["help"], field.metadata["metavar"]),
-            annotation=str | None,
-        )
-        for field in FIELDS.values()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(name, keyword, annotation=str | None, default=_option(name, about["help"], about["metavar"]))
+        for name, about in ((field.name, field.metadata) for field in FIELDS.values())
     ]
-    named = [parameter for parameter in own if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-    command.__dict__["__signature__"] = inspect.Signature([*given, *named])
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is keyword]
+    command.__dict__["__signature__"] = inspect.Signature([*options, *own])  # where typer looks
     return command
 
 

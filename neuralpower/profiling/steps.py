@@ -7,6 +7,7 @@ import copy
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -168,9 +169,8 @@ def prepared(step: Step, device: torch.device, seed: int) -> Iterator[Step]:
     if training:
         trained = [p for p in parameters if p.requires_grad]
         if not trained:
-            raise InputError(
-                f"{type(step.model).__name__} has no parameter that requires a gradient; choose phase forward"
-            )
+            name = type(step.model).__name__
+            raise InputError(f"{name} has no parameter that requires a gradient; choose phase forward")
         state = copy.deepcopy(optimizer.state_dict()) if optimizer is not None else None
         step.optimizer = optimizer or torch.optim.SGD(trained, lr=1e-4)
     values = [(t, t.detach().clone()) for t in (*step.model.buffers(), *(parameters if training else ()))]
@@ -265,18 +265,14 @@ def told(name: str, before: str = "") -> Iterator[None]:
         error = raised(refused)
         if failure(error)["status"] == "oom":
             raise OutOfMemory(f"{name}: out of memory ({quoted(error)[:200]}); choose a smaller batch") from error
-        raise ModelError(
-            f"{name}: {before}running it raises {quoted(error)[:200]}; check dtype, inputs and device"
-        ) from error
+        text = f"{before}running it raises {quoted(error)[:200]}; check dtype, inputs and device"
+        raise ModelError(f"{name}: {text}") from error
 
 
 def _seconds(marks: Sequence[tuple[str, Any]], clock: Clock) -> dict[str, float]:
     """Seconds by phase, and of the whole under ""."""
     clock.wait()
-    found = {
-        phase: clock.seconds(start, end)
-        for (phase, start), (_, end) in zip(marks, marks[1:], strict=False)  # pairs
-    }
+    found = {phase: clock.seconds(start, end) for (phase, start), (_, end) in pairwise(marks)}
     return {"": clock.seconds(marks[0][1], marks[-1][1]), **found}
 
 
