@@ -16,9 +16,9 @@ from typer.core import TyperCommand
 
 from neuralpower.cli.output import say
 from neuralpower.errors import InputError
-from neuralpower.json_files import json_text
+from neuralpower.files.json_files import json_text
+from neuralpower.files.terminal import visible
 from neuralpower.suites.bench.options import FALSE, FIELDS, TRUE, TRUTH, Options, arguments, boolean
-from neuralpower.terminal import visible
 
 app = typer.Typer()
 BOOLEANS = {name for name, field in FIELDS.items() if field.metadata["metavar"] == TRUTH}

@@ -9,7 +9,7 @@ import typer
 
 from neuralpower.cli.output import say
 from neuralpower.errors import ModelError, unknown
-from neuralpower.json_files import json_text
+from neuralpower.files.json_files import json_text
 
 app = typer.Typer()
 
@@ -21,8 +21,8 @@ def models(
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """List the zoo: id, title, input, classes, parameters, FLOP of one sample (forward, products only)."""
+    from neuralpower.networks.zoo import ZOO
     from neuralpower.report.tables import grid, quantity
-    from neuralpower.zoo import ZOO
 
     for one in pattern or ():
         if not fnmatch.filter(ZOO, one):
@@ -44,11 +44,11 @@ def models(
 
 def _listed(id: str) -> dict[str, Any]:
     """What the network of that id is, built on the meta device, which takes no memory; FLOP of one sample."""
-    from neuralpower.inputs import InputRequest
+    from neuralpower.networks.inputs import InputRequest
+    from neuralpower.networks.sources import resolve
+    from neuralpower.networks.zoo import ZOO
     from neuralpower.profiling.conventions import product_flops
-    from neuralpower.sources import resolve
-    from neuralpower.trace import trace
-    from neuralpower.zoo import ZOO
+    from neuralpower.trace.tracer import trace
 
     source, entry = resolve(f"zoo:{id}"), ZOO[id]
     model = source.build("meta")

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neuralpower.csv_files import write_csv as write_rows
+from neuralpower.data.journal import NAME, read_journal
 from neuralpower.errors import InputError
-from neuralpower.journal import NAME, read_journal
-from neuralpower.json_files import json_text, nullable
-from neuralpower.paths import check_regular, is_file, is_folder
+from neuralpower.files.csv_files import write_csv as write_rows
+from neuralpower.files.json_files import json_text, nullable
+from neuralpower.files.paths import check_regular, is_file, is_folder
 
 PATTERN = re.compile(r"[ \t]*__(.+?(?=__[ \t]*[=]))__[ \t]*=(.+)")
 SUFFIXES = (".log", ".txt", ".out")

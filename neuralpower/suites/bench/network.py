@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory
-from neuralpower.inputs import InputRequest, Inputs, place
+from neuralpower.networks.inputs import InputRequest, Inputs, place
+from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.sources import Source, resolve
+from neuralpower.networks.users_code import users_code
+from neuralpower.networks.zoo import ZOO, ZooEntry
 from neuralpower.profiling.steps import accounted, clock_of, told
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.sources import Source, resolve
 from neuralpower.suites.bench.options import Options
 from neuralpower.suites.precision import Autocasting, Precision
 from neuralpower.suites.steps import Batch, StepTimer, Work, make_optimizer
-from neuralpower.training import default_loss
-from neuralpower.users_code import users_code
-from neuralpower.values import tensors_of
-from neuralpower.zoo import ZOO, ZooEntry
+from neuralpower.trace.training import default_loss
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
 META = torch.device("meta")

@@ -20,10 +20,10 @@ from neuralpower import __version__
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes, installed, read_machine
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line
-from neuralpower.explore.fit import largest
-from neuralpower.inputs import InputRequest
-from neuralpower.meters import MeterUnavailable
-from neuralpower.meters.nvml import list_gpus
+from neuralpower.measure.meters import MeterUnavailable
+from neuralpower.measure.meters.nvml import list_gpus
+from neuralpower.networks.inputs import InputRequest
+from neuralpower.predict.explore.fit import largest
 from neuralpower.profiling.steps import clock_of, title_of, told
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel
 from neuralpower.suites.bench.images import Images, open_store

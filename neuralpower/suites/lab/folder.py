@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from neuralpower.csv_files import csv_text
 from neuralpower.errors import InputError, writing
-from neuralpower.json_files import json_text, read_json
+from neuralpower.files.csv_files import csv_text
+from neuralpower.files.json_files import json_text, read_json
 from neuralpower.suites.lab.images import Digits
 from neuralpower.suites.lab.operators import OperatorTable
 from neuralpower.suites.lab.training import Point, Settings, written

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
+from neuralpower.data.journal import sole_writer
 from neuralpower.errors import DeviceError, InputError
-from neuralpower.journal import sole_writer
+from neuralpower.networks.zoo.mnist import MnistCnn
 from neuralpower.suites.lab import board
 from neuralpower.suites.lab.environment import environment
 from neuralpower.suites.lab.folder import Folder
@@ -19,7 +20,6 @@ from neuralpower.suites.lab.images import Digits, bundled_digits, read_mnist
 from neuralpower.suites.lab.operators import profile_inference
 from neuralpower.suites.lab.report import write_report
 from neuralpower.suites.lab.training import Settings, Training, read_state, written
-from neuralpower.zoo.mnist import MnistCnn
 
 STEPS = ("all", "train", "profile", "report")
 MODEL = "mnist_cnn.pt"
