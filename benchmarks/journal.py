@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from neuralpower.data.dataset import seal, write_meta
 from neuralpower.data.journal import Journal
+from neuralpower.data.schema import write_meta
+from neuralpower.data.sealing import seal
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.measure.collect.keys import device_key
 from neuralpower.measure.collect.plan import draw

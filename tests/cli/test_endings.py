@@ -414,7 +414,7 @@ def test_what_fails_in_the_middle_of_a_file_leaves_nothing_beside_it(tmp_path: P
 
 
 def test_a_disk_without_room_leaves_the_old_file_alone(tmp_path: Path) -> None:
-    from neuralpower.data.dataset import replace_file
+    from neuralpower.files.atomic import replace_file
 
     file = tmp_path / "file"
     replace_file(file, "old")

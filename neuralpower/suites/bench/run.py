@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralpower import __version__
+from neuralpower.version import __version__
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes, installed, read_machine
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line
