@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
+import fnmatch
+from typing import Any
 
 import typer
 
 from neuralpower.cli.output import say
+from neuralpower.errors import ModelError, unknown
 from neuralpower.files.json_files import json_text
 
 app = typer.Typer()
@@ -19,26 +21,44 @@ def models(
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """List the zoo: id, title, input, classes, parameters, FLOP of one sample (forward, products only)."""
+    from neuralpower.networks.zoo import ZOO
     from neuralpower.report.tables import grid, quantity
-    from neuralpower.suites.models import listed, matching
 
-    ids = matching(pattern or ())
+    for one in pattern or ():
+        if not fnmatch.filter(ZOO, one):
+            raise unknown("zoo network", one, ZOO, ModelError)
+    ids = sorted(id for id in ZOO if not pattern or any(fnmatch.fnmatch(id, one) for one in pattern))
     if names:
         say(json_text(ids) if as_json else "\n".join(ids))
         return
-    found = [listed(id) for id in ids]
+    found = [_listed(id) for id in ids]
     if as_json:
-        say(json_text({"schema": 1, "models": [dataclasses.asdict(model) for model in found]}))
+        say(json_text({"schema": 1, "models": found}))
         return
-    rows = [
-        [
-            m.id,
-            m.title,
-            "x".join(map(str, m.input_shape)),
-            str(m.classes),
-            f"{m.parameters:,}",
-            quantity(m.flops, "FLOP"),
-        ]
-        for m in found
-    ]
+    rows = []
+    for m in found:
+        sizes = ["x".join(map(str, m["input_shape"])), str(m["classes"]), f"{m['parameters']:,}"]
+        rows.append([m["id"], m["title"], *sizes, quantity(m["flops"], "FLOP")])
     say(grid(["id", "title", "input", "classes", "parameters", "FLOP"], rows, left=3))
+
+
+def _listed(id: str) -> dict[str, Any]:
+    """What the network of that id is, built on the meta device, which takes no memory; FLOP of one sample."""
+    from neuralpower.networks.inputs import InputRequest
+    from neuralpower.networks.sources import resolve
+    from neuralpower.networks.zoo import ZOO
+    from neuralpower.profiling.conventions import product_flops
+    from neuralpower.trace.tracer import trace
+
+    source, entry = resolve(f"zoo:{id}"), ZOO[id]
+    model = source.build("meta")
+    inputs = source.inputs(model, InputRequest(1), "meta")
+    traced = trace(model, inputs.args, dict(inputs.kwargs))
+    return {
+        "id": id,
+        "title": entry.title,
+        "input_shape": entry.input_shape,
+        "classes": entry.classes,
+        "parameters": traced.parameters,
+        "flops": sum(product_flops(layer) for layer in traced.layers),
+    }

@@ -7,13 +7,32 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from neuralpower.errors import ModelError
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.call import Call
 from neuralpower.trace.training import OPTIMIZER, STEPS, Recipe, checkpointed, default_loss
 from neuralpower.trace.undisturbed import forget
+
+
+def run_training_step(
+    loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer, began: Callable[[str], None], accumulation: int = 1
+) -> None:
+    """One step: micro-batches forward, to their loss, and backward, then the optimizer.
+
+    `began` is told of each part as it begins, by its name in STEPS, and of the end by "".
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        for _ in range(accumulation):
+            began(FORWARD)
+            value = loss()
+            began(BACKWARD)
+            value.backward()  # type: ignore[no-untyped-call]
+        began(OPTIMIZER)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        began("")
 
 
 class TrainingStep:
@@ -33,25 +52,19 @@ class TrainingStep:
     def __call__(self) -> None:
         """Run it."""
         lap = dict.fromkeys(STEPS, 0.0)
+        running, since_ns = "", 0
         if not self.laps:
             forget(self.model)
-        with torch.inference_mode(False), torch.enable_grad():
-            last = self.clock_ns()
 
-            def ended(step: str) -> None:
-                nonlocal last
-                now = self.clock_ns()
-                lap[step] += (now - last) / 1e9
-                last = now
+        def began(part: str) -> None:
+            nonlocal running, since_ns
+            now_ns = self.clock_ns()
+            if running:
+                lap[running] += (now_ns - since_ns) / 1e9
+            running, since_ns = part, now_ns
 
-            for _ in range(self.recipe.accumulation):
-                loss = default_loss(self.model(*self.call.args, **self.call.kwargs))
-                ended(FORWARD)
-                loss.backward()  # type: ignore[no-untyped-call]
-                ended(BACKWARD)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            ended(OPTIMIZER)
+        call, times = self.call, self.recipe.accumulation
+        run_training_step(lambda: default_loss(self.model(*call.args, **call.kwargs)), self.optimizer, began, times)
         self.laps.append(lap)
 
     def parts_s(self, last: int) -> dict[str, float]:

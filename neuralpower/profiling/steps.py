@@ -7,6 +7,7 @@ import copy
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from neuralpower.errors import DeviceError, InputError, ModelError, OutOfMemory,
 from neuralpower.measure.bench import failure
 from neuralpower.measure.meters import NullMeter, PowerMeter
 from neuralpower.measure.power.energy import PowerWindow, measure_power
+from neuralpower.measure.steps import run_training_step
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.profiling.conventions import backward_flops
@@ -118,28 +120,29 @@ class Step:
 
         What a network caches in its `first` pass, such as relative positions, can be trained with later.
         """
-        marks = [("forward", clock.mark())]
+        marks: list[tuple[str, Any]] = []
+
+        def began(phase: str) -> None:
+            self._enter(phase)
+            marks.append((phase, clock.mark()))
+
         if self.phase == "forward":
+            began("forward")
             with torch.no_grad() if first else torch.inference_mode():
                 self.model(*self.args, **self.kwargs)
-            return [*marks, ("", clock.mark())]
-        assert self.optimizer is not None  # made by `prepared`
-        with torch.enable_grad():
-            output = self.model(*self.args, **self.kwargs)
-            self._enter("forward", LOSS)
-            value = (self.loss or default_loss)(output)
-        del output
-        self._enter("backward")
-        marks.append(("backward", clock.mark()))
-        value.backward()  # type: ignore[no-untyped-call]
-        self._enter("optimizer")
-        marks.append(("optimizer", clock.mark()))
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return [*marks, ("", clock.mark())]
+            began("")
+        else:
+            assert self.optimizer is not None  # made by `prepared`
+            run_training_step(self._loss, self.optimizer, began)
+        return marks
+
+    def _loss(self) -> Tensor:
+        output = self.model(*self.args, **self.kwargs)
+        self._enter("forward", LOSS)
+        return (self.loss or default_loss)(output)
 
     def _enter(self, phase: str, scope: str = "") -> None:
-        if self.watch is not None:
+        if self.watch is not None and phase:
             self.watch.phase, self.watch.scope = phase, scope
 
 
@@ -168,9 +171,8 @@ def prepared(step: Step, device: torch.device, seed: int) -> Iterator[Step]:
     if training:
         trained = [p for p in parameters if p.requires_grad]
         if not trained:
-            raise InputError(
-                f"{type(step.model).__name__} has no parameter that requires a gradient; choose phase forward"
-            )
+            name = type(step.model).__name__
+            raise InputError(f"{name} has no parameter that requires a gradient; choose phase forward")
         state = copy.deepcopy(optimizer.state_dict()) if optimizer is not None else None
         step.optimizer = optimizer or torch.optim.SGD(trained, lr=1e-4)
     values = [(t, t.detach().clone()) for t in (*step.model.buffers(), *(parameters if training else ()))]
@@ -265,18 +267,14 @@ def told(name: str, before: str = "") -> Iterator[None]:
         error = raised(refused)
         if failure(error)["status"] == "oom":
             raise OutOfMemory(f"{name}: out of memory ({quoted(error)[:200]}); choose a smaller batch") from error
-        raise ModelError(
-            f"{name}: {before}running it raises {quoted(error)[:200]}; check dtype, inputs and device"
-        ) from error
+        text = f"{before}running it raises {quoted(error)[:200]}; check dtype, inputs and device"
+        raise ModelError(f"{name}: {text}") from error
 
 
 def _seconds(marks: Sequence[tuple[str, Any]], clock: Clock) -> dict[str, float]:
     """Seconds by phase, and of the whole under ""."""
     clock.wait()
-    found = {
-        phase: clock.seconds(start, end)
-        for (phase, start), (_, end) in zip(marks, marks[1:], strict=False)  # pairs
-    }
+    found = {phase: clock.seconds(start, end) for (phase, start), (_, end) in pairwise(marks)}
     return {"": clock.seconds(marks[0][1], marks[-1][1]), **found}
 
 

@@ -13,6 +13,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -60,18 +61,11 @@ class Work:
     optimizer: torch.optim.Optimizer | None = None
     """None: inference."""
 
-    def run(self, batch: Batch, clock: Clock) -> None:
-        """One step, launched; raises OutOfMemory or ModelError."""
-        step = Step(
-            self.model,
-            batch.inputs.args,
-            batch.inputs.kwargs,
-            "forward" if self.optimizer is None else "training",
-            lambda output: self.loss(output, batch.target),
-            self.optimizer,
-        )
-        with told(type(self.model).__name__):
-            step.run(clock)
+    def step(self, batch: Batch) -> Step:
+        """One step on a batch."""
+        phase = "forward" if self.optimizer is None else "training"
+        inputs, target, loss = batch.inputs, batch.target, self.loss
+        return Step(self.model, inputs.args, inputs.kwargs, phase, lambda o: loss(o, target), self.optimizer)
 
     def let_go(self) -> None:
         """Drop the network, its optimizer and the source of batches, so that nothing here holds their memory."""
@@ -111,7 +105,7 @@ class Times:
 class StepTimer:
     """Times steps of some work; after an error or an interruption, `times` still has what was measured.
 
-    "each" waits for the device after every step, "end" once after the last: the device is then never idle between two.
+    "each" waits for the device after every step, "end" once after the last: it is then never idle between two.
     """
 
     work: Work
@@ -132,7 +126,11 @@ class StepTimer:
         """
         if warmup < 0 or steps < 1:
             raise InputError(f"{warmup} warm-up and {steps} timed steps: at least 0 and 1 are needed")
-        settle(self.clock)
+        gc.collect()
+        if isinstance(self.clock, CudaClock):  # cached memory goes back, and the peak begins anew
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.clock.device)
+        self.clock.wait()
         self._series(warmup, self._warmup, [])
         self._series(steps, self._steps, self._data)
         return self.times
@@ -149,34 +147,23 @@ class StepTimer:
         )
 
     def _series(self, count: int, seconds: list[float], data_s: list[float]) -> None:
-        """Run `count` steps and append their times."""
-        marks = [self._mark()]
+        """Run `count` steps and append their times; raises OutOfMemory or ModelError."""
+        name = type(self.work.model).__name__
+        with told(name):
+            marks = [self.clock.mark()]
         try:
             for _ in range(count):
                 asked_ns = self.clock_ns()
                 batch = self.work.draw()
                 data_s.append((self.clock_ns() - asked_ns) / 1e9)
-                self.work.run(batch, self.clock)
-                marks.append(self._mark())
-                if self.synchronise == "each":
-                    with told(type(self.work.model).__name__):
+                with told(name):
+                    self.work.step(batch).run(self.clock)
+                    marks.append(self.clock.mark())
+                    if self.synchronise == "each":
                         self.clock.wait()
-                    seconds.append(self.clock.seconds(marks[-2], marks[-1]))
+                        seconds.append(self.clock.seconds(marks[-2], marks[-1]))
         finally:
             if self.synchronise == "end":
-                with told(type(self.work.model).__name__):
+                with told(name):
                     self.clock.wait()
-                seconds.extend(self.clock.seconds(a, b) for a, b in zip(marks, marks[1:], strict=False))  # pairs
-
-    def _mark(self) -> Any:
-        with told(type(self.work.model).__name__):
-            return self.clock.mark()
-
-
-def settle(clock: Clock) -> None:
-    """Collect garbage, give cached device memory back, begin its peak anew, and wait for the device."""
-    gc.collect()
-    if isinstance(clock, CudaClock):
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(clock.device)
-    clock.wait()
+                seconds.extend(self.clock.seconds(a, b) for a, b in pairwise(marks))

@@ -13,10 +13,9 @@ import torch
 from neuralpower.cli.bench import named
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.bench.datum import Datum
-from neuralpower.suites.bench.lines import PATTERN, parse
+from neuralpower.suites.bench.logs import PATTERN, parse
 from neuralpower.suites.bench.options import Options
 from neuralpower.suites.bench.run import benchmark
-from neuralpower.suites.models import listed
 from tests import caffe
 from tests.networks.test_zoo import GOLDEN
 from tests.program import Ran, done, run
@@ -369,14 +368,14 @@ def test_logs_that_are_none_are_refused(tmp_path: Path) -> None:
 
 def test_the_zoo_is_listed_with_what_its_networks_work() -> None:
     assert set(GOLDEN) <= set(done("models", "--names").split())
-    for id in ("alexnet", "resnet18", "sensor_net"):
-        shape, classes, parameters, gflop = GOLDEN[id]
-        found = listed(id)
-        assert (found.input_shape, found.classes, found.parameters) == (shape, classes, parameters)
-        assert found.flops / 1e9 == pytest.approx(gflop, rel=1e-3, abs=5e-5)
+    found = json.loads(done("models", "sensor_net", "alexnet", "resnet18", "--json"))["models"]
+    assert [model["id"] for model in found] == ["alexnet", "resnet18", "sensor_net"]
+    for model in found:
+        shape, classes, parameters, gflop = GOLDEN[model["id"]]
+        assert (tuple(model["input_shape"]), model["classes"], model["parameters"]) == (shape, classes, parameters)
+        assert model["flops"] / 1e9 == pytest.approx(gflop, rel=1e-3, abs=5e-5)
     text = done("models", "sensor*")
     assert "SensorNet  784" in text and "2,919,440  5.83 MFLOP" in text
-    assert json.loads(done("models", "sensor_net", "--json"))["models"][0]["input_shape"] == [784]
 
 
 def test_an_unknown_network_is_refused() -> None:

@@ -20,11 +20,18 @@ from torch import Tensor
 
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.networks.inputs import Inputs
-from neuralpower.suites.bench.augment import augmented, crop_box
 from neuralpower.suites.bench.datum import Datum, parse_datum
 from neuralpower.suites.bench.distributed import World
-from neuralpower.suites.bench.images import CaffeStore, FolderStore, Images, open_store, picture
-from neuralpower.suites.bench.loading import Endless, Loaded, Synthetic
+from neuralpower.suites.bench.images import (
+    CaffeStore,
+    FolderStore,
+    Images,
+    augmented,
+    crop_box,
+    open_store,
+    picture,
+)
+from neuralpower.suites.bench.loading import Endless, Lane, Loaded, Synthetic
 from tests import caffe
 
 CPU = torch.device("cpu")
@@ -107,7 +114,7 @@ def test_pictures_of_a_datum() -> None:
 def test_a_database_gives_images_and_labels(tmp_path: Path) -> None:
     encoded = Datum(data=file_of((9, 8, 7), "JPEG"), label=1, encoded=True)
     store = open_store("caffe_lmdb", caffe.write(tmp_path / "db", [caffe.message(raw(3)), caffe.message(encoded)]))
-    assert len(store) == 2
+    assert len(store.items) == 2
     assert [store.read(i)[1] for i in range(2)] == [3, 1]
     assert store.read(0)[0].size == (5, 6)
     assert store.read(1)[0].size == (8, 8)
@@ -162,7 +169,7 @@ def test_a_folder_gives_images_by_class(tmp_path: Path) -> None:
     (folder_of(tmp_path) / "class1" / "notes.txt").write_text("no image")
     store = FolderStore(tmp_path)
     assert store.classes == ["class0", "class1"]
-    assert [store.read(i)[1] for i in range(len(store))] == [0, 0, 0, 1, 1, 1]
+    assert [store.read(i)[1] for i in range(len(store.items))] == [0, 0, 0, 1, 1, 1]
     assert store.read(5)[0].getpixel((0, 0)) == (101, 20, 30)
 
 
@@ -294,7 +301,9 @@ def test_a_class_too_many_and_images_too_broken_are_one_line(tmp_path: Path, wor
 def test_the_next_batch_is_copied_beside_the_step(tmp_path: Path) -> None:
     told: list[str] = []
 
-    class Noted:
+    class Noted(Lane):
+        def __init__(self) -> None: ...
+
         @contextlib.contextmanager
         def apart(self) -> Iterator[None]:
             told.append("copy")

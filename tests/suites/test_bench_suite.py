@@ -20,20 +20,11 @@ from neuralpower.measure.meters import MeterUnavailable, Reading
 from neuralpower.measure.meters.base import Description
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.suites.bench.config import IMAGE, SETTINGS, container_command, read_config
-from neuralpower.suites.bench.distributed import (
-    World,
-    backend_of,
-    device_of,
-    failure_of,
-    torchrun,
-    world_of,
-)
-from neuralpower.suites.bench.fits import TooLarge, check_host_memory, largest, peak_bytes
-from neuralpower.suites.bench.grid import Executed, axes_of, points_of, run_grid, values_of
-from neuralpower.suites.bench.lines import parse, result_line
-from neuralpower.suites.bench.logs import read_logs, write_csv
+from neuralpower.suites.bench.distributed import World, device_of, failure_of, torchrun, world_of
+from neuralpower.suites.bench.grid import Ended, axes_of, points_of, run_grid
+from neuralpower.suites.bench.logs import Log, parse, read_logs, result_line, values_of, write_csv
 from neuralpower.suites.bench.monitor import Monitor, PowerReader, ProcessReader
-from neuralpower.suites.bench.network import Scores, find
+from neuralpower.suites.bench.network import Case, Scores, TooLarge, check_host_memory, find
 from neuralpower.suites.bench.options import Options, arguments, boolean, options_of
 from neuralpower.suites.bench.run import Bench, results
 from neuralpower.suites.bench.summaries import SUMMARIES, exploration
@@ -105,7 +96,7 @@ def test_a_command_line_stands_for_its_options() -> None:
 def test_a_result_line_is_read_as_it_was_written() -> None:
     values = {"results.time": 12.5, "exp.model_title": "A = B", "results.time_data": [1.0, 2.5], "a": None, "b": True}
     text = "noise\n" + "\n".join(result_line(n, v) for n, v in values.items()) + "\nmore __init__ noise"
-    assert parse(text) == (values, ())
+    assert parse(text) == Log("", values)
 
 
 def test_lines_of_older_logs_are_read() -> None:
@@ -133,32 +124,41 @@ def test_results_of_times() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1, 5, 63, 64, 99])
-def test_the_largest_batch_is_found(limit: int) -> None:
+def test_the_largest_batch_is_found_by_trying(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def fits(size: int) -> bool:
+    def fits(case: Case, size: int) -> bool:
         tried.append(size)
         return size <= limit
 
-    assert largest(fits, 100) == limit
-    assert len(tried) < 15
+    monkeypatch.setattr(Case, "fits", fits)
+    assert largest_batch(100) == limit
+    assert len(tried) < 15 and max(tried) < 100
 
 
-def test_a_coarse_search_stops_early_and_below() -> None:
-    found = largest(lambda size: size <= 9000, 20_000, coarse=16)
-    assert 9000 - 10_000 / 16 <= found <= 9000
+def test_a_search_for_a_large_batch_stops_early_and_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Case, "fits", lambda case, size: size <= 9000)
+    assert 9000 - 10_000 / 16 <= largest_batch(20_000) <= 9000
+
+
+def largest_batch(asked: int) -> int:
+    bench = Bench(Options("sensor_net"), World(), lambda name, value: None)
+    return bench._largest(case_of(InputRequest(asked)))
+
+
+def case_of(request: InputRequest, precision: Precision = Precision(), training: bool = False) -> Case:  # noqa: B008
+    return Case(find(Options("sensor_net")), request, precision, torch.device("cpu"), training)
 
 
 def test_peak_memory_of_a_perceptron() -> None:
     # sensor_net: 784 -> 1024 -> 1024 -> 1024 -> 16 with ReLU in place or not; weights 2,919,440 * 4 bytes are held
-    network = find(Options("sensor_net"))
-    at = [peak_bytes(network, InputRequest(n), Precision(), False) for n in (10, 20, 30)]
+    at = [case_of(InputRequest(1)).peak_bytes(n) for n in (10, 20, 30)]
     assert all(isinstance(v, int) and v > 2_919_440 * 4 for v in at)
     assert at[2] - at[1] == at[1] - at[0]  # type: ignore[operator]
     # training holds weights, gradients and momentum at the least
-    training = peak_bytes(network, InputRequest(10), Precision(), True)
+    training = case_of(InputRequest(1), training=True).peak_bytes(10)
     assert training is not None and training > 3 * 2_919_440 * 4
-    halves = peak_bytes(network, InputRequest(10, dtype=torch.float16), Precision(torch.float16, masters=True), True)
+    halves = case_of(InputRequest(1, dtype=torch.float16), Precision(torch.float16, masters=True), True).peak_bytes(10)
     # 2 + 2 bytes of weights and gradients, 4 + 4 + 4 of masters, their gradients and momentum
     assert halves is not None and halves > 16 * 2_919_440
 
@@ -214,7 +214,7 @@ class Program:
         self.ran: list[str] = []
         self.interrupt_at = interrupt_at
 
-    def __call__(self, command: Sequence[str]) -> Executed:
+    def __call__(self, command: Sequence[str]) -> Ended:
         self.ran.append(" ".join(command))
         if len(self.ran) == self.interrupt_at:
             raise KeyboardInterrupt
@@ -222,11 +222,11 @@ class Program:
         batch = int(given["batch_size"])
         head = result_line("exp.model_title", given["model"].title()) + "\n"
         if given.get("dtype") == "bfloat16":
-            return Executed(2, head, "warning: x\nerror: dtype bfloat16: cpu lacks it\n")
+            return Ended(command, 2, head, "warning: x\nerror: dtype bfloat16: cpu lacks it\n")
         if batch > 32:
-            return Executed(4, head + result_line("results.reason", "oom"), "error: batch size: out of memory\n")
+            return Ended(command, 4, head + result_line("results.reason", "oom"), "error: batch size: out of memory\n")
         lines = {"results.time": batch / 10, "results.throughput": 10_000, "results.status": "ok"}
-        return Executed(0, head + "\n".join(result_line(n, v) for n, v in lines.items()), "")
+        return Ended(command, 0, head + "\n".join(result_line(n, v) for n, v in lines.items()), "")
 
 
 def grid_of(*texts: str) -> list[Options]:
@@ -302,12 +302,14 @@ def test_failed_points_are_run_again_when_asked(tmp_path: Path) -> None:
 
 
 def test_a_process_that_was_killed_ran_out_of_memory(tmp_path: Path) -> None:
-    records = run_grid(grid_of("batch_size=1"), tmp_path, lambda text: None, run=lambda command: Executed(-9, "", ""))
+    records = run_grid(
+        grid_of("batch_size=1"), tmp_path, lambda text: None, run=lambda command: Ended(command, -9, "", "")
+    )
     assert (records[0]["status"], records[0]["error"]) == ("oom", "killed, as for want of memory")
 
 
 def test_two_grids_do_not_share_a_folder(tmp_path: Path) -> None:
-    def inner(command: Sequence[str]) -> Executed:
+    def inner(command: Sequence[str]) -> Ended:
         run_grid(grid_of("batch_size=2"), tmp_path, lambda text: None, run=Program())
         raise AssertionError("not refused")
 
@@ -490,7 +492,8 @@ def test_a_process_finds_its_place_in_the_environment() -> None:
     assert world_of(replace(options, device="gpu", local_rank=1), {"WORLD_SIZE": "4", "RANK": "3"}) == World(
         4, 3, 1, "nccl"
     )
-    assert backend_of(replace(options, device="gpu", dist_backend="gloo")) == "gloo"
+    chosen = world_of(replace(options, device="gpu", dist_backend="gloo"), place)
+    assert chosen is not None and chosen.backend == "gloo"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import json
@@ -22,11 +23,10 @@ from torch.profiler import profile as profiler
 from neuralpower.data.journal import sole_writer
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.networks.zoo.mnist import MnistCnn
-from neuralpower.suites.lab import board, comparison, environment, images, inference, printed, run, steps
+from neuralpower.suites.lab import board, comparison, environment, operators, printed, run
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.images import Digits, Split, bundled_digits, normalised, read_idx, read_mnist
-from neuralpower.suites.lab.inference import profile_inference
-from neuralpower.suites.lab.operators import Operator, OperatorTable, operators_of
+from neuralpower.suites.lab.operators import Operator, OperatorTable, operators_of, profile_inference
 from neuralpower.suites.lab.report import report, write_report
 from neuralpower.suites.lab.training import Point, Settings, Training
 from tests import program
@@ -100,7 +100,7 @@ def test_pixels_are_normalised_as_mnist_is() -> None:
 
 
 def test_without_a_folder_there_are_scikit_learns_digits_and_the_name_says_so() -> None:
-    found = images.load_digits(None)
+    found = bundled_digits()
     assert "scikit-learn" in found.name and "not MNIST" in found.name
     # 1,797 images, 360 of them to test on
     assert found.train.images.shape == (1437, 28, 28) and found.test.images.shape == (360, 28, 28)
@@ -248,7 +248,7 @@ def test_a_loss_that_is_no_number_ends_the_training_with_its_curve_kept(digits: 
     broken = Digits("broken", digits.train, digits.test)
     settings = dataclasses.replace(BRIEF, lr=1e30)
     with pytest.raises(DeviceError, match="the loss is not a number any more; choose a smaller --lr"):
-        steps.train(Folder(tmp_path), broken, settings, CPU, tensorboard=False)
+        run.train(run.Request(tmp_path, settings=settings, use_cuda=False, tensorboard=False), broken)
     assert all(p.loss == p.loss for p in Folder(tmp_path).points())
 
 
@@ -315,7 +315,9 @@ def test_operators_are_those_of_the_batch_size_on_the_chosen_device(digits: Digi
     assert [o.cpu_s for o in table.top()] == sorted((o.cpu_s for o in table.operators), reverse=True)[:10]
     assert table.top(3, "self_cpu_s")[0].self_cpu_s == max(o.self_cpu_s for o in table.operators)
     assert any(event.get("name") == "aten::conv2d" for event in json.loads(trace_file.read_text())["traceEvents"])
-    assert OperatorTable.from_json(json.loads(json.dumps(table.to_json()))) == table
+    folder = Folder(tmp_path)
+    folder.keep_table(table)
+    assert folder.tables() == [table]
 
 
 def test_operators_of_other_shapes_can_be_told_apart(digits: Digits) -> None:
@@ -327,7 +329,7 @@ def test_operators_of_other_shapes_can_be_told_apart(digits: Digits) -> None:
 
 def test_a_long_run_is_profiled_in_parts(digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
     # five batches, two under one profiler: 2 + 2 + 1, with two convolutions in each
-    monkeypatch.setattr(inference, "AT_ONCE", 2)
+    monkeypatch.setattr(operators, "AT_ONCE", 2)
     table = profile_inference(MnistCnn(), digits.test, 1, images=5, device=CPU, by_shape=True)
     assert [o.calls for o in table.operators if o.name == "aten::conv2d"] == [5, 5]
     assert table.self_total_s == pytest.approx(sum(o.self_cpu_s for o in table.operators))
@@ -472,7 +474,7 @@ def points_of(folder: Path) -> list[tuple[str, int]]:
 
 
 def small(monkeypatch: pytest.MonkeyPatch, digits: Digits) -> None:
-    monkeypatch.setattr(run, "load_digits", lambda folder: digits)
+    monkeypatch.setattr(run, "bundled_digits", lambda: digits)
 
 
 def test_a_folder_that_another_run_writes_to_is_left_alone(
@@ -523,7 +525,7 @@ def test_event_files_have_graph_images_and_the_curves(tmp_path: Path, digits: Di
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    steps.train(Folder(tmp_path), digits, BRIEF, CPU, tensorboard=True)
+    run.train(run.Request(tmp_path, settings=BRIEF, use_cuda=False), digits)
     found = EventAccumulator(str(tmp_path / "logs" / "mnist_experiment_1"))
     found.Reload()
     tags = found.Tags()
@@ -537,7 +539,7 @@ def test_event_files_have_graph_images_and_the_curves(tmp_path: Path, digits: Di
 
 def test_the_event_file_is_closed_after_an_error(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    with pytest.raises(ZeroDivisionError), board.open_board(tmp_path) as opened:
+    with pytest.raises(ZeroDivisionError), contextlib.closing(board.Board(tmp_path)) as opened:
         opened.add(Point("train", 1, 0, 1, 1.0, 0.5))
         raise ZeroDivisionError
     assert opened.writer.file_writer is None
@@ -603,7 +605,7 @@ def test_control_c_and_a_batch_systems_end_are_130_and_a_report(tmp_path: Path, 
 
 def test_a_profile_without_a_training_says_that_the_weights_are_random(tmp_path: Path, digits: Digits) -> None:
     told: list[str] = []
-    steps.profile(Folder(tmp_path), digits, [CPU], [2], images=2, tell=told.append)
+    run.profile(run.Request(tmp_path, batches=(2,), images=2, use_cuda=False), digits, told.append)
     assert "random weights" in told[0]
     page = report(Folder(tmp_path))
     assert "random weights" in page.lead
@@ -619,9 +621,9 @@ def test_another_training_in_the_folder_is_refused_but_more_epochs_are_not(tmp_p
 
 def test_a_line_of_the_curves_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    with folder.recorder(1) as curves:
-        curves.add(Point("train", 1, 0, 8, 2.0, 0.5))
-        curves.add(Point("train", 1, 1, 8, 1.5, 0.75))
+    with folder.recorder(1) as add:
+        add(Point("train", 1, 0, 8, 2.0, 0.5))
+        add(Point("train", 1, 1, 8, 1.5, 0.75))
     with folder.curves.open("a") as file:
         file.write("train,1,2,8,1.")
     assert folder.points() == [Point("train", 1, 0, 8, 2.0, 0.5), Point("train", 1, 1, 8, 1.5, 0.75)]
@@ -694,7 +696,7 @@ def test_tensorboard_serves_the_curves(tmp_path: Path) -> None:
     import time
     import urllib.request
 
-    with board.open_board(tmp_path) as opened:
+    with contextlib.closing(board.Board(tmp_path)) as opened:
         opened.add(Point("train", 1, 0, 1, 1.0, 0.5))
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -181,11 +181,11 @@ def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[
     return found, "the model's positions" if found == limit < MOST else "memory"
 
 
-def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1) -> int:
+def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1, close: float = CLOSE) -> int:
     """The largest size whose bytes, which grow with it, are at most `room_bytes`; 0 where even 1 takes more.
 
-    Exact up to a hundred and where sizes end (their bytes are infinite), beyond within CLOSE and on the safe side: every
-    answer has been looked at.
+    Exact up to a hundred and where sizes end (their bytes are infinite), beyond within the share `close` and on the safe
+    side: every answer has been looked at.
     """
     known: dict[int, float] = {}
 
@@ -196,7 +196,7 @@ def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1)
 
     low, high = 0, MOST
     guess = max(start, 1)
-    while high - low > (max(1, int(CLOSE * low)) if low > 100 and known.get(high) != float("inf") else 1):
+    while high - low > (max(1, int(close * low)) if low > 100 and known.get(high) != float("inf") else 1):
         if at(guess) <= room_bytes:
             low = max(low, guess)
         else:

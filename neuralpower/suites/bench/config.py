@@ -1,4 +1,4 @@
-"""A JSON file of parameters, `pytorch.` and `exp.`, as dotted names or nested; and the container command they describe.
+"""A JSON file of parameters, `pytorch.` and `exp.`, dotted or nested; and the container command they describe.
 
 A list of values for one parameter is an axis of a grid. What the command line says goes before the file.
 """
@@ -6,7 +6,7 @@ A list of values for one parameter is an axis of a grid. What the command line s
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,35 +19,21 @@ from neuralpower.suites.bench.options import Options, arguments, boolean
 
 IMAGE = "hpe/pytorch:cuda9-cudnn7"
 OPTIONS = {
-    "pytorch.cudnn_benchmark": "cudnn_benchmark",
-    "pytorch.cudnn_fastest": "cudnn_fastest",
-    "pytorch.data_backend": "data_backend",
-    "pytorch.data_dir": "data_dir",
-    "pytorch.data_shuffle": "data_shuffle",
-    "pytorch.num_loader_threads": "num_loader_threads",
-    "exp.model": "model",
+    **{f"exp.{name}": name for name in ("model", "num_batches", "num_warmup_batches", "dtype")},
+    **{f"pytorch.{name}": name for name in ("cudnn_benchmark", "cudnn_fastest", "data_backend", "data_dir")},
+    **{f"pytorch.{name}": name for name in ("data_shuffle", "num_loader_threads")},
     "exp.replica_batch": "batch_size",
-    "exp.num_batches": "num_batches",
-    "exp.num_warmup_batches": "num_warmup_batches",
     "exp.num_local_gpus": "num_gpus",
     "exp.device_type": "device",
-    "exp.dtype": "dtype",
     "monitor.frequency": "monitor_frequency",
 }
+PATHS = ("bench_path", "host_libpath", "host_python_path")
 SETTINGS: dict[str, Any] = {
-    "pytorch.args": [],
-    "pytorch.bench_path": "",
-    "pytorch.docker_args": [],
+    **dict.fromkeys(("pytorch.args", "pytorch.docker_args", "exp.docker_args"), ()),
+    **dict.fromkeys(("pytorch.env", "pytorch.launcher", *(f"pytorch.{name}" for name in PATHS)), ""),
+    **dict.fromkeys(("exp.docker_image", "runtime.cuda_cache", "monitor.pid_folder"), ""),
     "pytorch.docker_image": IMAGE,
-    "pytorch.env": "",
-    "pytorch.host_libpath": "",
-    "pytorch.host_python_path": "",
-    "pytorch.launcher": "",
     "exp.docker": False,
-    "exp.docker_args": [],
-    "exp.docker_image": "",
-    "runtime.cuda_cache": "",
-    "monitor.pid_folder": "",
 }
 """What else may stand in a file, and its default; `exp.phase` is training or inference."""
 
@@ -94,34 +80,27 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _take(found: Config, name: str, value: Any) -> None:
-    if name == "exp.phase":
-        values = [_forward_only(v) for v in (value if isinstance(value, list) else [value])]
-        _put(found, "forward_only", values if isinstance(value, list) else values[0])
-    elif name == "pytorch.args":
+    if name == "pytorch.args":
         for text in value if isinstance(value, list) else shlex.split(str(value)):
             key, equals, given = str(text).lstrip("-").partition("=")
-            if "${" not in text and "$(" not in text:  # a template of another launcher: its parts are parameters here
-                _put(found, key, given if equals else "true")
+            if "${" not in text and "$(" not in text:  # a template of a launcher: its parts are parameters here
+                found.options[key] = given if equals else "true"
         found.settings[name] = value
-    elif name in OPTIONS:
-        _put(found, OPTIONS[name], value)
+    elif name == "exp.phase" or name in OPTIONS:
+        what, values = OPTIONS.get(name, "forward_only"), value if isinstance(value, list) else [value]
+        if name == "exp.phase":
+            for phase in values:
+                if phase not in ("training", "inference"):
+                    raise unknown("phase", phase, ("training", "inference"))
+            values = [phase == "inference" for phase in values]
+        if isinstance(value, list):
+            found.axes[what] = values
+        else:
+            found.options[what] = values[0]
     elif name in SETTINGS:
         found.settings[name] = boolean(value) if name == "exp.docker" else value
     else:
         raise unknown("parameter", name, [*OPTIONS, *SETTINGS, "exp.phase"])
-
-
-def _put(found: Config, name: str, value: Any) -> None:
-    if isinstance(value, list):
-        found.axes[name] = value
-    else:
-        found.options[name] = value
-
-
-def _forward_only(phase: Any) -> bool:
-    if phase not in ("training", "inference"):
-        raise unknown("phase", phase, ("training", "inference"))
-    return bool(phase == "inference")
 
 
 def container_command(options: Options, settings: Mapping[str, Any], home: Path) -> list[str]:
@@ -129,29 +108,22 @@ def container_command(options: Options, settings: Mapping[str, Any], home: Path)
 
     Code, CUDA cache, data and monitor folder are volumes, the latter three where they are set.
     """
-    volume: Callable[[object, str], str] = lambda here, there: f"--volume={here}:/workspace/{there}"  # noqa: E731
+    volumes = {
+        "neuralpower": home,
+        "cuda_cache": settings["runtime.cuda_cache"],
+        "data": options.data_dir and Path(options.data_dir).resolve(),
+        "tmp": options.monitor_frequency > 0 and settings["monitor.pid_folder"],
+    }
     command = ["docker", "run", "-i", "--security-opt", "seccomp=unconfined", "--pid=host", "--ipc=host"]
-    if options.kind == "gpu":
-        command.append("--gpus=all")
-    command.append(volume(home, "neuralpower"))
-    if settings["runtime.cuda_cache"]:
-        command.append(volume(settings["runtime.cuda_cache"], "cuda_cache"))
-    if options.data_dir:
-        command.append(volume(Path(options.data_dir).resolve(), "data"))
-    if options.monitor_frequency > 0 and settings["monitor.pid_folder"]:
-        command.append(volume(settings["monitor.pid_folder"], "tmp"))
-    command += ["--env=PYTHONPATH=/workspace/neuralpower", *_exports(str(settings["pytorch.env"]))]
+    command += ["--gpus=all"] * (options.kind == "gpu")
+    command += [f"--volume={here}:/workspace/{there}" for there, here in volumes.items() if here]
+    exports = shlex.split(str(settings["pytorch.env"]).replace(";", " "))  # export A=1; export B=2
+    command.append("--env=PYTHONPATH=/workspace/neuralpower")
+    command += [f"--env={word}" for word in exports if "=" in word]
     command += [*_words(settings["pytorch.docker_args"]), *_words(settings["exp.docker_args"])]
     command.append(str(settings["exp.docker_image"] or settings["pytorch.docker_image"]))
     inside = replace(options, data_dir="/workspace/data") if options.data_dir else options
     return [*command, "python", "-m", "neuralpower", "bench", *arguments(inside)]
-
-
-def _exports(text: str) -> Iterator[str]:
-    """--env=A=1 of "export A=1; export B=2"."""
-    for word in shlex.split(text.replace(";", " ")):
-        if "=" in word:
-            yield f"--env={word}"
 
 
 def _words(value: Sequence[str] | str) -> list[str]:

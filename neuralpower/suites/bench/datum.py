@@ -1,24 +1,28 @@
 """Caffe's `Datum`, read without protobuf.
 
-A message is a row of fields: a varint key, `number << 3 | wire type`, then a varint (type 0), 8 bytes (1), a length and so many
-bytes (2), or 4 bytes (5). Fields that are not known are passed over. Source: Protocol Buffers documentation, "Encoding";
-caffe.proto: 1 channels, 2 height, 3 width, 4 data (uint8, [channels, height, width]), 5 label, 6 float_data, 7 encoded.
+A message is a row of fields: a varint key, `number << 3 | wire type`, then a varint (type 0), 8 bytes (1), a
+length and so many bytes (2), or 4 bytes (5). Fields that are not known are passed over. Source: Protocol Buffers
+documentation, "Encoding"; caffe.proto: 1 channels, 2 height, 3 width, 4 data (uint8, [channels, height, width]),
+5 label, 6 float_data, 7 encoded.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 from neuralpower.errors import InputError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 LONGEST = 10  # bytes of a varint
+NUMBERS = {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}
+OTHER = "no Datum of Caffe; give a database that Caffe wrote"
 
 
 @dataclass(frozen=True)
 class Datum:
-    """One image and its class: `data` is [channels, height, width] bytes, or a file such as JPEG where `encoded`."""
+    """One image and its class: `data` is [channels, height, width], or a file such as JPEG where `encoded`."""
 
     channels: int = 0
     height: int = 0
@@ -33,69 +37,51 @@ def parse_datum(message: bytes) -> Datum:
     """The datum of a message.
 
     Raises:
-        InputError: the message is cut off, or is no datum: a field has another type than it should, or sizes do not fit.
+        InputError: the message is cut off, or is no datum: a field has a wrong type, or sizes do not fit.
     """
-    numbers: dict[int, int] = {}
-    data, floats = b"", list[float]()
+    found: dict[str, Any] = {}
+    floats: list[float] = []
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
         number, kind = key >> 3, key & 7
         if kind == VARINT:
             value, position = _varint(message, position)
-            numbers[number] = value
+            if number in NUMBERS:
+                found[NUMBERS[number]] = bool(value) if number == 7 else value
             continue
         if kind == BYTES:
             length, position = _varint(message, position)
         elif kind in (FIXED32, FIXED64):
             length = 4 if kind == FIXED32 else 8
         else:
-            raise InputError(f"field {number} of wire type {kind}: no Datum of Caffe; give a database that Caffe wrote")
+            raise InputError(f"field {number} of wire type {kind}: {OTHER}")
         content = message[position : position + length]
         if len(content) < length:
             raise InputError(f"a Datum ends {length - len(content)} bytes before field {number} does: it is cut off")
         position += length
         if number == 4 and kind == BYTES:
-            data = content
+            found["data"] = content
         elif number == 6 and kind in (BYTES, FIXED32) and length % 4 == 0:
             floats += struct.unpack(f"<{length // 4}f", content)
-        elif number in (1, 2, 3, 4, 5, 6, 7):
-            raise InputError(
-                f"field {number} has wire type {kind}: no Datum of Caffe; give a database that Caffe wrote"
-            )
-    found = Datum(
-        channels=numbers.get(1, 0),
-        height=numbers.get(2, 0),
-        width=numbers.get(3, 0),
-        data=data,
-        label=numbers.get(5, 0),
-        float_data=tuple(floats),
-        encoded=bool(numbers.get(7)),
-    )
-    _check(found)
-    return found
+        elif number in (4, 6, *NUMBERS):
+            raise InputError(f"field {number} has wire type {kind}: {OTHER}")
+    datum = Datum(**found, float_data=tuple(floats))
+    size, given = datum.channels * datum.height * datum.width, len(datum.data) or len(datum.float_data)
+    if not (datum.encoded and datum.data) and (not size or given != size):
+        shape = f"{datum.channels}x{datum.height}x{datum.width}"
+        rule = "an image has one value per channel and pixel; give a database that Caffe wrote"
+        raise InputError(f"a Datum of {shape} with {given} values: {rule}")
+    return datum
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
     """(number, position behind it); seven bits a byte, the lowest first, the eighth says that more follow."""
     value = 0
-    for place in range(LONGEST):
-        if position + place >= len(message):
-            raise InputError("a Datum ends within a number: it is cut off")
-        byte = message[position + place]
+    for place, byte in enumerate(message[position : position + LONGEST]):
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return value, position + place + 1
-    raise InputError("a number of more than 10 bytes: no Datum of Caffe; give a database that Caffe wrote")
-
-
-def _check(datum: Datum) -> None:
-    if datum.encoded and datum.data:
-        return
-    size = datum.channels * datum.height * datum.width
-    given = len(datum.data) or len(datum.float_data)
-    if not size or given != size:
-        raise InputError(
-            f"a Datum of {datum.channels}x{datum.height}x{datum.width} with {given} values: an image has one value per "
-            "channel and pixel; give a database that Caffe wrote"
-        )
+    if len(message) < position + LONGEST:
+        raise InputError("a Datum ends within a number: it is cut off")
+    raise InputError(f"a number of more than 10 bytes: {OTHER}")

@@ -1,4 +1,4 @@
-"""One process per device: started by torchrun, ours or the user's, which leaves WORLD_SIZE and RANK in the environment."""
+"""One process per device, started by torchrun, ours or the user's: WORLD_SIZE and RANK in the environment."""
 
 from __future__ import annotations
 
@@ -50,12 +50,8 @@ def world_of(options: Options, environment: Mapping[str, str] | None = None) -> 
         raise InputError(f"RANK {rank} of WORLD_SIZE {size}: it must be below; unset both, or use torchrun")
     if size > 1 and options.forward_only:
         raise InputError(f"inference by {size} processes: it runs in one; leave torchrun out, or train")
-    return World(size, rank, local, backend_of(options) if size > 1 else None)
-
-
-def backend_of(options: Options) -> str:
-    """The backend asked for; on CPUs always gloo, since NCCL knows GPUs only."""
-    return "gloo" if options.kind == "cpu" else options.dist_backend
+    backend = "gloo" if options.kind == "cpu" else options.dist_backend  # NCCL knows GPUs only
+    return World(size, rank, local, backend if size > 1 else None)
 
 
 def device_of(options: Options, world: World) -> torch.device:
@@ -69,9 +65,8 @@ def device_of(options: Options, world: World) -> torch.device:
     index = int(asked) if asked.isdigit() else world.local_rank
     needed = max(index + 1, options.num_gpus)
     if needed > count:
-        raise DeviceError(
-            f"{needed} GPUs asked for, {count} {'is' if count == 1 else 'are'} there; choose --num_gpus {count} or fewer"
-        )
+        there = f"{count} {'is' if count == 1 else 'are'} there; choose --num_gpus {count} or fewer"
+        raise DeviceError(f"{needed} GPUs asked for, {there}")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
@@ -87,9 +82,8 @@ def joined(world: World) -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
             raise port_in_use(int(os.environ.get("MASTER_PORT", "0"))) from None
-        raise DeviceError(
-            f"process {world.rank} of {world.size} found no others ({first_line(error)[:200]}); start all of them"
-        ) from None
+        text = f"found no others ({first_line(error)[:200]}); start all of them"
+        raise DeviceError(f"process {world.rank} of {world.size} {text}") from None
     try:
         yield
     finally:
@@ -102,26 +96,16 @@ def parallel(model: nn.Module, world: World, device: torch.device) -> nn.Module:
     if world.backend is None:
         return model
     try:
-        return nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+        places = [device.index] if device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(model, device_ids=places)
     except RuntimeError as error:
         raise DeviceError(f"process {world.rank} of {world.size}: {first_line(error)[:200]}") from None
 
 
 def port_in_use(port: int) -> DeviceError:
     """The error."""
-    return DeviceError(
-        f"port {port}: in use by another process; choose another --master_port, or 0 for any that is free"
-    )
-
-
-def check_port(port: int) -> None:
-    """Raise DeviceError where the port is in use."""
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((ADDRESS, port))
-        except OSError:
-            raise port_in_use(port) from None
+    text = "in use by another process; choose another --master_port, or 0 for any that is free"
+    return DeviceError(f"port {port}: {text}")
 
 
 def torchrun(options: Options, arguments: Sequence[str]) -> list[str]:
@@ -144,7 +128,12 @@ def launch(
     if options.kind == "gpu" and options.num_gpus > torch.cuda.device_count():
         device_of(options, World())
     if options.master_port:
-        check_port(options.master_port)
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind((ADDRESS, options.master_port))
+            except OSError:
+                raise port_in_use(options.master_port) from None
     with tempfile.TemporaryFile("w+") as talk:
         command = torchrun(options, arguments)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=talk, text=True, env=environment()) as process:
@@ -171,9 +160,8 @@ def _hand_on(lines: IO[str] | None, show: Callable[[str], None]) -> None:
 def failure_of(said: str, code: int) -> NeuralPowerError:
     """The error of the process that failed first, from what it and torchrun said."""
     told = re.findall(r"^(?:\[[^\]]*\]:)?error: (.+)$", said, re.M)
-    told.sort(
-        key=lambda line: "Connection closed" in line or "Connection reset" in line
-    )  # the others' end, not its cause
+    # the others' end is not its cause
+    told.sort(key=lambda line: "Connection closed" in line or "Connection reset" in line)
     found = re.search(r"exitcode\s*:\s*(-?\d+)", said)
     ended = int(found.group(1)) if found else code
     if not told and ended == -signal.SIGKILL:

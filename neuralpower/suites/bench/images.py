@@ -1,6 +1,8 @@
-"""Labelled images on the disk: folders of files, one per class, and Caffe's LMDB; opened anew in every loader process.
+"""Labelled images on the disk: folders of files, one per class, and Caffe's LMDB, opened in every loader process.
 
-An image that cannot be read is counted, and the next one taken instead.
+Training sees a random part of an image each time, half of the time flipped. An image that cannot be read is counted,
+and the next one taken instead. Source of the crop: Szegedy and others, Going deeper with convolutions, arXiv
+1409.4842, section 6: 8 % to 100 % of the area, aspect ratio 3/4 to 4/3.
 """
 
 from __future__ import annotations
@@ -8,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import math
 import multiprocessing
 import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,80 +25,90 @@ from torch.utils.data import Dataset, get_worker_info
 
 from neuralpower.errors import InputError, one_line
 from neuralpower.files.paths import check_regular, is_there
-from neuralpower.suites.bench.augment import augmented
 from neuralpower.suites.bench.datum import Datum, parse_datum
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+AREA, RATIO, ATTEMPTS = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of a crop
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 UNREADABLE = (OSError, ValueError, SyntaxError, InputError)  # pillow answers a broken PNG with the third
 LOADERS = 1024  # processes that are told apart
 EXTRA = "pip install 'neuralpower[bench]'"
 
 
-class Store(Protocol):
-    """Images by number."""
-
-    where: Path
-
-    def __len__(self) -> int:
-        """How many there are."""
-
-    def read(self, number: int) -> tuple[Image, int]:
-        """An image and its class; raises OSError, ValueError or InputError where it cannot be read."""
-
-
 class Images(Dataset[tuple[Tensor, int]]):
-    """A store's images as a network of inputs [channels, size, size] sees them: cropped and flipped at random, uint8."""
+    """A store's images, cropped and flipped at random, as a network sees them: uint8 [channels, size, size]."""
 
-    def __init__(self, store: Store, channels: int, size: int, seed: int = 0) -> None:
+    def __init__(self, store: FolderStore | CaffeStore, channels: int, size: int, seed: int = 0) -> None:
         self.store, self.channels, self.size, self.seed = store, channels, size, seed
-        # a count for each loader process: a common one needs a semaphore, which outlives processes that are killed
+        # a count for each loader process: a common one needs a semaphore, which outlives killed processes
         self._skipped: Any = multiprocessing.get_context("spawn").RawArray("q", LOADERS)
         self._generator: tuple[int, random.Random] | None = None
 
     def __len__(self) -> int:
         """How many images there are."""
-        return len(self.store)
+        return len(self.store.items)
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
         """An image and its class; raises InputError where none of all can be read."""
-        why = ""
-        for further in range(len(self.store)):
+        why, loader = "", get_worker_info()
+        own = 0 if loader is None else loader.id
+        if self._generator is None or self._generator[0] != os.getpid():  # the random numbers of this process
+            self._generator = (os.getpid(), random.Random(self.seed * 1000 + own))
+        for further in range(len(self)):
             try:
-                image, label = self.store.read((number + further) % len(self.store))
-                return augmented(image, self.channels, self.size, self._own_generator()), label
+                image, label = self.store.read((number + further) % len(self))
+                return augmented(image, self.channels, self.size, self._generator[1]), label
             except UNREADABLE as error:
                 why = one_line(error)
-                loader = get_worker_info()
-                self._skipped[0 if loader is None else loader.id % LOADERS] += 1
-        raise InputError(
-            f"{self.store.where}: none of its {len(self.store)} images can be read ({why}); give another --data_dir"
-        )
+                self._skipped[own % LOADERS] += 1
+        text = f"none of its {len(self)} images can be read ({why}); give another --data_dir"
+        raise InputError(f"{self.store.where}: {text}")
 
     @property
     def skipped(self) -> int:
         """Images that could not be read and were passed over, in all loader processes."""
         return sum(self._skipped)
 
-    def _own_generator(self) -> random.Random:
-        """The random numbers of this process."""
-        worker = torch.utils.data.get_worker_info()
-        if self._generator is None or self._generator[0] != os.getpid():
-            self._generator = (os.getpid(), random.Random(self.seed * 1000 + (worker.id if worker else 0)))
-        return self._generator[1]
+
+def augmented(image: Image, channels: int, size: int, generator: random.Random) -> Tensor:
+    """A random part of the image, resized to a square of `size` pixels and flipped half of the time.
+
+    Returns:
+        uint8 [channels, size, size], not normalised; one channel is grey, three are colours.
+    """
+    from PIL import Image as Pillow
+
+    box = crop_box(image.width, image.height, generator)
+    part = image.convert("L" if channels == 1 else "RGB")
+    part = part.resize((size, size), Pillow.Resampling.BILINEAR, box=box)
+    if generator.random() < 0.5:
+        part = part.transpose(Pillow.Transpose.FLIP_LEFT_RIGHT)
+    pixels = torch.from_numpy(np.array(part, dtype=np.uint8).reshape(size, size, channels))
+    return pixels.permute(2, 0, 1).contiguous()
 
 
-def open_store(backend: str, where: Path) -> Store:
+def crop_box(width: int, height: int, generator: random.Random) -> tuple[float, float, float, float]:
+    """(left, upper, right, lower) of a random part; the largest central one where ten draws do not fit."""
+    for _ in range(ATTEMPTS):
+        area = width * height * generator.uniform(*AREA)
+        ratio = math.exp(generator.uniform(*map(math.log, RATIO)))
+        across, down = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < across <= width and 0 < down <= height:
+            left, upper = generator.randint(0, width - across), generator.randint(0, height - down)
+            return left, upper, left + across, upper + down
+    across, down = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
+    left, upper = (width - across) // 2, (height - down) // 2
+    return left, upper, left + across, upper + down
+
+
+def open_store(backend: str, where: Path) -> FolderStore | CaffeStore:
     """The images under a path; raises InputError."""
     check_regular(where)
     if not is_there(where):
         raise InputError(f"{where}: there is no such file or folder; give another --data_dir")
-    try:
-        importlib.import_module("PIL.Image")
-    except ImportError:
-        raise InputError(f"images need pillow, which is not installed; {EXTRA}") from None
+    _extra("PIL.Image", "images need pillow")
     return FolderStore(where) if backend == "image_folder" else CaffeStore(where)
 
 
@@ -107,27 +120,19 @@ class FolderStore:
         self.classes = sorted(p.name for p in where.iterdir() if p.is_dir()) if where.is_dir() else []
         if not self.classes:
             raise InputError(f"{where}: no folder of images per class in it (class/image.jpg); give another --data_dir")
-        self.files = [
+        self.items = [
             (str(file), label)
             for label, name in enumerate(self.classes)
             for file in sorted((where / name).rglob("*"))
             if file.suffix.lower() in SUFFIXES
         ]
-        if not self.files:
+        if not self.items:
             raise InputError(f"{where}: {len(self.classes)} classes without an image file; give another --data_dir")
 
-    def __len__(self) -> int:
-        """How many images there are."""
-        return len(self.files)
-
     def read(self, number: int) -> tuple[Image, int]:
-        """An image and the number of its folder."""
-        from PIL import Image as Pillow
-
-        name, label = self.files[number]
-        with Pillow.open(name) as image:
-            image.load()
-            return image, label
+        """An image and the number of its folder; raises one of UNREADABLE."""
+        file, label = self.items[number]
+        return _decoded(file), label
 
 
 class CaffeStore:
@@ -135,15 +140,18 @@ class CaffeStore:
 
     def __init__(self, where: Path) -> None:
         self.where = where
-        self._lmdb = _lmdb()
         self._opened: tuple[int, Any] | None = None
         file = where / "data.mdb" if where.is_dir() else where
+        lmdb = _extra("lmdb", "Caffe's databases need lmdb")
         if not file.is_file():
             raise InputError(f"{where}: holds no data.mdb, so it is no LMDB; give another --data_dir or --data_backend")
-        with self._told(), self._environment().begin() as transaction:
-            self._check_length(file)
-            self.keys: list[bytes] = list(transaction.cursor().iternext(values=False))
-            first = transaction.get(self.keys[0]) if self.keys else None
+        with self._transaction() as transaction:
+            opened = self._environment(lmdb)
+            needed, size = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"], file.stat().st_size
+            if size < needed:  # a read beyond the end would kill the process
+                raise InputError(f"{file}: is cut off, {size:,} of {needed:,} bytes; copy the database again")
+            self.items: list[bytes] = list(transaction.cursor().iternext(values=False))
+            first = transaction.get(self.items[0]) if self.items else None
         self.close()
         if first is None:
             raise InputError(f"{where}: an empty database; give another --data_dir")
@@ -152,24 +160,23 @@ class CaffeStore:
         except InputError as error:
             raise InputError(f"{where}: no LMDB that Caffe wrote: {error}") from None
 
-    def _check_length(self, file: Path) -> None:
-        """Raise InputError where pages are missing: a read beyond the end would kill the process."""
-        environment = self._environment()
-        needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-        if file.stat().st_size < needed:
-            raise InputError(
-                f"{file}: is cut off, {file.stat().st_size:,} of {needed:,} bytes; copy the database again"
-            )
-
-    def _environment(self) -> Any:
+    def _environment(self, lmdb: Any) -> Any:
         """The database as this process has opened it: a forked one must not use its parent's."""
         if self._opened is None or self._opened[0] != os.getpid():
             self.close()
-            opened = self._lmdb.open(
-                str(self.where), subdir=self.where.is_dir(), readonly=True, lock=False, readahead=False, meminit=False
-            )
-            self._opened = (os.getpid(), opened)
+            how = {"readonly": True, "lock": False, "readahead": False, "meminit": False}
+            self._opened = (os.getpid(), lmdb.open(str(self.where), subdir=self.where.is_dir(), **how))
         return self._opened[1]
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """What reads; LMDB's errors as InputError."""
+        lmdb = importlib.import_module("lmdb")
+        try:
+            with self._environment(lmdb).begin() as transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise InputError(f"{self.where}: no LMDB ({error}); give another --data_dir") from None
 
     def close(self) -> None:
         """Let go of the database; the next read opens it again."""
@@ -177,30 +184,14 @@ class CaffeStore:
             self._opened[1].close()
             self._opened = None
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """LMDB's errors as InputError."""
-        try:
-            yield
-        except self._lmdb.Error as error:
-            raise InputError(f"{self.where}: no LMDB ({error}); give another --data_dir") from None
-
-    def __len__(self) -> int:
-        """How many images there are."""
-        return len(self.keys)
-
     def __getstate__(self) -> dict[str, Any]:
         """Without what only this process can use."""
-        return {**self.__dict__, "_opened": None, "_lmdb": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Opened again when something is read."""
-        self.__dict__.update(state, _lmdb=_lmdb())
+        return {**self.__dict__, "_opened": None}
 
     def read(self, number: int) -> tuple[Image, int]:
-        """An image and its label."""
-        with self._told(), self._environment().begin() as transaction:
-            message = transaction.get(self.keys[number])
+        """An image and its label; raises InputError, or as `FolderStore.read`."""
+        with self._transaction() as transaction:
+            message = transaction.get(self.items[number])
         datum = parse_datum(message or b"")
         return picture(datum), datum.label
 
@@ -210,9 +201,7 @@ def picture(datum: Datum) -> Image:
     from PIL import Image as Pillow
 
     if datum.encoded:
-        with Pillow.open(io.BytesIO(datum.data)) as image:
-            image.load()
-            return image
+        return _decoded(io.BytesIO(datum.data))
     if datum.data:
         values = np.frombuffer(datum.data, np.uint8)
     else:
@@ -223,8 +212,17 @@ def picture(datum: Datum) -> Image:
     return Pillow.fromarray(pixels[..., 0] if datum.channels == 1 else np.ascontiguousarray(pixels))
 
 
-def _lmdb() -> Any:
+def _decoded(file: str | io.BytesIO) -> Image:
+    from PIL import Image as Pillow
+
+    with Pillow.open(file) as image:
+        image.load()
+        return image
+
+
+def _extra(module: str, need: str) -> Any:
+    """A package that the extra `bench` brings; raises InputError where it is missing."""
     try:
-        return importlib.import_module("lmdb")
+        return importlib.import_module(module)
     except ImportError:
-        raise InputError(f"Caffe's databases need lmdb, which is not installed; {EXTRA}") from None
+        raise InputError(f"{need}, which is not installed; {EXTRA}") from None

@@ -1,4 +1,4 @@
-"""Where the batches of a benchmark come from: one random batch again and again, or images that loader processes read."""
+"""Where batches come from: one random batch again and again, or images that loader processes read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, first_line
 from neuralpower.networks.inputs import Inputs
@@ -19,28 +20,35 @@ from neuralpower.suites.bench.images import Images
 from neuralpower.suites.steps import Batch
 
 
+@dataclass
 class Synthetic:
     """One batch, drawn again and again.
 
-    "device" keeps it where the network is, "pinned" and "pageable" copy it from such host memory for each step. On a CPU,
-    these are the same. Shuffled, its rows come in another order each time.
+    Memory "device" keeps it where the network is, "pinned" and "pageable" copy it from such host memory for each
+    step. On a CPU, these are the same. Shuffled, its rows come in another order each time.
     """
 
-    def __init__(
-        self, inputs: Inputs, device: torch.device, memory: str, *, shuffle: bool = False, seed: int = 0
-    ) -> None:
-        self.device, self.shuffle = device, shuffle
-        self.memory = "device" if device.type == "cpu" else memory
-        self.generator = torch.Generator().manual_seed(seed)
-        place = device if self.memory == "device" else torch.device("cpu")
-        self.inputs = inputs.mapped(lambda tensor: tensor.to(place))
+    inputs: Inputs
+    device: torch.device
+    memory: str
+    shuffle: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Bring the batch where it stays."""
+        if self.device.type == "cpu":
+            self.memory = "device"
+        self.generator = torch.Generator().manual_seed(self.seed)
+        place = self.device if self.memory == "device" else torch.device("cpu")
+        self.inputs = self.inputs.mapped(lambda tensor: tensor.to(place))
         if self.memory == "pinned":
             self.inputs = self.inputs.mapped(lambda tensor: tensor.pin_memory())
 
     def __call__(self) -> Batch:
         """The batch, on the device."""
         inputs = self.inputs.mapped(self._shuffled) if self.shuffle else self.inputs
-        return Batch(inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=self.memory == "pinned")))
+        pinned = self.memory == "pinned"
+        return Batch(inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=pinned)))
 
     def _shuffled(self, tensor: Tensor) -> Tensor:
         if not tensor.dim():
@@ -52,11 +60,15 @@ class Synthetic:
         self.inputs = Inputs()
 
 
-class Endless(Sampler[int]):
-    """Numbers of images without an end: epoch after epoch, every `world`-th for this process, so that none ends inside a run."""
+@dataclass(frozen=True)
+class Endless:
+    """Numbers of images, epoch after epoch without an end; every `world`-th from `rank`."""
 
-    def __init__(self, length: int, *, shuffle: bool = False, seed: int = 0, rank: int = 0, world: int = 1) -> None:
-        self.length, self.shuffle, self.seed, self.rank, self.world = length, shuffle, seed, rank, world
+    length: int
+    shuffle: bool = False
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
 
     def __iter__(self) -> Iterator[int]:
         """The numbers."""
@@ -71,77 +83,50 @@ class Endless(Sampler[int]):
                 yield from range(self.length)
 
 
-class Lane(Protocol):
-    """A side stream of a device, on which batches are copied while it computes."""
-
-    def apart(self) -> AbstractContextManager[Any]:
-        """What is launched within it runs beside the computation."""
-
-    def join(self, tensors: Sequence[Tensor]) -> None:
-        """The computation waits for what was launched apart so far, and works on these tensors."""
-
-
-class CudaLane:
-    """A side stream of a CUDA device."""
+class Lane:
+    """A side stream of a CUDA device, on which batches are copied while it computes."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def apart(self) -> AbstractContextManager[Any]:
-        """The side stream is the current one within."""
+        """The side stream is the current one within: what is launched runs beside the computation."""
         return torch.cuda.stream(self.stream)
 
     def join(self, tensors: Sequence[Tensor]) -> None:
-        """The current stream waits; the allocator knows that it uses the tensors."""
+        """The computation waits for what was launched apart; the allocator knows that it uses the tensors."""
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self.stream)
         for tensor in tensors:
             tensor.record_stream(current)
 
 
+@dataclass
 class Loaded:
-    """Batches of images from loader processes (0: this one), on the device in `dtype`; pinned and copied ahead to a GPU.
+    """Batches of images, on the device in `dtype`; pinned and copied ahead to a GPU."""
 
-    Args:
-        images: of one size.
-        batch_size: of this process.
-        device: where the network is.
-        dtype: of the images there.
-        classes: of the network; None leaves labels unchecked.
-        workers: loader processes.
-        shuffle: whether each epoch has an order of its own.
-        world: of which this process sees its share of the images.
-        lane: on which batches are copied ahead; on a GPU a side stream by default, on a CPU none.
-    """
+    images: Images
+    batch_size: int  # of this process
+    device: torch.device
+    dtype: torch.dtype
+    classes: int | None = None  # of the network; None leaves labels unchecked
+    workers: int = 0  # loader processes; 0: this one
+    shuffle: bool = False  # whether each epoch has an order of its own
+    world: World = World()  # of which this process sees its share of the images
+    lane: Lane | None = None  # on which batches are copied ahead; None: on a GPU a side stream
 
-    def __init__(
-        self,
-        images: Images,
-        batch_size: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        *,
-        classes: int | None = None,
-        workers: int = 0,
-        shuffle: bool = False,
-        world: World = World(),  # noqa: B008  # frozen
-        lane: Lane | None = None,
-    ) -> None:
-        self.images, self.device, self.dtype, self.classes = images, device, dtype, classes
-        sampler = Endless(len(images), shuffle=shuffle, seed=images.seed, rank=world.rank, world=world.size)
+    def __post_init__(self) -> None:
+        """Start the loader processes."""
+        images, on_gpu = self.images, self.device.type == "cuda"
+        sampler = Endless(len(images), self.shuffle, images.seed, self.world.rank, self.world.size)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more than cores, as asked
-            loader: DataLoader[Any] = DataLoader(
-                images,
-                batch_size,
-                sampler=sampler,
-                num_workers=workers,
-                pin_memory=device.type == "cuda",
-                drop_last=True,
-            )
+            how: dict[str, Any] = {"num_workers": self.workers, "pin_memory": on_gpu, "drop_last": True}
+            loader: DataLoader[Any] = DataLoader(images, self.batch_size, sampler=sampler, **how)
             self._batches: Iterator[Any] | None = iter(loader)
-        self._lane = CudaLane(device) if lane is None and device.type == "cuda" else lane
+        if self.lane is None and on_gpu:
+            self.lane = Lane(self.device)
         self._ahead: Batch | None = None
 
     @property
@@ -156,11 +141,11 @@ class Loaded:
             InputError: no image can be read, or one is of a class that the network does not have.
             DeviceError: a loader process died.
         """
-        if self._lane is None:
+        if self.lane is None:
             return self._moved(*self._next())
-        batch = self._ahead or self._copied(self._lane)
-        self._lane.join([t for t in (*batch.inputs.args, batch.target) if t is not None])
-        self._ahead = self._copied(self._lane)
+        batch = self._ahead or self._copied(self.lane)
+        self.lane.join([t for t in (*batch.inputs.args, batch.target) if t is not None])
+        self._ahead = self._copied(self.lane)
         return batch
 
     def _copied(self, lane: Lane) -> Batch:
@@ -186,10 +171,8 @@ class Loaded:
             raise DeviceError(f"{first_line(error)}; choose a smaller batch or --num_loader_threads 0") from None
         highest = int(labels.max())
         if self.classes is not None and highest >= self.classes:
-            raise InputError(
-                f"{self.images.store.where}: an image of class {highest}, the network knows 0 to {self.classes - 1}; "
-                "choose other images or another network"
-            )
+            known = f"the network knows 0 to {self.classes - 1}; choose other images or another network"
+            raise InputError(f"{self.images.store.where}: an image of class {highest}, {known}")
         return images, labels
 
     def close(self) -> None:

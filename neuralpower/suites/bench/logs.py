@@ -1,28 +1,49 @@
-"""Logs back into values: files of result lines, folders of them, and folders of a grid."""
+"""Result lines, `__results.time__= 12.5`, a name and its JSON value, among whatever else a log holds.
+
+They are read back from files, from folders of them, and from the journal of a grid.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from neuralpower.data.journal import NAME, read_journal
 from neuralpower.errors import InputError
 from neuralpower.files.csv_files import write_csv as write_rows
-from neuralpower.files.json_files import json_text
+from neuralpower.files.json_files import json_text, nullable
 from neuralpower.files.paths import check_regular, is_file, is_folder
-from neuralpower.suites.bench.grid import values_of
-from neuralpower.suites.bench.lines import parse
 
+PATTERN = re.compile(r"[ \t]*__(.+?(?=__[ \t]*[=]))__[ \t]*=(.+)")
 SUFFIXES = (".log", ".txt", ".out")
 
 
 class Log(NamedTuple):
-    """What one run said; `unreadable` are result lines without a value."""
+    """What one run said, the last value of each name; and lines whose value is no JSON, as of a killed run."""
 
     source: str
     values: dict[str, Any]
     unreadable: tuple[str, ...] = ()
+
+
+def result_line(name: str, value: Any) -> str:
+    """One line; a number that is not finite becomes null."""
+    return f"__{name}__= {json_text(nullable(value))}"
+
+
+def parse(text: str, source: str = "") -> Log:
+    """All result lines of a text."""
+    values: dict[str, Any] = {}
+    unreadable: list[str] = []
+    for match in filter(None, map(PATTERN.match, text.splitlines())):
+        try:
+            values[match[1]] = json.loads(match[2])
+        except ValueError:
+            unreadable.append(match.string.strip())
+    return Log(source, values, tuple(unreadable))
 
 
 def read_logs(paths: Sequence[Path]) -> list[Log]:
@@ -33,11 +54,9 @@ def read_logs(paths: Sequence[Path]) -> list[Log]:
 def _read(path: Path) -> list[Log]:
     check_regular(path)
     if is_file(path / NAME):
-        records = [r for r in read_journal(path) if r.get("type") == "point"]
-        latest = {r["label"]: r for r in records}
-        return [
-            Log(f"{path}: {r['label']}", v) for r, v in zip(latest.values(), values_of([*latest.values()]), strict=True)
-        ]
+        latest = {r["label"]: r for r in read_journal(path) if r.get("type") == "point"}
+        values = values_of([*latest.values()])
+        return [Log(f"{path}: {label}", found) for label, found in zip(latest, values, strict=True)]
     if is_folder(path):
         files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
         if not files:
@@ -47,10 +66,24 @@ def _read(path: Path) -> list[Log]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give another file") from None
-    found = parse(text)
+    found = parse(text, str(path))
     if not found.values:
         raise InputError(f"{path}: no result line such as `__results.time__= 12.5` in it; give a log of a benchmark")
-    return [Log(str(path), found.values, found.unreadable)]
+    return [found]
+
+
+def values_of(records: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The result lines of each point of a grid, with its options under `exp.` where it printed none."""
+    for record in records:
+        o = record["options"]
+        head = {
+            "exp.model": o["model"],
+            "exp.replica_batch": o["batch_size"],
+            "exp.device_type": "cpu" if o["device"] == "cpu" else "gpu",
+            "exp.num_gpus": o["num_gpus"],
+            "results.error": record["error"],
+        }
+        yield {**head, **record["values"], "results.status": record["status"]}
 
 
 def write_csv(logs: Sequence[Log], path: Path) -> None:

@@ -1,27 +1,44 @@
-"""The network of a benchmark: found, built on its device, in its mode, with what it learns by."""
+"""The network of a benchmark: found, built, in its mode, what it learns by, and how large a batch may be."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError, NeuralPowerError
-from neuralpower.networks.inputs import InputRequest, Inputs
+from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory
+from neuralpower.networks.inputs import InputRequest, Inputs, place
 from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
 from neuralpower.networks.zoo import ZOO, ZooEntry
+from neuralpower.profiling.steps import accounted, clock_of, told
+from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.bench.options import Options
 from neuralpower.suites.precision import Autocasting, Precision
-from neuralpower.suites.steps import make_optimizer
+from neuralpower.suites.steps import Batch, StepTimer, Work, make_optimizer
 from neuralpower.trace.training import default_loss
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
+META = torch.device("meta")
+SPARE = 0.25  # of the available memory: work space of kernels (a squeezenet took 29 % more), the loader, others
+
+
+class TooLarge(OutOfMemory):
+    """A batch that does not fit, and the largest that does; 0 for none."""
+
+    def __init__(self, text: str, largest_batch: int) -> None:
+        way_out = f"the largest that fits is {largest_batch}; choose --batch_size {largest_batch}"
+        if not largest_batch:
+            way_out = "not even a batch of 1 fits; choose a smaller network or a device with more memory"
+        super().__init__(f"{text}; {way_out}")
+        self.largest_batch = largest_batch
 
 
 @dataclass(frozen=True)
@@ -36,15 +53,6 @@ class Network:
     def title(self) -> str:
         """As a table shows it."""
         return self.entry.title if self.entry else self.name
-
-    def built(self, device: torch.device, precision: Precision, training: bool) -> nn.Module:
-        """The network with random weights on the device; raises ModelError."""
-        model = precision.cast(self.source.build(str(device), precision.stored))
-        return model.train(training)
-
-    def inputs(self, model: nn.Module, request: InputRequest) -> Inputs:
-        """Random inputs of one batch in host memory."""
-        return self.source.inputs(model.model if isinstance(model, Autocasting) else model, request)
 
     @cached_property
     def on_meta(self) -> tuple[torch.Size, torch.Size] | None:
@@ -84,15 +92,104 @@ def find(options: Options) -> Network:
     return Network(options.model, resolve(options.model), None)
 
 
-def optimizer_of(model: nn.Module, precision: Precision) -> torch.optim.Optimizer:
-    """Stochastic gradient descent with momentum and weight decay, on float32 masters of half weights."""
-    return precision.optimizer(model, lambda weights: make_optimizer("momentum", weights, **LEARNING))
+@dataclass(frozen=True)
+class Case:
+    """A network that is used, or trained, in batches on a device."""
+
+    network: Network
+    request: InputRequest
+    precision: Precision
+    device: torch.device
+    training: bool
+    processes: int = 1  # that share the memory of a machine, each with such a step
+
+    def model(self) -> nn.Module:
+        """The network with random weights on the device; raises ModelError."""
+        model = self.network.source.build(str(self.device), self.precision.stored)
+        return self.precision.cast(model).train(self.training)
+
+    def inputs(self, model: nn.Module) -> Inputs:
+        """Random inputs of one batch in host memory."""
+        own = model.model if isinstance(model, Autocasting) else model
+        return self.network.source.inputs(own, self.request)
+
+    def work(self, model: nn.Module, draw: Callable[[], Batch], seed: int = 0) -> Work:
+        """What is repeated. Training is stochastic gradient descent with momentum and weight decay."""
+
+        def make(weights: Any) -> torch.optim.Optimizer:
+            return make_optimizer("momentum", weights, **LEARNING)
+
+        optimizer = self.precision.optimizer(model, make) if self.training else None
+        return Work(model, draw, Scores(self.network.classes, seed), optimizer)
+
+    def of_batch(self, batch_size: int) -> Case:
+        """The same with another batch."""
+        return replace(self, request=replace(self.request, batch_size=batch_size))
+
+    def fits(self, batch_size: int) -> bool:
+        """Whether one step of that batch finds memory on the device."""
+        case = self.of_batch(batch_size)
+        try:
+            model = case.model()
+            with told(self.network.title):
+                batch = Batch(place(case.inputs(model), str(self.device), self.request.dtype))
+            StepTimer(case.work(model, lambda: batch), clock_of(self.device)).run(warmup=0, steps=1)
+        except OutOfMemory:
+            return False
+        return True
+
+    def peak_bytes(self, batch_size: int) -> int | None:
+        """The most bytes that tensors of a step take at once: weights, gradients, optimizer, activations.
+
+        Meta tensors are counted, but no work space inside kernels. None for a network that needs values.
+        """
+        case = replace(self.of_batch(2), device=META)
+        try:
+            model = case.model()
+            batch = Batch(widened(case.inputs(model), batch_size))
+            step = case.work(model, lambda: batch).step(batch)
+            groups = step.optimizer.param_groups if step.optimizer else ()
+            held = [parameter for group in groups for parameter in group["params"]]
+            return accounted(step, HostClock(), None, held)[0].peak * self.processes
+        except (NeuralPowerError, RuntimeError):  # torch's: a value is asked for, or there is no code for meta
+            return None
+
+
+def widened(inputs: Inputs, batch_size: int) -> Inputs:
+    """Inputs of another batch on meta, whatever its size: nothing is allocated."""
+    sized = [tensor for tensor in tensors_of((inputs.args, inputs.kwargs)) if tensor.dim()]
+    first = sized[0].shape[0] if sized else None
+
+    def widen(tensor: Tensor) -> Tensor:
+        shape = (batch_size, *tensor.shape[1:]) if tensor.dim() and tensor.shape[0] == first else tensor.shape
+        return torch.empty(shape, dtype=tensor.dtype, device="meta")
+
+    return inputs.mapped(widen)
+
+
+def check_host_memory(
+    peak: Callable[[int], int | None], batch_size: int, name: str, available: int | None
+) -> int | None:
+    """What a step of that batch takes (bytes), if known.
+
+    Raises:
+        TooLarge: more than is available; it says which batch fits, by two points of the linear `peak`.
+    """
+    needed = peak(batch_size)
+    if needed is None or available is None or needed <= (room := available * (1 - SPARE)):
+        return needed
+    low = min(2, batch_size - 1)
+    less = peak(low) if low else None
+    each = 0.0 if less is None else (needed - less) / (batch_size - low)
+    fits = max(0, math.floor(batch_size - (needed - room) / each)) if each > 0 else 0
+    text = f"takes about {needed / 1e9:.3g} GB, {available / 1e9:.3g} GB of memory are free"
+    raise TooLarge(f"batch size {batch_size} of {name}: {text}", fits)
 
 
 class Scores:
     """Cross entropy of a network's scores; without labels, random ones are drawn once.
 
-    Where an output is no row of scores per sample, the loss is the network's own, or the mean square of its output.
+    Where an output is no row of scores per sample: the network's own loss, or the mean square of its output.
     """
 
     def __init__(self, classes: int | None, seed: int = 0) -> None:

@@ -21,39 +21,42 @@ DTYPES = {
 TRUE, FALSE = ("true", "on", "t", "1"), ("false", "off", "f", "0")
 
 
+TRUTH = "[true|false]"
+
+
+def _option(default: Any, text: str, metavar: str | None = None, least: float | None = None) -> Any:
+    """A field with what the command line's help says of it, and the least that it may be."""
+    return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar, "least": least})
+
+
 @dataclass(frozen=True)
 class Options:
-    """One benchmark; a library's defaults are shorter than the command line's: 10 warm-up and 10 timed batches of 16."""
+    """One benchmark; a library's defaults are shorter than the command line's, which stand in the texts."""
 
-    model: str
-    batch_size: int = 16
-    """Per device."""
-    forward_only: bool = False
-    num_batches: int = 10
-    num_warmup_batches: int = 10
-    num_gpus: int = 1
-    """Processes, each with a device of its own."""
-    device: str = "cpu"
-    dtype: str = "float"
-    autocast: bool = False
-    data_dir: str = ""
-    """Empty: synthetic data."""
-    data: str = "synthetic"
-    data_backend: str = "caffe_lmdb"
-    data_shuffle: bool = False
-    data_loader_only: bool = False
-    cudnn_benchmark: bool = True
-    cudnn_fastest: bool = False
-    num_loader_threads: int = 4
-    dist_backend: str = "nccl"
-    local_rank: int = 0
-    master_port: int = 0
-    """0: any that is free."""
-    input_shape: tuple[int, ...] | None = None
-    seq_len: int | None = None
-    seed: int = 0
-    monitor_frequency: float = 0.0
-    """Samples per second; 0 is off."""
+    model: str = _option(dataclasses.MISSING, "Id of the zoo (see `neuralpower models`), or any MODEL. Required.")
+    batch_size: int = _option(16, "Samples per device. Required.", "N", 1)
+    forward_only: bool = _option(False, "Inference instead of training (false).", TRUTH)
+    num_batches: int = _option(10, "Timed batches (100).", "N", 1)
+    num_warmup_batches: int = _option(10, "Batches before them (1).", "N", 0)
+    num_gpus: int = _option(1, "Devices, a process each (1).", "N", 1)
+    device: str = _option("cpu", "cpu or gpu (cpu).")
+    dtype: str = _option("float", "float, float32, float16, bfloat16 or float64 (float).")
+    autocast: bool = _option(False, "Keep float32 weights and compute products in the dtype.", TRUTH)
+    data_dir: str = _option("", "Images; without it data are synthetic.", "PATH")
+    data: str = _option("synthetic", "synthetic, or synthetic/pinned, /pageable, /device, /gpu.")
+    data_backend: str = _option("caffe_lmdb", "caffe_lmdb or image_folder (caffe_lmdb).")
+    data_shuffle: bool = _option(False, "Another order in each epoch (false).", TRUTH)
+    data_loader_only: bool = _option(False, "Load data and run no network (false).", TRUTH)
+    cudnn_benchmark: bool = _option(True, "Let cuDNN try its algorithms (true).", TRUTH)
+    cudnn_fastest: bool = _option(False, "Recorded; PyTorch knows no such thing (false).", TRUTH)
+    num_loader_threads: int = _option(4, "Loader processes; 0 loads in between (4).", "N", 0)
+    dist_backend: str = _option("nccl", "nccl or gloo (nccl; on CPUs gloo).")
+    local_rank: int = _option(0, "Of this process, where LOCAL_RANK is not set (0).", "N", 0)
+    master_port: int = _option(0, "Where several processes meet (any that is free).", "PORT", 0)
+    input_shape: tuple[int, ...] | None = _option(None, "Of one sample, such as 3x224x224.")
+    seq_len: int | None = _option(None, "Tokens per sample.", "N")
+    seed: int = _option(0, "Of weights, data and their order (0).", "N")
+    monitor_frequency: float = _option(0.0, "Samples a second of what the process uses; 0: off.", "HZ", 0)
 
     @property
     def phase(self) -> str:
@@ -84,33 +87,22 @@ class Options:
                 raise unknown(name, value, known)
         if self.device not in ("cpu", "gpu") and self.device.partition(":")[0] != "cuda":
             raise unknown("device", self.device, ("cpu", "gpu", "cuda", "cuda:0"))
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value < least:
+        for name, option in FIELDS.items():
+            value, least = getattr(self, name), option.metadata["least"]
+            if least is not None and value < least:
                 raise InputError(f"{name} {value}: must be {least} or more; choose --{name} {max(least, 1)}")
         if not self.master_port < 2**16:
             raise InputError(f"master_port {self.master_port}: a port is below 65536; choose another, or 0 for any")
         if self.data_loader_only and not self.data_dir:
             raise InputError("data_loader_only without a data_dir: there is nothing to load; give --data_dir FOLDER")
         if self.num_gpus > 1 and ":" in self.device:
-            raise InputError(
-                f"device {self.device} for {self.num_gpus} processes: each has its own; choose --device gpu"
-            )
+            text = f"device {self.device} for {self.num_gpus} processes: each has its own; choose --device gpu"
+            raise InputError(text)
         if self.forward_only and self.num_gpus > 1:
             raise InputError(f"inference on {self.num_gpus} GPUs: it runs on one; leave out --num_gpus, or train")
         return self
 
 
-LEAST = {
-    "batch_size": 1,
-    "num_batches": 1,
-    "num_warmup_batches": 0,
-    "num_gpus": 1,
-    "num_loader_threads": 0,
-    "local_rank": 0,
-    "master_port": 0,
-    "monitor_frequency": 0,
-}
 FIELDS = {field.name: field for field in dataclasses.fields(Options)}
 COMMAND_LINE = {"num_batches": 100, "num_warmup_batches": 1}
 """Defaults of the command line where they are not the library's."""
@@ -138,7 +130,8 @@ def value_of(name: str, text: Any) -> Any:
             return int(str(text))
         return float(text) if kind == "float" else str(text)
     except ValueError:
-        raise InputError(f"{name} {str(text)!r}: must be {'a whole number' if 'int' in kind else 'a number'}") from None
+        what = "a whole number" if "int" in kind else "a number"
+        raise InputError(f"{name} {str(text)!r}: must be {what}") from None
 
 
 def options_of(values: Mapping[str, Any]) -> Options:
@@ -155,9 +148,11 @@ def arguments(options: Options) -> list[str]:
     given = []
     for name, field in FIELDS.items():
         value = getattr(options, name)
-        if name not in ("model", "batch_size") and value == COMMAND_LINE.get(name, field.default):
-            continue
-        if isinstance(value, tuple):
-            value = "x".join(map(str, value))
-        given.append(f"--{name}={str(value).lower() if isinstance(value, bool) else value}")
+        if name in ("model", "batch_size") or value != COMMAND_LINE.get(name, field.default):
+            given.append(f"--{name}={str(value).lower() if isinstance(value, bool) else plain(value)}")
     return given
+
+
+def plain(value: Any) -> Any:
+    """A value as a command line and a journal have it: 3x224x224 for a shape."""
+    return "x".join(map(str, value)) if isinstance(value, tuple) else value

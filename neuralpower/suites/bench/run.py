@@ -1,15 +1,14 @@
-"""One benchmark, measured: what is said of it while it runs, and what is known of it afterwards, also when it fails.
+"""One benchmark, measured: what is said of it while it runs, and what is known of it, also when it fails.
 
 header | find, build, load | fits? | warm-up | timed | results
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,27 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralpower.devices.machine import available_bytes
+from neuralpower.version import __version__
+from neuralpower.devices.host import read_cpu
+from neuralpower.devices.machine import available_bytes, installed, read_machine
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line
-from neuralpower.networks.inputs import InputRequest, place
+from neuralpower.measure.meters import MeterUnavailable
+from neuralpower.measure.meters.nvml import list_gpus
+from neuralpower.networks.inputs import InputRequest
+from neuralpower.predict.explore.fit import largest
 from neuralpower.profiling.steps import clock_of, title_of, told
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel
-from neuralpower.suites.bench.fits import TooLarge, check_host_memory, largest, peak_bytes
 from neuralpower.suites.bench.images import Images, open_store
 from neuralpower.suites.bench.loading import Loaded, Synthetic
 from neuralpower.suites.bench.monitor import Monitor
-from neuralpower.suites.bench.network import Network, Scores, find, optimizer_of
+from neuralpower.suites.bench.network import Case, TooLarge, check_host_memory, find
 from neuralpower.suites.bench.options import Options
-from neuralpower.suites.bench.system import described
-from neuralpower.suites.precision import Precision, precision
-from neuralpower.suites.steps import Batch, StepTimer, Times, Work
+from neuralpower.suites.precision import precision
+from neuralpower.suites.steps import StepTimer, Times, Work
 
 FEW_WARMUPS = 2
-COARSE = 16  # the largest batch that fits is found to 1/16 where each trial runs the network
-
-Emit = Callable[[str, Any], None]
+COARSE = 1 / 16  # how close the largest batch that fits is sought where each trial runs the network
+PACKAGES = ("numpy", "pillow", "lmdb", "transformers")
 
 
 def benchmark(options: Options) -> dict[str, Any]:
@@ -50,27 +51,26 @@ def benchmark(options: Options) -> dict[str, Any]:
     return found
 
 
+@dataclass
 class Bench:
     """One process of one benchmark; `emit` takes results as they come, `warn` what the user should know."""
 
-    def __init__(
-        self,
-        options: Options,
-        world: World,
-        emit: Emit,
-        warn: Callable[[str], None] = lambda text: None,
-        *,
-        monitor_file: Path | None = None,
-    ) -> None:
-        self.options, self.world, self.monitor_file = options, world, monitor_file
-        self.emit: Emit = emit if world.rank == 0 else lambda name, value: None
-        self.warn = warn if world.rank == 0 else lambda text: None
-        self.timer: StepTimer | None = None
-        self.data: Synthetic | Loaded | None = None
+    options: Options
+    world: World
+    emit: Callable[[str, Any], None]
+    warn: Callable[[str], None] = lambda text: None
+    monitor_file: Path | None = None
+    timer: StepTimer | None = None
+    data: Synthetic | Loaded | None = None
+
+    def __post_init__(self) -> None:
+        """Begin; the first of several processes speaks for all."""
+        if self.world.rank:
+            self.emit, self.warn = lambda name, value: None, lambda text: None
         self.begun = self.ready = time.perf_counter()
 
     def run(self) -> None:
-        """Say the head, measure, and say the results; after an error or an interruption those of what was measured."""
+        """Say the head, measure, and say the results; after an error those of what was measured."""
         self._head()
         gpus = [f"cuda:{i}" for i in range(self.options.num_gpus)] if self.options.kind == "gpu" else []
         if ":" in self.options.device:
@@ -96,9 +96,7 @@ class Bench:
 
     def _head(self) -> None:
         o = self.options
-        for name, value in described():
-            self.emit(name, value)
-        for name, value in {
+        given = {
             "exp.model": o.model,
             "exp.phase": o.phase,
             "exp.replica_batch": o.batch_size,
@@ -120,24 +118,26 @@ class Bench:
             "pytorch.num_loader_threads": o.num_loader_threads,
             "results.start_time": _now(),
             "results.proc_pid": os.getpid(),
-        }.items():
-            self.emit(name, value)
+        }
+        self._emit_all({**dict(described()), **given})
         if o.cudnn_fastest:
             self.warn("cudnn_fastest has no effect in PyTorch; it is recorded, cudnn_benchmark chooses the fastest")
         if o.num_warmup_batches < FEW_WARMUPS:
             self.warn(f"num_warmup_batches {o.num_warmup_batches}: too few for steady times; choose 10 or more")
 
+    def _emit_all(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            self.emit(name, value)
+
     def _tail(self, monitor: Monitor, status: str) -> None:
         monitor.stop()
         times = self.timer.times if self.timer is not None else Times()
-        for name, value in results(times, self.options.batch_size * self.world.size).items():
-            self.emit(name, value)
+        self._emit_all(results(times, self.options.batch_size * self.world.size))
         if isinstance(self.data, Loaded):
             self.emit("results.skipped_images", self.data.skipped)
             if self.data.skipped:
                 self.warn(f"{self.data.skipped} images could not be read and were passed over")
-        if self.data is not None:
-            self.data.close()
+        self._close()
         self._use(monitor)
         ended = time.perf_counter()
         self.emit("results.setup_s", (ended if self.timer is None else self.ready) - self.begun)
@@ -145,8 +145,12 @@ class Bench:
         self.emit("results.end_time", _now())
         self.emit("results.status", status)
 
+    def _close(self) -> None:
+        if self.data is not None:
+            self.data.close()
+
     def _use(self, monitor: Monitor) -> None:
-        """The monitor's samples: in the file asked for, else, or where that cannot be written, as result lines."""
+        """The monitor's samples: in the file asked for, else, or where that fails, as result lines."""
         if not monitor.samples:
             return
         if self.monitor_file is not None:
@@ -166,19 +170,23 @@ class Bench:
         self.emit("exp.device_title", title_of(device))
         torch.backends.cudnn.benchmark = o.cudnn_benchmark
         network = find(o)
-        self.emit("exp.model_title", network.title)
-        images = self._images(network)  # first, since building a network may take minutes
+        title = network.title
+        self.emit("exp.model_title", title)
+        images = None
+        if o.data_dir:  # first, since building a network may take minutes
+            store = open_store(o.data_backend, Path(o.data_dir))
+            images = Images(store, *network.image_size(o.input_shape), o.seed)
         numbers = precision(o.numbers, device, autocast=o.autocast, masters=o.numbers == "float16")
         request = InputRequest(o.batch_size, o.seq_len, o.input_shape, numbers.stored)
+        case = Case(network, request, numbers, device, o.phase == "training", self.world.size)
         torch.manual_seed(o.seed + self.world.rank)
         if device.type == "cpu" and o.phase != "data_ingestion":
-            peak = functools.partial(self._peak, network, request, numbers)
-            needed = check_host_memory(peak, o.batch_size, network.title, available_bytes())
-            self.emit("exp.estimated_memory_bytes", needed)
+            found = check_host_memory(case.peak_bytes, o.batch_size, title, available_bytes())
+            self.emit("exp.estimated_memory_bytes", found)
         work: Work | None = None
         try:
-            with told(network.title):
-                work = self._work(network, request, numbers, device, images)
+            with told(title):
+                work = self._work(case, images)
             self.timer = StepTimer(work, clock_of(device))
             self.ready = time.perf_counter()
             self.timer.run(warmup=o.num_warmup_batches, steps=o.num_batches)
@@ -188,81 +196,47 @@ class Bench:
             error.__traceback__ = error.__cause__ = error.__context__ = None  # their frames hold the tensors
             if work is not None:
                 work.let_go()
-            if self.data is not None:
-                self.data.close()
-            raise self._too_large(network, request, numbers, device) from None
+            self._close()
+            text = f"batch size {o.batch_size} of {title}: out of memory"
+            raise TooLarge(text, self._largest(case)) from None
         finally:
             if work is not None:
                 work.let_go()
 
-    def _peak(self, network: Network, request: InputRequest, numbers: Precision, batch_size: int) -> int | None:
-        """Bytes of one process's step, times the processes that share this machine's memory."""
-        found = peak_bytes(network, replace(request, batch_size=batch_size), numbers, self.options.phase == "training")
-        return None if found is None else found * self.world.size
-
-    def _images(self, network: Network) -> Images | None:
-        """Those of the data_dir as the network sees them; None without one. Raises InputError."""
-        o = self.options
-        if not o.data_dir:
-            return None
-        store = open_store(o.data_backend, Path(o.data_dir))
-        channels, size = network.image_size(o.input_shape)
-        return Images(store, channels, size, o.seed)
-
-    def _work(
-        self, network: Network, request: InputRequest, numbers: Precision, device: torch.device, images: Images | None
-    ) -> Work:
-        o = self.options
-        training = o.phase == "training"
-        model: nn.Module = nn.Identity()
-        if o.phase != "data_ingestion":
-            model = network.built(device, numbers, training)
+    def _work(self, case: Case, images: Images | None) -> Work:
+        o, device, stored = self.options, case.device, case.precision.stored
+        model = nn.Identity() if o.phase == "data_ingestion" else case.model()
         draw: Synthetic | Loaded
         if images is not None:
             draw = Loaded(
                 images,
                 o.batch_size,
                 device,
-                numbers.stored,
-                classes=network.classes if training else None,
+                stored,
+                classes=case.network.classes if case.training else None,
                 workers=o.num_loader_threads,
                 shuffle=o.data_shuffle,
                 world=self.world,
             )
         else:
             memory = {"synthetic": "pinned", "synthetic/gpu": "device"}.get(o.data) or o.data.partition("/")[2]
-            draw = Synthetic(network.inputs(model, request), device, memory, shuffle=o.data_shuffle, seed=o.seed)
+            draw = Synthetic(case.inputs(model), device, memory, shuffle=o.data_shuffle, seed=o.seed)
             self.emit("exp.data_memory", draw.memory)
-        optimizer = optimizer_of(model, numbers) if training else None
-        if training:
-            model = parallel(model, self.world, device)
+        work = case.work(model, draw, o.seed)
+        if case.training:
+            work.model = parallel(model, self.world, device)
         self.data = draw
-        return Work(model, draw, Scores(network.classes, o.seed), optimizer)
+        return work
 
-    def _too_large(self, network: Network, request: InputRequest, numbers: Precision, device: torch.device) -> TooLarge:
-        """Find the largest batch that fits into the memory that is there, by trying."""
-        asked, training = request.batch_size, self.options.phase == "training"
+    def _largest(self, case: Case) -> int:
+        """The largest batch that fits into the memory that is there, by trying."""
+        asked = case.request.batch_size
 
-        def fits(batch_size: int) -> bool:
-            return step_fits(network, replace(request, batch_size=batch_size), numbers, device, training)
+        def need(size: int) -> int:
+            """In a room of 1: nothing where the batch fits, too much where it does not."""
+            return 0 if size < asked and case.fits(size) else 2
 
-        return TooLarge(f"batch size {asked} of {network.title}: out of memory", largest(fits, asked, COARSE))
-
-
-def step_fits(
-    network: Network, request: InputRequest, numbers: Precision, device: torch.device, training: bool
-) -> bool:
-    """Whether one step of that batch finds memory on the device."""
-    try:
-        model = network.built(device, numbers, training)
-        with told(network.title):
-            inputs = place(network.inputs(model, request), str(device), request.dtype)
-        optimizer = optimizer_of(model, numbers) if training else None
-        work = Work(model, lambda: Batch(inputs), Scores(network.classes), optimizer)
-        StepTimer(work, clock_of(device)).run(warmup=0, steps=1)
-    except OutOfMemory:
-        return False
-    return True
+        return largest(need, room_bytes=1, start=asked, close=COARSE)
 
 
 def results(times: Times, effective_batch: int) -> dict[str, Any]:
@@ -280,6 +254,21 @@ def results(times: Times, effective_batch: int) -> dict[str, Any]:
         "results.data_wait_s": sum(times.data_s),
         "results.peak_memory_bytes": times.peak_memory_bytes,
     }
+
+
+def described() -> Iterator[tuple[str, Any]]:
+    """Names and values of software and hardware; a GPU list that cannot be had is its reason."""
+    yield "neuralpower.version", __version__
+    yield "torch.version", torch.__version__
+    yield "cuda.version", torch.version.cuda
+    yield "cudnn.version", torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    yield "sys.software", {**read_machine(), **installed(PACKAGES)}
+    yield "sys.cpu", read_cpu().to_json()
+    try:
+        yield "sys.gpus", [asdict(gpu) for gpu in list_gpus()]
+    except MeterUnavailable as error:
+        yield "sys.gpus", error.reason
+    yield "sys.threads", torch.get_num_threads()
 
 
 def _now() -> str:

@@ -6,7 +6,8 @@ strong scaling    the batch of all devices together stays; speed-up by batch tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,53 +48,28 @@ def what(values: Values) -> tuple[str, str, str, str]:
 
 def exploration(results: Iterable[Values]) -> Summary:
     """Batch time and throughput of every run, by model and batch; what went wrong instead."""
-    rows = [
-        (
-            *what(v),
-            v.get("exp.num_gpus"),
-            v.get("exp.replica_batch"),
-            v.get("results.time"),
-            v.get("results.throughput"),
-            v.get("results.status", "-"),
-        )
-        for v in results
-    ]
-    header = (*WHAT, "devices", "batch each", "batch time ms", "samples/s", "status")
-    return Summary("exploration", header, tuple(sorted(rows, key=_order)))
+    names = ("exp.num_gpus", "exp.replica_batch", "results.time", "results.throughput")
+    rows = [(*what(v), *map(v.get, names), v.get("results.status", "-")) for v in results]
+    return _summary("exploration", "devices|batch each|batch time ms|samples/s|status", rows)
 
 
-def weak_scaling(results: Iterable[Values]) -> Summary:
-    """Speed-up of throughput at the same batch per device."""
+def scaling(results: Iterable[Values], *, title: str, held: str, column: str, work: Callable[[int], int]) -> Summary:
+    """Speed-up and efficiency against the fewest devices, where `held` is the same, which `column` shows.
 
-    def gain(base: Values, v: Values) -> float:  # from the times: throughputs are whole numbers, of slow networks 0
-        return float(v["exp.num_gpus"] / base["exp.num_gpus"] * base["results.time"] / v["results.time"])
-
-    return _scaling("weak scaling", "exp.replica_batch", "batch each", results, gain)
-
-
-def strong_scaling(results: Iterable[Values]) -> Summary:
-    """Speed-up of batch time at the same batch of all devices together."""
-
-    def gain(base: Values, v: Values) -> float:
-        return float(base["results.time"] / v["results.time"])
-
-    return _scaling("strong scaling", "exp.effective_batch", "batch of all", results, gain)
-
-
-def _scaling(
-    title: str, held: str, column: str, results: Iterable[Values], gain: Callable[[Values, Values], float]
-) -> Summary:
+    They follow from the times: throughputs are whole numbers, of slow networks 0. `work` is how much of it a batch of
+    so many devices is, in any unit.
+    """
     groups: dict[tuple[Any, ...], dict[int, Values]] = {}
     for v in results:
         if v.get("results.time") and v.get(held) and v.get("exp.num_gpus"):
             groups.setdefault((*what(v), v[held]), {})[v["exp.num_gpus"]] = v
     rows = []
     for key, found in sorted(groups.items()):
-        base = found[min(found)]
+        fewest = min(found)
         for devices, v in sorted(found.items()):
-            speedup = gain(base, v)
-            efficiency = speedup * min(found) / devices
-            rows.append((*key, devices, v["results.time"], v.get("results.throughput"), speedup, efficiency))
+            speedup = work(devices) / work(fewest) * found[fewest]["results.time"] / v["results.time"]
+            times = (devices, v["results.time"], v.get("results.throughput"))
+            rows.append((*key, *times, float(speedup), speedup * fewest / devices))
     header = (*WHAT, column, "devices", "batch time ms", "samples/s", "speed-up", "efficiency")
     return Summary(title, header, tuple(rows))
 
@@ -102,13 +78,11 @@ def statistics(results: Iterable[Values]) -> Summary:
     """How the times of the batches spread (ms)."""
     rows = []
     for v in results:
-        times = v.get("results.time_data") or []
-        if times:
-            quarters = [float(q) for q in np.quantile(times, (0, 0.25, 0.5, 0.75, 1))]
+        if times := v.get("results.time_data"):
+            quarters = np.quantile(times, (0, 0.25, 0.5, 0.75, 1)).tolist()
             mean, std = float(np.mean(times)), float(np.std(times))
             rows.append((*what(v), v.get("exp.replica_batch"), len(times), mean, std, std / mean, *quarters))
-    header = (*WHAT, "batch each", "n", "mean", "std", "std/mean", "min", "q25", "median", "q75", "max")
-    return Summary("statistics (ms)", header, tuple(sorted(rows, key=_order)))
+    return _summary("statistics (ms)", "batch each|n|mean|std|std/mean|min|q25|median|q75|max", rows)
 
 
 def time_analysis(results: Iterable[Values]) -> Summary:
@@ -122,18 +96,26 @@ def time_analysis(results: Iterable[Values]) -> Summary:
         waited = v.get("results.data_wait_s")
         share = waited / parts[2] if waited is not None and parts[2] else None
         rows.append((*what(v), v.get("exp.replica_batch"), wall, *parts, wall - sum(parts), waited, share))
-    header = (*WHAT, "batch each", "wall", "setup", "warm-up", "timed", "rest", "data wait", "wait/timed")
-    return Summary("time analysis (s)", header, tuple(sorted(rows, key=_order)))
+    return _summary("time analysis (s)", "batch each|wall|setup|warm-up|timed|rest|data wait|wait/timed", rows)
 
 
-def _order(row: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple((value is not None, value if isinstance(value, int | float) else str(value)) for value in row[:6])
+def _summary(title: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> Summary:
+    """A table of these columns behind WHAT, its rows by what they are of."""
+
+    def order(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple((value is not None, value if isinstance(value, int | float) else str(value)) for value in row[:6])
+
+    return Summary(title, (*WHAT, *columns.split("|")), tuple(sorted(rows, key=order)))
 
 
 SUMMARIES: dict[str, Callable[[Iterable[Values]], Summary]] = {
     "exploration": exploration,
-    "weak": weak_scaling,
-    "strong": strong_scaling,
+    "weak": partial(
+        scaling, title="weak scaling", held="exp.replica_batch", column="batch each", work=lambda devices: devices
+    ),
+    "strong": partial(
+        scaling, title="strong scaling", held="exp.effective_batch", column="batch of all", work=lambda devices: 1
+    ),
     "statistics": statistics,
     "time": time_analysis,
 }

@@ -32,10 +32,16 @@ def image_grid(split: Split) -> Tensor:
 
 
 class Board:
-    """An open event file."""
+    """Event files of an experiment under a lab's folder, to be closed at the end, whatever happens.
 
-    def __init__(self, writer: Any) -> None:
-        self.writer = writer
+    What earlier event files hold from `first_step` on is no longer shown: it is learnt again.
+    """
+
+    def __init__(self, folder: Path, first_step: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        with writing(folder / EXPERIMENT, "--out"):
+            self.writer: Any = SummaryWriter(str(folder / EXPERIMENT), purge_step=first_step)
 
     def begin(self, model: nn.Module, split: Split) -> None:
         """The data-flow graph of the network in eval mode, and the image grid."""
@@ -52,6 +58,10 @@ class Board:
         self.writer.add_scalar(loss, point.loss, point.step)
         self.writer.add_scalar(accuracy, point.accuracy, point.step)
 
+    def close(self) -> None:
+        """Write what is left, and end."""
+        self.writer.close()
+
 
 def installed() -> bool:
     """Whether TensorBoard can be used."""
@@ -60,22 +70,6 @@ def installed() -> bool:
     except ImportError:
         return False
     return True
-
-
-@contextmanager
-def open_board(folder: Path, first_step: int = 0) -> Iterator[Board]:
-    """Event files of an experiment under a lab's folder, closed at the end, whatever happens.
-
-    What earlier event files hold from `first_step` on is no longer shown: it is learnt again.
-    """
-    from torch.utils.tensorboard import SummaryWriter
-
-    with writing(folder / EXPERIMENT, "--out"):
-        writer = SummaryWriter(str(folder / EXPERIMENT), purge_step=first_step)
-    try:
-        yield Board(writer)
-    finally:
-        writer.close()
 
 
 def check_port(port: int) -> None:
@@ -87,14 +81,8 @@ def check_port(port: int) -> None:
         try:
             probe.bind(("localhost", port))
         except OSError as error:
-            raise InputError(
-                f"tensorboard-port {port}: cannot be used ({error.strerror}); choose another one"
-            ) from None
-
-
-def command(folder: Path, port: int) -> list[str]:
-    """What starts TensorBoard on a lab's folder."""
-    return [*tethered("tensorboard.main"), "--logdir", str(folder / EXPERIMENT.parent), "--port", str(port)]
+            text = f"tensorboard-port {port}: cannot be used ({error.strerror}); choose another one"
+            raise InputError(text) from None
 
 
 @contextmanager
@@ -102,8 +90,9 @@ def server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """TensorBoard as a child of this process, ended with it; its address is http://localhost:PORT."""
     check_port(port)
     (folder / EXPERIMENT).mkdir(parents=True, exist_ok=True)
+    command = [*tethered("tensorboard.main"), "--logdir", str(folder / EXPERIMENT.parent), "--port", str(port)]
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen(command(folder, port), stdin=quiet, stdout=quiet, stderr=quiet, env=environment())
+    process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, env=environment())
     try:
         yield process
     finally:

@@ -56,24 +56,23 @@ class Comparison:
     def sentences(self) -> tuple[str, ...]:
         """What the numbers say; nothing that they do not."""
         first, *others = self.entries
-        texts = [
-            f"{self.operator}{'' if self.chosen else ', the most expensive operator,'} at batch {first.batch_size} on "
-            f"{self.device}: {first.calls:,} calls of "
+        whose = self.operator if self.chosen else f"{self.operator}, the most expensive operator,"
+        text = (
+            f"{whose} at batch {first.batch_size} on {self.device}: {first.calls:,} calls of "
             f"{quantity(first.average_s, 's')}, {quantity(first.total_s, 's')} in all."
-        ]
-        if others:
-            texts += [self._growth(), self._totals()]
-        return tuple(texts)
+        )
+        return (text, self._growth(), self._totals()) if others else (text,)
 
     def _growth(self) -> str:
         """How the time of a call grows with its work."""
-        steps = [
-            f"x{_ratio(b.average_s, a.average_s):.1f} for {_factor(b.batch_size / a.batch_size)} times"
-            + (" the work" if not i else "")
-            for i, (a, b) in enumerate(pairwise(self.entries))
-        ]
-        times = " -> ".join(quantity(e.average_s, "s") for e in self.entries)
-        return f"A call takes {', then '.join(steps)} ({times})."
+        steps = []
+        for a, b in pairwise(self.entries):
+            factor = b.batch_size / a.batch_size
+            times = f"{factor:.0f}" if factor == round(factor) else f"{factor:.1f}"
+            steps.append(f"x{_ratio(b.average_s, a.average_s):.1f} for {times} times")
+        steps[0] += " the work"
+        averages = " -> ".join(quantity(e.average_s, "s") for e in self.entries)
+        return f"A call takes {', then '.join(steps)} ({averages})."
 
     def _totals(self) -> str:
         """How the time of all calls changes, and what that means."""
@@ -93,7 +92,7 @@ class Comparison:
 
 
 def compare(tables: Sequence[OperatorTable], operator: str | None = None) -> Comparison:
-    """The operator (that with the largest total at the smallest batch, if none is named) at rising batch sizes.
+    """The operator at rising batch sizes; without a name, that with the largest total at the smallest batch.
 
     Times are the GPU's where the tables have them, the CPU's otherwise.
 
@@ -131,7 +130,3 @@ def _change(before: float, after: float) -> str:
 
 def _ratio(after: float, before: float) -> float:
     return after / before if before else float("inf") if after else 1.0
-
-
-def _factor(number: float) -> str:
-    return f"{number:.0f}" if number == round(number) else f"{number:.1f}"

@@ -8,17 +8,19 @@ operators_DEVICE_batch_N.json and .csv         trace_DEVICE_batch_N.json, images
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from neuralpower.errors import InputError, writing
 from neuralpower.files.csv_files import csv_text
 from neuralpower.files.json_files import json_text, read_json
 from neuralpower.suites.lab.images import Digits
-from neuralpower.suites.lab.operators import Operator, OperatorTable
+from neuralpower.suites.lab.operators import OperatorTable
 from neuralpower.suites.lab.training import Point, Settings, written
 
 COLUMNS = tuple(field.name for field in fields(Point))
@@ -28,26 +30,14 @@ OPERATOR_HEADER = (
 )
 
 
-@dataclass(frozen=True)
 class Folder:
     """Where a lab's files lie."""
 
-    path: Path
-
-    @property
-    def checkpoint(self) -> Path:
-        """Of the last complete epoch."""
-        return self.path / "checkpoint.pt"
-
-    @property
-    def curves(self) -> Path:
-        """Points of the curves."""
-        return self.path / "curves.csv"
-
-    @property
-    def images(self) -> Path:
-        """The first training images, as one picture."""
-        return self.path / "images.png"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / "checkpoint.pt"  # of the last complete epoch
+        self.curves = path / "curves.csv"
+        self.images = path / "images.png"  # the first training images, as one picture
 
     def make(self) -> None:
         """Create it; raises InputError."""
@@ -61,7 +51,7 @@ class Folder:
         """
         self.make()
         wanted = {**asdict(settings), "data": digits.name, "train": len(digits.train), "test": len(digits.test)}
-        found = self._json("settings.json")
+        found = self.settings()
         if found is not None:
             other = [f"{k} {found.get(k)}" for k, v in wanted.items() if k != "epochs" and found.get(k) != v]
             if other:
@@ -96,84 +86,61 @@ class Folder:
     # ---- curves ----
 
     def points(self) -> list[Point]:
-        """The curves so far, in the order of their steps; a last line that was cut off is left out. Raises InputError."""
+        """The curves so far, by step; a last line that was cut off is left out. Raises InputError."""
         try:
             lines = self.curves.read_text(encoding="utf-8").splitlines(keepends=True)
         except FileNotFoundError:
             return []
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{self.curves}: cannot be read ({error}); remove it") from None
-        if lines and not lines[-1].endswith("\n"):
-            lines.pop()
         found = []
-        for number, row in enumerate(csv.DictReader(lines), 2):
+        for number, row in enumerate(csv.DictReader(line for line in lines if line.endswith("\n")), 2):
             try:
-                epoch, step, images = int(row["epoch"]), int(row["step"]), int(row["images"])
-                found.append(Point(row["part"], epoch, step, images, float(row["loss"]), float(row["accuracy"])))
-            except (KeyError, TypeError, ValueError):
-                raise InputError(
-                    f"{self.curves}:{number}: no point with {', '.join(COLUMNS)}; remove the line"
-                ) from None
+                found.append(msgspec.convert(row, Point, strict=False))
+            except msgspec.ValidationError:
+                wanted = ", ".join(COLUMNS)
+                raise InputError(f"{self.curves}:{number}: no point with {wanted}; remove the line") from None
         return found
 
     @contextmanager
-    def recorder(self, epochs: int) -> Iterator[CurveFile]:
-        """The file of the curves, open for more; points of epochs after the first `epochs` go: they are learnt again."""
-        kept = [point for point in self.points() if point.epoch <= epochs]
-        lines = [",".join(COLUMNS), *(_line(point) for point in kept)]
-        written(self.curves, lambda aside: aside.write_text("\n".join(lines) + "\n", encoding="utf-8"))
-        with self.curves.open("a", encoding="utf-8") as file:
-            yield CurveFile(file)
+    def recorder(self, epochs: int) -> Iterator[Callable[[Point], None]]:
+        """What adds a point to the curves' file at once; points after `epochs` go, to be learnt again."""
+        kept = [COLUMNS, *(astuple(point) for point in self.points() if point.epoch <= epochs)]
+        written(self.curves, lambda aside: _write_rows(aside, kept))
+        with self.curves.open("a", encoding="utf-8", buffering=1) as file:
+
+            def add(point: Point) -> None:
+                file.write(csv_text([astuple(point)]))
+
+            yield add
 
     # ---- operators ----
 
     def keep_table(self, table: OperatorTable) -> None:
         """Write a table of operators as JSON and CSV."""
-        name = f"operators_{_plain(table.device)}_batch_{table.batch_size}"
+        shares = {"self_cpu_share": "self_cpu_s", "cpu_share": "cpu_s"}
+        rows = [
+            [table.share(getattr(o, shares[n])) if n in shares else getattr(o, n) for n in OPERATOR_HEADER]
+            for o in table.top(len(table.operators))
+        ]
+        file = self.file_of("operators", table.device, table.batch_size)
+        written(file.with_suffix(".csv"), lambda aside: _write_rows(aside, [OPERATOR_HEADER, *rows]))
+        self.write_json(file.name, {"schema": 1, **asdict(table)})
 
-        def cells(operator: Operator) -> list[Any]:
-            shares = {"self_cpu_share": table.share(operator.self_cpu_s), "cpu_share": table.share(operator.cpu_s)}
-            return [shares[name] if name in shares else getattr(operator, name) for name in OPERATOR_HEADER]
-
-        rows = [OPERATOR_HEADER, *map(cells, table.top(len(table.operators)))]
-        written(self.path / f"{name}.csv", lambda aside: _write_rows(aside, rows))
-        self.write_json(f"{name}.json", table.to_json())
-
-    def trace_file(self, device: str, batch_size: int) -> Path:
-        """Of a run for chrome://tracing or Perfetto."""
-        return self.path / f"trace_{_plain(device)}_batch_{batch_size}.json"
+    def file_of(self, what: str, device: str, batch_size: int) -> Path:
+        """The JSON file of operators or of a trace, at a batch size on a device."""
+        return self.path / f"{what}_{device.replace(':', '')}_batch_{batch_size}.json"
 
     def tables(self) -> list[OperatorTable]:
         """All tables of operators, by device and batch size; raises InputError for a damaged one."""
         found = []
         for path in self.path.glob("operators_*_batch_*.json"):
-            data = self._json(path.name) or {}
             try:
-                found.append(OperatorTable.from_json(data))
-            except (KeyError, TypeError):
+                found.append(msgspec.convert(self._json(path.name), OperatorTable))
+            except msgspec.ValidationError:
                 raise InputError(f"{path}: not a table of operators; remove it and profile again") from None
         return sorted(found, key=lambda table: (table.device, table.batch_size))
 
 
-class CurveFile:
-    """Points are in the file as soon as they are added."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def add(self, point: Point) -> None:
-        """Append one."""
-        self._file.write(_line(point) + "\n")
-        self._file.flush()
-
-
-def _line(point: Point) -> str:
-    return ",".join(str(getattr(point, name)) for name in COLUMNS)
-
-
-def _plain(device: str) -> str:
-    return device.replace(":", "")
-
-
-def _write_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
+def _write_rows(path: Path, rows: list[Any]) -> None:
     path.write_text(csv_text(rows), encoding="utf-8", newline="")

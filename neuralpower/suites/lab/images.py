@@ -51,31 +51,18 @@ def normalised(images: Tensor) -> Tensor:
     return ((images.float() / 255 - MEAN) / DEVIATION).unsqueeze(1)
 
 
-def load_digits(folder: Path | None = None) -> Digits:
-    """MNIST of a folder, scikit-learn's digits without one.
-
-    Raises:
-        InputError: the folder has not all four files, or one of them is damaged.
-    """
-    return bundled_digits() if folder is None else read_mnist(folder)
-
-
 def bundled_digits() -> Digits:
     """The 1,797 digits that scikit-learn brings (8 x 8 pixels of 0 to 16), enlarged to 28 x 28, always split alike."""
-    from sklearn.datasets import load_digits as load
+    from sklearn.datasets import load_digits
 
-    found = load()
+    found = load_digits()
     small = torch.from_numpy(found.images).float().unsqueeze(1) * (255 / 16)
     large = torch.nn.functional.interpolate(small, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
     images = large.round().clamp(0, 255).to(torch.uint8).squeeze(1)
     labels = torch.from_numpy(found.target).long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    test, train = order[:DIGITS_TEST], order[DIGITS_TEST:]
-    return Digits(
-        "scikit-learn's digits, 8x8 enlarged to 28x28 (not MNIST)",
-        Split(images[train], labels[train]),
-        Split(images[test], labels[test]),
-    )
+    test, train = (Split(images[some], labels[some]) for some in (order[:DIGITS_TEST], order[DIGITS_TEST:]))
+    return Digits("scikit-learn's digits, 8x8 enlarged to 28x28 (not MNIST)", train, test)
 
 
 def read_mnist(folder: Path) -> Digits:
@@ -86,16 +73,15 @@ def read_mnist(folder: Path) -> Digits:
 def _split(folder: Path, part: str) -> Split:
     image_file, label_file = _find(folder, f"{part}-images", 3), _find(folder, f"{part}-labels", 1)
     images, labels = read_idx(image_file, axes=3), read_idx(label_file, axes=1)
+    refused = ""
     if len(images) != len(labels):
-        raise InputError(
-            f"{image_file}: {len(images)} images, but {len(labels)} labels in {label_file.name}; get both anew"
-        )
-    if images.shape[1:] != (SIDE, SIDE) or not len(images):
-        raise InputError(
-            f"{image_file}: {tuple(images.shape)}; MNIST has [count, {SIDE}, {SIDE}] with one image or more"
-        )
-    if labels.max() >= CLASSES:
-        raise InputError(f"{label_file}: label {labels.max()}; digits have labels from 0 to {CLASSES - 1}")
+        refused = f"{image_file}: {len(images)} images, but {len(labels)} labels in {label_file.name}; get both anew"
+    elif images.shape[1:] != (SIDE, SIDE) or not len(images):
+        refused = f"{image_file}: {images.shape}; MNIST has [count, {SIDE}, {SIDE}] with one image or more"
+    elif labels.max() >= CLASSES:
+        refused = f"{label_file}: label {labels.max()}; digits have labels from 0 to {CLASSES - 1}"
+    if refused:
+        raise InputError(refused)
     return Split(torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(np.int64)))
 
 
@@ -111,9 +97,8 @@ def _find(folder: Path, stem: str, axes: int) -> Path:
                 if (folder / below / name).is_file():
                     return folder / below / name
     except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be read ({error.strerror}); leave --data-dir out for bundled digits"
-        ) from None
+        text = f"{folder}: cannot be read ({error.strerror}); leave --data-dir out for bundled digits"
+        raise InputError(text) from None
     raise InputError(f"{folder}: has no {names[0]} (nor .gz); give MNIST's folder, or leave --data-dir out")
 
 
@@ -131,11 +116,10 @@ def read_idx(path: Path, axes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.u
         raise InputError(f"{path}: cannot be read ({reason}); get the file anew") from None
     head = 4 + 4 * axes
     if len(data) < head or data[:4] != bytes([0, 0, UNSIGNED_BYTE, axes]):
-        raise InputError(
-            f"{path}: begins with {data[:4].hex()!r}; an idx file of bytes with {axes} axes with '000008{axes:02}'"
-        )
+        wanted = f"an idx file of bytes with {axes} axes with '000008{axes:02}'"
+        raise InputError(f"{path}: begins with {data[:4].hex()!r}; {wanted}")
     shape = tuple(int(size) for size in np.frombuffer(data, dtype=">u4", count=axes, offset=4))
-    wanted = int(np.prod(shape, dtype=np.int64))
-    if len(data) - head != wanted:
-        raise InputError(f"{path}: {len(data) - head} bytes of values, its head says {wanted}; get the file anew")
+    size = int(np.prod(shape, dtype=np.int64))
+    if len(data) - head != size:
+        raise InputError(f"{path}: {len(data) - head} bytes of values, its head says {size}; get the file anew")
     return np.frombuffer(data, dtype=np.uint8, offset=head).reshape(shape)

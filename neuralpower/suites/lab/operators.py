@@ -1,17 +1,29 @@
-"""Which operators take a network's time, from the events of torch.profiler.
+"""Which operators take a network's time, from the events of torch.profiler, at one batch size on one device.
 
-Events are nested: `conv2d` contains `convolution`, that `_convolution`, that the library's kernel. An operator's *self*
-time is its own without what it calls, and only self times add up; its *total* contains what it calls, once, also where
-it calls itself. Shares are of the sum of all self times. What the profiler does for itself is no operator.
+Events are nested: `conv2d` contains `convolution`, that `_convolution`, that the library's kernel. An operator's
+*self* time is its own without what it calls, and only self times add up; its *total* contains what it calls, once,
+also where it calls itself. Shares are of the sum of all self times. What the profiler does for itself is no operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity
+from torch.profiler import profile as profiler
+
+from neuralpower.errors import DeviceError, InputError
 from neuralpower.profiling.rows import total
+from neuralpower.profiling.steps import clock_of
+from neuralpower.suites.lab.images import Split, normalised
+from neuralpower.suites.lab.training import written
 
 OVERHEAD = frozenset(
     (
@@ -22,17 +34,11 @@ OVERHEAD = frozenset(
 NOT_OPERATORS = ("[memory]", "profiler::", "[pytorch|profiler", "ProfilerStep")
 TOP = 10
 SUMMED = ("self_cpu_s", "cpu_s", "calls", "self_memory_bytes", "memory_bytes", "self_device_s", "device_s")
+WARM_UP = 3  # batches before anything is measured
+TRACED = 10  # batches in a Chrome trace
+AT_ONCE = 1000  # batches under one profiler, whose events are objects in memory
 
-
-class Event(Protocol):
-    """What is asked of one event of torch.profiler; times in microseconds."""
-
-    name: str
-    cpu_parent: Any
-    cpu_time_total: float
-    self_cpu_time_total: float
-    cpu_memory_usage: int
-    self_cpu_memory_usage: int
+Event = Any  # as torch.profiler has them; times in microseconds
 
 
 @dataclass(frozen=True)
@@ -80,18 +86,8 @@ class OperatorTable:
         found = [operator for operator in self.operators if operator.name == name]
         return merged(found) if found else None
 
-    def to_json(self) -> dict[str, Any]:
-        """All fields, SI units."""
-        return {"schema": 1, **asdict(self), "operators": [asdict(operator) for operator in self.operators]}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> OperatorTable:
-        """There and back; raises KeyError and TypeError for what is no such table."""
-        fields = {name: value for name, value in data.items() if name != "schema"}
-        return cls(**{**fields, "operators": tuple(Operator(**row) for row in data["operators"])})
-
-
-def summed(operators: Sequence[Operator]) -> tuple[Operator, ...]:
+def summed(operators: Iterable[Operator]) -> tuple[Operator, ...]:
     """One of each name and input shapes, in the order of their first call: of several runs together."""
     groups: dict[tuple[str, str], list[Operator]] = {}
     for operator in operators:
@@ -106,9 +102,9 @@ def merged(operators: Sequence[Operator]) -> Operator:
 
 def is_operator(event: Event) -> bool:
     """Whether an event is work of the network: neither the profiler's own, nor a bare allocation, nor a GPU kernel."""
-    if event.name in OVERHEAD or event.name.startswith(NOT_OPERATORS) or getattr(event, "is_async", False):
+    if event.name in OVERHEAD or event.name.startswith(NOT_OPERATORS):
         return False
-    if getattr(event, "activity_type", None) == "overhead":
+    if getattr(event, "is_async", False) or getattr(event, "activity_type", None) == "overhead":
         return False
     return str(getattr(event, "device_type", "DeviceType.CPU")).endswith("CPU")
 
@@ -136,13 +132,68 @@ def operators_of(events: Iterable[Event], *, by_shape: bool = False, device: boo
             shapes=str(getattr(event, "input_shapes", "")) if by_shape else "",
         )
 
-    return summed([call(event) for event in events if is_operator(event)])
+    return summed(call(event) for event in events if is_operator(event))
 
 
 def _inside_itself(event: Event) -> bool:
     above = event.cpu_parent
-    while above is not None:
-        if above.name == event.name:
-            return True
+    while above is not None and above.name != event.name:
         above = above.cpu_parent
-    return False
+    return above is not None
+
+
+@torch.inference_mode()
+def profile_inference(
+    model: nn.Module,
+    test: Split,
+    batch_size: int,
+    *,
+    images: int | None = None,
+    device: torch.device,
+    by_shape: bool = False,
+    trace_file: Path | None = None,
+) -> OperatorTable:
+    """Operators of the network in eval mode over `images` test images (all by default), from the first on again.
+
+    The images lie on the device before. A Chrome trace holds the first ten batches only.
+
+    Raises:
+        InputError: a batch size or number of images below 1.
+        DeviceError: there is not enough memory.
+    """
+    count = len(test) if images is None else images
+    if batch_size < 1 or count < 1:
+        raise InputError(f"batch size {batch_size}, {count} images: both must be 1 or more")
+    model, on_gpu = model.to(device).eval(), device.type == "cuda"
+    chosen = torch.arange(count) % len(test)
+    profiling = partial(profiler, activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * on_gpu])
+    parts: list[Operator] = []
+    try:
+        batches = [normalised(test.images[some]).to(device) for some in torch.split(chosen, batch_size)]
+        for batch in (batches * WARM_UP)[:WARM_UP]:
+            model(batch)
+        wall_s = _run(model, batches, device)
+        for first in range(0, len(batches), AT_ONCE):
+            with profiling(record_shapes=by_shape, profile_memory=True) as profiled:
+                _run(model, batches[first : first + AT_ONCE], device)
+            parts += operators_of(profiled.events() or (), by_shape=by_shape, device=on_gpu)
+        if trace_file is not None:
+            with profiling() as traced:
+                _run(model, batches[:TRACED], device)
+            written(trace_file, lambda aside: traced.export_chrome_trace(str(aside)))
+    except torch.OutOfMemoryError:
+        text = f"batch size {batch_size} on {device}: not enough memory; choose smaller --profile-batches"
+        raise DeviceError(text) from None
+    found = summed(parts)
+    return OperatorTable(batch_size, found, sum(o.self_cpu_s for o in found), count, str(device), wall_s)
+
+
+def _run(model: nn.Module, batches: list[Tensor], device: torch.device) -> float:
+    """Seconds of one pass over the batches, to the end of the last."""
+    wait = clock_of(device).wait
+    wait()
+    start = time.perf_counter()
+    for batch in batches:
+        model(batch)
+    wait()
+    return time.perf_counter() - start

@@ -10,20 +10,22 @@ from neuralpower.errors import InputError
 from neuralpower.files.paths import check_regular
 from neuralpower.suites.lab.operators import Operator, OperatorTable
 
-SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30}
-# column -> its spellings
-SPELLINGS = {
-    "name": ("Name",),
-    "self_share": ("Self CPU total %", "Self CPU %"),
-    "self_cpu": ("Self CPU total", "Self CPU"),
-    "cpu": ("CPU total",),
-    "average": ("CPU time avg",),
-    "calls": ("Number of Calls", "# of Calls"),
-    "memory": ("CPU Mem",),
-    "self_memory": ("Self CPU Mem",),
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30}
+TIME = (re.compile(r"(\d+(?:\.\d+)?)\s*(s|ms|us|ns)"), "time such as 99.194ms")
+SIZE = (re.compile(r"(-?\d+(?:\.\d+)?)\s*([kmg]?b)", re.I), "size such as 126.75 KB")
+SPELLINGS = {  # of the columns
+    "Name": "name",
+    "Self CPU total %": "share",
+    "Self CPU %": "share",
+    "Self CPU total": "self_cpu",
+    "Self CPU": "self_cpu",
+    "CPU total": "cpu",
+    "Number of Calls": "calls",
+    "# of Calls": "calls",
+    "CPU Mem": "memory",
+    "Self CPU Mem": "self_memory",
 }
-NEEDED = ("name", "self_share", "self_cpu", "cpu", "calls")
+NEEDED = {"name", "share", "self_cpu", "cpu", "calls"}
 BATCH = re.compile(r"batch[ _-]?size\s*[=:]?\s*(\d+)", re.I)
 WHOLE = re.compile(r"self cpu time total:\s*(\S+)", re.I)
 GAP = re.compile(r"\s{2,}")
@@ -45,7 +47,7 @@ def read_tables(path: Path) -> tuple[OperatorTable, ...]:
 
 
 def parse_tables(text: str, name: str = "text") -> tuple[OperatorTable, ...]:
-    """The same of a text; `name` stands in messages. A share is of the whole that torch prints, or that follows from it."""
+    """The same of a text; `name` stands in messages."""
     tables: list[OperatorTable] = []
     batch_size: int | None = None
     columns: dict[str, int] = {}
@@ -61,59 +63,44 @@ def parse_tables(text: str, name: str = "text") -> tuple[OperatorTable, ...]:
         rows, whole_s = [], None
 
     for number, line in enumerate(text.splitlines(), 1):
-        cells = GAP.split(line.strip())
+        cells, place = GAP.split(line.strip()), f"{name}:{number}"
         if header := _columns(cells):
             close()
             columns = header
         elif found := WHOLE.search(line):
-            whole_s = _seconds(found.group(1), f"{name}:{number}")
-            columns = {}
+            whole_s, columns = _amount(found.group(1), TIME, place), {}
         elif found := BATCH.search(line):
             close()
             batch_size, columns = int(found.group(1)), {}
-        elif columns and not line.strip():
-            columns = {}
         elif columns and not RULE.fullmatch(line):
             if len(cells) <= max(columns.values()):
-                columns = {}  # a sentence below the table
+                columns = {}  # an empty line, or a sentence below the table
             else:
-                rows.append(_row(cells, columns, f"{name}:{number}"))
+                rows.append(_row({column: cells[i] for column, i in columns.items()}, place))
     close()
     if not tables:
-        raise InputError(
-            f"{name}: no table of torch's profiler; its header has Name, Self CPU, CPU total and # of Calls"
-        )
+        columns_needed = "Name, Self CPU, CPU total and # of Calls"
+        raise InputError(f"{name}: no table of torch's profiler; its header has {columns_needed}")
     return tuple(tables)
 
 
 def _columns(cells: Sequence[str]) -> dict[str, int]:
     """Where the columns stand in a header; {} for another line."""
-    found = {
-        column: cells.index(spelling)
-        for column, spellings in SPELLINGS.items()
-        for spelling in spellings
-        if spelling in cells
-    }
-    return found if all(column in found for column in NEEDED) else {}
+    found = {SPELLINGS[cell]: i for i, cell in reversed([*enumerate(cells)]) if cell in SPELLINGS}
+    return found if found.keys() >= NEEDED else {}
 
 
-def _row(cells: Sequence[str], columns: dict[str, int], place: str) -> tuple[Operator, float]:
+def _row(texts: dict[str, str], place: str) -> tuple[Operator, float]:
     """An operator, and its share of all self times."""
-    texts = {column: cells[index] for column, index in columns.items()}
-    calls, share = texts["calls"], texts["self_share"]
+    calls, share = texts["calls"], texts["share"]
     if not calls.isdigit() or not int(calls):
         raise InputError(f"{place}: {calls!r} calls; a positive whole number is needed")
     if not re.fullmatch(r"\d+(\.\d+)?%", share):
         raise InputError(f"{place}: {share!r} is no share such as 1.27%")
-    operator = Operator(
-        texts["name"],
-        self_cpu_s=_seconds(texts["self_cpu"], place),
-        cpu_s=_seconds(texts["cpu"], place),
-        calls=int(calls),
-        self_memory_bytes=_bytes(texts.get("self_memory"), place),
-        memory_bytes=_bytes(texts.get("memory"), place),
-    )
-    return operator, float(share[:-1]) / 100
+    self_s, all_s = (_amount(texts[column], TIME, place) for column in ("self_cpu", "cpu"))
+    sizes = {name: round(_amount(texts[name], SIZE, place)) for name in ("self_memory", "memory") if name in texts}
+    memory = (sizes.get("self_memory"), sizes.get("memory"))
+    return Operator(texts["name"], self_s, all_s, int(calls), *memory), float(share[:-1]) / 100
 
 
 def _table(batch_size: int, rows: Sequence[tuple[Operator, float]], whole_s: float | None) -> OperatorTable:
@@ -123,17 +110,10 @@ def _table(batch_size: int, rows: Sequence[tuple[Operator, float]], whole_s: flo
     return OperatorTable(batch_size, tuple(o for o, _ in rows), whole)
 
 
-def _seconds(text: str, place: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|ms|us|ns)", text)
+def _amount(text: str, sort: tuple[re.Pattern[str], str], place: str) -> float:
+    """Seconds of a TIME, bytes of a SIZE."""
+    pattern, what = sort
+    found = pattern.fullmatch(text)
     if not found:
-        raise InputError(f"{place}: {text!r} is no time such as 99.194ms")
-    return float(found.group(1)) * SECONDS[found.group(2)]
-
-
-def _bytes(text: str | None, place: str) -> int | None:
-    if text is None:
-        return None
-    found = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([kmg]?b)", text, re.I)
-    if not found:
-        raise InputError(f"{place}: {text!r} is no size such as 126.75 KB")
-    return round(float(found.group(1)) * BYTES[found.group(2).lower()])
+        raise InputError(f"{place}: {text!r} is no {what}")
+    return float(found.group(1)) * UNITS[found.group(2).lower()]

@@ -1,20 +1,29 @@
-"""The whole lab, or one step of it, and what is kept when it is interrupted."""
+"""The whole lab, or one step of it: each takes up what the folder holds, and leaves there what it does."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import torch
+
 from neuralpower.data.journal import sole_writer
-from neuralpower.errors import InputError
-from neuralpower.suites.lab import board, steps
+from neuralpower.errors import DeviceError, InputError
+from neuralpower.networks.zoo.mnist import MnistCnn
+from neuralpower.suites.lab import board
+from neuralpower.suites.lab.environment import environment
 from neuralpower.suites.lab.folder import Folder
-from neuralpower.suites.lab.images import load_digits
+from neuralpower.suites.lab.images import Digits, bundled_digits, read_mnist
+from neuralpower.suites.lab.operators import profile_inference
 from neuralpower.suites.lab.report import write_report
-from neuralpower.suites.lab.training import Settings
+from neuralpower.suites.lab.training import Settings, Training, read_state, written
 
 STEPS = ("all", "train", "profile", "report")
+MODEL = "mnist_cnn.pt"
+Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -25,7 +34,7 @@ class Request:
     step: str = "all"
     settings: Settings = Settings()
     data_dir: Path | None = None
-    batches: tuple[int, ...] = steps.BATCHES
+    batches: tuple[int, ...] = (1, 16, 64)
     images: int | None = None  # of a profile; None: all test images
     by_shape: bool = False
     use_cuda: bool = True
@@ -40,8 +49,14 @@ class Request:
         if self.images is not None and self.images < 1:
             raise InputError(f"profile-images {self.images}: must be 1 or more")
 
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Where the lab runs: the GPU first, if there is one and it is wanted, then the CPU."""
+        gpu = [torch.device("cuda")] if self.use_cuda and torch.cuda.is_available() else []
+        return (*gpu, torch.device("cpu"))
 
-def run(request: Request, tell: steps.Tell = lambda text: None) -> tuple[Path, ...]:
+
+def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
     """Do it; the paths of the report. After Ctrl-C the report tells of what there is, and the interruption goes on.
 
     Raises:
@@ -53,16 +68,14 @@ def run(request: Request, tell: steps.Tell = lambda text: None) -> tuple[Path, .
     if request.port is not None:
         board.check_port(request.port)
         if not events:
-            raise InputError(
-                "tensorboard-port: event files are off or tensorboard is missing (the extra `lab` brings it)"
-            )
+            text = "event files are off or tensorboard is missing (the extra `lab` brings it)"
+            raise InputError(f"tensorboard-port: {text}")
     elif request.tensorboard and not events:
         tell("tensorboard is not installed: no event files; pip install 'neuralpower[lab]' brings it")
     if request.step == "report":
         return write_report(folder)
-    digits = load_digits(request.data_dir)
+    digits = bundled_digits() if request.data_dir is None else read_mnist(request.data_dir)
     tell(f"data: {digits.name}, {len(digits.train):,} images to learn from and {len(digits.test):,} to test on")
-    places = steps.devices(request.use_cuda)
     with contextlib.ExitStack() as stack:
         stack.enter_context(sole_writer(folder.path))
         process = None
@@ -70,15 +83,11 @@ def run(request: Request, tell: steps.Tell = lambda text: None) -> tuple[Path, .
             process = stack.enter_context(board.server(folder.path, request.port))
             tell(f"TensorBoard: http://localhost:{request.port}")
         try:
-            steps.write_images(folder, digits)
+            write_images(folder, digits)
             if request.step in ("all", "train"):
-                steps.train(
-                    folder, digits, request.settings, places[0], tensorboard=events, save=request.save, tell=tell
-                )
+                train(request, digits, tell)
             if request.step in ("all", "profile"):
-                steps.profile(
-                    folder, digits, places, request.batches, images=request.images, by_shape=request.by_shape, tell=tell
-                )
+                profile(request, digits, tell)
         except KeyboardInterrupt:
             with contextlib.suppress(InputError):  # nothing to tell of yet
                 write_report(folder)
@@ -89,3 +98,75 @@ def run(request: Request, tell: steps.Tell = lambda text: None) -> tuple[Path, .
             tell("done; Ctrl-C ends TensorBoard")
             board.serve(process)
     return paths
+
+
+def train(request: Request, digits: Digits, tell: Tell = lambda text: None) -> None:
+    """Learn the epochs that the folder does not hold yet; every point is in its files at once.
+
+    Raises:
+        InputError: the folder cannot be written, or holds another training.
+        DeviceError: the loss is no longer a number.
+    """
+    folder, settings = Folder(request.out), request.settings
+    folder.claim(settings, digits)
+    training = Training(digits, settings, request.devices[0], folder.checkpoint)
+    done = training.done
+    if done:
+        tell(f"{done} epochs are in {folder.checkpoint}; {max(settings.epochs - done, 0)} are left")
+    folder.write_json("environment.json", environment())
+    with contextlib.ExitStack() as stack:
+        takers = [stack.enter_context(folder.recorder(done))]
+        if request.tensorboard and board.installed():
+            opened = board.Board(folder.path, done * training.batches)
+            stack.callback(opened.close)
+            takers.append(opened.add)
+            if not done:
+                opened.begin(training.model, digits.train)
+        for point in training.run():
+            if point.loss != point.loss:
+                raise DeviceError(f"step {point.step}: the loss is not a number any more; choose a smaller --lr")
+            for take in takers:
+                take(point)
+            if point.part == "test":
+                tell(f"epoch {point.epoch}: test loss {point.loss:.4f}, accuracy {point.accuracy:.2%}")
+    if request.save:
+        written(folder.path / MODEL, partial(torch.save, training.model.state_dict()))
+
+
+def profile(request: Request, digits: Digits, tell: Tell = lambda text: None) -> None:
+    """Operators of the trained network (of one with random weights, where none was trained) at each batch size.
+
+    Raises:
+        InputError, DeviceError: as `profile_inference`; a damaged checkpoint.
+    """
+    folder = Folder(request.out)
+    folder.make()
+    folder.write_json("environment.json", environment())
+    for device in request.devices:
+        model = MnistCnn()
+        if folder.checkpoint.exists():
+            model.load_state_dict(read_state(folder.checkpoint, torch.device("cpu"))["model"])
+        else:
+            tell(f"no {folder.checkpoint}: the network has random weights; operators take the same time")
+        for batch_size in request.batches:
+            tell(f"profiling batch {batch_size} on {device}")
+            table = profile_inference(
+                model,
+                digits.test,
+                batch_size,
+                images=request.images,
+                device=device,
+                by_shape=request.by_shape,
+                trace_file=folder.file_of("trace", str(device), batch_size),
+            )
+            folder.keep_table(table)
+
+
+def write_images(folder: Folder, digits: Digits) -> None:
+    """The first 64 training images as one picture; raises InputError: no pillow, or not writable."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise InputError("pictures need pillow: pip install 'neuralpower[lab]'") from None
+    picture = Image.fromarray(board.image_grid(digits.train).numpy())
+    written(folder.images, partial(picture.save, format="png"))

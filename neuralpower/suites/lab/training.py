@@ -1,19 +1,20 @@
 """Training: Adadelta on the negative log-likelihood, its curves, and a checkpoint after every epoch.
 
-An epoch's order and dropout follow from the seed and the epoch alone, so a run that was interrupted and continued learns
-what one without interruption learns.
+An epoch's order and dropout follow from the seed and the epoch alone. So a run that was interrupted and continued
+learns what one without interruption learns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from neuralpower.errors import InputError, first_line
 from neuralpower.files.atomic import aside
@@ -60,14 +61,7 @@ class Point:
 
 
 class Training:
-    """A network that learns.
-
-    Args:
-        digits: what from.
-        settings: how.
-        device: where.
-        checkpoint: file to continue from and to keep; None keeps nothing.
-    """
+    """A network that learns from digits on a device; it continues from the checkpoint, and keeps one there."""
 
     def __init__(
         self, digits: Digits, settings: Settings, device: torch.device, checkpoint: Path | None = None
@@ -77,17 +71,13 @@ class Training:
         self.model = MnistCnn().to(device)
         self.optimizer = torch.optim.Adadelta(self.model.parameters(), lr=settings.lr)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=settings.gamma)
+        self.batches = -(-len(digits.train) // settings.batch_size)  # of an epoch
         self.done = 0  # epochs
         if checkpoint is not None and checkpoint.exists():
             self._restore(checkpoint)
 
-    @property
-    def batches(self) -> int:
-        """Of an epoch."""
-        return -(-len(self.digits.train) // self.settings.batch_size)
-
     def run(self) -> Iterator[Point]:
-        """Learn the epochs that are left; a point at each log interval, and one of the test images after each epoch."""
+        """Learn the epochs that are left: a point at each log interval, and one of the test images at its end."""
         while self.done < self.settings.epochs:
             epoch = self.done + 1
             yield from self._epoch(epoch)
@@ -95,7 +85,8 @@ class Training:
             yield self.tested(epoch)
             self.done = epoch
             if self.checkpoint is not None:
-                self._keep(self.checkpoint)
+                state = {"epochs": self.done, **{name: getattr(self, name).state_dict() for name in LEARNT}}
+                written(self.checkpoint, partial(torch.save, state))
 
     def _epoch(self, epoch: int) -> Iterator[Point]:
         torch.manual_seed(self.settings.seed * 100_003 + epoch)  # dropout's
@@ -119,27 +110,21 @@ class Training:
     def tested(self, epoch: int) -> Point:
         """Loss and accuracy on the test images, without dropout."""
         self.model.eval()
-        loss_sum, right = 0.0, 0
-        for images, labels in self._batches(self.digits.test, self.settings.test_batch_size, None):
+        loss_sum, right, count = 0.0, 0, len(self.digits.test)
+        for images, labels in self._batches(self.digits.test, self.settings.test_batch_size):
             output = self.model(images)
             loss_sum += float(F.nll_loss(output, labels, reduction="sum"))
             right += int((output.argmax(1) == labels).sum())
-        count = len(self.digits.test)
         return Point("test", epoch, epoch * self.batches - 1, count, loss_sum / count, right / count)
 
-    def _batches(self, split: Split, size: int, epoch: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, split: Split, size: int, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches on the device; shuffled where there is an epoch."""
         order = torch.arange(len(split))
         if epoch is not None:
-            order = torch.randperm(
-                len(split), generator=torch.Generator().manual_seed(self.settings.seed + 7919 * epoch)
-            )
+            generator = torch.Generator().manual_seed(self.settings.seed + 7919 * epoch)
+            order = torch.randperm(len(split), generator=generator)
         for chosen in torch.split(order, size):
             yield normalised(split.images[chosen]).to(self.device), split.labels[chosen].to(self.device)
-
-    def _keep(self, path: Path) -> None:
-        state = {"epochs": self.done, **{name: getattr(self, name).state_dict() for name in LEARNT}}
-        written(path, lambda aside: torch.save(state, aside))
 
     def _restore(self, path: Path) -> None:
         state = read_state(path, self.device)
@@ -158,15 +143,9 @@ def read_state(path: Path, device: torch.device) -> dict[str, Any]:
     except Exception as error:  # whatever torch makes of a damaged file
         raise InputError(f"{path}: not a checkpoint ({first_line(error)}); remove it to start anew") from None
     if not isinstance(state, dict):
-        raise InputError(
-            f"{path}: holds a {type(state).__name__}, a checkpoint is a dictionary; remove it to start anew"
-        )
+        what = type(state).__name__
+        raise InputError(f"{path}: holds a {what}, a checkpoint is a dictionary; remove it to start anew")
     return state
-
-
-def save_model(model: nn.Module, path: Path) -> None:
-    """The weights alone, as `torch.load` and `load_state_dict` take them; raises InputError."""
-    written(path, lambda aside: torch.save(model.state_dict(), aside))
 
 
 def written(path: Path, write: Callable[[Path], object]) -> None:
