@@ -17,9 +17,7 @@ from neuralpower.errors import ModelError
 from neuralpower.zoo import ZOO, base, zoo_entry, zoo_model
 from neuralpower.zoo.blocks import Activation, relu
 from neuralpower.zoo.composed import CLASSES, SORTS, composed_inputs
-from neuralpower.zoo.efficientnet import swish
-from neuralpower.zoo.inverted import SqueezeExcite, inverted_residual
-from neuralpower.zoo.mobilenet import hard_swish, relu6
+from neuralpower.zoo.mobilenet import SqueezeExcite, hard_swish, inverted_residual, relu6, swish
 from neuralpower.zoo.shufflenet import Shuffle
 
 BATCH_SIZE = 2

@@ -1,38 +1,39 @@
-"""Inception v3 (Szegedy and others, arXiv 1512.00567) and v4 (arXiv 1602.07261), without auxiliary classifiers.
+"""Inception v3 (Szegedy and others, arXiv 1512.00567), v4 and Inception-ResNet v2 (arXiv 1602.07261).
 
-Every convolution has a bias besides its batch normalisation.
+They are without auxiliary classifiers. In v3 and v4 every convolution has a bias besides its batch normalisation;
+Inception-ResNet has the channels of its authors' published code, in whose parameters the network is usually given.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
 from neuralpower.zoo.base import zoo_model
-from neuralpower.zoo.blocks import Branches, Size, conv_unit, named
+from neuralpower.zoo.blocks import Branches, Size, conv_unit, named, relu
 
 Step = tuple[int, Size]
 """Output channels and kernel of one convolution of a chain."""
+Unit = Callable[..., nn.Module]
 
 unit = partial(conv_unit, bias=True, epsilon=2e-5, momentum=0.9)
+plain_unit = partial(conv_unit, epsilon=1e-3)  # Inception-ResNet's, without bias
 ROW7, COLUMN7, ROW3, COLUMN3 = (1, 7), (7, 1), (1, 3), (3, 1)
 
 
-def chain(inputs: int, *steps: Step) -> nn.Sequential:
-    """Convolutions one after the other that keep the image size."""
-    units = []
-    for outputs, kernel in steps:
+def chain(inputs: int, *steps: Step, unit: Unit = unit, stride: int = 1, padding: Size | None = None) -> nn.Sequential:
+    """Convolutions one after the other that keep the image size; the last has the stride and padding."""
+    units = nn.Sequential()
+    for outputs, kernel in steps[:-1]:
         units.append(unit(inputs, outputs, kernel))
         inputs = outputs
-    return nn.Sequential(*units)
+    return units.append(unit(inputs, *steps[-1], stride, padding))
 
 
-def narrowing(inputs: int, *steps: Step, stride: int = 2) -> nn.Sequential:
-    """A chain whose last convolution is unpadded, with the given stride."""
-    *kept, (outputs, kernel) = steps
-    before = kept[-1][0] if kept else inputs
-    return nn.Sequential(*chain(inputs, *kept), unit(before, outputs, kernel, stride, 0))
+narrowing = partial(chain, stride=2, padding=0)
+plain_chain, plain_narrowing = partial(chain, unit=plain_unit), partial(narrowing, unit=plain_unit)
 
 
 def forked(inputs: int, *steps: Step, outputs: int) -> nn.Sequential:
@@ -48,9 +49,14 @@ def pooled(inputs: int, outputs: int, pool: type[nn.AvgPool2d] | type[nn.MaxPool
     return nn.Sequential(pool(3, stride=1, padding=1), unit(inputs, outputs))
 
 
-def stem() -> nn.Sequential:
-    """What both networks begin with: [batch, 3, 299, 299] -> [batch, 64, 147, 147]."""
-    return nn.Sequential(unit(3, 32, 3, 2, 0), unit(32, 32, 3, 1, 0), unit(32, 64, 3))
+def stem(unit: Unit = unit) -> list[nn.Module]:
+    """What all begin with: [batch, 3, 299, 299] -> [batch, 64, 147, 147]."""
+    return [unit(3, 32, 3, 2, 0), unit(32, 32, 3, 1, 0), unit(32, 64, 3)]
+
+
+def wider(unit: Unit = unit) -> list[nn.Module]:
+    """What follows in v3 and Inception-ResNet: [batch, 64, 147, 147] -> [batch, 192, 35, 35]."""
+    return [nn.MaxPool2d(3, 2), unit(64, 80), unit(80, 192, 3, 1, 0), nn.MaxPool2d(3, 2)]
 
 
 def head(features: int, classes: int) -> dict[str, nn.Module]:
@@ -93,7 +99,7 @@ def v3_8(inputs: int, pool: type[nn.AvgPool2d] | type[nn.MaxPool2d]) -> nn.Modul
 def inception3(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 299, 299] -> [batch, classes]."""
     features = nn.Sequential(
-        *(*stem(), nn.MaxPool2d(3, 2), unit(64, 80), unit(80, 192, 3, 1, 0), nn.MaxPool2d(3, 2)),
+        *(*stem(), *wider()),
         *(v3_35(192, 32), v3_35(256, 64), v3_35(288, 64)),
         Branches(narrowing(288, (384, 3)), narrowing(288, (64, 1), (96, 3), (96, 3)), nn.MaxPool2d(3, 2)),
         *(v3_17(inner) for inner in (128, 160, 160, 192)),
@@ -165,3 +171,73 @@ def inception4(classes: int = 1000) -> nn.Module:
         *(v4_8() for _ in range(3)),
     )
     return named(features=features, **head(1536, classes))
+
+
+class ScaledResidual(nn.Module):
+    """`after(x + scale * body(x))`: a body that counts for little keeps very wide networks stable (section 3.3)."""
+
+    def __init__(self, body: nn.Module, scale: float, after: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body, self.scale, self.after = body, scale, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features -> the same shape."""
+        total: Tensor = x + self.scale * self.body(x)
+        return total if self.after is None else self.after(total)
+
+
+def residual(channels: int, scale: float, *branches: tuple[Step, ...], last: bool = False) -> nn.Module:
+    """Chains together, brought back to `channels` by a 1x1 convolution with bias."""
+    chains = Branches(*(plain_chain(channels, *steps) for steps in branches))
+    body = nn.Sequential(chains, nn.Conv2d(sum(steps[-1][0] for steps in branches), channels, 1))
+    return ScaledResidual(body, scale, None if last else relu())
+
+
+def block35() -> nn.Module:
+    """On the 35x35 image, figure 16."""
+    return residual(320, 0.17, ((32, 1),), ((32, 1), (32, 3)), ((32, 1), (48, 3), (64, 3)))
+
+
+def block17() -> nn.Module:
+    """On the 17x17 image, figure 17."""
+    return residual(1088, 0.1, ((192, 1),), ((128, 1), (160, ROW7), (192, COLUMN7)))
+
+
+def block8(last: bool = False) -> nn.Module:
+    """On the 8x8 image, figure 19; the last is neither scaled nor rectified."""
+    wide = ((192, 1), (224, ROW3), (256, COLUMN3))
+    return residual(2080, 1.0 if last else 0.2, ((192, 1),), wide, last=last)
+
+
+@zoo_model("inception_resnet_v2", title="Inception-ResNet v2", input_shape=(3, 299, 299))
+def inception_resnet_v2(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 299, 299] -> [batch, classes]."""
+    begin = nn.Sequential(*stem(plain_unit), *wider(plain_unit))
+    mixed = Branches(
+        plain_chain(192, (96, 1)),
+        plain_chain(192, (48, 1), (64, 5)),
+        plain_chain(192, (64, 1), (96, 3), (96, 3)),
+        nn.Sequential(nn.AvgPool2d(3, 1, 1, count_include_pad=False), plain_unit(192, 64)),
+    )
+    to17 = Branches(
+        plain_narrowing(320, (384, 3)), plain_narrowing(320, (256, 1), (256, 3), (384, 3)), nn.MaxPool2d(3, 2)
+    )
+    to8 = Branches(
+        plain_narrowing(1088, (256, 1), (384, 3)),
+        plain_narrowing(1088, (256, 1), (288, 3)),
+        plain_narrowing(1088, (256, 1), (288, 3), (320, 3)),
+        nn.MaxPool2d(3, 2),
+    )
+    return named(
+        stem=begin,
+        mixed=mixed,
+        stage35=nn.Sequential(*(block35() for _ in range(10))),
+        to17=to17,
+        stage17=nn.Sequential(*(block17() for _ in range(20))),
+        to8=to8,
+        stage8=nn.Sequential(*(block8(last=number == 9) for number in range(10))),
+        top=plain_unit(2080, 1536),
+        average=nn.AvgPool2d(8, 1),
+        flatten=nn.Flatten(),
+        classifier=nn.Linear(1536, classes),
+    )
