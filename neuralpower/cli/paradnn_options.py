@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import os
 import sys
@@ -86,32 +85,28 @@ class Common:
         return named
 
 
-def with_common(function: Callable[..., None]) -> Callable[..., None]:
-    """A command whose last parameter is a `Common`, as one with each of its fields for an option; other arguments follow."""
-    signature = inspect.signature(function)
-    own = [p for name, p in signature.parameters.items() if name != "common"]
-    hints, fields = get_type_hints(Common, include_extras=True), dataclasses.fields(Common)
-    shared = [
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
-        for f in fields
-    ]
+HINTS = get_type_hints(Common, include_extras=True)  # of its fields, in their order
 
-    @functools.wraps(function)
+
+def with_common(function: Callable[..., None]) -> Callable[..., None]:
+    """A command whose last parameter is a `Common`, as one with each of its fields for an option."""
+    shared = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=HINTS[f.name])
+        for f in dataclasses.fields(Common)
+    ]
+    own = inspect.signature(function, eval_str=True, locals={"Common": Common}).parameters.values()
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [context, *(p.replace(kind=p.KEYWORD_ONLY) for p in own if p.name != "common"), *shared]
+
     def command(ctx: typer.Context, **given: Any) -> None:
         refuse_extra(ctx.args)
         if given["mkl"]:
             intel_openmp()
-        common = Common(**{f.name: given.pop(f.name) for f in fields})
-        function(**given, common=common)
+        function(common=Common(**{name: given.pop(name) for name in HINTS}), **given)
 
-    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    command.__signature__ = inspect.Signature([context, *keywords, *shared])  # type: ignore[attr-defined]  # typer reads it
-    own_hints = {
-        k: v for k, v in get_type_hints(function, include_extras=True).items() if k not in ("common", "return")
-    }
-    command.__annotations__ = {"ctx": typer.Context, **own_hints, **{f.name: hints[f.name] for f in fields}}
-    del command.__wrapped__  # typer would take its signature
+    command.__doc__ = function.__doc__
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads both
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
 
 

@@ -8,12 +8,11 @@ waiting for the device; the duration is that of the timed steps together.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,31 +88,25 @@ def measure(point: Point, setup: Setup, limit_s: float | None = None, available:
         InputError, DeviceError: the setup cannot be used, or not on this machine.
     """
     chosen, device = check_setup(setup), torch.device(setup.device)
-    known: dict[str, Any] = {
-        "point": point,
-        "setup": setup,
-        "machine": machine_name(device),
-        "torch": torch.__version__,
-    }
+    known: dict[str, Any] = {"point": point, "setup": setup, "machine": machine_name(device)}
+    known["torch"] = str(torch.__version__)
     try:
         known |= described(point, setup)
         check_room(point, setup, available_bytes(setup.device) if available is None else available)
         return Result(**known, **_timed(point, setup, chosen, device, limit_s))
-    except OutOfMemory as error:
-        return Result(**known, state=OOM, reason=str(error))
-    except LostDeviceError as error:
-        return Result(**known, state=UNHEALTHY, reason=str(error))
-    except ModelError as error:
-        return Result(**known, state=_fault(str(error)), reason=str(error))
     except NeuralPowerError as error:
-        return Result(**known, state=FAILED, reason=str(error))
+        return Result(**known, state=_state(error), reason=str(error))
 
 
-def _fault(text: str) -> str:
-    """The state of a network that cannot be built or run; after an error of CUDA itself every further call fails, too."""
-    if "five halvings" in text:
+def _state(error: NeuralPowerError) -> str:
+    """What an error makes of a point; after one of CUDA itself every further call fails, too."""
+    if isinstance(error, OutOfMemory):
+        return OOM
+    if isinstance(error, ModelError) and "five halvings" in str(error):
         return NEGATIVE
-    return UNHEALTHY if re.search(r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert", text) else FAILED
+    fatal = r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert"
+    lost = isinstance(error, ModelError) and re.search(fatal, str(error))
+    return UNHEALTHY if lost or isinstance(error, LostDeviceError) else FAILED
 
 
 def described(point: Point, setup: Setup) -> dict[str, int | None]:
@@ -131,7 +124,9 @@ def _timed(
     point: Point, setup: Setup, chosen: Precision, device: torch.device, limit_s: float | None
 ) -> dict[str, Any]:
     loss, clock = Loss(), clock_of(device)
-    with products(tf32=setup.tf32), _seeded(device):
+    seeded = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    with products(tf32=setup.tf32), seeded:  # the process's own random numbers go on afterwards
+        torch.manual_seed(0)
         work = work_of(point, setup, chosen, device, loss)
         counts = {"warmup": setup.warmup_steps, "steps": setup.steps}
         if limit_s is not None:
@@ -161,10 +156,8 @@ def _verdict(times: Times, loss: Loss) -> dict[str, str]:
     if times.total_s <= 0:
         return {"state": NO_FIGURE, "reason": "the clock did not move"}
     if loss.last is not None and not math.isfinite(value := float(loss.last.detach())):
-        return {
-            "state": NAN,
-            "reason": f"the loss of the last step is {value}; the time is that of the steps all the same",
-        }
+        reason = f"the loss of the last step is {value}; the time is that of the steps all the same"
+        return {"state": NAN, "reason": reason}
     return {"state": OK}
 
 
@@ -203,12 +196,3 @@ def drawing(point: Point, dtype: torch.dtype, device: torch.device) -> Callable[
         return texts
     side = sizes["input_size"]
     return functools.partial(labelled, *((side,) if point.family == "fc" else (3, side, side)))
-
-
-@contextlib.contextmanager
-def _seeded(device: torch.device) -> Iterator[None]:
-    """Seeded random numbers, the process's own restored afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(0)
-        yield
