@@ -43,8 +43,7 @@ from neuralpower.suites.roofline.records import (
     read,
     write,
 )
-from neuralpower.suites.roofline.roof import measured_roof
-from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Bench
+from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Bench, measured_roof
 from neuralpower.suites.roofline.work import Sketch, kinds_of
 from neuralpower.trace import Trace
 
