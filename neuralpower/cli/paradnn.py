@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 import typer
 
 from neuralpower.cli import paradnn_tools
 from neuralpower.cli.paradnn_options import Common, with_common
 from neuralpower.errors import InputError
-
-if TYPE_CHECKING:
-    from neuralpower.suites.paradnn.points import Point
 
 app = typer.Typer(
     name="paradnn",
@@ -37,12 +31,10 @@ def fully_connected(
     common: Common,
 ) -> None:
     """Fully connected networks."""
-    from neuralpower.cli.paradnn_run import run
-    from neuralpower.suites.paradnn.points import FAMILIES
-
-    given = {"layers": layers, "nodes": nodes, "input_size": input_size, "output_size": output_size}
-    defaults = {**FAMILIES["fc"].defaults, **({"layers": 4, "batch_size": 128} if tf_defaults else {})}
-    run(_point("fc", variant, {**given, "batch_size": batch_size}, defaults), (variant,), common)
+    if tf_defaults:
+        layers, batch_size = 4 if layers is None else layers, 128 if batch_size is None else batch_size
+    sizes = {"layers": layers, "nodes": nodes, "input_size": input_size, "output_size": output_size}
+    _run("fc", variant, {**sizes, "batch_size": batch_size}, common)
 
 
 @app.command("cnn", context_settings=EXTRA)
@@ -59,14 +51,10 @@ def convolutional(
     common: Common,
 ) -> None:
     """Convolutional networks: residual and bottleneck blocks."""
-    from neuralpower.cli.paradnn_run import run
-    from neuralpower.suites.paradnn.points import FAMILIES
-
     if resnet_layers is not None:
         blocks = _equal_blocks(resnet_layers, blocks)
-    given = {"blocks": blocks, "filters": filters, "input_size": input_size, "output_size": output_size}
-    start = _point("cnn", block or "residual", {**given, "batch_size": batch_size}, FAMILIES["cnn"].defaults)
-    run(start, (block,) if block else FAMILIES["cnn"].swept_kinds, common)
+    sizes = {"blocks": blocks, "filters": filters, "input_size": input_size, "output_size": output_size}
+    _run("cnn", block, {**sizes, "batch_size": batch_size}, common, usual="residual")
 
 
 @app.command("rnn", context_settings=EXTRA)
@@ -83,9 +71,6 @@ def recurrent(
     common: Common,
 ) -> None:
     """Recurrent language models: plain, LSTM and GRU cells."""
-    from neuralpower.cli.paradnn_run import run
-    from neuralpower.suites.paradnn.points import FAMILIES
-
     given = {"layers": layers, "embed": embed, "length": length, "vocabulary": vocabulary, "batch_size": batch_size}
     if input_size is not None:
         sizes = _numbers("input_size", input_size, 3)
@@ -93,15 +78,17 @@ def recurrent(
             if given[name] not in (None, size):
                 raise InputError(f"input_size {input_size!r} and --{name} {given[name]}: they differ; give one of them")
             given[name] = size
-    start = _point("rnn", cell or "lstm", given, FAMILIES["rnn"].defaults)
-    run(start, (cell,) if cell else FAMILIES["rnn"].swept_kinds, common)
+    _run("rnn", cell, given, common, usual="lstm")
 
 
-def _point(family: str, kind: str, given: dict[str, int | None], defaults: Mapping[str, int]) -> Point:
-    from neuralpower.suites.paradnn.points import Point
+def _run(family: str, kind: str | None, given: dict[str, int | None], common: Common, usual: str = "") -> None:
+    """One point or the sweep around it, of a kind, or of the `usual` and all."""
+    from neuralpower.cli.paradnn_run import run
+    from neuralpower.suites.paradnn.points import FAMILIES, Point
 
-    sizes = {name: defaults[name] if value is None else value for name, value in given.items()}
-    return Point.of(family, kind, sizes)
+    known = FAMILIES[family]
+    sizes = {name: known.defaults[name] if value is None else value for name, value in given.items()}
+    run(Point.of(family, kind or usual, sizes), (kind,) if kind else known.swept_kinds, common)
 
 
 def _numbers(name: str, text: str, count: int) -> list[int]:

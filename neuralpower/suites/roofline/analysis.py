@@ -134,28 +134,20 @@ class View:
 
 def correlation(view: View, batch_size: int, method: Method) -> Correlation:
     """Over the networks that have a time on every device at that batch size."""
-    columns: dict[str, list[float]] = {device.label: [] for device in view.data.devices}
-    columns |= {FLOP: [], PARAMETERS: []}
+    import pandas as pd
+
+    rows = []
     for network in view.networks:
         times = [view.runtime_s(network, device, batch_size) for device in view.data.devices]
         work = view.work(network, batch_size)
         if work is not None and None not in times:
-            for name, value in zip(columns, (*times, work.flops, network.parameters), strict=True):
-                columns[name].append(float(value or 0.0))
-    names, count = tuple(columns), len(columns[FLOP])
-    values = tuple(
-        tuple(_rank(columns[a], columns[b], method) if count >= FEWEST else None for b in names) for a in names
-    )
-    return Correlation(batch_size, method, names, values, count)
-
-
-def _rank(a: Sequence[float], b: Sequence[float], method: Method) -> float | None:
-    from scipy.stats import kendalltau, spearmanr
-
-    if len(set(a)) < 2 or len(set(b)) < 2:
-        return None  # all alike: no ranks
-    found = float((spearmanr if method == "Spearman" else kendalltau)(a, b).statistic)
-    return found if math.isfinite(found) else None
+            rows.append([*times, work.flops, network.parameters])
+    names = [*(device.label for device in view.data.devices), FLOP, PARAMETERS]
+    table = pd.DataFrame(rows, columns=names, dtype=float)
+    ranks = table.loc[:, table.nunique() > 1].corr("spearman" if method == "Spearman" else "kendall", FEWEST)
+    values = ranks.reindex(index=names, columns=names).to_numpy(float)
+    known = tuple(tuple(None if math.isnan(v) else float(v) for v in row) for row in values)
+    return Correlation(batch_size, method, tuple(names), known, len(rows))
 
 
 def verdicts(view: View, batch_size: int) -> list[Verdict]:

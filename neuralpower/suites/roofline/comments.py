@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
 from neuralpower.devices.spec import DeviceSpec
-from neuralpower.report.tables import quantity
 from neuralpower.suites.roofline import analysis
 from neuralpower.suites.roofline.analysis import View
 from neuralpower.suites.roofline.chips import bandwidth, best, ridge, short_name
 from neuralpower.suites.roofline.records import MEASURED, Roof, Training
+from neuralpower.suites.words import template
 
 # of a rank correlation, from
 STRENGTHS = ((0.9, "closely"), (0.6, "roughly"), (0.3, "loosely"), (-0.3, "hardly"))
@@ -27,17 +24,8 @@ def _strength(value: float) -> str:
     return next((word for least, word in STRENGTHS if value >= least), "inversely")
 
 
-def _words() -> Any:
-    """The template's macros by name."""
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters |= {"to": format, "quantity": quantity}
-    environment.filters |= {"strength": _strength, "median": statistics.median}
-    environment.globals["analysis"] = analysis
-    text = files("neuralpower.suites.roofline").joinpath("comments.jinja").read_text(encoding="utf-8")
-    return environment.from_string(text).module
-
-
-WORDS = _words()
+FILTERS = {"strength": _strength, "median": statistics.median}
+WORDS: Any = template("neuralpower.suites.roofline", "comments.jinja", **FILTERS).make_module({"analysis": analysis})
 
 
 def _paragraphs(text: str) -> tuple[str, ...]:
