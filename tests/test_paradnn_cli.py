@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from neuralpower.cli.paradnn_options import KMP, TPU_FLAGS, intel_openmp
+from neuralpower.cli.paradnn import KMP, TPU_FLAGS, intel_openmp
 from neuralpower.codec import save
 from neuralpower.collect.plan import draw
 from neuralpower.dataset import Dataset

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
-from neuralpower.cli.paradnn_options import MODES, Common
+from neuralpower.cli.paradnn import MODES, Common
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.json_files import json_text
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
-from neuralpower.suites.paradnn.result import FAILED, NEGATIVE, OK, OOM, SHORT, STATES, Result, Setup
+from neuralpower.suites.paradnn.result import FAILED, NEGATIVE, OK, OOM, SHORT, STATES, Result, Setup, single_text
 from neuralpower.terminal import visible
 
 COVERED = 0.95  # of a predicted time must be learnt, or it is said
@@ -105,8 +105,6 @@ def points_of(start: Point, kinds: Sequence[str], common: Common) -> list[Point]
 
 def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None:
     """Run one point and print it; raises NeuralPowerError where it has no time."""
-    from neuralpower.suites.paradnn.text import single_text
-
     result = measure(point)
     if result.state in (FAILED, NEGATIVE):
         raise InputError(result.reason)

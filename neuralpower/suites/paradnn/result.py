@@ -9,7 +9,9 @@ import msgspec
 
 from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError
-from neuralpower.suites.paradnn.points import Point
+from neuralpower.suites.paradnn.formulas import FLOP_PER_WEIGHT, counted
+from neuralpower.suites.paradnn.points import Point, family_named
+from neuralpower.suites.words import template
 
 OK = "ok"
 OOM = "oom"  # does not fit
@@ -138,3 +140,22 @@ class Result:
 def _ratio(above: float | None, below: float | None) -> float | None:
     """None where one is not known, or there is nothing to divide by."""
     return None if above is None or not below else above / below
+
+
+def single_text(result: Result) -> str:
+    """Version, hyper-parameters, Duration and TFLOPS, each on a line; FLOP are 2 per multiply-add.
+
+    The words stand in `single.jinja`.
+    """
+    return (
+        template("neuralpower.suites.paradnn", "single.jinja")
+        .render(
+            result=result,
+            setup=result.setup,
+            short=SHORT[result.setup.dtype],
+            selects=family_named(result.point.family).selects,
+            work=counted(result.point),
+            per_weight=FLOP_PER_WEIGHT[result.setup.mode],
+        )
+        .rstrip("\n")
+    )

@@ -24,8 +24,7 @@ from neuralpower.errors import DeviceError, InputError, OutOfMemory, first_line
 from neuralpower.layers.base import torch_dtype
 from neuralpower.profiling.steps import clock_of, told
 from neuralpower.report.tables import quantity
-from neuralpower.suites.paradnn.room import SHARE, available_bytes
-from neuralpower.suites.paradnn.run import machine_name
+from neuralpower.suites.paradnn.run import SHARE, available_bytes, machine_name
 
 L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}  # NVIDIA's architecture white papers
 LANES = {7.0: 64, 7.5: 64, 8.0: 64, 8.6: 128, 8.9: 128, 9.0: 128, 10.0: 128}  # float32, of a multiprocessor

@@ -9,6 +9,7 @@ waiting for the device; the duration is that of the timed steps together.
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import platform
 import re
@@ -21,13 +22,16 @@ from torch import Tensor, nn
 
 from neuralpower.calls import products
 from neuralpower.cuda import device_named
+from neuralpower.devices.machine import available_bytes as host_bytes
+from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import InputError, LostDeviceError, ModelError, NeuralPowerError, OutOfMemory, unknown
 from neuralpower.inputs import Inputs
 from neuralpower.profiling.steps import clock_of
+from neuralpower.report.tables import quantity
 from neuralpower.sources import resolve
 from neuralpower.suites.paradnn.formulas import MODES, TRAIN, counted, formula_flops, phi
-from neuralpower.suites.paradnn.learning import optimizer_of, optimizer_settings, scheduled
-from neuralpower.suites.paradnn.points import Point
+from neuralpower.suites.paradnn.learning import STATES, optimizer_of, optimizer_settings, scheduled
+from neuralpower.suites.paradnn.points import BATCH, Point, family_named
 from neuralpower.suites.paradnn.result import (
     DEADLINE,
     FAILED,
@@ -40,10 +44,11 @@ from neuralpower.suites.paradnn.result import (
     Result,
     Setup,
 )
-from neuralpower.suites.paradnn.room import available_bytes, check_room
 from neuralpower.suites.precision import Precision, precision
 from neuralpower.suites.steps import Batch, StepTimer, Times, Work
 
+SHARE = 0.9  # of the memory that is there may be asked for
+OVERHEAD = 1.1  # on what is counted: workspaces, fragments
 PILOT = 2  # steps whose time says how many there is time for
 
 
@@ -196,3 +201,46 @@ def drawing(point: Point, dtype: torch.dtype, device: torch.device) -> Callable[
         return texts
     side = sizes["input_size"]
     return functools.partial(labelled, *((side,) if point.family == "fc" else (3, side, side)))
+
+
+# ---- whether it fits, before it is tried: a host that runs out of memory ends the process ----
+
+
+def needed_bytes(point: Point, setup: Setup) -> int:
+    """Weights, gradients, the optimizer's states, and activations: all that training keeps, two of the largest else."""
+    work = counted(point)
+    stored = 4 if setup.amp else ITEMSIZE[setup.dtype]
+    samples = point.batch_size * ITEMSIZE[setup.dtype] / 4  # activations are counted in float32
+    if setup.mode != TRAIN:
+        return int(OVERHEAD * (work.parameters * stored + 2 * samples * work.widest_bytes))
+    states = 2 + STATES[setup.optimizer] + (ITEMSIZE[setup.dtype] / stored if setup.amp else 0)
+    return int(OVERHEAD * (work.parameters * stored * states + samples * (work.activation_bytes + work.widest_bytes)))
+
+
+def available_bytes(device: str) -> int | None:
+    """Free memory of the device: of a host what the system and this process's control group leave. None: not known."""
+    if device.startswith("cuda"):
+        gc.collect()
+        torch.cuda.empty_cache()  # what the allocator keeps is free, too
+        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+    return host_bytes()
+
+
+def check_room(point: Point, setup: Setup, available: int | None) -> None:
+    """Raise OutOfMemory, with the largest sizes of the sweep that fit, where a point needs more than there is."""
+    if available is None or (needed := needed_bytes(point, setup)) <= SHARE * available:
+        return
+    ways = []
+    family = family_named(point.family)
+    for name in dict.fromkeys((family.depth, family.width, BATCH)):
+        smaller = [size for size in family.ranges[name] if size < point.named[name]]
+        for size in reversed(smaller):
+            if needed_bytes(point.replaced(**{name: size}), setup) <= SHARE * available:
+                ways.append(f"--{name} {size}")
+                break
+    advice = (
+        f"the largest that fits is {', or '.join(ways)}" if ways else "no single smaller size of the sweep makes it fit"
+    )
+    raise OutOfMemory(
+        f"{point.label}: needs about {quantity(needed, 'B')} in {setup.dtype}, {quantity(available, 'B')} are free; {advice}"
+    )
