@@ -214,7 +214,7 @@ PLACES: Mapping[type[Record], tuple[str, tuple[str, ...]]] = {
 }
 
 
-def _found(records: Iterable[AnyRecord], kind: type[AnyRecord], *key: str | int) -> AnyRecord | None:
+def _found(records: Iterable[AnyRecord], kind: type[Record], *key: str | int) -> AnyRecord | None:
     named = tuple(zip(PLACES[kind][1], key, strict=True))
     return next((r for r in records if all(getattr(r, name) == value for name, value in named)), None)
 
