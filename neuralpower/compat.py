@@ -153,7 +153,7 @@ class Profile:
         }
 
     def display(self, show_events: bool = False) -> str:
-        """A table of the modules, with their operators under each if wanted; writes the file if that was asked for."""
+        """A table of the modules, with their operators under each if wanted; writes the file where asked for."""
         if self._watch is None:
             return f"<unprofiled {self._name}>"
         cells = []
@@ -233,9 +233,9 @@ def profile(
     """(FLOP, parameters) of one forward pass.
 
     `custom_ops` are thop's: a module class to `f(module, inputs, output)` that adds multiply-adds to
-    `module.total_ops`; they replace what the modules of that class were counted with. `inp_data` and `cuda_` are
-    older names of `inputs` and `use_cuda`. `verbose` logs what could not be counted. `timed` runs the network, too,
-    and writes times beside the work (seconds). Raises InputError and ModelError as `neuralpower.profile`.
+    `module.total_ops`; they replace what the modules of that class were counted with. `inp_data` and `cuda_`
+    are older names of `inputs` and `use_cuda`. `verbose` logs what could not be counted. `timed` runs the
+    network, too, and writes times beside the work (seconds). Raises InputError and ModelError as `neuralpower.profile`.
     """
     if inputs is not None and inp_data is not None:
         raise InputError("inputs and inp_data are two names of the same argument; give one of them")

@@ -211,7 +211,7 @@ def recurrent(
     _run("rnn", cell, given, common, usual="lstm")
 
 
-def _run(family: str, kind: str | None, given: dict[str, int | None], common: Common, usual: str = "") -> None:
+def _run(family: str, kind: str | None, given: dict[str, int | None], common: Common, *, usual: str = "") -> None:
     """One point or the sweep around it, of a kind, or of the `usual` and all."""
     from neuralpower.cli.paradnn_run import run
     from neuralpower.suites.paradnn.points import FAMILIES, Point

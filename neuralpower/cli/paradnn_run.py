@@ -37,8 +37,8 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
         return
     if common.operators and (common.predicted or common.swept):
         raise InputError(
-            f"--operators with {'a sweep' if common.swept else 'a predictor'}: is of a single run here; leave it out, or "
-            f"give `neuralpower predict '{start.model}' --batch-size {start.batch_size}`"
+            f"--operators with {'a sweep' if common.swept else 'a predictor'}: is of a single run here; leave it "
+            f"out, or give `neuralpower predict '{start.model}' --batch-size {start.batch_size}`"
         )
     prepared = [prepare(setup, common) for setup in setups_of(common)]
     if common.swept:
@@ -53,7 +53,8 @@ def setups_of(common: Common) -> list[Setup]:
     """How points are run, in each of the dtypes; raises InputError."""
     dtypes = [options.dtype(name) for name in options.names(common.input_type, "input_type") or ()]
     known = (*SHORT.values(), *SHORT)
-    for what, value, among in (*(("input_type", name, known) for name in dtypes), ("mode", common.mode, MODES)):
+    named = [("input_type", name, known) for name in dtypes]
+    for what, value, among in (*named, ("mode", common.mode, MODES)):
         if value not in among:
             raise unknown(what, value, among)
     if common.warmup_steps < 0 or common.steps < 1:

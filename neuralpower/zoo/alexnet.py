@@ -27,7 +27,7 @@ def wide_classifier(features: int, first: int, second: int, classes: int) -> nn.
 def convolutions(
     widths: Sequence[int], pool: tuple[int, int], *, padding: int = 2, normalised: bool = False
 ) -> nn.Sequential:
-    """Five convolutions: 11x11 with stride 4, 5x5, and three 3x3; a pooling after the first, second and last."""
+    """Convolutions 11x11 with stride 4, 5x5, and three 3x3; a pooling after the first, second and last."""
     layers = nn.Sequential()
     for number, (inputs, outputs) in enumerate(pairwise((3, *widths))):
         kernel, stride, edge = ((11, 4, 0), (5, 1, padding), (3, 1, 1))[min(number, 2)]

@@ -1,7 +1,7 @@
 """Inception v3 (Szegedy and others, arXiv 1512.00567), v4 and Inception-ResNet v2 (arXiv 1602.07261).
 
-They are without auxiliary classifiers. In v3 and v4 every convolution has a bias besides its batch normalisation;
-Inception-ResNet has the channels of its authors' published code, in whose parameters the network is usually given.
+They are without auxiliary classifiers. In v3 and v4 every convolution has a bias besides its batch normalisation.
+Inception-ResNet has the channels of its authors' published code: its parameters are usually given in those.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Pool = type[nn.AvgPool2d] | type[nn.MaxPool2d]
 unit = partial(conv_unit, bias=True, epsilon=2e-5, momentum=0.9)
 plain_unit = partial(conv_unit, epsilon=1e-3)  # Inception-ResNet's, without bias
 ROW7, COLUMN7, ROW3, COLUMN3 = (1, 7), (7, 1), (1, 3), (3, 1)
-# Of Inception-ResNet v2: the module on the 35x35 image that comes first, and the one that narrows 17x17 to 8x8.
+# Of Inception-ResNet v2: the first module on the 35x35 image, and the one that narrows 17x17 to 8x8.
 MIXED: tuple[Steps, ...] = (((96, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3)))
 TO8: tuple[Steps, ...] = (((256, 1), (384, 3)), ((256, 1), (288, 3)), ((256, 1), (288, 3), (320, 3)))
 
@@ -55,7 +55,7 @@ def mixed(inputs: int, projection: int, *branches: Steps) -> nn.Module:
 
 
 def narrowed(inputs: int, *branches: Steps, unit: Unit = unit) -> nn.Module:
-    """Chains whose last convolution halves the image, unpadded, and a pooling that does the same, side by side."""
+    """Chains whose last convolution halves the image, unpadded, beside a pooling that does the same."""
     chains = (chain(inputs, steps, unit, stride=2, padding=0) for steps in branches)
     return Branches(*chains, nn.MaxPool2d(3, 2))
 

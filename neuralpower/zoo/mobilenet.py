@@ -1,7 +1,7 @@
 """Networks for small devices, of depthwise convolutions and inverted residual blocks.
 
-MobileNet v1 (Howard and others, arXiv 1704.04861), v2 (Sandler and others, 1801.04381), v3 large (1905.02244), MnasNet
-(Tan and others, 1807.11626) and the baseline of EfficientNet (Tan and Le, 1905.11946).
+MobileNet v1 (Howard and others, arXiv 1704.04861), v2 (Sandler and others, 1801.04381), v3 large (1905.02244),
+MnasNet (Tan and others, 1807.11626) and the baseline of EfficientNet (Tan and Le, 1905.11946).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def inverted_stages(
 def inverted_network(
     classes: int, stages: tuple[Stage, ...], activation: Activation, *, gated: bool = False
 ) -> nn.Sequential:
-    """Images [batch, 3, 224, 224] -> [batch, classes]: a convolution, the stages, one to 1280 channels, a classifier."""
+    """Images [batch, 3, 224, 224] -> [batch, classes]: stages between two convolutions, and a classifier."""
     return named(
         stem=conv_unit(3, 32, 3, 2, activation=activation),
         blocks=inverted_stages(32, stages, activation, gated=gated),

@@ -32,7 +32,9 @@ def basic(inputs: int, width: int, stride: int, unit: Unit = unit) -> nn.Sequent
     return named(first=unit(inputs, width, 3, stride), second=unit(width, width, 3, activation=None))
 
 
-def bottleneck(inputs: int, width: int, outputs: int, stride: int, groups: int = 1, unit: Unit = unit) -> nn.Sequential:
+def bottleneck(
+    inputs: int, width: int, outputs: int, stride: int, groups: int = 1, *, unit: Unit = unit
+) -> nn.Sequential:
     """A 3x3 convolution of `width` channels between two 1x1 convolutions."""
     return named(
         reduce=unit(inputs, width),
@@ -79,9 +81,12 @@ def resnet(
         outputs = 256 * 2**stage if bottlenecks else inner
 
         def body(inputs: int, stride: int, inner: int = inner, outputs: int = outputs) -> nn.Module:
-            return bottleneck(inputs, inner, outputs, stride, groups) if bottlenecks else basic(inputs, inner, stride)
+            if bottlenecks:
+                return bottleneck(inputs, inner, outputs, stride, groups)
+            return basic(inputs, inner, stride)
 
-        features.add_module(f"stage{stage + 1}", residual_stage(channels, outputs, count, 2 if stage else 1, body))
+        blocks = residual_stage(channels, outputs, count, 2 if stage else 1, body)
+        features.add_module(f"stage{stage + 1}", blocks)
         channels = outputs
     features.add_module("average", nn.AvgPool2d(7))
     return named(features=features, flatten=nn.Flatten(), classifier=nn.Linear(channels, classes))

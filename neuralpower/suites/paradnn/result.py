@@ -68,7 +68,7 @@ class Result:
     median_step_s: float | None = None
     peak_memory_bytes: int | None = None
     torch: str = ""
-    coverage: float | None = None  # of a prediction: share of the time that is learnt, the rest is a roofline's
+    coverage: float | None = None  # of a prediction: share of the time that is learnt; the rest is estimated
 
     @property
     def step_flops(self) -> int | None:
@@ -105,7 +105,8 @@ class Result:
         try:
             return msgspec.convert(record, cls)
         except msgspec.ValidationError as error:
-            raise DatasetError(f"a result that is none ({error}): another version wrote it; sweep again") from None
+            text = f"a result that is none ({error}): another version wrote it; sweep again"
+            raise DatasetError(text) from None
 
     def summary(self) -> dict[str, Any]:
         """ParaDnn's result of a point: GFLOP/s, GFLOP of a step, steps and examples per second, intensity in FLOP/B."""

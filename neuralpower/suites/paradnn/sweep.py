@@ -1,4 +1,4 @@
-"""Points in turn, each recorded when it is known: the same sweep again does what is left. Or an array of jobs.
+"""Points in turn, each recorded when it is known: the same sweep again does what is left.
 
 A journal (`neuralpower.journal`) keeps what was begun and what came of it. A point that was begun twice and has no result has
 ended the process, as a host without memory does: it is stored as not finished, and passed over from then on.
@@ -109,7 +109,7 @@ class Sweep:
         return Result(point=point, setup=self.setup, machine="", state=state, reason=reason)
 
     def _write(self, known: Mapping[str, Result]) -> list[Result]:
-        """Write the tables of everything in the folder, and what of these points was not tried; results of these points."""
+        """Write the tables of all that is known, and what of these points was not tried; results of these points."""
         keys = [_key(point, self.setup) for point in self.points]
         missing = {
             key: self._without(point, NOT_RUN, "nobody has tried it yet")

@@ -222,7 +222,7 @@ def _parameter_error(pair: Pair) -> float:
 
 
 def examples(view: View, device: Device) -> dict[str, Any]:
-    """The `good` and the `bad` example of FLOP that say the time, as (pair, batch size); what parameters `misled` in.
+    """The `good` and `bad` example of FLOP that say the time, as (pair, batch size); what parameters `misled` in.
 
     The last is of the batch size of the one before. Empty where no two networks can be compared.
     """

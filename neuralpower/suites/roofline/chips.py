@@ -91,8 +91,7 @@ def roofline(title: str, chips: Sequence[DeviceSpec], extra: Sequence[Roof] = ()
     for i, (name, label, flops, speed) in enumerate(sorted(lines, key=lambda line: -line[2])):
         bend = flops / speed
         text = f"{name}: {flops / 1e12:.4g} TFLOP/s, {speed / 1e9:.4g} GB/s, ridge {bend:.3g} FLOP/B"
-        points = ((low, bend, high), (low * speed, flops, flops))
-        texts = {"text": ("", text, ""), "labels": ("", "", label)}
-        series.append(Series(name, *points, mode="lines", dash=i % 2 == 1, **texts))
+        x, y, dash = (low, bend, high), (low * speed, flops, flops), i % 2 == 1
+        series.append(Series(name, x, y, ("", text, ""), labels=("", "", label), mode="lines", dash=dash))
     note = "Where a line bends, memory and arithmetic take equally long. Type of the peak: in brackets in the legend."
     return XY(title, "operational intensity, FLOP/B", "attainable FLOP/s", tuple(series), True, True, note=note)

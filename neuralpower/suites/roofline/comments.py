@@ -25,7 +25,8 @@ def _strength(value: float) -> str:
 
 
 FILTERS = {"strength": _strength, "median": statistics.median}
-WORDS: Any = template("neuralpower.suites.roofline", "comments.jinja", **FILTERS).make_module({"analysis": analysis})
+TEMPLATE = template("neuralpower.suites.roofline", "comments.jinja", **FILTERS)
+WORDS: Any = TEMPLATE.make_module({"analysis": analysis})
 
 
 def _paragraphs(text: str) -> tuple[str, ...]:
@@ -56,7 +57,7 @@ def on_roof(roofs: Sequence[Roof]) -> tuple[str, ...]:
 def on_networks(view: View) -> tuple[str, ...]:
     """Which have most and least of what."""
     first, last = view.batch_sizes[0], view.batch_sizes[-1]
-    found = []
+    found: list[dict[str, Any]] = []
     for network in view.networks:
         work, large = view.work(network, first), view.work(network, last)
         if work and work.intensity:

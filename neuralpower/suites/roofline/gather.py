@@ -332,10 +332,9 @@ class Gathering:
     def _too_large(self, model: str, device: str, batch: int) -> str:
         """Why a batch does not fit, with the largest that does; "" where it fits or nothing is known."""
         work, network = self.data.work(model, batch), self.data.network(model)
+        room = next((d.memory_bytes for d in self.data.devices if d.name == device), None)
         if self.bench is not None and device == self.bench.name:
             room = self.bench.free_bytes()
-        else:
-            room = next((d.memory_bytes for d in self.data.devices if d.name == device), None)
         if work is None or work.peak_bytes is None or room is None or work.peak_bytes <= room * MEMORY_SHARE:
             return ""
         weights = network.parameter_bytes if network else 0

@@ -1,8 +1,8 @@
-"""Times of real runs: warm-up, several samples, the device synchronised. The roof that a device really has is one, too.
+"""Times of real runs: warm-up, several samples, the device synchronised; and the roof that a device really has.
 
-It is FLOP/s of large matrix products, and B/s of a large copy. The product's work is 2 n^3 FLOP; a copy of s bytes reads
-s and writes s. The better of several sizes counts, each by the statistic that networks are timed with
-(`measure.Timing` on a CPU, the median on a GPU).
+The roof is FLOP/s of large matrix products, and B/s of a large copy. The product's work is 2 n^3 FLOP; a copy of
+s bytes reads s and writes s. The better of several sizes counts, each by the statistic that networks are timed
+with (`measure.Timing` on a CPU, the median on a GPU).
 """
 
 from __future__ import annotations
