@@ -180,19 +180,19 @@ class Data:
 
     def network(self, model: str) -> Network | None:
         """Of that name."""
-        return _found(self.networks, Network, model)
+        return _found(self.networks, model=model)
 
     def work(self, model: str, batch_size: int) -> Work | None:
         """Of that network and batch."""
-        return _found(self.works, Work, model, batch_size)
+        return _found(self.works, model=model, batch_size=batch_size)
 
     def point(self, model: str, device: str, batch_size: int) -> Point | None:
         """Of that network, device and batch."""
-        return _found(self.points, Point, model, device, batch_size)
+        return _found(self.points, model=model, device=device, batch_size=batch_size)
 
     def training(self, model: str, device: str) -> Training | None:
         """Of that network and device."""
-        return _found(self.trainings, Training, model, device)
+        return _found(self.trainings, model=model, device=device)
 
     def put(self, record: Record) -> None:
         """Add a record in the place of the one that it replaces."""
@@ -214,9 +214,8 @@ PLACES: Mapping[type[Record], tuple[str, tuple[str, ...]]] = {
 }
 
 
-def _found(records: Iterable[AnyRecord], kind: type[Record], *key: str | int) -> AnyRecord | None:
-    named = tuple(zip(PLACES[kind][1], key, strict=True))
-    return next((r for r in records if all(getattr(r, name) == value for name, value in named)), None)
+def _found(records: Iterable[AnyRecord], **key: str | int) -> AnyRecord | None:
+    return next((r for r in records if all(getattr(r, name) == value for name, value in key.items())), None)
 
 
 def write(data: Data, folder: Path) -> None:
