@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from neuralpower.calls import products
-from neuralpower.cuda import device_named
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, first_line
 from neuralpower.layers.base import torch_dtype
+from neuralpower.measure.calls import products
+from neuralpower.measure.cuda.runtime import device_named
 from neuralpower.profiling.steps import clock_of, told
 from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.run import SHARE, available_bytes, machine_name

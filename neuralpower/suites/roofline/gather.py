@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from neuralpower.codec import default_predictor, known_predictors, load
-from neuralpower.compose import Prediction, compose
+from neuralpower.data.journal import sole_writer
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec, known_spec
 from neuralpower.errors import InputError, NeuralPowerError, one_line
-from neuralpower.journal import sole_writer
 from neuralpower.layers.base import torch_dtype
-from neuralpower.predictor import Predictor
+from neuralpower.learn.codec import default_predictor, known_predictors, load
+from neuralpower.learn.predictor import Predictor
+from neuralpower.networks.sources import resolve
+from neuralpower.predict.compose import Prediction, compose
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.tables import short
-from neuralpower.sources import resolve
 from neuralpower.suites.roofline.records import (
     BUDGET,
     FAILED,
@@ -45,7 +45,7 @@ from neuralpower.suites.roofline.records import (
 )
 from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Bench, measured_roof
 from neuralpower.suites.roofline.work import Sketch, kinds_of
-from neuralpower.trace import Trace
+from neuralpower.trace.tracer import Trace
 
 Tried = TypeVar("Tried", Point, Training)
 
