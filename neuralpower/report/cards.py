@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.data.dataset import Dataset, replace_file
+from neuralpower.data.dataset import Dataset
 from neuralpower.files import markdown as md
+from neuralpower.files.atomic import replace_file
 from neuralpower.files.markdown import inline
 from neuralpower.layers import KINDS
 from neuralpower.learn.codec import save

@@ -22,8 +22,8 @@ from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec, known_spec
 from neuralpower.errors import InputError, NeuralPowerError, one_line
 from neuralpower.layers.base import torch_dtype
-from neuralpower.learn.codec import default_predictor, known_predictors, load
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.shelf import default_predictor, known_predictors, load
 from neuralpower.networks.sources import resolve
 from neuralpower.predict.compose import Prediction, compose
 from neuralpower.profiling.result import NetworkProfile
@@ -45,7 +45,7 @@ from neuralpower.suites.roofline.records import (
 )
 from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Bench, measured_roof
 from neuralpower.suites.roofline.work import Sketch, kinds_of
-from neuralpower.trace.tracer import Trace
+from neuralpower.trace.records import Trace
 
 Tried = TypeVar("Tried", Point, Training)
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from neuralpower.data.dataset import replace_file
 from neuralpower.errors import InputError
+from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text, read_json
 from neuralpower.files.paths import check_regular
 
