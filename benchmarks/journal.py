@@ -38,7 +38,8 @@ print(json.dumps([time.perf_counter() - start, len(data), resource.getrusage(res
 """
 SCREEN = """
 import json, resource, sys, time
-from neuralpower.dataset import read_dataset, screen
+from neuralpower.data.dataset import read_dataset
+from neuralpower.data.screening import screen
 start = time.perf_counter()
 data = read_dataset(sys.argv[1], samples=False)
 rows = sum(len(screen(kind, table, data.sentinel_s)) for kind, table in data.tables.items())

@@ -1,18 +1,23 @@
-"""`neuralpower paradnn`: parameterised networks, run or predicted, one or a whole sweep of them."""
+"""`neuralpower paradnn`: parameterised networks, run or predicted, one or a whole sweep of them.
+
+The three families share the options of `Common`, under the names of the older programs and their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import dataclasses
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from neuralpower.cli import paradnn_tools
-from neuralpower.cli.paradnn_options import Common, with_common
-from neuralpower.errors import InputError
-
-if TYPE_CHECKING:
-    from neuralpower.suites.paradnn.points import Point
+from neuralpower.errors import InputError, unknown
 
 app = typer.Typer(
     name="paradnn",
@@ -21,6 +26,125 @@ app = typer.Typer(
 )
 app.add_typer(paradnn_tools.app)
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}  # refused by name
+TPU_FLAGS = (
+    "use_tpu tpu tpu_name tpu_zone gcp_project master num_shards num_cores iterations iterations_per_loop model_dir data_dir "
+    "skip_host_call transpose_input infeed_threads tpu_job_name"
+).split()
+KMP = {"KMP_BLOCKTIME": "30", "KMP_AFFINITY": "granularity=fine,compact,1,0"}
+MODES = {"train": "train", "training": "train", "infer": "infer", "inference": "infer", "forward": "infer"}
+
+
+@dataclass(frozen=True)
+class Common:
+    """What is asked of a run, whatever its networks are."""
+
+    benchmark: Annotated[bool, typer.Option("-b", "--benchmark", help="Every batch, input and output size.")] = False
+    grid: Annotated[bool, typer.Option("--grid", help="Every point of the paper's sweep.")] = False
+    sample: Annotated[int | None, typer.Option(help="So many points of the sweep, drawn at random.")] = None
+    seed: Annotated[int, typer.Option(help="Of the sample.")] = 0
+    use_gpu: Annotated[int, typer.Option("--use_gpu", "--use-gpu", help="1: cuda:0.")] = 0
+    device: Annotated[str | None, typer.Option(help="cpu, or cuda:0.")] = None
+    input_type: Annotated[
+        str, typer.Option("--input_type", "--data_type", "--dtype", help="f16, bf16, f32, f64; of a sweep several.")
+    ] = "f32"
+    mode: Annotated[str, typer.Option(help="train or infer.")] = "train"
+    optimizer: Annotated[str, typer.Option(help="rms, sgd, momentum or adam.")] = "rms"
+    rmsprop: Annotated[str, typer.Option("--rmsprop-compat", help="paradnn, tensorflow, ifarm, pytorch or keras.")] = (
+        "paradnn"
+    )
+    amp: Annotated[bool, typer.Option("--amp", help="Float32 weights under autocast to the input type.")] = False
+    tf32: Annotated[bool, typer.Option("--tf32/--no-tf32", help="Products of float32 in TF32, on CUDA.")] = False
+    warmup_steps: Annotated[int, typer.Option("--warmup_steps", "--warmup-steps", help="Before the timed ones.")] = 300
+    steps: Annotated[int, typer.Option("--train_steps", "--train-steps", "--steps", help="Timed steps.")] = 100
+    mkl: Annotated[int, typer.Option(help="1: Intel OpenMP's blocking time and affinity.")] = 1
+    intra: Annotated[int, typer.Option("--intra", "--num_intra_threads", help="Threads of an operator; 0: cores.")] = 0
+    inter: Annotated[int, typer.Option("--inter", "--num_inter_threads", help="Operators at a time; 0: one.")] = 0
+    time_budget: Annotated[str | None, typer.Option("--time-budget", help="Of a sweep, such as 20m.")] = None
+    point_budget: Annotated[str | None, typer.Option("--point-budget", help="Of a point: fewer steps, then.")] = None
+    shard: Annotated[str | None, typer.Option(help="I/N: this job's share of N, in a folder of its own.")] = None
+    slurm: Annotated[int | None, typer.Option(help="Print an array of so many jobs for sbatch, and end.")] = None
+    again: Annotated[str | None, typer.Option(help="States to try once more, such as oom,failed.")] = None
+    predict: Annotated[bool, typer.Option("--predict", help="Fill the table from a predictor; nothing is run.")] = False
+    predictor: Annotated[str | None, typer.Option(help="Name or file; this machine's by default.")] = None
+    out: Annotated[Path | None, typer.Option(help="Folder of a sweep; paradnn/FAMILY-DEVICE.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="A single run's figures as JSON.")] = False
+    operators: Annotated[bool, typer.Option("--operators", help="A single run's time by kind of operator, too.")] = (
+        False
+    )
+
+    @property
+    def swept(self) -> bool:
+        """Whether more than one point is asked for."""
+        return self.benchmark or self.grid or self.sample is not None
+
+    @property
+    def predicted(self) -> bool:
+        """Whether a predictor says the times."""
+        return self.predict or self.predictor is not None
+
+    @property
+    def place(self) -> str:
+        """The device as torch names it; raises InputError."""
+        import re
+
+        if self.use_gpu not in (0, 1):
+            raise InputError(f"use_gpu {self.use_gpu}: 0 is the CPU, 1 the first GPU")
+        named = self.device or ("cuda:0" if self.use_gpu else "cpu")
+        named = "cuda:0" if named in ("gpu", "cuda") else named
+        if not re.fullmatch(r"cpu|cuda:\d+", named):
+            raise unknown("device", named, ["cpu", "cuda:0"])
+        return named
+
+
+HINTS = get_type_hints(Common, include_extras=True)  # of its fields, in their order
+
+
+def with_common(function: Callable[..., None]) -> Callable[..., None]:
+    """A command whose last parameter is a `Common`, as one with each of its fields for an option."""
+    shared = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=HINTS[f.name])
+        for f in dataclasses.fields(Common)
+    ]
+    own = inspect.signature(function, eval_str=True, locals={"Common": Common}).parameters.values()
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [context, *(p.replace(kind=p.KEYWORD_ONLY) for p in own if p.name != "common"), *shared]
+
+    def command(ctx: typer.Context, **given: Any) -> None:
+        refuse_extra(ctx.args)
+        if given["mkl"]:
+            intel_openmp()
+        function(common=Common(**{name: given.pop(name) for name in HINTS}), **given)
+
+    command.__doc__ = function.__doc__
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads both
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def intel_openmp() -> bool:
+    """Set Intel OpenMP's blocking time and affinity where the user has not; False where torch is loaded already.
+
+    They are what ParaDnn ran TensorFlow with; a torch that is built with GNU's OpenMP takes no notice.
+    """
+    if "torch" in sys.modules:  # and its threads are started
+        return False
+    for name, value in KMP.items():
+        os.environ.setdefault(name, value)
+    return True
+
+
+def refuse_extra(arguments: Sequence[str]) -> None:
+    """Raise InputError for arguments that no option took: flags of a TPU by their name."""
+    for argument in arguments:
+        name = argument.lstrip("-").partition("=")[0].replace("-", "_")
+        if argument.startswith("-") and name in TPU_FLAGS:
+            raise InputError(f"--{name}: is for TPUs and Google's cloud, which are not driven from here; leave it out")
+        if argument.startswith("-"):
+            raise InputError(f"no such option: {argument.partition('=')[0]}; --help shows what there is")
+        raise InputError(f"argument {argument!r}: there is no place for it; --help shows the options")
+
+
+# ---- the families ----
 
 
 @app.command("fc", context_settings=EXTRA)
@@ -37,12 +161,10 @@ def fully_connected(
     common: Common,
 ) -> None:
     """Fully connected networks."""
-    from neuralpower.cli.paradnn_run import run
-    from neuralpower.suites.paradnn.points import FAMILIES
-
-    given = {"layers": layers, "nodes": nodes, "input_size": input_size, "output_size": output_size}
-    defaults = {**FAMILIES["fc"].defaults, **({"layers": 4, "batch_size": 128} if tf_defaults else {})}
-    run(_point("fc", variant, {**given, "batch_size": batch_size}, defaults), (variant,), common)
+    if tf_defaults:
+        layers, batch_size = 4 if layers is None else layers, 128 if batch_size is None else batch_size
+    sizes = {"layers": layers, "nodes": nodes, "input_size": input_size, "output_size": output_size}
+    _run("fc", variant, {**sizes, "batch_size": batch_size}, common)
 
 
 @app.command("cnn", context_settings=EXTRA)
@@ -59,14 +181,10 @@ def convolutional(
     common: Common,
 ) -> None:
     """Convolutional networks: residual and bottleneck blocks."""
-    from neuralpower.cli.paradnn_run import run
-    from neuralpower.suites.paradnn.points import FAMILIES
-
     if resnet_layers is not None:
         blocks = _equal_blocks(resnet_layers, blocks)
-    given = {"blocks": blocks, "filters": filters, "input_size": input_size, "output_size": output_size}
-    start = _point("cnn", block or "residual", {**given, "batch_size": batch_size}, FAMILIES["cnn"].defaults)
-    run(start, (block,) if block else FAMILIES["cnn"].swept_kinds, common)
+    sizes = {"blocks": blocks, "filters": filters, "input_size": input_size, "output_size": output_size}
+    _run("cnn", block, {**sizes, "batch_size": batch_size}, common, usual="residual")
 
 
 @app.command("rnn", context_settings=EXTRA)
@@ -83,9 +201,6 @@ def recurrent(
     common: Common,
 ) -> None:
     """Recurrent language models: plain, LSTM and GRU cells."""
-    from neuralpower.cli.paradnn_run import run
-    from neuralpower.suites.paradnn.points import FAMILIES
-
     given = {"layers": layers, "embed": embed, "length": length, "vocabulary": vocabulary, "batch_size": batch_size}
     if input_size is not None:
         sizes = _numbers("input_size", input_size, 3)
@@ -93,15 +208,17 @@ def recurrent(
             if given[name] not in (None, size):
                 raise InputError(f"input_size {input_size!r} and --{name} {given[name]}: they differ; give one of them")
             given[name] = size
-    start = _point("rnn", cell or "lstm", given, FAMILIES["rnn"].defaults)
-    run(start, (cell,) if cell else FAMILIES["rnn"].swept_kinds, common)
+    _run("rnn", cell, given, common, usual="lstm")
 
 
-def _point(family: str, kind: str, given: dict[str, int | None], defaults: Mapping[str, int]) -> Point:
-    from neuralpower.suites.paradnn.points import Point
+def _run(family: str, kind: str | None, given: dict[str, int | None], common: Common, *, usual: str = "") -> None:
+    """One point or the sweep around it, of a kind, or of the `usual` and all."""
+    from neuralpower.cli.paradnn_run import run
+    from neuralpower.suites.paradnn.points import FAMILIES, Point
 
-    sizes = {name: defaults[name] if value is None else value for name, value in given.items()}
-    return Point.of(family, kind, sizes)
+    known = FAMILIES[family]
+    sizes = {name: known.defaults[name] if value is None else value for name, value in given.items()}
+    run(Point.of(family, kind or usual, sizes), (kind,) if kind else known.swept_kinds, common)
 
 
 def _numbers(name: str, text: str, count: int) -> list[int]:

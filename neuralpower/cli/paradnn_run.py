@@ -9,13 +9,13 @@ from pathlib import Path
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
-from neuralpower.cli.paradnn_options import MODES, Common
+from neuralpower.cli.paradnn import MODES, Common
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
-from neuralpower.suites.paradnn.result import FAILED, NEGATIVE, OK, OOM, SHORT, STATES, Result, Setup
+from neuralpower.suites.paradnn.result import FAILED, NEGATIVE, OK, OOM, SHORT, STATES, Result, Setup, single_text
 
 COVERED = 0.95  # of a predicted time must be learnt, or it is said
 
@@ -24,30 +24,23 @@ Measure = Callable[[Point], Result]
 
 def run(start: Point, kinds: Sequence[str], common: Common) -> None:
     """One point, or the sweep around it; raises NeuralPowerError."""
-    of_sweeps = {
-        "--shard": common.shard,
-        "--slurm": common.slurm,
-        "--out": common.out,
-        "--time-budget": common.time_budget,
-        "--again": common.again,
-    }
-    for name, value in of_sweeps.items():
-        if value is not None and not common.swept:
-            raise InputError(f"{name} {value}: is of a sweep; add --benchmark, --grid or --sample N, or leave it out")
+    for name in ("shard", "slurm", "out", "time_budget", "again") if not common.swept else ():
+        if (value := getattr(common, name)) is not None:
+            option = f"--{name.replace('_', '-')} {value}"
+            raise InputError(f"{option}: is of a sweep; add --benchmark, --grid or --sample N, or leave it out")
     if common.as_json and common.swept:
         raise InputError("--json: is of a single run; a sweep writes results.json into its folder, leave it out")
     if common.slurm is not None:
-        from neuralpower.suites.paradnn.slurm import array_script
+        from neuralpower.suites.paradnn.sweep import array_script
 
         say(array_script(sys.argv[1:], common.slurm, gpu=common.place != "cpu"), end="")
         return
     if common.operators and (common.predicted or common.swept):
         raise InputError(
-            f"--operators with {'a sweep' if common.swept else 'a predictor'}: is of a single run here; leave it out, or give "
-            f"`neuralpower predict '{start.model}' --batch-size {start.batch_size}`"
+            f"--operators with {'a sweep' if common.swept else 'a predictor'}: is of a single run here; leave it "
+            f"out, or give `neuralpower predict '{start.model}' --batch-size {start.batch_size}`"
         )
-    setups = [setup_of(common, dtype) for dtype in dtypes_of(common)]
-    prepared = [prepare(setup, common) for setup in setups]
+    prepared = [prepare(setup, common) for setup in setups_of(common)]
     if common.swept:
         sweep(points_of(start, kinds, common), prepared, start.family, common)
     elif len(prepared) > 1:
@@ -56,36 +49,22 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
         single(start, *prepared[0], common)
 
 
-def dtypes_of(common: Common) -> list[str]:
-    """Full names; raises InputError."""
-    chosen = [options.dtype(name) for name in options.names(common.input_type, "input_type") or ()]
-    for name in chosen:
-        if name not in SHORT:
-            raise unknown("input_type", name, [*SHORT.values(), *SHORT])
-    return chosen
-
-
-def setup_of(common: Common, dtype: str) -> Setup:
-    """How points are run; raises InputError."""
-    if common.mode not in MODES:
-        raise unknown("mode", common.mode, MODES)
+def setups_of(common: Common) -> list[Setup]:
+    """How points are run, in each of the dtypes; raises InputError."""
+    dtypes = [options.dtype(name) for name in options.names(common.input_type, "input_type") or ()]
+    known = (*SHORT.values(), *SHORT)
+    named = [("input_type", name, known) for name in dtypes]
+    for what, value, among in (*named, ("mode", common.mode, MODES)):
+        if value not in among:
+            raise unknown(what, value, among)
     if common.warmup_steps < 0 or common.steps < 1:
         raise InputError(f"{common.warmup_steps} warm-up and {common.steps} timed steps: at least 0 and 1 are needed")
     if common.intra < 0 or common.inter < 0:
-        raise InputError(
-            f"intra {common.intra}, inter {common.inter}: are numbers of threads, 0 for as many as there are"
-        )
-    return Setup(
-        device=common.place,
-        dtype=dtype,
-        mode=MODES[common.mode],
-        optimizer=common.optimizer,
-        rmsprop=common.rmsprop,
-        amp=common.amp,
-        tf32=common.tf32,
-        warmup_steps=common.warmup_steps,
-        steps=common.steps,
-    )
+        numbers = f"intra {common.intra}, inter {common.inter}"
+        raise InputError(f"{numbers}: are numbers of threads, 0 for as many as there are")
+    same = ("optimizer", "rmsprop", "amp", "tf32", "warmup_steps", "steps")
+    given = {name: getattr(common, name) for name in same}
+    return [Setup(device=common.place, dtype=dtype, mode=MODES[common.mode], **given) for dtype in dtypes]
 
 
 def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
@@ -127,16 +106,13 @@ def points_of(start: Point, kinds: Sequence[str], common: Common) -> list[Point]
 
 def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None:
     """Run one point and print it; raises NeuralPowerError where it has no time."""
-    from neuralpower.suites.paradnn.text import single_text
-
     result = measure(point)
     if result.state in (FAILED, NEGATIVE):
         raise InputError(result.reason)
     if result.duration_s is None:
         raise (OutOfMemory if result.state == OOM else DeviceError)(result.reason)
     say(json_text({"schema": 1, **result.summary()}) if common.as_json else single_text(result))
-    if result.coverage is not None and result.coverage < COVERED:
-        print(f"warning: {result.coverage:.0%} of the time is learnt, the rest a roofline estimate", file=sys.stderr)
+    _warn_of_estimates(result.coverage)
     if result.state != OK:
         print(f"warning: {result.state}: {result.reason}", file=sys.stderr)
     if common.operators:
@@ -175,13 +151,16 @@ def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], fa
         except KeyboardInterrupt:
             print(f"what was measured is in {folder / CSV}; give the same command again to continue", file=sys.stderr)
             raise
-    least = min((r for r in results if r.coverage is not None), key=lambda r: r.coverage or 0.0, default=None)
-    if least is not None and least.coverage is not None and least.coverage < COVERED:
-        print(
-            f"warning: of {least.point.label} {least.coverage:.0%} of the time is learnt, the rest a roofline estimate",
-            file=sys.stderr,
-        )
+    least = min(results, key=lambda r: 1.0 if r.coverage is None else r.coverage, default=None)
+    if least is not None:
+        _warn_of_estimates(least.coverage, f"of {least.point.label} ")
     print(f"{folder / CSV}: {states_of(results)} of {len(results)} points", file=sys.stderr)
+
+
+def _warn_of_estimates(coverage: float | None, what: str = "") -> None:
+    if coverage is not None and coverage < COVERED:
+        text = f"{what}{coverage:.0%} of the time is learnt, the rest a roofline estimate"
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def folder_of(family: str, setup: Setup, common: Common) -> Path:

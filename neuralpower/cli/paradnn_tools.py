@@ -127,7 +127,7 @@ def matmul(
     as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """The product of two square matrices, with the profiler's table."""
-    from neuralpower.suites.paradnn.matmul import matmul_benchmark
+    from neuralpower.suites.paradnn.roof import matmul_benchmark
 
     dtype = options.dtype(input_type)
     found = matmul_benchmark(size, dtype, device, warmup=warmup, steps=steps, tf32=tf32, profiled=not as_json)

@@ -14,12 +14,14 @@ known there is "-", and `read_op_file` reads all of its forms.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +34,7 @@ from neuralpower.profiling import NetworkProfile
 from neuralpower.profiling import profile as run
 from neuralpower.profiling.conventions import thop_macs
 from neuralpower.profiling.steps import clock_of
-from neuralpower.profiling.stopwatch import Clock, Stopwatch
+from neuralpower.profiling.stopwatch import Stopwatch
 from neuralpower.report.tables import grid, quantity
 from neuralpower.trace.undisturbed import unwrapped
 
@@ -61,6 +63,15 @@ class TracedModule(NamedTuple):
 
 
 @dataclass(frozen=True)
+class OperatorTime:
+    """One operator call of a module; seconds."""
+
+    name: str
+    cpu_s: float
+    gpu_s: float | None
+
+
+@dataclass(frozen=True)
 class Times:
     """Of one module over all its calls in a context; seconds."""
 
@@ -69,14 +80,20 @@ class Times:
     gpu_s: float | None
     calls: int
 
+    @classmethod
+    def of(cls, operators: Sequence[OperatorTime]) -> Times:
+        """All calls of one operator together."""
+        cpu_s = sum(o.cpu_s for o in operators)
+        gpu_s = [o.gpu_s for o in operators if o.gpu_s is not None]
+        return cls(cpu_s, cpu_s, sum(gpu_s) if gpu_s else None, len(operators))
 
-@dataclass(frozen=True)
-class OperatorTime:
-    """One operator call of a module; seconds."""
-
-    name: str
-    cpu_s: float
-    gpu_s: float | None
+    @property
+    def cells(self) -> list[str]:
+        """As the table has them."""
+        if not self.calls:
+            return [""] * 4
+        times = (self.self_cpu_s, self.cpu_s, self.gpu_s)
+        return [*("-" if s is None else quantity(s, "s") if s else "0 s" for s in times), str(self.calls)]
 
 
 class Profile:
@@ -98,11 +115,12 @@ class Profile:
         want_op_file: bool = False,
         paths: Iterable[Path_] | None = None,
     ) -> None:
-        self._model, self.enabled, self.use_cuda, self.want_op_file = unwrapped(model), enabled, use_cuda, want_op_file
+        self._model, self.enabled, self.want_op_file = unwrapped(model), enabled, want_op_file
+        self.use_cuda = use_cuda and torch.cuda.is_available()
+        self._name = type(self._model).__name__
         self._paths = None if paths is None else [self._dotted(path) for path in paths]
         self._watch: Stopwatch | None = None
-        self._running: Any = None
-        self._clock: Clock | None = None
+        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         """Start; raises InputError for a second time, or a path that the model does not have."""
@@ -113,52 +131,43 @@ class Profile:
         known = dict(self._model.named_modules(remove_duplicate=False))
         for path in self._paths or ():
             if path not in known:
-                raise InputError(f"{type(self._model).__name__} has no module {path!r}; named_modules() lists them")
-        cuda = self.use_cuda and torch.cuda.is_available()
-        self._clock = clock_of(torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu"))
-        self.use_cuda = cuda
-        self._watch = Stopwatch(self._model, self._clock)
-        self._running = self._watch.running()
-        self._running.__enter__()
+                raise InputError(f"{self._name} has no module {path!r}; named_modules() lists them")
+        device = torch.device("cuda", torch.cuda.current_device()) if self.use_cuda else torch.device("cpu")
+        clock = clock_of(device)
+        self._watch = Stopwatch(self._model, clock)
+        self._open.callback(clock.wait)
+        self._open.enter_context(self._watch.running())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop, also after an exception."""
-        if self._running is not None:
-            self._running.__exit__(kind, error, trace)
-            self._running = None
-        if self._clock is not None:
-            self._clock.wait()
+        self._open.close()
 
     def raw(self) -> tuple[list[TracedModule], dict[tuple[str, ...], list[OperatorTime]]] | None:
         """(modules, operator calls by module path); None where nothing was measured."""
         if self._watch is None:
             return None
-        return self._modules(), {self._full(p): list(found) for p, found in self._operators().items() if found}
+        modules, operators = self._modules(), self._operators()
+        return list(modules.values()), {
+            m.path: operators[path] for path, m in modules.items() if m.leaf and path in operators
+        }
 
     def display(self, show_events: bool = False) -> str:
-        """A table of the modules, with their operators under each if wanted; writes the file where that was asked for."""
+        """A table of the modules, with their operators under each if wanted; writes the file where asked for."""
         if self._watch is None:
-            return f"<unprofiled {type(self._model).__name__}>"
+            return f"<unprofiled {self._name}>"
         cells = []
-        times = self.times()
+        times, operators = self.times(), self._operators()
         for path, found in times.items():
             depth = path.count(".") + 1 if path else 0
-            cells.append([" " * depth + (path.rpartition(".")[2] or type(self._model).__name__), *self._cells(found)])
-            if show_events:
-                for name, some in _grouped(self._operators()[path]).items():
-                    cells.append([" " * (depth + 1) + name, *self._cells(_times_of(some))])
+            cells.append([" " * depth + (path.rpartition(".")[2] or self._name), *found.cells])
+            own = operators.get(path, ()) if show_events else ()
+            for name in dict.fromkeys(o.name for o in own):
+                together = Times.of([o for o in own if o.name == name])
+                cells.append([" " * (depth + 1) + name, *together.cells])
         if self.want_op_file:
-            write_op_file(
-                TIME_HEADER,
-                [
-                    {"Layer Name": p, "Self CPU total": t.self_cpu_s, "CPU total": t.cpu_s, "GPU total": t.gpu_s}
-                    for p, t in times.items()
-                    if t.calls
-                ],
-            )
+            lines = [(path, t.self_cpu_s, t.cpu_s, t.gpu_s) for path, t in times.items() if t.calls]
+            write_op_file(TIME_HEADER, lines)
         return grid(["Module", *TIMES, "Number of Calls"], cells)
 
     def __str__(self) -> str:
@@ -168,77 +177,40 @@ class Profile:
     def times(self) -> dict[str, Times]:
         """Times by path of the listed modules, in the order of the model."""
         assert self._watch is not None  # asked only when it has run
-        operators = self._all_operators()
-        calls: dict[str, int] = {}
-        for span in self._watch.modules.spans:
-            calls[span.path] = calls.get(span.path, 0) + 1
+        operators = self._operators()
+        calls = Counter(span.path for span in self._watch.modules.spans)
         found = {}
-        for module in self._modules():
-            path = ".".join(module.path[1:])
-            if not module.leaf:
-                continue
-            own = operators.get(path, [])
-            inside = [
-                o for p, some in operators.items() if p == path or p.startswith(path + ".") or not path for o in some
-            ]
-            gpu = sum(o.gpu_s or 0.0 for o in inside) if self.use_cuda else None
-            found[path] = Times(sum(o.cpu_s for o in own), sum(o.cpu_s for o in inside), gpu, calls.get(path, 0))
+        for path in (path for path, module in self._modules().items() if module.leaf):
+            inside = [some for p, some in operators.items() if not path or f"{p}.".startswith(f"{path}.")]
+            within = list(itertools.chain(*inside))
+            gpu_s = sum(o.gpu_s or 0.0 for o in within) if self.use_cuda else None
+            own_s = sum(o.cpu_s for o in operators.get(path, ()))
+            found[path] = Times(own_s, sum(o.cpu_s for o in within), gpu_s, calls[path])
         return found
 
-    def _cells(self, times: Times) -> list[str]:
-        if not times.calls:
-            return ["", "", "", ""]
-        gpu = "-" if times.gpu_s is None else _shown(times.gpu_s)
-        return [_shown(times.self_cpu_s), _shown(times.cpu_s), gpu, str(times.calls)]
-
-    def _modules(self) -> list[TracedModule]:
-        """All modules; the listed ones are marked as leaves."""
-        found = []
+    def _modules(self) -> dict[str, TracedModule]:
+        """All modules by path; the listed ones are marked as leaves."""
+        found = {}
         for path, module in self._model.named_modules(remove_duplicate=False):
             leaf = not any(True for _ in module.children()) if self._paths is None else path in self._paths
-            found.append(TracedModule(self._full(path), leaf, module))
+            found[path] = TracedModule((self._name, *(path.split(".") if path else ())), leaf, module)
         return found
 
     def _operators(self) -> dict[str, list[OperatorTime]]:
-        """Own operator calls of the listed modules."""
-        everything = self._all_operators()
-        paths = [".".join(m.path[1:]) for m in self._modules() if m.leaf]
-        return {path: everything.get(path, []) for path in paths}
-
-    def _all_operators(self) -> dict[str, list[OperatorTime]]:
-        assert self._watch is not None and self._clock is not None  # asked only when it has run
+        """Operator calls by path of the module that called them."""
+        assert self._watch is not None  # asked only when it has run
         found: dict[str, list[OperatorTime]] = {}
         for e in self._watch.events:
-            gpu = self._clock.seconds(e.start, e.end) if self.use_cuda else None
-            cpu = (e.host_end_ns - e.host_start_ns) / 1e9
-            found.setdefault(e.path, []).append(OperatorTime(e.operator, cpu, gpu))
+            gpu_s = self._watch.clock.seconds(e.start, e.end) if self.use_cuda else None
+            time = OperatorTime(e.operator, (e.host_end_ns - e.host_start_ns) / 1e9, gpu_s)
+            found.setdefault(e.path, []).append(time)
         return found
 
     def _dotted(self, path: Path_) -> str:
         if isinstance(path, str):
             return path
         names = list(path)
-        return ".".join(names[1:] if names and names[0] == type(self._model).__name__ else names)
-
-    def _full(self, path: str) -> tuple[str, ...]:
-        return (type(self._model).__name__, *(path.split(".") if path else ()))
-
-
-def _grouped(operators: Iterable[OperatorTime]) -> dict[str, list[OperatorTime]]:
-    groups: dict[str, list[OperatorTime]] = {}
-    for operator in operators:
-        groups.setdefault(operator.name, []).append(operator)
-    return groups
-
-
-def _times_of(operators: Sequence[OperatorTime]) -> Times:
-    cpu = sum(o.cpu_s for o in operators)
-    known = [o.gpu_s for o in operators if o.gpu_s is not None]
-    return Times(cpu, cpu, sum(known) if known else None, len(operators))
-
-
-def _shown(seconds: float) -> str:
-    return quantity(seconds, "s") if seconds else "0 s"
+        return ".".join(names[1:] if names[:1] == [self._name] else names)
 
 
 # ---- thop and PyTorch-API ----
@@ -256,105 +228,72 @@ def profile(
     cuda_: bool | None = None,
     kwargs: Mapping[str, Any] | None = None,
     convention: str = "matmul",
+    timed: bool = False,
 ) -> tuple[int, int]:
     """(FLOP, parameters) of one forward pass.
 
-    `custom_ops` are thop's: a module class to `f(module, inputs, output)` that adds multiply-adds to `module.total_ops`;
-    they replace what the modules of that class were counted with. `inp_data` and `cuda_` are older names of `inputs`
-    and `use_cuda`. `verbose` logs what could not be counted. Raises InputError and ModelError as `neuralpower.profile`.
+    `custom_ops` are thop's: a module class to `f(module, inputs, output)` that adds multiply-adds to
+    `module.total_ops`; they replace what the modules of that class were counted with. `inp_data` and `cuda_`
+    are older names of `inputs` and `use_cuda`. `verbose` logs what could not be counted. `timed` runs the
+    network, too, and writes times beside the work (seconds). Raises InputError and ModelError as `neuralpower.profile`.
     """
-    found = _counted(model, inputs, inp_data, use_cuda, cuda_, kwargs, convention, custom_ops, verbose, runtime=False)
-    if want_op_file:
-        write_op_file(FLOP_HEADER, _layers(model, found, FLOP_HEADER))
-    return int(found.total.flops or 0), found.total.parameters
-
-
-def profile_f_t(
-    model: nn.Module,
-    inputs: Sequence[Any] | Tensor | None = None,
-    want_op_file: bool = False,
-    custom_ops: Mapping[type[nn.Module], Callable[..., None]] | None = None,
-    verbose: bool = True,
-    *,
-    inp_data: Sequence[Any] | Tensor | None = None,
-    use_cuda: bool | None = None,
-    cuda_: bool | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    convention: str = "matmul",
-) -> tuple[int, int]:
-    """As `profile`; the network runs, too, and the file has times beside the work (seconds)."""
-    found = _counted(model, inputs, inp_data, use_cuda, cuda_, kwargs, convention, custom_ops, verbose, runtime=True)
-    if want_op_file:
-        write_op_file(COMBINED_HEADER, _layers(model, found, COMBINED_HEADER))
-    return int(found.total.flops or 0), found.total.parameters
-
-
-def _counted(
-    model: nn.Module,
-    inputs: Any,
-    inp_data: Any,
-    use_cuda: bool | None,
-    cuda_: bool | None,
-    kwargs: Mapping[str, Any] | None,
-    convention: str,
-    custom_ops: Mapping[type[nn.Module], Callable[..., None]] | None,
-    verbose: bool,
-    *,
-    runtime: bool,
-) -> NetworkProfile:
-    """The profile; logs what could not be counted if `verbose`."""
     if inputs is not None and inp_data is not None:
         raise InputError("inputs and inp_data are two names of the same argument; give one of them")
     given = inputs if inputs is not None else inp_data if inp_data is not None else ()
     args = (given,) if isinstance(given, Tensor) else tuple(given)
-    wants_cuda = use_cuda if use_cuda is not None else cuda_
-    rules: dict[Any, Callable[..., int]] = {}
-    if custom_ops:
-        inner = unwrapped(model)
-        own = {}  # thop asks for the very class; here its subclasses count alike
-        for kind in {type(m) for m in inner.modules()}:
-            base = next((base for base in kind.__mro__ if base in custom_ops), None)
-            if base is not None:
-                own[kind] = custom_ops[base]
-        macs = thop_macs(inner, args, kwargs, own)
-        left = {id(m): 2 * macs[path] for path, m in inner.named_modules() if path in macs}
-        # thop counts all calls of a module together, a rule is asked at each
-        rules = dict.fromkeys(own, lambda module, inputs, outputs: left.pop(id(module), 0))
     found = run(
         model,
         args,
         kwargs,
-        device="cuda" if wants_cuda else None,
-        runtime=runtime,
+        device="cuda" if (cuda_ if use_cuda is None else use_cuda) else None,
+        runtime=timed,
         repeat=5,
         warmup=2,
         convention=convention,
-        custom=rules,
+        custom=_rules(unwrapped(model), args, kwargs, custom_ops) if custom_ops else {},
         power="none",
     )
     for u in found.unmodelled if verbose else ():
         LOG.warning("%s: %d calls of %s are not counted (%s)", found.model, u.count, u.operator, u.reason)
-    return found
+    if want_op_file:
+        header = COMBINED_HEADER if timed else FLOP_HEADER
+        write_op_file(header, (line[: len(header)] for line in _layers(unwrapped(model), found)))
+    return int(found.total.flops or 0), found.total.parameters
 
 
-def _layers(model: nn.Module, found: NetworkProfile, header: Sequence[str]) -> list[dict[str, Any]]:
+def profile_f_t(*args: Any, **named: Any) -> tuple[int, int]:
+    """As `profile`; the network runs, too, and the file has times beside the work (seconds)."""
+    return profile(*args, **named, timed=True)
+
+
+def _rules(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    custom_ops: Mapping[type[nn.Module], Callable[..., None]],
+) -> dict[Any, Callable[..., int]]:
+    """Rules of thop as our own; thop asks for the very class, here its subclasses count alike."""
+    own = {}
+    for kind in {type(m) for m in model.modules()}:
+        base = next((base for base in kind.__mro__ if base in custom_ops), None)
+        if base is not None:
+            own[kind] = custom_ops[base]
+    macs = thop_macs(model, args, kwargs, own)
+    left = {id(m): 2 * macs[path] for path, m in model.named_modules() if path in macs}
+    # thop counts all calls of a module together, a rule is asked at each
+    return dict.fromkeys(own, lambda module, inputs, outputs: left.pop(id(module), 0))
+
+
+def _layers(model: nn.Module, found: NetworkProfile) -> Iterator[list[Any]]:
     """One line per leaf module that ran, and per module that has operators of its own."""
-    model = unwrapped(model)
-    own_flops: dict[str, int] = {}
+    own_flops: Counter[str] = Counter()
     for row in found.rows:
-        if row.flops:
-            own_flops[row.path] = own_flops.get(row.path, 0) + row.flops
-    lines = []
+        own_flops[row.path] += row.flops or 0
     for m in found.by_module():
-        if m.path not in found.types:
-            continue
-        module = model.get_submodule(m.path)
-        leaf = not any(True for _ in module.children())
-        if not m.count or not (leaf or own_flops.get(m.path)):
-            continue
-        values = [m.path or found.model, *_sizes(module), own_flops.get(m.path, 0), m.self_s, m.runtime_s, None]
-        lines.append(dict(zip(header, values, strict=False)))
-    return lines
+        if m.path in found.types and m.count:
+            module = model.get_submodule(m.path)
+            if own_flops[m.path] or not any(True for _ in module.children()):
+                yield [m.path or found.model, *_sizes(module), own_flops[m.path], m.self_s, m.runtime_s, None]
 
 
 def _sizes(module: nn.Module) -> list[Any]:
@@ -373,9 +312,9 @@ def _sizes(module: nn.Module) -> list[Any]:
     ]
 
 
-def write_op_file(header: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
+def write_op_file(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """Write OP_FILE: lines under a header, "-" for what is None; raises InputError where it cannot be written."""
-    rows = [["-" if line[name] is None else line[name] for name in header] for line in lines]
+    rows = [["-" if value is None else value for value in line] for line in lines]
     write_csv(OP_FILE, [header, *rows], "folder")
 
 
@@ -389,19 +328,17 @@ def read_op_file(path: str | Path) -> list[dict[str, Any]]:
             lines = list(csv.reader(file, skipinitialspace=True))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error}); give an {OP_FILE} that a profile wrote") from None
-    header = [name.strip().replace("_", " ") for name in lines[0]] if lines else []
-    known = [[name.replace("_", " ") for name in h] for h in (FLOP_HEADER, TIME_HEADER, COMBINED_HEADER, OLDER_HEADER)]
-    if header not in known:
-        raise InputError(
-            f"{path}: begins with {','.join(header)[:80]!r}, must begin with {','.join(FLOP_HEADER)!r} or alike"
-        )
-    return [_read(str(path), number, header, line) for number, line in enumerate(lines[1:], 2) if line]
-
-
-def _read(path: str, number: int, header: Sequence[str], line: Sequence[str]) -> dict[str, Any]:
-    if len(line) != len(header):
-        raise InputError(f"{path}:{number}: has {len(line)} values, the header {len(header)}; correct the line")
-    return {name: _value(name, text.strip()) for name, text in zip(header, line, strict=True)}
+    header, *rows = [[text.strip() for text in line] for line in lines] or [[]]
+    header = [name.replace("_", " ") for name in header]
+    known = (FLOP_HEADER, TIME_HEADER, COMBINED_HEADER, OLDER_HEADER)
+    if header not in [[name.replace("_", " ") for name in names] for names in known]:
+        begin = ",".join(header)[:80]
+        raise InputError(f"{path}: begins with {begin!r}, must begin with {','.join(FLOP_HEADER)!r} or alike")
+    for number, row in enumerate(rows, 2):
+        if row and len(row) != len(header):
+            found = f"has {len(row)} values, the header {len(header)}"
+            raise InputError(f"{path}:{number}: {found}; correct the line")
+    return [{name: _value(name, text) for name, text in zip(header, row, strict=True)} for row in rows if row]
 
 
 def _value(name: str, text: str) -> Any:

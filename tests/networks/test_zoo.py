@@ -17,9 +17,7 @@ from neuralpower.errors import ModelError
 from neuralpower.networks.zoo import ZOO, base, zoo_entry, zoo_model
 from neuralpower.networks.zoo.blocks import Activation, relu
 from neuralpower.networks.zoo.composed import CLASSES, SORTS, composed_inputs
-from neuralpower.networks.zoo.efficientnet import swish
-from neuralpower.networks.zoo.inverted import SqueezeExcite, inverted_residual
-from neuralpower.networks.zoo.mobilenet import hard_swish, relu6
+from neuralpower.networks.zoo.mobilenet import SqueezeExcite, hard_swish, inverted_residual, relu6, swish
 from neuralpower.networks.zoo.shufflenet import Shuffle
 
 BATCH_SIZE = 2

@@ -24,8 +24,7 @@ from neuralpower.suites.roofline import analysis, chips, comments, pages, record
 from neuralpower.suites.roofline.analysis import View
 from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
 from neuralpower.suites.roofline.records import Calls, Data, Device, Network, Point, Roof, Training, Work
-from neuralpower.suites.roofline.roof import measured_roof
-from neuralpower.suites.roofline.runs import Bench
+from neuralpower.suites.roofline.runs import Bench, measured_roof
 from neuralpower.suites.roofline.work import Sketch
 from tests.browser import chromium, complaints, opened, requests
 from tests.program import run

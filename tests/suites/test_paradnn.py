@@ -24,10 +24,8 @@ from neuralpower.suites.paradnn.learning import (
 )
 from neuralpower.suites.paradnn.operators import operator_times, operators_text
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
-from neuralpower.suites.paradnn.result import STATES, Result, Setup
-from neuralpower.suites.paradnn.room import check_room, needed_bytes
-from neuralpower.suites.paradnn.run import affordable, check_setup, drawing, measure
-from neuralpower.suites.paradnn.text import single_text
+from neuralpower.suites.paradnn.result import STATES, Result, Setup, single_text
+from neuralpower.suites.paradnn.run import affordable, check_room, check_setup, drawing, measure, needed_bytes
 
 FC = {"layers": 4, "nodes": 1024, "input_size": 2000, "output_size": 200, "batch_size": 64}
 TINY = {"layers": 2, "nodes": 8, "input_size": 6, "output_size": 3, "batch_size": 4}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from neuralpower.cli.paradnn_options import KMP, TPU_FLAGS, intel_openmp
+from neuralpower.cli.paradnn import KMP, TPU_FLAGS, intel_openmp
 from neuralpower.data.dataset import Dataset
 from neuralpower.layers import KINDS
 from neuralpower.layers.optimizer import Optimizer

@@ -24,18 +24,21 @@ from neuralpower.suites.paradnn.analysis import (
     timed,
     utilisation,
 )
-from neuralpower.suites.paradnn.matmul import SIZE, WARMUP, matmul_benchmark, tf32_by_default
 from neuralpower.suites.paradnn.page import page_of
 from neuralpower.suites.paradnn.pictures import heatmap, over_batch, power_of_two, roofline, speedups
 from neuralpower.suites.paradnn.points import FAMILIES, Point
 from neuralpower.suites.paradnn.result import Result, Setup
 from neuralpower.suites.paradnn.roof import (
+    SIZE,
+    WARMUP,
     Roof,
     copy_bytes_per_s,
     dram_bytes_per_s,
     figures,
     fma_flops_per_s,
     l1_bytes_per_s,
+    matmul_benchmark,
+    tf32_by_default,
     theoretical,
 )
 from neuralpower.suites.paradnn.table import frame

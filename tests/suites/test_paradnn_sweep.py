@@ -21,8 +21,7 @@ from neuralpower.errors import DatasetError, DeviceError, InputError
 from neuralpower.suites.paradnn.points import FAMILIES, Point, walk
 from neuralpower.suites.paradnn.result import Result, Setup
 from neuralpower.suites.paradnn.run import described
-from neuralpower.suites.paradnn.slurm import array_script
-from neuralpower.suites.paradnn.sweep import Sweep, read_results, states_of
+from neuralpower.suites.paradnn.sweep import Sweep, array_script, read_results, states_of
 from neuralpower.suites.paradnn.table import HEADERS, csv_frame, csv_text, frame, merged, read_csv
 
 SETUP = Setup(warmup_steps=3, steps=10)

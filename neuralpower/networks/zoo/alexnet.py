@@ -6,6 +6,9 @@ convolution; Overfeat is the fast network of arXiv 1312.6229, with dropout betwe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from torch import nn
 
 from neuralpower.networks.zoo.base import zoo_model
@@ -21,40 +24,37 @@ def wide_classifier(features: int, first: int, second: int, classes: int) -> nn.
     )
 
 
+def convolutions(
+    widths: Sequence[int], pool: tuple[int, int], *, padding: int = 2, normalised: bool = False
+) -> nn.Sequential:
+    """Convolutions 11x11 with stride 4, 5x5, and three 3x3; a pooling after the first, second and last."""
+    layers = nn.Sequential()
+    for number, (inputs, outputs) in enumerate(pairwise((3, *widths))):
+        kernel, stride, edge = ((11, 4, 0), (5, 1, padding), (3, 1, 1))[min(number, 2)]
+        layers.extend((nn.Conv2d(inputs, outputs, kernel, stride, edge), relu()))
+        if normalised and number < 2:
+            layers.append(local_norm())
+        if number not in (2, 3):
+            layers.append(nn.MaxPool2d(*pool))
+    return layers
+
+
 @zoo_model("alexnet", title="AlexNet", input_shape=(3, 227, 227))
 def alexnet(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 227, 227] -> [batch, classes]."""
-    features = nn.Sequential(
-        *(nn.Conv2d(3, 96, 11, stride=4), relu(), local_norm(), nn.MaxPool2d(3, 2)),
-        *(nn.Conv2d(96, 256, 5, padding=2), relu(), local_norm(), nn.MaxPool2d(3, 2)),
-        *(nn.Conv2d(256, 384, 3, padding=1), relu()),
-        *(nn.Conv2d(384, 384, 3, padding=1), relu()),
-        *(nn.Conv2d(384, 256, 3, padding=1), relu(), nn.MaxPool2d(3, 2)),
-    )
+    features = convolutions((96, 256, 384, 384, 256), (3, 2), normalised=True)
     return named(features=features, flatten=nn.Flatten(), classifier=wide_classifier(9216, 4096, 4096, classes))
 
 
 @zoo_model("alexnet_owt", title="AlexNetOWT", input_shape=(3, 227, 227))
 def alexnet_owt(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 227, 227] -> [batch, classes]."""
-    features = nn.Sequential(
-        *(nn.Conv2d(3, 64, 11, stride=4), relu(), nn.MaxPool2d(3, 2)),
-        *(nn.Conv2d(64, 192, 5, padding=2), relu(), nn.MaxPool2d(3, 2)),
-        *(nn.Conv2d(192, 384, 3, padding=1), relu()),
-        *(nn.Conv2d(384, 256, 3, padding=1), relu()),
-        *(nn.Conv2d(256, 256, 3, padding=1), relu(), nn.MaxPool2d(3, 2)),
-    )
+    features = convolutions((64, 192, 384, 256, 256), (3, 2))
     return named(features=features, flatten=nn.Flatten(), classifier=wide_classifier(9216, 4096, 4096, classes))
 
 
 @zoo_model("overfeat", title="Overfeat", input_shape=(3, 231, 231))
 def overfeat(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 231, 231] -> [batch, classes]."""
-    features = nn.Sequential(
-        *(nn.Conv2d(3, 96, 11, stride=4), relu(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(96, 256, 5), relu(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(256, 512, 3, padding=1), relu()),
-        *(nn.Conv2d(512, 1024, 3, padding=1), relu()),
-        *(nn.Conv2d(1024, 1024, 3, padding=1), relu(), nn.MaxPool2d(2)),
-    )
+    features = convolutions((96, 256, 512, 1024, 1024), (2, 2), padding=0)
     return named(features=features, flatten=nn.Flatten(), classifier=wide_classifier(36864, 3072, 4096, classes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +13,10 @@ Size = int | tuple[int, int]
 Activation = Callable[[], nn.Module]
 
 
-def relu() -> nn.Module:
-    """A rectifier that overwrites its input, as the published networks have it."""
-    return nn.ReLU(inplace=True)
-
-
-def local_norm() -> nn.Module:
-    """Local response normalisation with the constants of the AlexNet paper, section 3.3."""
-    return nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=2.0)
+relu = partial(nn.ReLU, inplace=True)
+"""A rectifier that overwrites its input, as the published networks have it."""
+local_norm = partial(nn.LocalResponseNorm, 5, alpha=1e-4, beta=0.75, k=2.0)
+"""Local response normalisation with the constants of the AlexNet paper, section 3.3."""
 
 
 def named(**modules: nn.Module) -> nn.Sequential:
@@ -30,6 +27,11 @@ def named(**modules: nn.Module) -> nn.Sequential:
 def half(kernel: Size) -> Size:
     """The padding that keeps the size of an image under an odd kernel."""
     return kernel // 2 if isinstance(kernel, int) else (kernel[0] // 2, kernel[1] // 2)
+
+
+def rectified(inputs: int, outputs: int, kernel: int = 1, stride: int = 1) -> nn.Sequential:
+    """Convolution and rectifier; without a stride the size is kept."""
+    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, half(kernel)), relu())
 
 
 def conv_unit(

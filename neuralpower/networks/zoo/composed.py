@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import ModelError, unknown
 from neuralpower.networks.zoo.base import zoo_model
-from neuralpower.networks.zoo.blocks import named
+from neuralpower.networks.zoo.blocks import Residual, named
 
 CHANNELS, CLASSES = 3, 100
 GROUPS, FEW_GROUPS = 8, 4  # of a norm, and of a convolution that mixes nearly all channels
@@ -58,19 +58,6 @@ class Units:
         """Convolution, norm, activation."""
         convolution = self.convolution(inputs, outputs, kernel, stride, **settings)
         return named(convolution=convolution, norm=self.norm(outputs), activation=self.activation())
-
-
-class Residual(nn.Module):
-    """x + body(x)."""
-
-    def __init__(self, *body: nn.Module) -> None:
-        super().__init__()
-        self.body = nn.Sequential(*body)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
-        changed: Tensor = self.body(x)
-        return x + changed
 
 
 class Squeezed(nn.Module):
@@ -119,27 +106,32 @@ class Grown(nn.Module):
         return joined
 
 
+def residual(*body: nn.Module) -> nn.Module:
+    """The sum of an input and what the modules in turn make of it."""
+    return Residual(nn.Sequential(*body))
+
+
 def _block(sort: str, units: Units, width: int, number: int) -> nn.Module:
     if sort == "plain":
         return units.unit(width, width, 3)
     if sort == "residual":
-        return Residual(units.unit(width, width, 3), units.unit(width, width, 3))
+        return residual(units.unit(width, width, 3), units.unit(width, width, 3))
     if sort == "bottleneck":
         narrow = max(width // 2, GROUPS)
-        return Residual(units.unit(width, narrow), units.unit(narrow, narrow, 3), units.unit(narrow, width))
+        return residual(units.unit(width, narrow), units.unit(narrow, narrow, 3), units.unit(narrow, width))
     if sort == "inverted":
         wide = 4 * width
         depthwise = units.unit(wide, wide, 5, groups=wide)
-        return Residual(units.unit(width, wide), depthwise, Squeezed(units, wide), units.convolution(wide, width))
+        return residual(units.unit(width, wide), depthwise, Squeezed(units, wide), units.convolution(wide, width))
     if sort == "grouped":
         wide = 2 * width
         inside = units.unit(wide, wide, 3, groups=wide // GROUP_WIDTH)
-        return Residual(units.unit(width, wide, groups=FEW_GROUPS), inside, units.convolution(wide, width))
+        return residual(units.unit(width, wide, groups=FEW_GROUPS), inside, units.convolution(wide, width))
     if sort == "gated":
         return Gated(units, width, 2 ** (number % 4))
     if sort == "grown":
         return Grown(units, width)
-    return Residual(units.norm(width), units.unit(width, 2 * width), units.convolution(2 * width, width))
+    return residual(units.norm(width), units.unit(width, 2 * width), units.convolution(2 * width, width))
 
 
 SORTS = ("plain", "residual", "bottleneck", "inverted", "grouped", "gated", "grown", "pointwise")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import nn
 
 from neuralpower.networks.zoo.base import zoo_model
-from neuralpower.networks.zoo.blocks import Branches, half, local_norm, named, relu
+from neuralpower.networks.zoo.blocks import Branches, local_norm, named, rectified
 
 # One row per module, table 1 of the paper: #1x1, #3x3 reduce, #3x3, #5x5 reduce, #5x5, pool proj.
 MODULES = {
@@ -26,19 +26,14 @@ POOL_BEFORE = {"4a": 0, "5a": 1}
 """Modules that a pooling of that padding precedes."""
 
 
-def unit(inputs: int, outputs: int, kernel: int = 1, stride: int = 1) -> nn.Sequential:
-    """Convolution and rectifier."""
-    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, half(kernel)), relu())
-
-
 def inception(inputs: int, row: tuple[int, ...]) -> nn.Module:
     """One row of the table on `inputs` channels."""
     one, reduce_three, three, reduce_five, five, projection = row
     return Branches(
-        unit(inputs, one),
-        nn.Sequential(unit(inputs, reduce_three), unit(reduce_three, three, 3)),
-        nn.Sequential(unit(inputs, reduce_five), unit(reduce_five, five, 5)),
-        nn.Sequential(nn.MaxPool2d(3, 1, padding=1), unit(inputs, projection)),
+        rectified(inputs, one),
+        nn.Sequential(rectified(inputs, reduce_three), rectified(reduce_three, three, 3)),
+        nn.Sequential(rectified(inputs, reduce_five), rectified(reduce_five, five, 5)),
+        nn.Sequential(nn.MaxPool2d(3, 1, padding=1), rectified(inputs, projection)),
     )
 
 
@@ -46,8 +41,8 @@ def inception(inputs: int, row: tuple[int, ...]) -> nn.Module:
 def googlenet(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 224, 224] -> [batch, classes]."""
     features = nn.Sequential(
-        *(unit(3, 64, 7, 2), nn.MaxPool2d(3, 2), local_norm()),
-        *(unit(64, 64), unit(64, 192, 3), local_norm(), nn.MaxPool2d(3, 2)),
+        *(rectified(3, 64, 7, 2), nn.MaxPool2d(3, 2), local_norm()),
+        *(rectified(64, 64), rectified(64, 192, 3), local_norm(), nn.MaxPool2d(3, 2)),
     )
     channels = 192
     for name, row in MODULES.items():

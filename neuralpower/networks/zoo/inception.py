@@ -1,56 +1,73 @@
-"""Inception v3 (Szegedy and others, arXiv 1512.00567) and v4 (arXiv 1602.07261), without auxiliary classifiers.
+"""Inception v3 (Szegedy and others, arXiv 1512.00567), v4 and Inception-ResNet v2 (arXiv 1602.07261).
 
-Every convolution has a bias besides its batch normalisation.
+They are without auxiliary classifiers. In v3 and v4 every convolution has a bias besides its batch normalisation.
+Inception-ResNet has the channels of its authors' published code: its parameters are usually given in those.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
 from neuralpower.networks.zoo.base import zoo_model
-from neuralpower.networks.zoo.blocks import Branches, Size, conv_unit, named
+from neuralpower.networks.zoo.blocks import Branches, Size, conv_unit, named, relu
 
-Step = tuple[int, Size]
-"""Output channels and kernel of one convolution of a chain."""
+Steps = tuple[tuple[int, Size], ...]
+"""Output channels and kernel of each convolution of a chain."""
+Unit = Callable[..., nn.Module]
+Pool = type[nn.AvgPool2d] | type[nn.MaxPool2d]
 
 unit = partial(conv_unit, bias=True, epsilon=2e-5, momentum=0.9)
+plain_unit = partial(conv_unit, epsilon=1e-3)  # Inception-ResNet's, without bias
 ROW7, COLUMN7, ROW3, COLUMN3 = (1, 7), (7, 1), (1, 3), (3, 1)
+# Of Inception-ResNet v2: the first module on the 35x35 image, and the one that narrows 17x17 to 8x8.
+MIXED: tuple[Steps, ...] = (((96, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3)))
+TO8: tuple[Steps, ...] = (((256, 1), (384, 3)), ((256, 1), (288, 3)), ((256, 1), (288, 3), (320, 3)))
 
 
-def chain(inputs: int, *steps: Step) -> nn.Sequential:
-    """Convolutions one after the other that keep the image size."""
-    units = []
-    for outputs, kernel in steps:
+def chain(
+    inputs: int, steps: Steps, unit: Unit = unit, *, stride: int = 1, padding: Size | None = None
+) -> nn.Sequential:
+    """Convolutions one after the other that keep the image size; the last has the stride and padding."""
+    units = nn.Sequential()
+    for outputs, kernel in steps[:-1]:
         units.append(unit(inputs, outputs, kernel))
         inputs = outputs
-    return nn.Sequential(*units)
+    return units.append(unit(inputs, *steps[-1], stride, padding))
 
 
-def narrowing(inputs: int, *steps: Step, stride: int = 2) -> nn.Sequential:
-    """A chain whose last convolution is unpadded, with the given stride."""
-    *kept, (outputs, kernel) = steps
-    before = kept[-1][0] if kept else inputs
-    return nn.Sequential(*chain(inputs, *kept), unit(before, outputs, kernel, stride, 0))
-
-
-def forked(inputs: int, *steps: Step, outputs: int) -> nn.Sequential:
+def forked(inputs: int, steps: Steps, outputs: int) -> nn.Sequential:
     """A chain that ends in a row and a column convolution side by side."""
-    last = steps[-1][0]
-    return nn.Sequential(
-        *chain(inputs, *steps), Branches(chain(last, (outputs, ROW3)), chain(last, (outputs, COLUMN3)))
-    )
+    whole, last = chain(inputs, steps), steps[-1][0]
+    return whole.append(Branches(*(chain(last, ((outputs, kernel),)) for kernel in (ROW3, COLUMN3))))
 
 
-def pooled(inputs: int, outputs: int, pool: type[nn.AvgPool2d] | type[nn.MaxPool2d] = nn.AvgPool2d) -> nn.Sequential:
+def pooled(inputs: int, outputs: int, pool: Pool = nn.AvgPool2d) -> nn.Sequential:
     """A 3x3 pooling that keeps the image size, and a 1x1 convolution."""
     return nn.Sequential(pool(3, stride=1, padding=1), unit(inputs, outputs))
 
 
-def stem() -> nn.Sequential:
-    """What both networks begin with: [batch, 3, 299, 299] -> [batch, 64, 147, 147]."""
-    return nn.Sequential(unit(3, 32, 3, 2, 0), unit(32, 32, 3, 1, 0), unit(32, 64, 3))
+def mixed(inputs: int, projection: int, *branches: Steps) -> nn.Module:
+    """Chains and a pooling side by side."""
+    return Branches(*(chain(inputs, steps) for steps in branches), pooled(inputs, projection))
+
+
+def narrowed(inputs: int, *branches: Steps, unit: Unit = unit) -> nn.Module:
+    """Chains whose last convolution halves the image, unpadded, beside a pooling that does the same."""
+    chains = (chain(inputs, steps, unit, stride=2, padding=0) for steps in branches)
+    return Branches(*chains, nn.MaxPool2d(3, 2))
+
+
+def stem(unit: Unit = unit) -> list[nn.Module]:
+    """What all begin with: [batch, 3, 299, 299] -> [batch, 64, 147, 147]."""
+    return [unit(3, 32, 3, 2, 0), unit(32, 32, 3, 1, 0), unit(32, 64, 3)]
+
+
+def wider(unit: Unit = unit) -> list[nn.Module]:
+    """What follows in v3 and Inception-ResNet: [batch, 64, 147, 147] -> [batch, 192, 35, 35]."""
+    return [nn.MaxPool2d(3, 2), unit(64, 80), unit(80, 192, 3, 1, 0), nn.MaxPool2d(3, 2)]
 
 
 def head(features: int, classes: int) -> dict[str, nn.Module]:
@@ -61,47 +78,31 @@ def head(features: int, classes: int) -> dict[str, nn.Module]:
 
 def v3_35(inputs: int, projection: int) -> nn.Module:
     """Module on the 35x35 image, figure 5 of the v3 paper: 224 + projection channels."""
-    return Branches(
-        chain(inputs, (64, 1)),
-        chain(inputs, (48, 1), (64, 5)),
-        chain(inputs, (64, 1), (96, 3), (96, 3)),
-        pooled(inputs, projection),
-    )
+    return mixed(inputs, projection, ((64, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3)))
 
 
 def v3_17(inner: int) -> nn.Module:
     """Module on the 17x17 image, figure 6: 768 channels."""
-    return Branches(
-        chain(768, (192, 1)),
-        chain(768, (inner, 1), (inner, ROW7), (192, COLUMN7)),
-        chain(768, (inner, 1), (inner, COLUMN7), (inner, ROW7), (inner, COLUMN7), (192, ROW7)),
-        pooled(768, 192),
-    )
+    twice = ((inner, 1), (inner, COLUMN7), (inner, ROW7), (inner, COLUMN7), (192, ROW7))
+    return mixed(768, 192, ((192, 1),), ((inner, 1), (inner, ROW7), (192, COLUMN7)), twice)
 
 
-def v3_8(inputs: int, pool: type[nn.AvgPool2d] | type[nn.MaxPool2d]) -> nn.Module:
+def v3_8(inputs: int, pool: Pool) -> nn.Module:
     """Module on the 8x8 image, figure 7: 2048 channels."""
-    return Branches(
-        chain(inputs, (320, 1)),
-        forked(inputs, (384, 1), outputs=384),
-        forked(inputs, (448, 1), (384, 3), outputs=384),
-        pooled(inputs, 192, pool),
-    )
+    one = chain(inputs, ((320, 1),))
+    forks = forked(inputs, ((384, 1),), 384), forked(inputs, ((448, 1), (384, 3)), 384)
+    return Branches(one, *forks, pooled(inputs, 192, pool))
 
 
 @zoo_model("inception3", title="InceptionV3", input_shape=(3, 299, 299))
 def inception3(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 299, 299] -> [batch, classes]."""
     features = nn.Sequential(
-        *(*stem(), nn.MaxPool2d(3, 2), unit(64, 80), unit(80, 192, 3, 1, 0), nn.MaxPool2d(3, 2)),
+        *(*stem(), *wider()),
         *(v3_35(192, 32), v3_35(256, 64), v3_35(288, 64)),
-        Branches(narrowing(288, (384, 3)), narrowing(288, (64, 1), (96, 3), (96, 3)), nn.MaxPool2d(3, 2)),
+        narrowed(288, ((384, 3),), ((64, 1), (96, 3), (96, 3))),
         *(v3_17(inner) for inner in (128, 160, 160, 192)),
-        Branches(
-            narrowing(768, (192, 1), (320, 3)),
-            narrowing(768, (192, 1), (192, ROW7), (192, COLUMN7), (192, 3)),
-            nn.MaxPool2d(3, 2),
-        ),
+        narrowed(768, ((192, 1), (320, 3)), ((192, 1), (192, ROW7), (192, COLUMN7), (192, 3))),
         *(v3_8(1280, nn.AvgPool2d), v3_8(2048, nn.MaxPool2d)),
     )
     return named(features=features, **head(2048, classes))
@@ -109,44 +110,28 @@ def inception3(classes: int = 1000) -> nn.Module:
 
 def v4_stem() -> nn.Sequential:
     """The rest of the stem, figure 3 of the v4 paper: [batch, 64, 147, 147] -> [batch, 384, 35, 35]."""
-    return nn.Sequential(
-        Branches(narrowing(64, (96, 3)), nn.MaxPool2d(3, 2)),
-        Branches(
-            narrowing(160, (64, 1), (96, 3), stride=1),
-            narrowing(160, (64, 1), (64, ROW7), (64, COLUMN7), (96, 3), stride=1),
-        ),
-        Branches(narrowing(192, (192, 3)), nn.MaxPool2d(3, 2)),
-    )
+    branches = ((64, 1), (96, 3)), ((64, 1), (64, ROW7), (64, COLUMN7), (96, 3))
+    first = narrowed(64, ((96, 3),))
+    middle = Branches(*(chain(160, steps, padding=0) for steps in branches))
+    return nn.Sequential(first, middle, narrowed(192, ((192, 3),)))
 
 
 def v4_35() -> nn.Module:
     """Module on the 35x35 image, figure 4: 384 channels."""
-    return Branches(
-        chain(384, (96, 1)),
-        chain(384, (64, 1), (96, 3)),
-        chain(384, (64, 1), (96, 3), (96, 3)),
-        pooled(384, 96),
-    )
+    return mixed(384, 96, ((96, 1),), ((64, 1), (96, 3)), ((64, 1), (96, 3), (96, 3)))
 
 
 def v4_17() -> nn.Module:
     """Module on the 17x17 image, figure 5: 1024 channels."""
-    return Branches(
-        chain(1024, (384, 1)),
-        chain(1024, (192, 1), (224, ROW7), (256, COLUMN7)),
-        chain(1024, (192, 1), (192, COLUMN7), (224, ROW7), (224, COLUMN7), (256, ROW7)),
-        pooled(1024, 128),
-    )
+    twice = ((192, 1), (192, COLUMN7), (224, ROW7), (224, COLUMN7), (256, ROW7))
+    return mixed(1024, 128, ((384, 1),), ((192, 1), (224, ROW7), (256, COLUMN7)), twice)
 
 
 def v4_8() -> nn.Module:
     """Module on the 8x8 image, figure 6: 1536 channels."""
-    return Branches(
-        chain(1536, (256, 1)),
-        forked(1536, (384, 1), outputs=256),
-        forked(1536, (384, 1), (448, COLUMN3), (512, ROW3), outputs=256),
-        pooled(1536, 256),
-    )
+    one = chain(1536, ((256, 1),))
+    forks = forked(1536, ((384, 1),), 256), forked(1536, ((384, 1), (448, COLUMN3), (512, ROW3)), 256)
+    return Branches(one, *forks, pooled(1536, 256))
 
 
 @zoo_model("inception4", title="InceptionV4", input_shape=(3, 299, 299))
@@ -155,13 +140,70 @@ def inception4(classes: int = 1000) -> nn.Module:
     features = nn.Sequential(
         *(*stem(), *v4_stem()),
         *(v4_35() for _ in range(4)),
-        Branches(narrowing(384, (384, 3)), narrowing(384, (192, 1), (224, 3), (256, 3)), nn.MaxPool2d(3, 2)),
+        narrowed(384, ((384, 3),), ((192, 1), (224, 3), (256, 3))),
         *(v4_17() for _ in range(7)),
-        Branches(
-            narrowing(1024, (192, 1), (192, 3)),
-            narrowing(1024, (256, 1), (256, ROW7), (320, COLUMN7), (320, 3)),
-            nn.MaxPool2d(3, 2),
-        ),
+        narrowed(1024, ((192, 1), (192, 3)), ((256, 1), (256, ROW7), (320, COLUMN7), (320, 3))),
         *(v4_8() for _ in range(3)),
     )
     return named(features=features, **head(1536, classes))
+
+
+class ScaledResidual(nn.Module):
+    """`after(x + scale * body(x))`: a body that counts for little keeps very wide networks stable (section 3.3)."""
+
+    def __init__(self, body: nn.Module, scale: float, after: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body, self.scale, self.after = body, scale, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features -> the same shape."""
+        total: Tensor = x + self.scale * self.body(x)
+        return total if self.after is None else self.after(total)
+
+
+def residual(channels: int, joined: int, scale: float, *branches: nn.Module, last: bool = False) -> nn.Module:
+    """Branches of `joined` channels together, brought back to `channels` by a 1x1 convolution with bias."""
+    body = nn.Sequential(Branches(*branches), nn.Conv2d(joined, channels, 1))
+    return ScaledResidual(body, scale, None if last else relu())
+
+
+def block35() -> nn.Module:
+    """On the 35x35 image, figure 16."""
+    branches = ((32, 1),), ((32, 1), (32, 3)), ((32, 1), (48, 3), (64, 3))
+    return residual(320, 128, 0.17, *(chain(320, steps, plain_unit) for steps in branches))
+
+
+def block17() -> nn.Module:
+    """On the 17x17 image, figure 17."""
+    branches = ((192, 1),), ((128, 1), (160, ROW7), (192, COLUMN7))
+    return residual(1088, 384, 0.1, *(chain(1088, steps, plain_unit) for steps in branches))
+
+
+def block8(last: bool = False) -> nn.Module:
+    """On the 8x8 image, figure 19; the last is neither scaled nor rectified."""
+    wide = chain(2080, ((192, 1), (224, ROW3), (256, COLUMN3)), plain_unit)
+    narrow = chain(2080, ((192, 1),), plain_unit)
+    return residual(2080, 448, 1.0 if last else 0.2, narrow, wide, last=last)
+
+
+@zoo_model("inception_resnet_v2", title="Inception-ResNet v2", input_shape=(3, 299, 299))
+def inception_resnet_v2(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 299, 299] -> [batch, classes]."""
+    begin = nn.Sequential(*stem(plain_unit), *wider(plain_unit))
+    mean = nn.Sequential(nn.AvgPool2d(3, 1, 1, count_include_pad=False))
+    first = Branches(*(chain(192, steps, plain_unit) for steps in MIXED), mean.append(plain_unit(192, 64)))
+    to17 = narrowed(320, ((384, 3),), ((256, 1), (256, 3), (384, 3)), unit=plain_unit)
+    to8 = narrowed(1088, *TO8, unit=plain_unit)
+    return named(
+        stem=begin,
+        mixed=first,
+        stage35=nn.Sequential(*(block35() for _ in range(10))),
+        to17=to17,
+        stage17=nn.Sequential(*(block17() for _ in range(20))),
+        to8=to8,
+        stage8=nn.Sequential(*(block8(last=number == 9) for number in range(10))),
+        top=plain_unit(2080, 1536),
+        average=nn.AvgPool2d(8, 1),
+        flatten=nn.Flatten(),
+        classifier=nn.Linear(1536, classes),
+    )

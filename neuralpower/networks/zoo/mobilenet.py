@@ -1,26 +1,36 @@
-"""MobileNet v1 (Howard and others, arXiv 1704.04861), v2 (Sandler and others, 1801.04381), v3 large (1905.02244)."""
+"""Networks for small devices, of depthwise convolutions and inverted residual blocks.
+
+MobileNet v1 (Howard and others, arXiv 1704.04861), v2 (Sandler and others, 1801.04381), v3 large (1905.02244),
+MnasNet (Tan and others, 1807.11626) and the baseline of EfficientNet (Tan and Le, 1905.11946).
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 
 from neuralpower.networks.zoo.base import zoo_model
-from neuralpower.networks.zoo.blocks import conv_unit, named, pooled_classifier, relu
-from neuralpower.networks.zoo.inverted import SqueezeExcite, Stage, inverted_residual, inverted_stages
+from neuralpower.networks.zoo.blocks import Activation, Residual, conv_unit, named, pooled_classifier, relu
+
+Stage = tuple[int, int, int, int, int]
+"""Expansion factor, output channels, repetitions, kernel, stride of the first repetition."""
 
 IMAGE = (3, 224, 224)
 
 V1_WIDTHS = (32, 64, 128, 128, 256, 256, *[512] * 6, 1024, 1024)
 V2_STAGES: tuple[Stage, ...] = (
-    (1, 16, 1, 3, 1),
-    (6, 24, 2, 3, 2),
-    (6, 32, 3, 3, 2),
-    (6, 64, 4, 3, 2),
-    (6, 96, 3, 3, 1),
-    (6, 160, 3, 3, 2),
-    (6, 320, 1, 3, 1),
+    *((1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 32, 3, 3, 2), (6, 64, 4, 3, 2)),
+    *((6, 96, 3, 3, 1), (6, 160, 3, 3, 2), (6, 320, 1, 3, 1)),
+)
+MNASNET_STAGES: tuple[Stage, ...] = (
+    *((1, 16, 1, 3, 1), (3, 24, 3, 3, 2), (3, 40, 3, 5, 2), (6, 80, 3, 5, 2)),
+    *((6, 96, 2, 3, 1), (6, 192, 4, 5, 2), (6, 320, 1, 3, 1)),
+)
+EFFICIENT_STAGES: tuple[Stage, ...] = (
+    *((1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 40, 2, 5, 2), (6, 80, 3, 3, 2)),
+    *((6, 112, 3, 5, 1), (6, 192, 4, 5, 2), (6, 320, 1, 3, 1)),
 )
 # Table 1 of the v3 paper: kernel, expanded, output and squeezed channels (0: no gates), hard swish, stride.
 V3_ROWS = (
@@ -42,14 +52,84 @@ V3_ROWS = (
 )
 
 
-def hard_swish() -> nn.Module:
-    """The hard swish of MobileNet v3, section 5.2, overwriting its input."""
-    return nn.Hardswish(inplace=True)
+hard_swish = partial(nn.Hardswish, inplace=True)  # section 5.2 of the v3 paper
+relu6 = partial(nn.ReLU6, inplace=True)
+swish = partial(nn.SiLU, inplace=True)
 
 
-def relu6() -> nn.Module:
-    """A rectifier capped at six, overwriting its input."""
-    return nn.ReLU6(inplace=True)
+class SqueezeExcite(nn.Module):
+    """Channel gates from the image's mean (Hu and others, arXiv 1709.01507)."""
+
+    def __init__(self, channels: int, squeezed: int, activation: Activation, gate: Activation) -> None:
+        super().__init__()
+        self.gates = named(
+            pool=nn.AdaptiveAvgPool2d(1),
+            squeeze=nn.Conv2d(channels, squeezed, 1),
+            activation=activation(),
+            excite=nn.Conv2d(squeezed, channels, 1),
+            gate=gate(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features [batch, channels, height, width] -> the same shape."""
+        gated: Tensor = x * self.gates(x)
+        return gated
+
+
+def inverted_residual(
+    inputs: int,
+    outputs: int,
+    expanded: int,
+    kernel: int,
+    stride: int,
+    *,
+    activation: Activation = relu,
+    gates: nn.Module | None = None,
+    epsilon: float = 1e-5,
+    momentum: float = 0.1,
+) -> nn.Module:
+    """Expansion, depthwise convolution, gates where given, linear projection (Sandler and others, arXiv 1801.04381).
+
+    No expansion where `expanded` is `inputs`; a shortcut where stride and channels allow one.
+    """
+    unit = partial(conv_unit, epsilon=epsilon, momentum=momentum)
+    body = nn.Sequential()
+    if expanded != inputs:
+        body.add_module("expand", unit(inputs, expanded, activation=activation))
+    depthwise = unit(expanded, expanded, kernel, stride, groups=expanded, activation=activation)
+    body.add_module("depthwise", depthwise)
+    if gates is not None:
+        body.add_module("gates", gates)
+    body.add_module("project", unit(expanded, outputs, activation=None))
+    return Residual(body) if stride == 1 and inputs == outputs else body
+
+
+def inverted_stages(
+    inputs: int, stages: tuple[Stage, ...], activation: Activation, *, gated: bool = False
+) -> nn.Sequential:
+    """The stages one after the other; `gated` squeezes to a quarter of each block's input channels."""
+    blocks = nn.Sequential()
+    for expansion, outputs, repetitions, kernel, stride in stages:
+        for number in range(repetitions):
+            expanded = inputs * expansion
+            gates = SqueezeExcite(expanded, inputs // 4, activation, nn.Sigmoid) if gated else None
+            step = 1 if number else stride
+            block = inverted_residual(inputs, outputs, expanded, kernel, step, activation=activation, gates=gates)
+            blocks.append(block)
+            inputs = outputs
+    return blocks
+
+
+def inverted_network(
+    classes: int, stages: tuple[Stage, ...], activation: Activation, *, gated: bool = False
+) -> nn.Sequential:
+    """Images [batch, 3, 224, 224] -> [batch, classes]: stages between two convolutions, and a classifier."""
+    return named(
+        stem=conv_unit(3, 32, 3, 2, activation=activation),
+        blocks=inverted_stages(32, stages, activation, gated=gated),
+        last=conv_unit(320, 1280, activation=activation),
+        classifier=pooled_classifier(1280, classes, 0.2),
+    )
 
 
 @zoo_model("mobilenet_v1", title="MobileNetV1", input_shape=IMAGE)
@@ -66,12 +146,19 @@ def mobilenet_v1(classes: int = 1000) -> nn.Module:
 @zoo_model("mobilenet_v2", title="MobileNetV2", input_shape=IMAGE)
 def mobilenet_v2(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 224, 224] -> [batch, classes]."""
-    return named(
-        stem=conv_unit(3, 32, 3, 2, activation=relu6),
-        blocks=inverted_stages(32, V2_STAGES, relu6),
-        last=conv_unit(320, 1280, activation=relu6),
-        classifier=pooled_classifier(1280, classes, 0.2),
-    )
+    return inverted_network(classes, V2_STAGES, relu6)
+
+
+@zoo_model("mnasnet", title="MnasNet 1.0", input_shape=IMAGE)
+def mnasnet(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 224, 224] -> [batch, classes]; MnasNet-B1, the form without gates."""
+    return inverted_network(classes, MNASNET_STAGES, relu)
+
+
+@zoo_model("efficientnet_b0", title="EfficientNet-B0", input_shape=IMAGE)
+def efficientnet_b0(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 224, 224] -> [batch, classes]; without stochastic depth, which inference does not have."""
+    return inverted_network(classes, EFFICIENT_STAGES, swish, gated=True)
 
 
 @zoo_model("mobilenet_v3_large", title="MobileNetV3-Large", input_shape=IMAGE)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from neuralpower.errors import ModelError
 from neuralpower.networks.zoo.base import Sweep, zoo_model
-from neuralpower.networks.zoo.blocks import Residual, conv_unit, named, relu
+from neuralpower.networks.zoo.blocks import conv_unit, named
 from neuralpower.networks.zoo.dense import perceptron
+from neuralpower.networks.zoo.resnet import basic, bottleneck, residual_stage
 from neuralpower.networks.zoo.text import LanguageModel
 
 VARIANTS = {"paradnn": 0, "pytorch": 1}  # square matrices beyond layers - 1
@@ -129,15 +130,17 @@ def paradnn_cnn(
     network = named(stem=conv_unit(3, filters, 7, 2), pool=nn.MaxPool2d(3, 2, padding=1))
     channels = filters
     for group, count in enumerate(counts):
-        width, units = filters * 2**group, nn.Sequential()
-        for number in range(count):
-            stride = 2 if group and not number else 1
-            body = _bottleneck(channels, width, stride) if block == "bottleneck" else _residual(channels, width, stride)
-            outputs = 4 * width if block == "bottleneck" else width
-            shortcut = None if number else conv_unit(channels, outputs, 1, stride, activation=None)
-            units.add_module(f"block{number + 1}", Residual(body, shortcut, relu()))
-            channels = outputs
+        width = filters * 2**group
+        outputs = 4 * width if block == "bottleneck" else width
+
+        def body(inputs: int, stride: int, width: int = width) -> nn.Module:
+            if block == "bottleneck":
+                return _starting_at_zero(bottleneck(inputs, width, 4 * width, stride, unit=conv_unit))
+            return _starting_at_zero(basic(inputs, width, stride, conv_unit))
+
+        units = residual_stage(channels, outputs, count, 2 if group else 1, body, "block", conv_unit)
         network.add_module(f"group{group + 1}", units)
+        channels = outputs
     network.add_module("average", nn.AvgPool2d(7, stride=1))
     network.add_module("flatten", nn.Flatten())
     network.add_module("classifier", nn.Linear(channels * size**2, output_size))
@@ -155,22 +158,6 @@ def pooled_size(image: int) -> int:
     for _ in range(5):
         side = (side + 1) // 2
     return side - 6
-
-
-def _residual(inputs: int, width: int, stride: int) -> nn.Sequential:
-    return _starting_at_zero(
-        named(first=conv_unit(inputs, width, 3, stride), second=conv_unit(width, width, 3, activation=None))
-    )
-
-
-def _bottleneck(inputs: int, width: int, stride: int) -> nn.Sequential:
-    return _starting_at_zero(
-        named(
-            reduce=conv_unit(inputs, width),
-            middle=conv_unit(width, width, 3, stride),
-            expand=conv_unit(width, 4 * width, activation=None),
-        )
-    )
 
 
 def _starting_at_zero(body: nn.Sequential) -> nn.Sequential:

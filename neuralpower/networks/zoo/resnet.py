@@ -6,7 +6,7 @@ convolution. ResNet18 and ResNet34 therefore have 4,224 parameters more than tho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from torch import nn
@@ -23,21 +23,43 @@ BOTTLENECK_UNITS = {
     269: (3, 30, 48, 8),
 }
 
+Unit = Callable[..., nn.Module]
 unit = partial(conv_unit, epsilon=2e-5, momentum=0.9)
 
 
-def basic(inputs: int, width: int, stride: int) -> nn.Sequential:
+def basic(inputs: int, width: int, stride: int, unit: Unit = unit) -> nn.Sequential:
     """Two 3x3 convolutions."""
     return named(first=unit(inputs, width, 3, stride), second=unit(width, width, 3, activation=None))
 
 
-def bottleneck(inputs: int, width: int, outputs: int, stride: int, groups: int) -> nn.Sequential:
+def bottleneck(
+    inputs: int, width: int, outputs: int, stride: int, groups: int = 1, *, unit: Unit = unit
+) -> nn.Sequential:
     """A 3x3 convolution of `width` channels between two 1x1 convolutions."""
     return named(
         reduce=unit(inputs, width),
         middle=unit(width, width, 3, stride, groups=groups),
         expand=unit(width, outputs, activation=None),
     )
+
+
+def residual_stage(
+    inputs: int,
+    outputs: int,
+    count: int,
+    stride: int,
+    body: Callable[[int, int], nn.Module],
+    name: str = "unit",
+    unit: Unit = unit,
+) -> nn.Sequential:
+    """Residual units with bodies of (inputs, stride); the first has the stride, and projects its shortcut."""
+    units = nn.Sequential()
+    for number in range(1, count + 1):
+        inside = body(inputs, stride)
+        shortcut = unit(inputs, outputs, 1, stride, activation=None) if number == 1 else None
+        units.add_module(f"{name}{number}", Residual(inside, shortcut, relu()))
+        inputs, stride = outputs, 1
+    return units
 
 
 def resnet(
@@ -57,16 +79,15 @@ def resnet(
     for stage, count in enumerate(units):
         inner = width * 2**stage
         outputs = 256 * 2**stage if bottlenecks else inner
-        blocks = nn.Sequential()
-        for number in range(count):
-            stride = 2 if stage and not number else 1
-            body = (
-                bottleneck(channels, inner, outputs, stride, groups) if bottlenecks else basic(channels, inner, stride)
-            )
-            shortcut = None if number else unit(channels, outputs, 1, stride, activation=None)
-            blocks.add_module(f"unit{number + 1}", Residual(body, shortcut, relu()))
-            channels = outputs
+
+        def body(inputs: int, stride: int, inner: int = inner, outputs: int = outputs) -> nn.Module:
+            if bottlenecks:
+                return bottleneck(inputs, inner, outputs, stride, groups)
+            return basic(inputs, inner, stride)
+
+        blocks = residual_stage(channels, outputs, count, 2 if stage else 1, body)
         features.add_module(f"stage{stage + 1}", blocks)
+        channels = outputs
     features.add_module("average", nn.AvgPool2d(7))
     return named(features=features, flatten=nn.Flatten(), classifier=nn.Linear(channels, classes))
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from torch import nn
 
 from neuralpower.networks.zoo.base import zoo_model
-from neuralpower.networks.zoo.blocks import Branches, named, relu
+from neuralpower.networks.zoo.blocks import Branches, named, rectified, relu
 
 
 def fire(inputs: int, squeezed: int, expanded: int) -> nn.Module:
     """A 1x1 convolution to `squeezed` channels, then 1x1 and 3x3 ones to `expanded` channels each."""
     return named(
-        squeeze=nn.Sequential(nn.Conv2d(inputs, squeezed, 1), relu()),
-        expand=Branches(
-            nn.Sequential(nn.Conv2d(squeezed, expanded, 1), relu()),
-            nn.Sequential(nn.Conv2d(squeezed, expanded, 3, padding=1), relu()),
-        ),
+        squeeze=rectified(inputs, squeezed),
+        expand=Branches(rectified(squeezed, expanded), rectified(squeezed, expanded, 3)),
     )
 
 

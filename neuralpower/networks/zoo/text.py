@@ -9,21 +9,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from neuralpower.networks.zoo.base import zoo_model
+from neuralpower.networks.zoo.base import ExampleInputs, zoo_model
 from neuralpower.networks.zoo.blocks import named
 
 LANGUAGE_VOCABULARY, LANGUAGE_STEPS = 10_000, 35
 SENTENCE_VOCABULARY, SENTENCE_WORDS = 20_000, 56
 
 
-def language_inputs(batch_size: int, seq_len: int = LANGUAGE_STEPS) -> tuple[Tensor, ...]:
-    """Token ids [batch_size, seq_len]."""
-    return (torch.randint(LANGUAGE_VOCABULARY, (batch_size, seq_len)),)
+def token_inputs(vocabulary: int, length: int) -> ExampleInputs:
+    """What makes token ids [batch_size, seq_len]."""
 
+    def inputs(batch_size: int, seq_len: int = length) -> tuple[Tensor, ...]:
+        return (torch.randint(vocabulary, (batch_size, seq_len)),)
 
-def sentence_inputs(batch_size: int, seq_len: int = SENTENCE_WORDS) -> tuple[Tensor, ...]:
-    """Token ids [batch_size, seq_len]."""
-    return (torch.randint(SENTENCE_VOCABULARY, (batch_size, seq_len)),)
+    return inputs
 
 
 class LanguageModel(nn.Module):
@@ -71,7 +70,7 @@ class TextCnn(nn.Module):
     title="LSTM language model",
     input_shape=(LANGUAGE_STEPS,),
     classes=LANGUAGE_VOCABULARY,
-    example_inputs=language_inputs,
+    example_inputs=token_inputs(LANGUAGE_VOCABULARY, LANGUAGE_STEPS),
 )
 def lstm_language_model(classes: int = LANGUAGE_VOCABULARY, width: int = 650, layers: int = 2) -> nn.Module:
     """Tokens [batch, steps] -> [batch, steps, classes]."""
@@ -83,7 +82,7 @@ def lstm_language_model(classes: int = LANGUAGE_VOCABULARY, width: int = 650, la
     title="TextCNN",
     input_shape=(SENTENCE_WORDS,),
     classes=2,
-    example_inputs=sentence_inputs,
+    example_inputs=token_inputs(SENTENCE_VOCABULARY, SENTENCE_WORDS),
 )
 def text_cnn(classes: int = 2) -> nn.Module:
     """Tokens [batch, words] -> [batch, classes]; 100 maps each over 3, 4 and 5 words."""

@@ -7,6 +7,7 @@ from functools import partial
 
 from torch import nn
 
+from neuralpower.networks.zoo.alexnet import wide_classifier
 from neuralpower.networks.zoo.base import zoo_model
 from neuralpower.networks.zoo.blocks import named, relu
 
@@ -24,11 +25,7 @@ def vgg(convolutions: Sequence[int], classes: int = 1000) -> nn.Module:
             features.add_module(f"relu{stage}_{number}", relu())
             channels = width
         features.add_module(f"pool{stage}", nn.MaxPool2d(2))
-    classifier = nn.Sequential(
-        *(nn.Linear(channels * 7 * 7, 4096), relu(), nn.Dropout()),
-        *(nn.Linear(4096, 4096), relu(), nn.Dropout()),
-        nn.Linear(4096, classes),
-    )
+    classifier = wide_classifier(channels * 7 * 7, 4096, 4096, classes)
     return named(features=features, flatten=nn.Flatten(), classifier=classifier)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from neuralpower.errors import unknown
 from neuralpower.suites.steps import make_optimizer
@@ -91,16 +92,7 @@ def learning_rate(family: str, step: int, start: float = 0.1) -> float:
 
 def scheduled(optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Optimizer:
     """The same optimizer, whose learning rate falls after every step as the family's does."""
-    if DECAY[family] is None:
-        return optimizer
-    starts = [group["lr"] for group in optimizer.param_groups]
-    steps = 0
-
-    def fall(*_: Any) -> None:
-        nonlocal steps
-        steps += 1
-        for group, start in zip(optimizer.param_groups, starts, strict=True):
-            group["lr"] = learning_rate(family, steps, start)
-
-    optimizer.register_step_post_hook(fall)
+    if DECAY[family] is not None:
+        schedule = LambdaLR(optimizer, lambda step: learning_rate(family, step, start=1.0))
+        optimizer.register_step_post_hook(lambda *_: schedule.step())
     return optimizer

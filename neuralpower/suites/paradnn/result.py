@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import msgspec
 
 from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError
-from neuralpower.suites.paradnn.points import Point
+from neuralpower.suites.paradnn.formulas import FLOP_PER_WEIGHT, counted
+from neuralpower.suites.paradnn.points import Point, family_named
+from neuralpower.suites.words import template
 
 OK = "ok"
 OOM = "oom"  # does not fit
@@ -64,9 +68,7 @@ class Result:
     median_step_s: float | None = None
     peak_memory_bytes: int | None = None
     torch: str = ""
-    coverage: float | None = (
-        None  # of a prediction: the share of the time that is learnt; the rest is a roofline estimate
-    )
+    coverage: float | None = None  # of a prediction: share of the time that is learnt; the rest is estimated
 
     @property
     def step_flops(self) -> int | None:
@@ -76,49 +78,38 @@ class Result:
     @property
     def step_s(self) -> float | None:
         """Mean of a step."""
-        return None if not self.duration_s or not self.steps else self.duration_s / self.steps
+        return _ratio(self.duration_s, self.steps) or None
 
     @property
     def flops_per_s(self) -> float | None:
         """By the paper's formula where it has one, else counted."""
-        return None if self.step_s is None or self.step_flops is None else self.step_flops / self.step_s
+        return _ratio(self.step_flops, self.step_s)
 
     @property
     def counted_flops_per_s(self) -> float | None:
         """FLOP/s as counted."""
-        return None if self.step_s is None or self.counted_flops is None else self.counted_flops / self.step_s
+        return _ratio(self.counted_flops, self.step_s)
 
     @property
     def intensity(self) -> float | None:
         """FLOP of a step per byte of parameters."""
-        if self.step_flops is None or not self.parameters:
-            return None
-        return self.step_flops / (self.parameters * ITEMSIZE[self.setup.dtype])
+        return _ratio(self.step_flops, (self.parameters or 0) * ITEMSIZE[self.setup.dtype])
 
     def record(self) -> dict[str, Any]:
         """Every field, for the journal."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**plain, "point": asdict(self.point), "setup": asdict(self.setup)}
+        return asdict(self)
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Result:
         """From what `record` gave; raises DatasetError where it is of another version."""
         try:
-            point = record["point"]
-            known = {field.name: record[field.name] for field in fields(cls) if field.name in record}
-            return cls(
-                **{
-                    **known,
-                    "point": Point(point["family"], point["kind"], tuple(point["sizes"])),
-                    "setup": Setup(**record["setup"]),
-                }
-            )
-        except (KeyError, TypeError) as error:
-            raise DatasetError(f"a result without a usable {error}: another version wrote it; sweep again") from None
+            return msgspec.convert(record, cls)
+        except msgspec.ValidationError as error:
+            text = f"a result that is none ({error}): another version wrote it; sweep again"
+            raise DatasetError(text) from None
 
     def summary(self) -> dict[str, Any]:
         """ParaDnn's result of a point: GFLOP/s, GFLOP of a step, steps and examples per second, intensity in FLOP/B."""
-        rate = None if self.step_s is None else 1 / self.step_s
         return {
             "labels": self.point.label,
             "kind": self.point.kind,
@@ -129,12 +120,12 @@ class Result:
             "tf32": self.setup.tf32,
             "amp": self.setup.amp,
             "intensity": self.intensity,
-            "flops": None if self.flops_per_s is None else self.flops_per_s / 1e9,
+            "flops": _ratio(self.flops_per_s, 1e9),
             "params": self.parameters,
-            "step_per_sec": rate,
-            "fl": None if self.step_flops is None else self.step_flops / 1e9,
-            "counted_fl": None if self.counted_flops is None else self.counted_flops / 1e9,
-            "example_per_sec": None if rate is None else rate * self.point.batch_size,
+            "step_per_sec": _ratio(1, self.step_s),
+            "fl": _ratio(self.step_flops, 1e9),
+            "counted_fl": _ratio(self.counted_flops, 1e9),
+            "example_per_sec": _ratio(self.point.batch_size, self.step_s),
             "steps": self.steps,
             "warmup_steps": self.warmup_steps,
             "duration": self.duration_s,
@@ -145,3 +136,27 @@ class Result:
             "coverage": self.coverage,
             "torch": self.torch,
         }
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    """None where one is not known, or there is nothing to divide by."""
+    return None if above is None or not below else above / below
+
+
+def single_text(result: Result) -> str:
+    """Version, hyper-parameters, Duration and TFLOPS, each on a line; FLOP are 2 per multiply-add.
+
+    The words stand in `single.jinja`.
+    """
+    return (
+        template("neuralpower.suites.paradnn", "single.jinja")
+        .render(
+            result=result,
+            setup=result.setup,
+            short=SHORT[result.setup.dtype],
+            selects=family_named(result.point.family).selects,
+            work=counted(result.point),
+            per_weight=FLOP_PER_WEIGHT[result.setup.mode],
+        )
+        .rstrip("\n")
+    )

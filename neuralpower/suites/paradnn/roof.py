@@ -1,4 +1,4 @@
-"""The roof of a device: what its clocks and widths make, and what is measured.
+"""The roof of a device: what its clocks and widths make, and what is measured, by square products and copies.
 
 peak FLOP/s = 2 (a fused multiply-add) x lanes x boost clock
 bandwidth   = 2 (double data rate) x memory clock x bus bits / 8
@@ -7,6 +7,8 @@ L1          = bytes per clock of a multiprocessor x multiprocessors x boost cloc
 
 from __future__ import annotations
 
+import gc
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +18,19 @@ import torch
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec
-from neuralpower.errors import DeviceError, InputError, first_line
-from neuralpower.profiling.steps import clock_of
+from neuralpower.errors import DeviceError, InputError, OutOfMemory, first_line
+from neuralpower.layers.base import torch_dtype
+from neuralpower.measure.calls import products
+from neuralpower.measure.cuda.runtime import device_named
+from neuralpower.profiling.steps import clock_of, told
+from neuralpower.report.tables import quantity
+from neuralpower.suites.paradnn.run import SHARE, available_bytes, machine_name
 
 L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}  # NVIDIA's architecture white papers
 LANES = {7.0: 64, 7.5: 64, 8.0: 64, 8.6: 128, 8.9: 128, 9.0: 128, 10.0: 128}  # float32, of a multiprocessor
 REPEATS = 10
+SIZE, WARMUP, STEPS = 16384, 20, 10
+TF32_FROM = (8, 0)  # compute capability
 
 
 @dataclass(frozen=True)
@@ -69,8 +78,6 @@ def theoretical(spec: DeviceSpec, dtype: str = "float32") -> Roof:
 
 def measured(device: str, dtype: str, size: int = 4096) -> Roof:
     """Square products of `size`, and a copy of 512 MiB; raises InputError, or DeviceError where they do not fit."""
-    from neuralpower.suites.paradnn.matmul import matmul_benchmark
-
     best = matmul_benchmark(size, dtype, device, warmup=3, steps=5, tf32=False)
     rate = copy_bytes_per_s(device, 512 * 2**20)
     name = best.machine
@@ -121,3 +128,94 @@ def figures(properties: Any) -> dict[str, float]:
         "L1 GB/s": (l1_bytes_per_s(capability, cores, clock_hz) or 0) / 1e9,
     }
     return {name: value for name, value in found.items() if value}
+
+
+# ---- the product of two square matrices, the most that a device gives ----
+
+
+@dataclass(frozen=True)
+class MatmulResult:
+    """Seconds of one product, and FLOP/s: 2 size^3 of each."""
+
+    machine: str
+    size: int
+    dtype: str
+    tf32: bool
+    product_s: float
+    steps: int
+    table: str  # of the profiler, by device time
+
+    @property
+    def flops_per_s(self) -> float:
+        """1 multiply-add = 2 FLOP."""
+        return 2 * self.size**3 / self.product_s
+
+
+def tf32_by_default(dtype: str, device: torch.device) -> bool:
+    """Float32 products are taken in TF32 from compute capability 8.0 on."""
+    return device.type == "cuda" and dtype == "float32" and torch.cuda.get_device_capability(device) >= TF32_FROM
+
+
+def matmul_benchmark(
+    size: int = SIZE,
+    dtype: str = "float32",
+    device: str = "cpu",
+    *,
+    warmup: int = WARMUP,
+    steps: int = STEPS,
+    tf32: bool | None = None,
+    profiled: bool = False,
+) -> MatmulResult:
+    """Multiply; `tf32` None: from compute capability 8.0 on.
+
+    Raises:
+        InputError: a size or number of steps below 1, a device or dtype that is none, or TF32 where there is none.
+        DeviceError: a device that is not there, or on which three such matrices do not fit (OutOfMemory).
+    """
+    if size < 1 or steps < 1 or warmup < 0:
+        raise InputError(f"size {size}, {warmup} warm-up and {steps} timed steps: at least 1, 0 and 1 are needed")
+    kind, place = _check_dtype(dtype), device_named(device)
+    allowed = tf32_by_default(dtype, place)
+    if tf32 and not allowed:
+        raise InputError(f"tf32 with {dtype} on {device}: is float32 on CUDA from compute capability 8.0; leave it out")
+    needed, free = 3 * size**2 * kind.itemsize, available_bytes(device)
+    if free is not None and needed > SHARE * free:
+        side = int((SHARE * free / 3 / kind.itemsize) ** 0.5)
+        raise OutOfMemory(
+            f"matmul of {size}: needs {quantity(needed, 'B')}, {quantity(free, 'B')} are free; --size {side} fits"
+        )
+    clock = clock_of(place)
+    gc.collect()
+    with products(tf32=allowed if tf32 is None else tf32), torch.inference_mode(), told(f"matmul of {size}"):
+        left, right = (torch.rand(size, size, dtype=kind, device=place) for _ in range(2))
+        out = torch.empty_like(left)
+        for _ in range(warmup):
+            torch.matmul(left, right, out=out)
+        clock.wait()
+        begin = clock.mark()
+        for _ in range(steps):
+            torch.matmul(left, right, out=out)
+        end = clock.mark()
+        clock.wait()
+        table = _profiled(left, right, out, place) if profiled else ""
+    used = allowed if tf32 is None else tf32
+    return MatmulResult(machine_name(place), size, dtype, used, clock.seconds(begin, end) / steps, steps, table)
+
+
+def _profiled(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, device: torch.device) -> str:
+    from torch.profiler import ProfilerActivity, profile
+
+    cuda = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as found:
+        torch.matmul(left, right, out=out)
+        if cuda:
+            torch.cuda.synchronize(device)
+    order = "self_device_time_total" if cuda else "self_cpu_time_total"
+    return str(found.key_averages().table(sort_by=order, row_limit=10))
+
+
+def _check_dtype(dtype: str) -> torch.dtype:
+    """The dtype of a product; raises InputError."""
+    if not re.fullmatch(r"float(16|32|64)|bfloat16", dtype):
+        raise InputError(f"dtype {dtype!r}: products are of float16, bfloat16, float32 or float64")
+    return torch_dtype(dtype)

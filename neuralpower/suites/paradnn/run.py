@@ -8,27 +8,30 @@ waiting for the device; the duration is that of the timed steps together.
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import gc
 import math
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from neuralpower.devices.machine import available_bytes as host_bytes
+from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import InputError, LostDeviceError, ModelError, NeuralPowerError, OutOfMemory, unknown
 from neuralpower.measure.calls import products
 from neuralpower.measure.cuda.runtime import device_named
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sources import resolve
 from neuralpower.profiling.steps import clock_of
+from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.formulas import MODES, TRAIN, counted, formula_flops, phi
-from neuralpower.suites.paradnn.learning import optimizer_of, optimizer_settings, scheduled
-from neuralpower.suites.paradnn.points import Point
+from neuralpower.suites.paradnn.learning import STATES, optimizer_of, optimizer_settings, scheduled
+from neuralpower.suites.paradnn.points import BATCH, Point, family_named
 from neuralpower.suites.paradnn.result import (
     DEADLINE,
     FAILED,
@@ -41,10 +44,11 @@ from neuralpower.suites.paradnn.result import (
     Result,
     Setup,
 )
-from neuralpower.suites.paradnn.room import available_bytes, check_room
 from neuralpower.suites.precision import Precision, precision
 from neuralpower.suites.steps import Batch, StepTimer, Times, Work
 
+SHARE = 0.9  # of the memory that is there may be asked for
+OVERHEAD = 1.1  # on what is counted: workspaces, fragments
 PILOT = 2  # steps whose time says how many there is time for
 
 
@@ -89,31 +93,25 @@ def measure(point: Point, setup: Setup, limit_s: float | None = None, available:
         InputError, DeviceError: the setup cannot be used, or not on this machine.
     """
     chosen, device = check_setup(setup), torch.device(setup.device)
-    known: dict[str, Any] = {
-        "point": point,
-        "setup": setup,
-        "machine": machine_name(device),
-        "torch": torch.__version__,
-    }
+    known: dict[str, Any] = {"point": point, "setup": setup, "machine": machine_name(device)}
+    known["torch"] = str(torch.__version__)
     try:
         known |= described(point, setup)
         check_room(point, setup, available_bytes(setup.device) if available is None else available)
         return Result(**known, **_timed(point, setup, chosen, device, limit_s))
-    except OutOfMemory as error:
-        return Result(**known, state=OOM, reason=str(error))
-    except LostDeviceError as error:
-        return Result(**known, state=UNHEALTHY, reason=str(error))
-    except ModelError as error:
-        return Result(**known, state=_fault(str(error)), reason=str(error))
     except NeuralPowerError as error:
-        return Result(**known, state=FAILED, reason=str(error))
+        return Result(**known, state=_state(error), reason=str(error))
 
 
-def _fault(text: str) -> str:
-    """The state of a network that cannot be built or run; after an error of CUDA itself every further call fails, too."""
-    if "five halvings" in text:
+def _state(error: NeuralPowerError) -> str:
+    """What an error makes of a point; after one of CUDA itself every further call fails, too."""
+    if isinstance(error, OutOfMemory):
+        return OOM
+    if isinstance(error, ModelError) and "five halvings" in str(error):
         return NEGATIVE
-    return UNHEALTHY if re.search(r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert", text) else FAILED
+    fatal = r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert"
+    lost = isinstance(error, ModelError) and re.search(fatal, str(error))
+    return UNHEALTHY if lost or isinstance(error, LostDeviceError) else FAILED
 
 
 def described(point: Point, setup: Setup) -> dict[str, int | None]:
@@ -131,7 +129,9 @@ def _timed(
     point: Point, setup: Setup, chosen: Precision, device: torch.device, limit_s: float | None
 ) -> dict[str, Any]:
     loss, clock = Loss(), clock_of(device)
-    with products(tf32=setup.tf32), _seeded(device):
+    seeded = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    with products(tf32=setup.tf32), seeded:  # the process's own random numbers go on afterwards
+        torch.manual_seed(0)
         work = work_of(point, setup, chosen, device, loss)
         counts = {"warmup": setup.warmup_steps, "steps": setup.steps}
         if limit_s is not None:
@@ -161,10 +161,8 @@ def _verdict(times: Times, loss: Loss) -> dict[str, str]:
     if times.total_s <= 0:
         return {"state": NO_FIGURE, "reason": "the clock did not move"}
     if loss.last is not None and not math.isfinite(value := float(loss.last.detach())):
-        return {
-            "state": NAN,
-            "reason": f"the loss of the last step is {value}; the time is that of the steps all the same",
-        }
+        reason = f"the loss of the last step is {value}; the time is that of the steps all the same"
+        return {"state": NAN, "reason": reason}
     return {"state": OK}
 
 
@@ -205,10 +203,44 @@ def drawing(point: Point, dtype: torch.dtype, device: torch.device) -> Callable[
     return functools.partial(labelled, *((side,) if point.family == "fc" else (3, side, side)))
 
 
-@contextlib.contextmanager
-def _seeded(device: torch.device) -> Iterator[None]:
-    """Seeded random numbers, the process's own restored afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(0)
-        yield
+# ---- whether it fits, before it is tried: a host that runs out of memory ends the process ----
+
+
+def needed_bytes(point: Point, setup: Setup) -> int:
+    """Weights, gradients, the optimizer's states, and activations: all that training keeps, two of the largest else."""
+    work = counted(point)
+    stored = 4 if setup.amp else ITEMSIZE[setup.dtype]
+    samples = point.batch_size * ITEMSIZE[setup.dtype] / 4  # activations are counted in float32
+    if setup.mode != TRAIN:
+        return int(OVERHEAD * (work.parameters * stored + 2 * samples * work.widest_bytes))
+    states = 2 + STATES[setup.optimizer] + (ITEMSIZE[setup.dtype] / stored if setup.amp else 0)
+    return int(OVERHEAD * (work.parameters * stored * states + samples * (work.activation_bytes + work.widest_bytes)))
+
+
+def available_bytes(device: str) -> int | None:
+    """Free memory of the device: of a host what the system and this process's control group leave. None: not known."""
+    if device.startswith("cuda"):
+        gc.collect()
+        torch.cuda.empty_cache()  # what the allocator keeps is free, too
+        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+    return host_bytes()
+
+
+def check_room(point: Point, setup: Setup, available: int | None) -> None:
+    """Raise OutOfMemory, with the largest sizes of the sweep that fit, where a point needs more than there is."""
+    if available is None or (needed := needed_bytes(point, setup)) <= SHARE * available:
+        return
+    ways = []
+    family = family_named(point.family)
+    for name in dict.fromkeys((family.depth, family.width, BATCH)):
+        smaller = [size for size in family.ranges[name] if size < point.named[name]]
+        for size in reversed(smaller):
+            if needed_bytes(point.replaced(**{name: size}), setup) <= SHARE * available:
+                ways.append(f"--{name} {size}")
+                break
+    advice = (
+        f"the largest that fits is {', or '.join(ways)}" if ways else "no single smaller size of the sweep makes it fit"
+    )
+    raise OutOfMemory(
+        f"{point.label}: needs about {quantity(needed, 'B')} in {setup.dtype}, {quantity(available, 'B')} are free; {advice}"
+    )

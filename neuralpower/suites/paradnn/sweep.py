@@ -7,15 +7,16 @@ ended the process, as a host without memory does: it is stored as not finished, 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from neuralpower.data.journal import NAME, Journal, read_journal
-from neuralpower.errors import DatasetError, DeviceError
+from neuralpower.errors import DatasetError, DeviceError, InputError
 from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text
 from neuralpower.suites.paradnn.points import Point
@@ -25,6 +26,17 @@ from neuralpower.suites.paradnn.table import csv_text
 ATTEMPTS = 2
 OPEN = (NOT_RUN, UNHEALTHY)  # states after which a point is tried again
 CSV, JSON = "results.csv", "results.json"
+
+OWN_OPTIONS = ("--slurm", "--shard")  # that a script of jobs sets itself, each with a value
+ARRAY = """#!/bin/bash
+#SBATCH --job-name=paradnn
+#SBATCH --array=1-{jobs}
+#SBATCH --ntasks=1
+#SBATCH --exclusive
+{gpu}#SBATCH --output=paradnn-%A-%a.log
+# A job that is cut off continues when it is submitted again.
+srun neuralpower {command} --shard "$SLURM_ARRAY_TASK_ID/{jobs}"
+"""
 
 Measure = Callable[[Point], Result]
 Show = Callable[[int, int, Result], None]
@@ -59,15 +71,20 @@ class Sweep:
         begun = clock_s()
         with Journal(self.folder) as journal:
             found, starts = _known(journal.records())
+
+            def keep(number: int, key: str, result: Result) -> None:
+                found[key] = result
+                journal.append({"type": "result", "key": key, **result.record()})
+                show(number, len(self.points), result)
+
             try:
                 for number, point in enumerate(self.points, 1):
                     key = _key(point, self.setup)
                     if key in found and not self._tried_again(found[key], starts[key]):
                         continue
                     if key not in found and starts[key] >= ATTEMPTS:
-                        found[key] = self._unfinished(point)
-                        journal.append({"type": "result", "key": key, **found[key].record()})
-                        show(number, len(self.points), found[key])
+                        reason = f"it was begun {ATTEMPTS} times, and the process ended each time"
+                        keep(number, key, self._without(point, NOT_FINISHED, reason))
                         continue
                     if budget_s is not None and clock_s() - begun >= budget_s:
                         break
@@ -78,36 +95,34 @@ class Sweep:
                         with contextlib.suppress(DeviceError):
                             journal.append({"type": "stop", "key": key})
                         raise
-                    found[key] = result
-                    journal.append({"type": "result", "key": key, **result.record()})
-                    show(number, len(self.points), result)
+                    keep(number, key, result)
                     if result.state == UNHEALTHY:
                         raise DeviceError(f"{point.label}: {result.reason}; give the same command again to continue")
             finally:
-                self._write(found.values())
-        return [found.get(_key(p, self.setup)) or self._not_run(p) for p in self.points]
+                results = self._write(found)
+        return results
 
     def _tried_again(self, result: Result, starts: int) -> bool:
-        if result.state in self.again:
-            return True
-        return result.state in OPEN and starts < ATTEMPTS
+        return result.state in self.again or (result.state in OPEN and starts < ATTEMPTS)
 
-    def _not_run(self, point: Point) -> Result:
-        return Result(point=point, setup=self.setup, machine="", state=NOT_RUN, reason="nobody has tried it yet")
+    def _without(self, point: Point, state: str, reason: str) -> Result:
+        return Result(point=point, setup=self.setup, machine="", state=state, reason=reason)
 
-    def _unfinished(self, point: Point) -> Result:
-        reason = f"it was begun {ATTEMPTS} times, and the process ended each time"
-        return replace(self._not_run(point), state=NOT_FINISHED, reason=reason)
-
-    def _write(self, results: Iterable[Result]) -> None:
-        """The tables of everything in the folder, and what of these points was not tried."""
-        known = list(results)
-        done = {_key(r.point, r.setup) for r in known}
-        missing = [self._not_run(p) for p in self.points if _key(p, self.setup) not in done]
-        replace_file(self.folder / JSON, _json([*known, *missing]))
-        family = self.points[0].family if self.points else None
-        if family is not None:
-            replace_file(self.folder / CSV, csv_text(family, [r for r in known if r.point.family == family]))
+    def _write(self, known: Mapping[str, Result]) -> list[Result]:
+        """Write the tables of all that is known, and what of these points was not tried; results of these points."""
+        keys = [_key(point, self.setup) for point in self.points]
+        missing = {
+            key: self._without(point, NOT_RUN, "nobody has tried it yet")
+            for key, point in zip(keys, self.points, strict=True)
+            if key not in known
+        }
+        lines = [json_text(result.summary()) for result in (*known.values(), *missing.values())]
+        replace_file(self.folder / JSON, "[\n" + ",\n".join(lines) + "\n]\n")
+        if self.points:
+            family = self.points[0].family
+            text = csv_text(family, (r for r in known.values() if r.point.family == family))
+            replace_file(self.folder / CSV, text)
+        return [known.get(key) or missing[key] for key in keys]
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -145,6 +160,19 @@ def _key(point: Point, setup: Setup) -> str:
     return f"{point.family} {point.kind} {point.label} {setup.key}"
 
 
-def _json(results: Iterable[Result]) -> str:
-    lines = [json_text(result.summary()) for result in results]
-    return "[\n" + ",\n".join(lines) + "\n]\n"
+def array_script(arguments: Sequence[str], jobs: int, *, gpu: bool) -> str:
+    """A script for `sbatch`: each job, on a GPU or not, measures its share of what `neuralpower ARGUMENTS` would.
+
+    Raises:
+        InputError: fewer than one job.
+    """
+    if jobs < 1:
+        raise InputError(f"array of {jobs} jobs: must be 1 or more")
+    kept, rest = [], iter(arguments)
+    for argument in rest:
+        name, equals, _ = argument.partition("=")
+        if name not in OWN_OPTIONS:
+            kept.append(argument)
+        elif not equals:
+            next(rest, None)  # its value
+    return ARRAY.format(jobs=jobs, gpu="#SBATCH --gres=gpu:1\n" if gpu else "", command=shlex.join(kept))

@@ -49,8 +49,7 @@ def csv_line(cells: Sequence[str]) -> str:
 
 def csv_text(family: str, results: Iterable[Result]) -> str:
     """The whole table of what has a time."""
-    rows = [row_of(result) for result in results if result.flops_per_s is not None]
-    return "".join(csv_line(cells) + "\n" for cells in (HEADERS[family], *rows))
+    return csv_text_of([HEADERS[family], *(row_of(r) for r in results if r.flops_per_s is not None)])
 
 
 def read_csv(path: Path) -> tuple[str, list[list[str]]]:
@@ -68,14 +67,12 @@ def read_csv(path: Path) -> tuple[str, list[list[str]]]:
     header = tuple(rows[0]) if rows else ()
     family = next((name for name, known in HEADERS.items() if known == header), None)
     if family is None:
-        raise DatasetError(
-            f"{path}: its header is {','.join(header)!r}; it must be {','.join(HEADERS['fc'])!r} or alike"
-        )
+        fc = ",".join(HEADERS["fc"])
+        raise DatasetError(f"{path}: its header is {','.join(header)!r}; it must be {fc!r} or alike")
     for number, row in enumerate(rows[1:], 2):
         if len(row) != len(header):
-            raise DatasetError(
-                f"{path}: row {number} has {len(row)} cells, the header {len(header)}; mend or remove it"
-            )
+            cells = f"row {number} has {len(row)} cells, the header {len(header)}"
+            raise DatasetError(f"{path}: {cells}; mend or remove it")
     return family, rows[1:]
 
 
@@ -88,7 +85,7 @@ def merged(tables: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> str:
         kept.update({tuple(row[: 2 + len(SIZES[family])]): row for row in rows})
     if len(families) != 1:
         raise DatasetError(f"tables of {' and '.join(sorted(families)) or 'nothing'}: merge those of one family")
-    return "".join(csv_line(cells) + "\n" for cells in (HEADERS[families.pop()], *kept.values()))
+    return csv_text_of([HEADERS[families.pop()], *kept.values()])
 
 
 def frame(results: Iterable[Result]) -> pd.DataFrame:

@@ -2,8 +2,7 @@
 
 records    what is stored: networks, their work, roofs, times; one JSON file, written after every step
 work       FLOP, bytes and memory of a network, from its trace
-roof       the roof that a device really has: a large product, a large copy
-runs       times of a network where it runs, forward and training
+runs       times of a network where it runs, forward and training; the roof that the device really has
 gather     everything within a time budget; a second run goes on where the first one ended
 analysis   rank correlations, verdicts, gaps, ratios
 comments   what the figures say, in sentences

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from neuralpower.suites.roofline.records import OK, Data, Device, Network, Point, Roof, Work
 
@@ -48,6 +48,11 @@ class Verdict:
         """Memory or compute."""
         return "memory" if self.intensity < self.ridge else "compute"
 
+    @property
+    def mixture(self) -> float:
+        """Share of the time of layers that are bound by what fewer are."""
+        return min(self.memory_share, 1 - self.memory_share)
+
 
 @dataclass(frozen=True)
 class Gap:
@@ -84,6 +89,11 @@ class Pair:
     def error(self) -> float:
         """Factor by which the times differ from what the FLOP say, above or below."""
         return math.exp(abs(math.log(self.flops / self.runtime)))
+
+    @property
+    def parameters(self) -> float:
+        """Ratio of parameters."""
+        return self.first.parameters / max(self.second.parameters, 1)
 
 
 @dataclass(frozen=True)
@@ -124,28 +134,20 @@ class View:
 
 def correlation(view: View, batch_size: int, method: Method) -> Correlation:
     """Over the networks that have a time on every device at that batch size."""
-    columns: dict[str, list[float]] = {device.label: [] for device in view.data.devices}
-    columns |= {FLOP: [], PARAMETERS: []}
+    import pandas as pd
+
+    rows = []
     for network in view.networks:
         times = [view.runtime_s(network, device, batch_size) for device in view.data.devices]
         work = view.work(network, batch_size)
         if work is not None and None not in times:
-            for name, value in zip(columns, (*times, work.flops, network.parameters), strict=True):
-                columns[name].append(float(value or 0.0))
-    names, count = tuple(columns), len(columns[FLOP])
-    values = tuple(
-        tuple(_rank(columns[a], columns[b], method) if count >= FEWEST else None for b in names) for a in names
-    )
-    return Correlation(batch_size, method, names, values, count)
-
-
-def _rank(a: Sequence[float], b: Sequence[float], method: Method) -> float | None:
-    from scipy.stats import kendalltau, spearmanr
-
-    if len(set(a)) < 2 or len(set(b)) < 2:
-        return None  # all alike: no ranks
-    found = float((spearmanr if method == "Spearman" else kendalltau)(a, b).statistic)
-    return found if math.isfinite(found) else None
+            rows.append([*times, work.flops, network.parameters])
+    names = [*(device.label for device in view.data.devices), FLOP, PARAMETERS]
+    table = pd.DataFrame(rows, columns=names, dtype=float)
+    ranks = table.loc[:, table.nunique() > 1].corr("spearman" if method == "Spearman" else "kendall", FEWEST)
+    values = ranks.reindex(index=names, columns=names).to_numpy(float)
+    known = tuple(tuple(None if math.isnan(v) else float(v) for v in row) for row in values)
+    return Correlation(batch_size, method, tuple(names), known, len(rows))
 
 
 def verdicts(view: View, batch_size: int) -> list[Verdict]:
@@ -207,3 +209,40 @@ def proportional(found: Sequence[Pair]) -> Pair | None:
     """The pair that differs at least threefold in FLOP and comes nearest to the same ratio in time; None if none does."""
     far = [pair for pair in found if pair.flops >= 3 and pair.error <= NEAR]
     return min(far, key=lambda pair: pair.error, default=None)
+
+
+def misled(found: Sequence[Pair]) -> Pair | None:
+    """The pair whose order parameters get wrong by the largest factor; None where none is wrong."""
+    wrong = [pair for pair in found if (pair.parameters - 1) * (pair.runtime - 1) < 0 and pair.parameters]
+    return max(wrong, key=_parameter_error, default=None)
+
+
+def _parameter_error(pair: Pair) -> float:
+    return max(pair.runtime / pair.parameters, pair.parameters / pair.runtime)
+
+
+def examples(view: View, device: Device) -> dict[str, Any]:
+    """The `good` and `bad` example of FLOP that say the time, as (pair, batch size); what parameters `misled` in.
+
+    The last is of the batch size of the one before. Empty where no two networks can be compared.
+    """
+    known = [(found, batch) for batch in view.batch_sizes if (found := pairs(view, device, batch))]
+    if not known:
+        return {}
+    alike = [(pair, batch) for found, batch in known if (pair := proportional(found))]
+    wrong = [(pair, batch) for found, batch in known if (pair := inverted(found))]
+    good = min(alike, key=lambda item: item[0].error, default=None)
+    bad = max(wrong, key=lambda item: item[0].error, default=None)
+    batch = (bad or good or known[-1])[1]
+    return {"good": good, "bad": bad, "misled": misled(pairs(view, device, batch))}
+
+
+def gains(view: View, device: Device) -> list[tuple[str, float]]:
+    """By which factor each network's throughput grows from the smallest batch to the largest."""
+    first, last = view.batch_sizes[0], view.batch_sizes[-1]
+    found = []
+    for network in view.networks:
+        small, large = (view.runtime_s(network, device, batch) for batch in (first, last))
+        if small and large and last > first:
+            found.append((network.label, (last / large) / (first / small)))
+    return found

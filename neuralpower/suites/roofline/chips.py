@@ -53,40 +53,25 @@ def table(chips: Sequence[DeviceSpec]) -> Table:
     """One row per chip; FLOP/s in 1e12, B/s in 1e9."""
     rows: list[tuple[Cell, ...]] = []
     for chip in chips:
+        year = None if chip.year is None else str(chip.year)
         peaks = [None if d not in chip.peak_flops else chip.peak_flops[d] / 1e12 for d in DTYPES]
-        rows.append(
-            (
-                chip.name,
-                CLASS_NAMES[chip.device_class],
-                None if chip.year is None else str(chip.year),
-                *peaks,
-                bandwidth(chip) / 1e9,
-                ridge(chip),
-            )
-        )
-    header = (
-        *("chip", "class", "year"),
-        *(f"{d.replace('tensorfloat32', 'TF32').replace('float8_e4m3fn', 'float8')}, TFLOP/s" for d in DTYPES),
-        *("memory, GB/s", "ridge, FLOP/B"),
-    )
+        rows.append((chip.name, CLASS_NAMES[chip.device_class], year, *peaks, bandwidth(chip) / 1e9, ridge(chip)))
+    names = [d.replace("tensorfloat32", "TF32").replace("float8_e4m3fn", "float8") for d in DTYPES]
+    header = ("chip", "class", "year", *(f"{name}, TFLOP/s" for name in names), "memory, GB/s", "ridge, FLOP/B")
     note = (
-        "Dense peaks, without sparsity; int8 in 1e12 operations/s. The ridge is that of bfloat16 or float16 where the chip has "
-        "one, else of float32."
+        "Dense peaks, without sparsity; int8 in 1e12 operations/s. The ridge is that of bfloat16 or float16 where the "
+        "chip has one, else of float32."
     )
     return Table("Peak FLOP/s and memory bandwidth of chips", header, tuple(rows), note)
 
 
 def sources(chips: Sequence[DeviceSpec]) -> Table:
     """Where the peak of `best` and the bandwidth stand, or how they follow."""
-    rows = [
-        (
-            chip.name,
-            best(chip)[0],
-            chip.values[f"peak_flops_{best(chip)[0]}"].source,
-            chip.values["memory_bytes_per_s"].source,
-        )
-        for chip in chips
-    ]
+    rows = []
+    for chip in chips:
+        dtype, _ = best(chip)
+        keys = (f"peak_flops_{dtype}", "memory_bytes_per_s")
+        rows.append((chip.name, dtype, *(chip.values[key].source for key in keys)))
     header = ("chip", "type", "peak: how derived, source", "memory: how derived, source")
     return Table("Sources of the peaks and bandwidths", header, tuple(rows))
 
@@ -102,21 +87,11 @@ def roofline(title: str, chips: Sequence[DeviceSpec], extra: Sequence[Roof] = ()
     lines += [(f"{r.device} (measured)", f"{r.device} (measured here)", r.flops_per_s, r.bytes_per_s) for r in extra]
     ridges = [flops / speed for _, _, flops, speed in lines]
     low, high = min(ridges) / 30, max(ridges) * 8
-    series = tuple(
-        Series(
-            name,
-            (low, flops / speed, high),
-            (low * speed, flops, flops),
-            text=(
-                "",
-                f"{name}: {flops / 1e12:.4g} TFLOP/s, {speed / 1e9:.4g} GB/s, ridge {flops / speed:.3g} FLOP/B",
-                "",
-            ),
-            labels=("", "", label),
-            mode="lines",
-            dash=i % 2 == 1,
-        )
-        for i, (name, label, flops, speed) in enumerate(sorted(lines, key=lambda line: -line[2]))
-    )
+    series = []
+    for i, (name, label, flops, speed) in enumerate(sorted(lines, key=lambda line: -line[2])):
+        bend = flops / speed
+        text = f"{name}: {flops / 1e12:.4g} TFLOP/s, {speed / 1e9:.4g} GB/s, ridge {bend:.3g} FLOP/B"
+        x, y, dash = (low, bend, high), (low * speed, flops, flops), i % 2 == 1
+        series.append(Series(name, x, y, ("", text, ""), labels=("", "", label), mode="lines", dash=dash))
     note = "Where a line bends, memory and arithmetic take equally long. Type of the peak: in brackets in the legend."
-    return XY(title, "operational intensity, FLOP/B", "attainable FLOP/s", series, True, True, note=note)
+    return XY(title, "operational intensity, FLOP/B", "attainable FLOP/s", tuple(series), True, True, note=note)

@@ -8,25 +8,25 @@ fit into the memory or the time that is left is stored as such, with the reason.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from neuralpower.data.journal import sole_writer
 from neuralpower.devices.host import read_cpu
-from neuralpower.devices.spec import DeviceSpec, find_spec
-from neuralpower.errors import InputError, ModelError, NeuralPowerError, one_line
+from neuralpower.devices.spec import DeviceSpec, known_spec
+from neuralpower.errors import InputError, NeuralPowerError, one_line
 from neuralpower.layers.base import torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.shelf import default_predictor, known_predictors, load
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.compose import compose
+from neuralpower.predict.compose import Prediction, compose
+from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.tables import short
 from neuralpower.suites.roofline.records import (
     BUDGET,
@@ -37,17 +37,17 @@ from neuralpower.suites.roofline.records import (
     PREDICTED,
     Data,
     Device,
-    Kind,
     Point,
     Roof,
     Training,
     read,
     write,
 )
-from neuralpower.suites.roofline.roof import measured_roof
-from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Bench
-from neuralpower.suites.roofline.work import Sketch, flops_by_phase, kinds_of
+from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Bench, measured_roof
+from neuralpower.suites.roofline.work import Sketch, kinds_of
 from neuralpower.trace.records import Trace
+
+Tried = TypeVar("Tried", Point, Training)
 
 MODELS = (
     "zoo:resnet18",
@@ -115,7 +115,11 @@ class Gathering:
     def run(self) -> Data:
         """Gather everything; raises InputError, DeviceError."""
         self.started = self.clock()
-        self._check()
+        self.request.check()
+        for model in self.request.models:
+            resolve(model)  # a name that is none is told before anything is measured
+        if self.bench is not None:
+            self.bench.check(self.request.dtype)
         with sole_writer(self.folder):
             self._open()
             self._devices()
@@ -124,7 +128,7 @@ class Gathering:
                 self._works(batch)
                 self._predict(batch)
                 if self.bench is not None:
-                    self._measure(batch)
+                    self._measure(self.bench, batch)
                 if number == 0:
                     self._trainings()
             self.save()
@@ -141,34 +145,27 @@ class Gathering:
 
     # ---- what there is already, devices, networks ----
 
-    def _check(self) -> None:
-        self.request.check()
-        for model in self.request.models:
-            resolve(model)  # a name that is none is told before anything is measured
-        if self.bench is not None:
-            self.bench.check(self.request.dtype)
-
     def _open(self) -> None:
-        name = None if self.bench is None else self.bench.name
-        settings: dict[str, Any] = {
+        torch_version = str(torch.__version__)
+        settings = {
             "dtype": self.request.dtype,
-            "device": name,
+            "device": None if self.bench is None else self.bench.name,
             "training_batch": self.request.training_batch,
-            "torch": torch.__version__,
+            "torch": torch_version,
         }
         found = read(self.folder)
         if found is not None:
             for key, value in settings.items():
                 if found.settings.get(key) != value:
+                    theirs, ours = found.settings.get(key) or "none", value or "none"
                     raise InputError(
-                        f"{self.folder}: holds a report with {key} {found.settings.get(key) or 'none'}, this one has "
-                        f"{value or 'none'}; "
+                        f"{self.folder}: holds a report with {key} {theirs}, this one has {ours}; "
                         "choose another folder with --out"
                     )
             self.data = found
             self.show(f"{self.folder}: goes on with {len(found.points)} points of an earlier run")
         self.data.settings, self.data.notes = settings, []
-        self.data.environment = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+        self.data.environment = {"threads": torch.get_num_threads(), "torch": torch_version}
         self.save()
 
     def _devices(self) -> None:
@@ -187,40 +184,29 @@ class Gathering:
             self._predicted_device(name, predictor)
 
     def _measured_device(self, bench: Bench) -> None:
-        memory = bench.free_bytes()
-        self.data.put(Device(bench.name, MEASURED, memory))
-        try:
-            sheet = find_spec(bench.name)
-        except InputError:
-            self.data.notes.append(
-                f"There is no data sheet of {bench.name} here: its peaks are those that were measured."
-            )
+        self.data.put(Device(bench.name, MEASURED, bench.free_bytes()))
+        sheet = known_spec(bench.name)
+        if sheet is None:
+            text = f"There is no data sheet of {bench.name} here: its peaks are those that were measured."
+            self.data.notes.append(text)
         else:
             self._sheet_roof(bench.name, sheet)
         if bench.place.type == "cpu":
             own = default_predictor(read_cpu())
             self.own = own if self.request.dtype in own.dtypes else None
-        if not any(r.device == bench.name and r.samples for r in self.data.roofs):
+        if self._measured_roof(bench) is None:
             self.show(f"measuring the roof of {bench.name}")
             bench.prepare()
-            products, copies = self.roof_sizes
-            self.data.put(
-                measured_roof(
-                    bench.name,
-                    bench.place,
-                    torch_dtype(self.request.dtype),
-                    bench.samples,
-                    bench.statistic,
-                    products,
-                    copies,
-                )  # fmt: skip
-            )
+            dtype = torch_dtype(self.request.dtype)
+            timing = (bench.samples, bench.statistic)
+            self.data.put(measured_roof(bench.name, bench.place, dtype, *timing, *self.roof_sizes))
             self.save()
 
+    def _measured_roof(self, bench: Bench) -> Roof | None:
+        return next((r for r in self.data.roofs if r.device == bench.name and r.samples), None)
+
     def _predicted_device(self, name: str, predictor: Predictor) -> None:
-        sheet = None
-        with contextlib.suppress(InputError):
-            sheet = find_spec(predictor.device)
+        sheet = known_spec(predictor.device)
         device = predictor.device if sheet is None else sheet.name
         if any(d.name == device for d in self.data.devices):
             device = f"{device}, predicted"
@@ -242,20 +228,17 @@ class Gathering:
 
     def _networks(self) -> None:
         seen: dict[tuple[Any, ...], str] = {}
-        labels: set[str] = set()
         for model in dict.fromkeys(self.request.models):
             sketch = Sketch(model, torch_dtype(self.request.dtype))
             label = short(model).removeprefix("zoo:").removeprefix("torchvision:").replace("?..", "*")
-            while label in labels:
+            while any(label == n.label for m in self.sketches if (n := self.data.network(m))):
                 label += "'"
             network = sketch.network(label)
-            layers = sketch.trace(1).layers
-            same = seen.setdefault((network.parameters, layers), model)
+            same = seen.setdefault((network.parameters, sketch.trace(1).layers), model)
             if same != model:
                 self.data.notes.append(f"{model} is the same network as {same} and is left out.")
                 self.show(f"warning: {self.data.notes[-1]}")
                 continue
-            labels.add(label)
             self.sketches[model] = sketch
             self.data.put(network)
 
@@ -278,28 +261,27 @@ class Gathering:
     def _predict(self, batch: int) -> None:
         for device, predictor in self.predictors.items():
             self._tell_unknown(device, predictor)
-            for model, traced in self.traces.items():
+            for model in self.traces:
                 reason = self._too_large(model, device, batch)
                 if reason:
                     self.data.put(Point(model, device, batch, PREDICTED, MEMORY, reason=reason))
                     continue
-                p = compose(traced, predictor, model=model, batch_size=batch, dtype=self.request.dtype)
+                p = self._composed(predictor, model, batch)
                 self.data.put(Point(model, device, batch, PREDICTED, OK, p.runtime_s.value, coverage=p.coverage))
         self.save()
 
     def _tell_unknown(self, device: str, predictor: Predictor) -> None:
         kinds = {layer.kind for traced in self.traces.values() for layer in traced.layers}
-        record = next(d for d in self.data.devices if d.name == device)
-        index = self.data.devices.index(record)
-        self.data.devices[index] = replace(record, unknown_kinds=tuple(sorted(kinds - set(predictor.kinds))))
+        devices = self.data.devices
+        index = next(i for i, one in enumerate(devices) if one.name == device)
+        devices[index] = replace(devices[index], unknown_kinds=tuple(sorted(kinds - set(predictor.kinds))))
 
-    def _measure(self, batch: int) -> None:
-        assert self.bench is not None  # asked by `run`
-        costs = {model: self._estimate_s(model, batch) for model in self.models}
+    def _measure(self, bench: Bench, batch: int) -> None:
+        costs = {model: self._estimate_s(bench, model, batch) for model in self.models}
         for model in sorted(costs, key=costs.__getitem__):
-            found = self.data.point(model, self.bench.name, batch)
+            found = self.data.point(model, bench.name, batch)
             if found is None or found.status != OK:
-                self.data.put(self._timed(self.bench, model, batch))
+                self.data.put(self._timed(bench, model, batch))
                 self.save()
 
     def _timed(self, bench: Bench, model: str, batch: int) -> Point:
@@ -307,34 +289,36 @@ class Gathering:
         reason = self._too_large(model, bench.name, batch)
         if reason:
             return replace(point, status=MEMORY, reason=reason)
-        cost = bench.cost(self._estimate_s(model, batch) * self._slowness()) + BUILD_S
+        cost = bench.cost(self._estimate_s(bench, model, batch) * self._slowness()) + BUILD_S
         if cost > self.left_s():
             reason = f"would take about {cost:.0f} s of the {max(self.left_s(), 0):.0f} s left"
             self.show(f"skipping {model}, batch {batch}: {reason}")
             return replace(point, status=BUDGET, reason=reason)
         self.show(f"measuring {model}, batch {batch}: about {cost:.0f} s of the {self.left_s():.0f} s left")
-        try:
-            samples = bench.forward(model, batch, self.request.dtype)
-        except MemoryError as error:
-            return replace(point, status=MEMORY, reason=str(error)[:200])
-        except ModelError as error:
-            return replace(point, status=FAILED, reason=one_line(error)[:200])
-        return replace(point, runtime_s=bench.statistic(samples), samples_s=samples)
 
-    def _estimate_s(self, model: str, batch: int) -> float:
+        def timed() -> Point:
+            samples = bench.forward(model, batch, self.request.dtype)
+            return replace(point, runtime_s=bench.statistic(samples), samples_s=samples)
+
+        return _tried(point, timed)
+
+    def _estimate_s(self, bench: Bench, model: str, batch: int) -> float:
         """Of one forward pass on the measured device, before it is measured."""
-        work = self.data.work(model, batch)
-        assert work is not None and self.bench is not None  # traced before
-        if self.own is not None and (model, batch) in self._predicted:
-            return self._predicted[model, batch]
-        if self.own is not None and model in self.traces:
-            p = compose(self.traces[model], self.own, model=model, batch_size=batch, dtype=self.request.dtype)
-            seconds = p.runtime_s.value
-        else:
-            roof = next(r for r in self.data.roofs if r.device == self.bench.name and r.samples)
-            seconds = max(work.flops / (GUESS * roof.flops_per_s), work.bytes_moved / (GUESS * roof.bytes_per_s))
-        self._predicted[model, batch] = seconds
-        return seconds
+        key = (model, batch)
+        if self.own is None or key not in self._predicted:
+            if self.own is not None and model in self.traces:
+                self._predicted[key] = self._composed(self.own, model, batch).runtime_s.value
+            else:
+                work, roof = self.data.work(model, batch), self._measured_roof(bench)
+                assert work is not None and roof is not None  # traced and measured before
+                least = max(work.flops / roof.flops_per_s, work.bytes_moved / roof.bytes_per_s)
+                self._predicted[key] = least / GUESS
+        return self._predicted[key]
+
+    def _composed(self, predictor: Predictor, model: str, batch: int) -> Prediction:
+        """Of the batch size at hand."""
+        dtype = self.request.dtype
+        return compose(self.traces[model], predictor, model=model, batch_size=batch, dtype=dtype)
 
     def _slowness(self) -> float:
         """Measured over estimated times so far: the median."""
@@ -347,13 +331,12 @@ class Gathering:
 
     def _too_large(self, model: str, device: str, batch: int) -> str:
         """Why a batch does not fit, with the largest that does; "" where it fits or nothing is known."""
-        work = self.data.work(model, batch)
-        measured = self.bench is not None and device == self.bench.name
-        known = next((d.memory_bytes for d in self.data.devices if d.name == device), None)
-        room = self.bench.free_bytes() if measured and self.bench is not None else known
+        work, network = self.data.work(model, batch), self.data.network(model)
+        room = next((d.memory_bytes for d in self.data.devices if d.name == device), None)
+        if self.bench is not None and device == self.bench.name:
+            room = self.bench.free_bytes()
         if work is None or work.peak_bytes is None or room is None or work.peak_bytes <= room * MEMORY_SHARE:
             return ""
-        network = self.data.network(model)
         weights = network.parameter_bytes if network else 0
         each = (work.peak_bytes - weights) / batch
         largest = int((room * MEMORY_SHARE - weights) / each) if each > 0 else 0
@@ -382,39 +365,43 @@ class Gathering:
 
     def _counted(self, model: str, device: str, batch: int) -> Training:
         """A step whose work is counted; no shipped predictor of a device knows its time."""
-        kinds = kinds_of(self.sketches[model].training(batch), times=False)
-        flops = flops_by_phase(kinds)
         reason = "counted, not timed: the predictor knows forward passes only"
-        return Training(
-            model, device, batch, PREDICTED, OK, flops["forward"], flops["backward"], kinds=kinds, reason=reason
-        )
+        step = Training(model, device, batch, PREDICTED, OK, reason=reason)
+        return _with_kinds(step, self.sketches[model].training(batch))
 
     def _stepped(self, bench: Bench, model: str, batch: int, left_s: float) -> Training:
         step = Training(model, bench.name, batch, MEASURED, OK)
         small = min(self.request.batch_sizes)
-        cost = TRAINING_RUNS * TRAINING_WORK * self._estimate_s(model, small) * batch / small * self._slowness()
+        scale = TRAINING_RUNS * TRAINING_WORK * batch / small * self._slowness()
+        cost = scale * self._estimate_s(bench, model, small)
         if cost + BUILD_S > left_s:
+            late = f"would take about {cost:.0f} s of the {max(left_s, 0):.0f} s left for training"
             counted = self._counted(model, bench.name, batch)
-            reason = (
-                f"counted, not timed: would take about {cost:.0f} s of the {max(left_s, 0):.0f} s left for training"
-            )
-            return replace(counted, basis=MEASURED, status=BUDGET, reason=reason)
+            return replace(counted, basis=MEASURED, status=BUDGET, reason=f"counted, not timed: {late}")
         self.show(f"training step of {model}, batch {batch}: about {cost:.0f} s")
-        try:
-            profile = bench.training(model, batch, self.request.dtype)
-        except MemoryError as error:
-            return replace(step, status=MEMORY, reason=str(error)[:200])
-        except NeuralPowerError as error:
-            return replace(step, status=FAILED, reason=one_line(error)[:200])
-        kinds: tuple[Kind, ...] = kinds_of(profile, times=True)
-        flops, phases = flops_by_phase(kinds), profile.total.phases_s
-        samples = len(profile.total.spread.samples_s) if profile.total.spread else 0
-        return replace(
-            step,
-            forward_flops=flops["forward"],
-            backward_flops=flops["backward"],
-            forward_s=phases.get("forward"),
-            backward_s=phases.get("backward"),
-            samples=samples,
-            kinds=kinds,
-        )
+        return _tried(step, lambda: _with_kinds(step, bench.training(model, batch, self.request.dtype)))
+
+
+def _tried(record: Tried, run: Callable[[], Tried]) -> Tried:
+    """What a run gives, or the record with the reason why it failed."""
+    try:
+        return run()
+    except MemoryError as error:
+        return replace(record, status=MEMORY, reason=str(error)[:200])
+    except NeuralPowerError as error:
+        return replace(record, status=FAILED, reason=one_line(error)[:200])
+
+
+def _with_kinds(step: Training, profile: NetworkProfile) -> Training:
+    """A step with what its profile has counted, and timed where it ran."""
+    total, kinds = profile.total, kinds_of(profile)
+    flops = {phase: sum(k.flops for k in kinds if k.phase == phase) for phase in ("forward", "backward")}
+    return replace(
+        step,
+        forward_flops=flops["forward"],
+        backward_flops=flops["backward"],
+        forward_s=total.phases_s.get("forward"),
+        backward_s=total.phases_s.get("backward"),
+        samples=len(total.spread.samples_s) if total.spread else 0,
+        kinds=kinds,
+    )

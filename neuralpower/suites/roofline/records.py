@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from neuralpower.errors import InputError
 from neuralpower.files.atomic import replace_file
@@ -54,6 +56,11 @@ class Work:
     def intensity(self) -> float | None:
         """FLOP per byte moved."""
         return self.flops / self.bytes_moved if self.bytes_moved else None
+
+    @property
+    def call_count(self) -> int:
+        """Of layers."""
+        return sum(c.count for c in self.calls)
 
     @property
     def footprint_intensity(self) -> float | None:
@@ -151,6 +158,11 @@ class Training:
         """Backward time over forward time."""
         return self.backward_s / self.forward_s if self.forward_s and self.backward_s else None
 
+    @property
+    def distance(self) -> float:
+        """How far the ratio of times lies from that of FLOP."""
+        return abs((self.time_ratio or 0) - (self.flops_ratio or 0))
+
 
 @dataclass
 class Data:
@@ -168,37 +180,42 @@ class Data:
 
     def network(self, model: str) -> Network | None:
         """Of that name."""
-        return next((n for n in self.networks if n.model == model), None)
+        return _found(self.networks, model=model)
 
     def work(self, model: str, batch_size: int) -> Work | None:
         """Of that network and batch."""
-        return next((w for w in self.works if (w.model, w.batch_size) == (model, batch_size)), None)
+        return _found(self.works, model=model, batch_size=batch_size)
 
     def point(self, model: str, device: str, batch_size: int) -> Point | None:
         """Of that network, device and batch."""
-        key = (model, device, batch_size)
-        return next((p for p in self.points if (p.model, p.device, p.batch_size) == key), None)
+        return _found(self.points, model=model, device=device, batch_size=batch_size)
 
     def training(self, model: str, device: str) -> Training | None:
         """Of that network and device."""
-        return next((t for t in self.trainings if (t.model, t.device) == (model, device)), None)
+        return _found(self.trainings, model=model, device=device)
 
-    def put(self, record: Any) -> None:
+    def put(self, record: Record) -> None:
         """Add a record in the place of the one that it replaces."""
-        name = next(name for name, kind in RECORDS.items() if isinstance(record, kind))
+        name, keys = PLACES[type(record)]
         records: list[Any] = getattr(self, name)
-        kept = [r for r in records if any(getattr(r, k) != getattr(record, k) for k in KEYS[name])]
-        records[:] = [*kept, record]
+        records[:] = [*(r for r in records if any(getattr(r, k) != getattr(record, k) for k in keys)), record]
 
 
-RECORDS: Mapping[str, type] = {
-    "devices": Device, "roofs": Roof, "networks": Network, "works": Work, "points": Point, "trainings": Training,
-}  # fmt: skip
-KEYS: Mapping[str, tuple[str, ...]] = {
-    "devices": ("name",), "roofs": ("device", "origin"), "networks": ("model",), "works": ("model", "batch_size"),
-    "points": ("model", "device", "batch_size"), "trainings": ("model", "device"),
-}  # fmt: skip
-NESTED: Mapping[str, type] = {"calls": Calls, "kinds": Kind}
+Record = Device | Roof | Network | Work | Point | Training
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+# The list of each record, and the fields that tell it from others.
+PLACES: Mapping[type[Record], tuple[str, tuple[str, ...]]] = {
+    Device: ("devices", ("name",)),
+    Roof: ("roofs", ("device", "origin")),
+    Network: ("networks", ("model",)),
+    Work: ("works", ("model", "batch_size")),
+    Point: ("points", ("model", "device", "batch_size")),
+    Training: ("trainings", ("model", "device")),
+}
+
+
+def _found(records: Iterable[AnyRecord], **key: str | int) -> AnyRecord | None:
+    return next((r for r in records if all(getattr(r, name) == value for name, value in key.items())), None)
 
 
 def write(data: Data, folder: Path) -> None:
@@ -220,21 +237,6 @@ def read(folder: Path) -> Data | None:
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise InputError(f"{path}: is no report's data of schema {SCHEMA}; move it away, or choose another --out")
     try:
-        values: dict[str, Any] = {name: content[name] for name in ("settings", "environment", "notes")}
-        for name, kind in RECORDS.items():
-            values[name] = [_record(kind, r) for r in content[name]]
-        return Data(**values)
-    except (KeyError, TypeError) as error:
+        return msgspec.convert({f.name: content[f.name] for f in fields(Data)}, Data)
+    except (KeyError, msgspec.ValidationError) as error:
         raise InputError(f"{path}: lacks or has too much ({error}); move it away, or choose another --out") from None
-
-
-def _record(kind: type[Any], given: Mapping[str, Any]) -> Any:
-    names = {f.name for f in fields(kind)}
-    values = {name: _value(name, value) for name, value in given.items() if name in names}
-    return kind(**values)
-
-
-def _value(name: str, value: Any) -> Any:
-    if name in NESTED:
-        return tuple(NESTED[name](**item) for item in value)
-    return tuple(value) if isinstance(value, list) else value

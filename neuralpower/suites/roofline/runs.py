@@ -1,10 +1,15 @@
-"""Times of real runs: warm-up, several samples, the device synchronised."""
+"""Times of real runs: warm-up, several samples, the device synchronised; and the roof that a device really has.
+
+The roof is FLOP/s of large matrix products, and B/s of a large copy. The product's work is 2 n^3 FLOP; a copy of
+s bytes reads s and writes s. The better of several sizes counts, each by the statistic that networks are timed
+with (`measure.Timing` on a CPU, the median on a GPU).
+"""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +29,16 @@ from neuralpower.networks.users_code import raised, users_code
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.profiling.steps import clock_of, title_of
+from neuralpower.suites.roofline.records import Roof
 
 CUDA_SAMPLES = 20
 CUDA_LIMIT_S = 2.0  # after which no further sample begins, from the fifth on
 TRAINING_REPEATS = 3
+PRODUCTS = {"cpu": (1024, 2048, 3072), "cuda": (4096, 8192, 16384)}
+COPIES = {"cpu": (2**27, 2**28), "cuda": (2**30, 2**32)}  # bytes: several times the last-level cache
+
+Timer = Callable[[Call], Sequence[float]]
+Statistic = Callable[[Sequence[float]], float]
 
 
 class Bench:
@@ -136,3 +147,44 @@ class Bench:
             if failure(error)["status"] == "oom":
                 raise MemoryError(first_line(error)) from None
             raise
+
+
+def measured_roof(
+    device: str,
+    place: torch.device,
+    dtype: torch.dtype,
+    timer: Timer,
+    statistic: Statistic,
+    products: Sequence[int] | None = None,
+    copies: Sequence[int] | None = None,
+) -> Roof:
+    """Time products and copies at `place` with `timer`, which gives samples in seconds."""
+    found: list[tuple[float, int]] = []  # the best rate of products, then of copies, with its size
+    counts: list[int] = []
+    for sizes, make in ((products or PRODUCTS[place.type], _product), (copies or COPIES[place.type], _copy)):
+        rates = []
+        for size in sizes:
+            call, work = make(size, place, dtype)
+            samples = timer(call)
+            del call  # and what it holds, before the next is made
+            rates.append((work / statistic(samples), size))
+            counts.append(len(samples))
+        found.append(max(rates, key=lambda rate: rate[0]))
+    (flops, side), (bandwidth, copied) = found
+    how = (
+        f"product of two {side} x {side} matrices, 2 n^3 FLOP; copy of {copied / 2**20:.0f} MiB, read and written; "
+        f"warmed up, {min(counts)} samples each"
+    )
+    return Roof(device, "measured here", flops, bandwidth, how, min(counts))
+
+
+def _product(side: int, place: torch.device, dtype: torch.dtype) -> tuple[Call, int]:
+    """A call, and its FLOP."""
+    left, right = (torch.randn(side, side, device=place, dtype=torch.float32).to(dtype) for _ in range(2))
+    return Call(torch.mm, (left, right), {}), 2 * side**3
+
+
+def _copy(amount: int, place: torch.device, dtype: torch.dtype) -> tuple[Call, int]:
+    """A call, and the bytes that it reads and writes, whatever the dtype."""
+    source = torch.ones(amount // 4, dtype=torch.float32, device=place)
+    return Call(torch.empty_like(source).copy_, (source,), {}), 2 * amount

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -90,23 +89,19 @@ def peak_bytes(module: nn.Module, inputs: Inputs) -> int | None:
         return None
 
 
-def kinds_of(profile: NetworkProfile, times: bool) -> tuple[Kind, ...]:
+def kinds_of(profile: NetworkProfile) -> tuple[Kind, ...]:
     """FLOP, time and memory by phase and kind; operators that are not layers of their own count as "other"."""
-    found: dict[tuple[str, str], list[float]] = {}
+    timed = profile.runs is not None
+    found: dict[tuple[str, str], Kind] = {}
     for row in profile.rows:
         if row.phase not in ("forward", "backward") or not row.explains:
             continue
-        known = row.kind if row.kind in KINDS else "other"
-        entry = found.setdefault((row.phase, known), [0.0, 0.0, 0.0])
-        entry[0] += max(row.runtime_s or 0.0, 0.0)
-        entry[1] += (row.matmul_flops or 0) + (row.elementwise_flops or 0)
-        entry[2] += (row.activation_bytes if times else row.bytes_written) or 0
-    return tuple(
-        Kind(phase, kind, seconds if times else None, int(flops), int(size))
-        for (phase, kind), (seconds, flops, size) in found.items()
-    )
-
-
-def flops_by_phase(kinds: tuple[Kind, ...]) -> Mapping[str, int]:
-    """FLOP of forward and backward."""
-    return {phase: sum(k.flops for k in kinds if k.phase == phase) for phase in ("forward", "backward")}
+        key = (row.phase, row.kind if row.kind in KINDS else "other")
+        known = found.get(key, Kind(*key, 0.0 if timed else None, 0, 0))
+        found[key] = Kind(
+            *key,
+            (known.runtime_s or 0.0) + max(row.runtime_s or 0.0, 0.0) if timed else None,
+            known.flops + (row.matmul_flops or 0) + (row.elementwise_flops or 0),
+            known.memory_bytes + ((row.activation_bytes if timed else row.bytes_written) or 0),
+        )
+    return tuple(found.values())

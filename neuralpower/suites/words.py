@@ -1,0 +1,16 @@
+"""Texts that stand in templates beside the code, with `value|to(".3g")` and `value|quantity("FLOP/s")`."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from neuralpower.report.tables import quantity
+
+
+def template(package: str, name: str, **filters: object) -> Template:
+    """The template of that file in a package, with more filters; it makes plain text."""
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment.filters.update({"to": format, "quantity": quantity, **filters})
+    return environment.from_string(files(package).joinpath(name).read_text(encoding="utf-8"))
