@@ -39,6 +39,7 @@ def sweep(
     as_json: bool = JSON,
 ) -> None:
     """Predict a grid of batch sizes, lengths, types and devices from few traces; the points nothing beats are marked."""
+    from neuralpower.csv_files import write_csv
     from neuralpower.errors import InputError
     from neuralpower.explore import fit as fitting
     from neuralpower.explore import sweep as sweeping
@@ -67,7 +68,7 @@ def sweep(
         raise InputError(f"no point can be predicted: {found.points[0].error}")
     _warn(predictors)
     if csv is not None:
-        sweeping.write_csv(found, csv)
+        write_csv(csv, [*sweeping.SweepPoint.__dataclass_fields__], map(vars, found.points))
     if plot is not None:
         sweep_plot(found, plot)
     say(json_text(sweeping.to_json(found)) if as_json else sweep_table(found, top))

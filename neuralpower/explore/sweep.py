@@ -6,12 +6,10 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neuralpower.csv_files import write_csv as write_rows
 from neuralpower.errors import InputError
 from neuralpower.evaluate import device_memory
 from neuralpower.explore.outcomes import finite
@@ -175,12 +173,6 @@ def sizes(text: str, what: str) -> tuple[int, ...]:
                 found.append(low)
                 low *= 2
     return tuple(dict.fromkeys(found))
-
-
-def write_csv(result: Sweep, path: Path) -> None:
-    """One line per point, SI units; raises InputError where the file cannot be written."""
-    names = list(SweepPoint.__dataclass_fields__)
-    write_rows(path, [names, *([getattr(p, name) for name in names] for p in result.points)])
 
 
 def to_json(result: Sweep) -> dict[str, Any]:

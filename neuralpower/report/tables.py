@@ -191,8 +191,7 @@ def _figures(row: Row, powered: bool) -> Iterator[str]:
 
 def prediction_csv(prediction: Prediction, path: Path) -> None:
     """One line per folded layer, SI units; raises InputError where the file cannot be written."""
-    cells = [row.cells() for row in prediction.rows]
-    write_csv(path, [COLUMNS, *([row.get(name) for name in COLUMNS] for row in cells)])
+    write_csv(path, COLUMNS, [row.cells() for row in prediction.rows])
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
