@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib.resources
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import TypeVar
 
 from neuralpower.errors import InputError, writing
 from neuralpower.files import aside
@@ -21,6 +22,7 @@ from neuralpower.report.charts import Chart, slug
 from neuralpower.report.plotly_charts import plot
 from neuralpower.report.templating import render
 
+T = TypeVar("T")
 Cell = str | float | int | None
 NUMBER = re.compile(r"[-+]?\d")
 
@@ -33,6 +35,12 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
+
+    @classmethod
+    def of(cls, title: str, records: Iterable[T], columns: Mapping[str, Callable[[T], Cell]], note: str = "") -> Table:
+        """A row for each record; `columns` say under which header stands what of it."""
+        rows = tuple(tuple(cell(record) for cell in columns.values()) for record in records)
+        return cls(title, tuple(columns), rows, note)
 
     def __post_init__(self) -> None:
         """Raises InputError where a row has more or fewer cells than the header."""
