@@ -376,7 +376,7 @@ def _sizes(module: nn.Module) -> list[Any]:
 def write_op_file(header: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
     """Write OP_FILE: lines under a header, "-" for what is None; raises InputError where it cannot be written."""
     rows = [["-" if line[name] is None else line[name] for name in header] for line in lines]
-    write_csv(OP_FILE, header, rows, "folder")
+    write_csv(OP_FILE, [header, *rows], "folder")
 
 
 def read_op_file(path: str | Path) -> list[dict[str, Any]]:

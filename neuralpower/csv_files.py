@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +27,13 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     return text.getvalue()
 
 
-def write_csv(
-    path: Path, header: Sequence[str], rows: Iterable[Iterable[Any] | Mapping[str, Any]], instead: str = "file"
-) -> None:
-    """Write a file, with its folder; raises InputError where it cannot, `instead`: what another is to be chosen of.
-
-    A row is its cells in the order of the header, or a mapping that has them by name, as far as they are known.
-    """
-    cells = ([row.get(name) for name in header] if isinstance(row, Mapping) else row for row in rows)
+def write_csv(path: Path, rows: Iterable[Iterable[Any]], instead: str = "file") -> None:
+    """Write a file, with its folder; raises InputError where it cannot, `instead`: what another is to be chosen of."""
     with writing(path, instead):
         if instead == "folder":
             path.parent.mkdir(parents=True, exist_ok=True)
         with aside(path) as new:
-            new.write_bytes(csv_text([header, *cells]).encode())
+            new.write_bytes(csv_text(rows).encode())
 
 
 def _cell(value: Any) -> Any:

@@ -251,12 +251,12 @@ def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp
     found = sweep("zoo:deep_mnist", [predictor], batch_sizes=(1, 64), memory_bytes=room)
     assert [p.fits for p in found.points] == [True, False]
     assert not any(p.best for p in found.points if not p.fits)
-    header, lines = [*SweepPoint.__dataclass_fields__], [vars(p) for p in found.points]
-    write_csv(tmp_path / "s.csv", header, lines)
+    lines = [SweepPoint.__dataclass_fields__, *(vars(p).values() for p in found.points)]
+    write_csv(tmp_path / "s.csv", lines)
     rows = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
     assert [float(row["runtime_s"]) for row in rows] == [p.runtime_s for p in found.points]
     with pytest.raises(InputError, match="cannot be written"):
-        write_csv(tmp_path / "none" / "s.csv", header, lines)
+        write_csv(tmp_path / "none" / "s.csv", lines)
     with pytest.raises(PredictorError, match="has not learnt dtype 'bfloat16'"):
         sweep(DEEP, [predictor], dtypes=("bfloat16",))
     with pytest.raises(InputError, match="points: at most"):

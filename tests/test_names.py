@@ -338,7 +338,7 @@ def test_pages_of_names_hold_no_markup_of_theirs(tmp_path: Path) -> None:
     written = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert all(rendered(line) == (set(), []) for line in written.splitlines())
     assert safe(html) and safe(written)
-    csv_files.write_csv(tmp_path / "t.csv", ("x",), [("=1+1",)])
+    csv_files.write_csv(tmp_path / "t.csv", [("x",), ("=1+1",)])
     assert (tmp_path / "t.csv").read_text() == "x\n'=1+1\n"
 
 

@@ -167,7 +167,7 @@ def test_lengths_that_differ_are_refused(make: Callable[[], object], message: st
 
 def test_cells_are_shown_with_four_digits_and_written_with_all(tmp_path: Path) -> None:
     assert [shown(v) for v in (None, 3.64213, 2.0, 1234567, "x", "")] == ["-", "3.642", "2", "1,234,567", "x", "-"]
-    write_csv(tmp_path / "deep" / "t.csv", TABLE.header, TABLE.rows, "folder")
+    write_csv(tmp_path / "deep" / "t.csv", [TABLE.header, *TABLE.rows], "folder")
     with (tmp_path / "deep" / "t.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [
             ["network", "GFLOP", "bound"],
@@ -225,7 +225,7 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     for write in (
         lambda: write_html(PAGE, tmp_path / "file" / "index.html"),
-        lambda: write_csv(tmp_path / "file" / "t.csv", TABLE.header, TABLE.rows, "folder"),
+        lambda: write_csv(tmp_path / "file" / "t.csv", [TABLE.header, *TABLE.rows], "folder"),
         lambda: save(BARS, tmp_path / "file", "x"),
     ):
         with pytest.raises(InputError, match="cannot be written .* choose another folder"):

@@ -68,7 +68,7 @@ def sweep(
         raise InputError(f"no point can be predicted: {found.points[0].error}")
     _warn(predictors)
     if csv is not None:
-        write_csv(csv, [*sweeping.SweepPoint.__dataclass_fields__], map(vars, found.points))
+        write_csv(csv, [sweeping.SweepPoint.__dataclass_fields__, *(vars(p).values() for p in found.points)])
     if plot is not None:
         sweep_plot(found, plot)
     say(json_text(sweeping.to_json(found)) if as_json else sweep_table(found, top))

@@ -50,9 +50,9 @@ def report(
     write_html(page, out / "paradnn.html")
     write_markdown(page, out / "paradnn.md", out / "pictures", pictures)
     for stem, table in page.tables():
-        write_csv(out / f"{stem}.csv", table.header, table.rows, "folder")
+        write_csv(out / f"{stem}.csv", [table.header, *table.rows], "folder")
     known = points.astype(object).where(points.notna(), None)
-    write_csv(out / "points.csv", points.columns, known.itertuples(index=False), "folder")
+    write_csv(out / "points.csv", [points.columns, *known.itertuples(index=False)], "folder")
     say(out / "paradnn.html")
 
 

@@ -69,6 +69,6 @@ def report(
     with sole_writer(out):  # gathering has given it back
         write_html(made, out / "index.html")
         for stem, table in made.tables():
-            write_csv(out / "tables" / f"{stem}.csv", table.header, table.rows, "folder")
+            write_csv(out / "tables" / f"{stem}.csv", [table.header, *table.rows], "folder")
         write_markdown(made, out / "report.md", out / "figures")
     say(out / "index.html")

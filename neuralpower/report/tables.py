@@ -191,7 +191,8 @@ def _figures(row: Row, powered: bool) -> Iterator[str]:
 
 def prediction_csv(prediction: Prediction, path: Path) -> None:
     """One line per folded layer, SI units; raises InputError where the file cannot be written."""
-    write_csv(path, COLUMNS, [row.cells() for row in prediction.rows])
+    cells = [row.cells() for row in prediction.rows]
+    write_csv(path, [COLUMNS, *([row[name] for name in COLUMNS] for row in cells)])
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:

@@ -56,7 +56,9 @@ def _read(path: Path) -> list[Log]:
 def write_csv(logs: Sequence[Log], path: Path) -> None:
     """A line per log, a column per name; lists and tables as JSON. Raises InputError."""
     names = sorted({name for log in logs for name in log.values})
-    write_rows(path, ["source", *names], ([log.source, *(_cell(log.values, name) for name in names)] for log in logs))
+    write_rows(
+        path, [["source", *names], *([log.source, *(_cell(log.values, name) for name in names)] for log in logs)]
+    )
 
 
 def _cell(values: Mapping[str, Any], name: str) -> Any:
