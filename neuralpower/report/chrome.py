@@ -79,30 +79,17 @@ def microseconds(time_ns: int) -> float:
 
 
 def _names(pid: int, process: Process) -> Iterator[Event]:
-    yield _named("process_name", pid, 0, {"name": process.name})
-    yield _named("process_sort_index", pid, 0, {"sort_index": pid})
-    for tid, row in enumerate(process.rows, 1):
-        yield _named("thread_name", pid, tid, {"name": row.name})
-        yield _named("thread_sort_index", pid, tid, {"sort_index": tid})
-
-
-def _named(what: str, pid: int, tid: int, args: Mapping[str, Any]) -> Event:
-    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
+    rows = [("process", 0, pid, process.name), *(("thread", i, i, row.name) for i, row in enumerate(process.rows, 1))]
+    for kind, tid, place, name in rows:
+        for what, args in (("name", {"name": name}), ("sort_index", {"sort_index": place})):
+            yield {"name": f"{kind}_{what}", "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
 def _events(pid: int, process: Process) -> Iterator[Event]:
     for tid, row in enumerate(process.rows, 1):
         for one in row.slices:
-            start, length = microseconds(one.start_ns), microseconds(one.end_ns - one.start_ns)
-            event = {
-                "name": one.name,
-                "cat": one.category,
-                "ph": "X",
-                "pid": pid,
-                "tid": tid,
-                "ts": start,
-                "dur": length,
-            }
+            times = {"ts": microseconds(one.start_ns), "dur": microseconds(one.end_ns - one.start_ns)}
+            event = {"name": one.name, "cat": one.category, "ph": "X", "pid": pid, "tid": tid, **times}
             yield {**event, "args": dict(one.args)} if one.args else event
     for counter in process.counters:
         for time, value in counter.points:
