@@ -83,17 +83,14 @@ def _xy(figure: Any, chart: XY) -> None:
     drawn, scale = chart.drawn(), None
     known = [value for series in drawn for value in series.values]
     for i, series in enumerate(drawn):
-        look: dict[str, Any] = {"label": _plain(series.name), "color": colour(i)}
-        if "lines" in series.mode:
-            axes.plot(series.x, series.y, "--" if series.dash else "-", zorder=2, **look)
-            look["label"] = None
-        if "markers" in series.mode:
-            look |= {"s": 38, "marker": symbol(i).matplotlib, "edgecolors": "white", "linewidths": 0.6}
-            if series.values:
-                del look["color"]
-                look |= {"c": series.values, "vmin": min(known), "vmax": max(known)}
-            points = axes.scatter(series.x, series.y, zorder=3, **look)
-            scale = points if series.values else scale
+        mark = symbol(i).matplotlib if "markers" in series.mode else ""
+        look = {"marker": mark, "label": _plain(series.name), "zorder": 3 if mark else 2}
+        if series.values:
+            shades = {"c": series.values, "vmin": min(known), "vmax": max(known)}
+            scale = axes.scatter(series.x, series.y, s=38, linewidths=0.6, **shades, **look)
+        else:
+            line = "none" if "lines" not in series.mode else "--" if series.dash else "-"
+            axes.plot(series.x, series.y, linestyle=line, color=colour(i), **look)
     if scale is not None:
         figure.colorbar(scale, ax=axes, label=_plain(chart.value_label))
     elif len(chart.series) > 1:
