@@ -1,4 +1,4 @@
-"""Cards: what a reader of a dataset or predictor must know before trusting it, written beside it as Markdown."""
+"""Cards: what a reader of a dataset or predictor must know, written beside it as Markdown."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 PROTOCOLS = {
     "cpu": "interleaved rounds of ~60 calls, inputs written just before, weights cold, denormals flushed; "
     "`runtime_s` is the 10th percentile of the rounds; of backward passes without autograd's start",
-    "cuda": "one configuration at a time, inputs rotated past the last-level cache; `runtime_s` is the median device "
-    "time of a call, `runtime_eager_s` what a user sees",
+    "cuda": "one configuration at a time, inputs rotated past the last-level cache; `runtime_s` is the "
+    "median device time of a call, `runtime_eager_s` what a user sees",
 }
+
+SOFTWARE = ("torch", "transformers", "python", "kernel")
 
 
 def dataset_card(dataset: Dataset) -> str:
@@ -35,7 +37,7 @@ def dataset_card(dataset: Dataset) -> str:
     hardware: Mapping[str, Any] = dataset.meta.get("hardware") or {}
     sessions: Sequence[Mapping[str, Any]] = dataset.meta.get("sessions") or []
     first, last = (sessions[0], sessions[-1]) if sessions else ({}, {})
-    software = [f"{name} {first[name]}" for name in ("torch", "transformers", "python", "kernel") if name in first]
+    software = [f"{name} {first[name]}" for name in SOFTWARE if name in first]
     software += [f"{name} {hardware[name]}" for name in ("cuda", "driver") if hardware.get(name)]
     kinds = sorted(dataset.tables.items())
     powerless: Counter[str] = Counter()
@@ -65,7 +67,7 @@ def dataset_card(dataset: Dataset) -> str:
 def _values(dataset: Dataset, column: str) -> set[str]:
     """What stands in a column of any kind."""
     known = [table[column].dropna() for table in dataset.tables.values() if column in table]
-    return {str(value) for some in known for value in some}
+    return {str(value) for some in known for value in some.unique()}
 
 
 def _self_test(session: Mapping[str, Any]) -> str:
@@ -83,21 +85,16 @@ def _spans(sessions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _row(kind: str, table: pd.DataFrame) -> list[str]:
     status = table["status"].fillna("ok") if "status" in table else table["runtime_s"].map(lambda _: "ok")
     ok = table[status == "ok"]
-    spread = (ok["runtime_q75_s"] / ok["runtime_q25_s"] - 1).median() if "runtime_q75_s" in ok else float("nan")
+    has_spread = "runtime_q75_s" in ok
+    spread = (ok["runtime_q75_s"] / ok["runtime_q25_s"] - 1).median() if has_spread else float("nan")
     swept = int((ok["source"] == "sweep").sum()) if "source" in ok else 0
     failed = status[status != "ok"].value_counts()
     shown = f"{ok['runtime_s'].min() * 1e6:.3g} to {ok['runtime_s'].max() * 1e6:.3g}" if len(ok) else "-"
-    return [
-        f"`{kind}`",
-        str(len(ok)),
-        str(swept),
-        str(len(ok) - swept),
-        ", ".join(sorted(set(ok["dtype"]))) if "dtype" in ok else "float32",
-        shown,
-        f"{spread:.1%}" if np.isfinite(spread) else "-",
-        str(int(ok["power_w"].notna().sum())) if "power_w" in ok else "0",
-        ", ".join(f"{count} {name}" for name, count in failed.items()) or "-",
-    ]
+    dtypes = ", ".join(sorted(set(ok["dtype"]))) if "dtype" in ok else "float32"
+    powered = str(int(ok["power_w"].notna().sum())) if "power_w" in ok else "0"
+    lost = ", ".join(f"{count} {name}" for name, count in failed.items()) or "-"
+    apart = f"{spread:.1%}" if np.isfinite(spread) else "-"
+    return [f"`{kind}`", str(len(ok)), str(swept), str(len(ok) - swept), dtypes, shown, apart, powered, lost]
 
 
 def _noise_floor(kind: str, table: pd.DataFrame) -> Iterator[list[str]]:
@@ -118,7 +115,7 @@ def _noise_floor(kind: str, table: pd.DataFrame) -> Iterator[list[str]]:
 
 
 def write_predictor(predictor: Predictor, path: Path) -> None:
-    """The predictor, under the file's name, with its card beside it; raises DatasetError where it cannot write."""
+    """Write it, under the file's name, with its card beside it; raises DatasetError where it cannot."""
     named = replace(predictor, name=path.stem)
     save(named, path)
     replace_file(path.with_suffix(".md"), predictor_card(named))
@@ -152,7 +149,7 @@ def _saved(regressor: Regressor) -> str:
 
 
 def _provenance(data: Mapping[str, Any]) -> list[list[str]]:
-    """Measurements, calibration, and software, protocol and meter of the last session, as far as they are known."""
+    """What is known of measurements, calibration, and the last session's software, protocol and meter."""
     sessions: Sequence[Mapping[str, Any]] = data.get("sessions") or [{}]
     last = sessions[-1]
     known = {

@@ -34,7 +34,8 @@ class Series:
     @classmethod
     def of(cls, name: str, points: Iterable[tuple[Number, Number] | Named], **more: Any) -> Series:
         """Of (x, y) or (x, y, text) of each point; `more`: the other fields."""
-        return cls(name, *(tuple(zip(*points, strict=True)) or ((), ())), **more)
+        x, y, *text = [*zip(*points, strict=True)] or [(), ()]
+        return cls(name, x, y, *text, **more)
 
     def __post_init__(self) -> None:
         """Raises InputError where lengths differ."""
@@ -48,7 +49,8 @@ class Series:
         """The points at these places alone."""
         kept = [*places]
         columns = {name: getattr(self, name) for name in ("x", "y", "text", "values", "labels")}
-        return replace(self, **{name: tuple(c[i] for i in kept) for name, c in columns.items() if c})
+        found: dict[str, Any] = {name: tuple(all_[i] for i in kept) for name, all_ in columns.items() if all_}
+        return replace(self, **found)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,8 @@ def score_table(scores: Sequence[Score], top: int) -> str:
 
 def fit_table(found: Fit, request: Request, device: str) -> str:
     """Fits or not, what takes the room, and what would fit."""
-    length = f", {'context' if request.phase == DECODE else 'length'} {request.length}" if request.length else ""
+    what = "context" if request.phase == DECODE else "length"
+    length = f", {what} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
     kept = f" with {found.margin:.0%} of it kept free (--margin)" if found.margin else ""
     lines = [
@@ -110,7 +111,8 @@ def fit_table(found: Fit, request: Request, device: str) -> str:
 def check_plot(path: Path) -> None:
     """Raise InputError for another ending than those of PLOTS."""
     if path.suffix not in PLOTS:
-        raise InputError(f"plot {str(path)!r}: the ending must be one of {', '.join(PLOTS)}; choose another name")
+        endings = ", ".join(PLOTS)
+        raise InputError(f"plot {str(path)!r}: the ending must be one of {endings}; choose another name")
 
 
 def sweep_plot(result: Sweep, path: Path) -> None:
@@ -137,7 +139,7 @@ def sweep_plot(result: Sweep, path: Path) -> None:
     front = sorted((p for p in result.points if p.best), key=lambda p: p.runtime_s or 0.0)
     series = (*lines, Series.of("front", points(front), text=names(front)))
     label = "energy per sample (J)" if energy else "samples per second"
-    chart = XY(result.points[0].model, "latency (ms)", label, series, log_x=True, log_y=True, note=result.front)
+    chart = XY(result.points[0].model, "latency (ms)", label, series, True, True, note=result.front)
     if path.suffix == ".html":
         from neuralpower.report.page import Page, Section, write_html
 

@@ -42,15 +42,7 @@ class Named(NamedTuple):
 
 
 def named(chart: XY, width: float, height: float, letter: float = 6.5, line: float = 13.0) -> Named | None:
-    """Names on a plot of that size; None for a chart without names.
-
-    Args:
-        chart: whose points have names, or not.
-        width: of the plot, pixels.
-        height: of the plot, pixels.
-        letter: width of a letter, pixels.
-        line: height of a line, pixels.
-    """
+    """Names on a plot of that size, sizes as `place` has them; None for a chart without names."""
     series = chart.drawn()
     names = [name for s in series for name in s.labels or [""] * len(s.x)]
     if not any(names):
@@ -134,18 +126,19 @@ def place(
         for i, middle in zip(shown, _stacked([points[i][1] for i in shown], line, height), strict=True):
             found[i] = COLUMN + letter * len(names[i]) / 2, middle - points[i][1]
         return found
-    taken = [(*point, SYMBOL, SYMBOL) for point in (*points, *others)]  # middle, and half of width and height
+    # middle, and half of width and height
+    taken: list[Sequence[float]] = [(x, y, SYMBOL, SYMBOL) for x, y in (*points, *others)]
     middles = np.array(points)
     near = {i: (np.abs(middles - points[i]) < (60, 30)).all(axis=1).sum() for i in shown}
     for i in sorted(shown, key=lambda i: -near[i]):  # those in a crowd choose first
         half = np.array([letter * len(names[i]) / 2 + 2, line / 2])
         boxes = np.array(taken)
-        for offset in _around(half[0]):
-            middle = np.add(points[i], offset)
-            inside = (middle >= half).all() and (middle <= np.array([width, height]) - half).all()
-            if inside and not (np.abs(boxes[:, :2] - middle) < boxes[:, 2:] + half + GAP).all(axis=1).any():
+        for offset in _around(float(half[0])):
+            where = np.add(points[i], offset)
+            inside = (where >= half).all() and (where <= np.array([width, height]) - half).all()
+            if inside and not (np.abs(boxes[:, :2] - where) < boxes[:, 2:] + half + GAP).all(axis=1).any():
                 found[i] = offset
-                taken.append((*middle, *half))
+                taken.append([*where, *half])
                 break
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import as_file
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png",
     with as_file(theme) as style, matplotlib.rc_context(fname=style), writing(folder, "folder"):
         figure = Figure(figsize=_size(chart))
         figure.suptitle(_plain(chart.title), x=0.01, ha="left")
-        _draw(figure, chart)
+        DRAWERS[type(chart)](figure, chart)
         Path(folder).mkdir(parents=True, exist_ok=True)
         for path in paths:
             kind = path.suffix[1:]
@@ -56,18 +56,6 @@ def _size(chart: Chart) -> tuple[float, float]:
             return min(max(9.0, 2 + 0.28 * len(chart.categories) * max(1, len(chart.series))), 16), 5.2
         case _:
             return 9.5, 5.6
-
-
-def _draw(figure: Any, chart: Chart) -> None:
-    match chart:
-        case XY():
-            _xy(figure, chart)
-        case Bars():
-            _bars(figure, chart)
-        case Heatmap():
-            _heatmap(figure, chart)
-        case Pies():
-            _pies(figure, chart)
 
 
 def _plain(text: str) -> str:
@@ -189,3 +177,6 @@ def _pies(figure: Any, chart: Pies) -> None:
 def _slice_name(label: str, share: float) -> str:
     """What stands in a slice: its name and its share, as far as there is room."""
     return "" if share < SMALL else f"{share:.0%}" if share < NAMED else f"{_plain(label)}\n{share:.0%}"
+
+
+DRAWERS: dict[type, Callable[..., None]] = {XY: _xy, Bars: _bars, Heatmap: _heatmap, Pies: _pies}

@@ -24,6 +24,7 @@ from neuralpower.report.templating import render
 
 T = TypeVar("T")
 Cell = str | float | int | None
+Columns = Mapping[str, Callable[[T], Cell]]  # what of a record stands under which header
 NUMBER = re.compile(r"[-+]?\d")
 
 
@@ -37,7 +38,7 @@ class Table:
     note: str = ""
 
     @classmethod
-    def of(cls, title: str, records: Iterable[T], columns: Mapping[str, Callable[[T], Cell]], note: str = "") -> Table:
+    def of(cls, title: str, records: Iterable[T], columns: Columns[T], note: str = "") -> Table:
         """A row for each record; `columns` say under which header stands what of it."""
         rows = tuple(tuple(cell(record) for cell in columns.values()) for record in records)
         return cls(title, tuple(columns), rows, note)

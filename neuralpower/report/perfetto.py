@@ -1,10 +1,10 @@
 """A prediction as a timeline: rows of nested modules and calls, power and memory beside them.
 
-    one row      the calls, within the modules that make them: a CPU, or a device of which only the sum is known
-    host, device the calls as the host issues them, and as the device runs them, waits between (`neuralpower.timeline`)
+    one row      calls within the modules that make them: a CPU, or a device of which only the sum is known
+    host, device calls as the host issues them, and as the device runs them, with waits
 
-A slice's `dur` is its part of the predicted time, so that what is side by side adds up to what it is inside of. A module
-called again right after itself is drawn as one.
+`neuralpower.timeline` says when. A slice's `dur` is its part of the predicted time: what is side by side adds
+up to what it is inside of. A module that is called again right after itself is drawn as one.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _draw(drawn: Drawn, stage: Stage, calls: Sequence[Timed], begun_s: float, pr
         device = _with_waits(device, _ns(begun_s), idle_w)
     drawn.device += nested(device, top)
     if p.power_w is not None:
-        powers = [(leaf.slice.start_ns, leaf.call.power_w if leaf.call is not None else idle_w) for leaf in device]
+        powers = [(leaf.slice.start_ns, leaf.call.power_w if leaf.call else idle_w) for leaf in device]
         drawn.power += [(start, power) for start, power in powers if power is not None]
     if stage.has_memory:
         starts = [call.start_s if call.host_start_s is None else call.host_start_s for call in calls]
@@ -127,7 +127,7 @@ def _draw(drawn: Drawn, stage: Stage, calls: Sequence[Timed], begun_s: float, pr
 
 
 def _levels(stage: str, calls: Sequence[Timed], called: set[str]) -> list[tuple[Level, ...]]:
-    """What each call is inside of: the stage, the part of the step where there are several, modules that are called."""
+    """What each call is inside of: the stage, one of several parts of the step, modules that are called."""
     several = len({call.step for call in calls}) > 1
     found: list[tuple[Level, ...]] = []
     for number, (step, block) in enumerate(itertools.groupby(calls, key=lambda call: call.step)):
@@ -156,7 +156,7 @@ def _launch(leaf: Leaf, number: int, begun_s: float) -> Leaf:
 
 
 def _with_waits(leaves: Sequence[Leaf], begun_ns: int, idle_w: float | None) -> list[Leaf]:
-    """The same with a slice for each time that the device waits, inside of what both its neighbours are inside of."""
+    """The same with a slice for each wait of the device, inside of what both its neighbours are inside of."""
     found: list[Leaf] = []
     end = begun_ns
     for leaf in leaves:
@@ -173,7 +173,7 @@ def _with_waits(leaves: Sequence[Leaf], begun_ns: int, idle_w: float | None) -> 
 
 
 def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | None = None) -> list[Slice]:
-    """Leaves in order, within a slice for each run of neighbours with a level in common; outer ones come first.
+    """Leaves in order, within a slice for each run of neighbours that share a level; outer ones come first.
 
     `args` of levels that are known; those of others are sums over their calls.
     """
@@ -211,8 +211,9 @@ def _sums(leaves: Sequence[Leaf]) -> dict[str, Any]:
 
 
 def _whole(p: Prediction) -> dict[str, Any]:
-    t, energy, power = p.runtime_s, p.energy_j, p.power_w
-    times = {"runtime_s": t.value, "low_s": t.low, "high_s": t.high, "energy_j": energy.value if energy else None}
+    t, power = p.runtime_s, p.power_w
+    times: dict[str, float | None] = {"runtime_s": t.value, "low_s": t.low, "high_s": t.high}
+    times["energy_j"] = p.energy_j.value if p.energy_j else None
     work = {"flops": p.flops, "bytes": sum(row.bytes for row in p.rows), "basis": p.basis}
     return _short({**times, **work, "power_w": power.value if power else None})
 

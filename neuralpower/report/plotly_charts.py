@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from typing import Any
 
 from neuralpower.json_files import nullable
@@ -18,25 +19,13 @@ Made = tuple[list[dict[str, Any]], dict[str, Any], int]  # data, layout, height 
 
 def plot(chart: Chart) -> dict[str, Any]:
     """{"kind", "data", "layout", "height", "legend"} of one chart; JSON, with None for what is not known."""
-    data, layout, height = _made(chart)
+    data, layout, height = MAKERS[type(chart)](chart)
     legend = len(data) if len(data) > 1 else 0
     layout |= {"showlegend": bool(legend) or isinstance(chart, Pies)}
     kind = type(chart).__name__.lower()
     made = {"kind": kind, "data": data, "layout": layout, "height": height, "legend": legend}
     found: dict[str, Any] = nullable(_letters(made))
     return found
-
-
-def _made(chart: Chart) -> Made:
-    match chart:
-        case XY():
-            return _xy(chart)
-        case Bars():
-            return _bars(chart)
-        case Heatmap():
-            return _heatmap(chart)
-        case Pies():
-            return _pies(chart)
 
 
 def _letters(value: Any) -> Any:
@@ -141,3 +130,6 @@ def _pies(chart: Pies) -> Made:
         for pie in chart.pies
     ]
     return data, {}, 60 + 250 * chart.below
+
+
+MAKERS: dict[type, Callable[..., Made]] = {XY: _xy, Bars: _bars, Heatmap: _heatmap, Pies: _pies}

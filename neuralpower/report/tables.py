@@ -51,24 +51,27 @@ def percent(value: float | None, form: str = ".1%") -> str:
 
 
 def score_cells(regressor: Regressor) -> list[str]:
-    """All held out: MAPE, RMSPE, medians of base and base + residual, bias, error beyond the box, share inside 90 %."""
+    """All held out: MAPE, RMSPE, medians of base and base + residual, bias, error beyond, share inside."""
     s = regressor.scores
-    shares = [percent(share) for share in (s.mape, s.rmspe, s.median_base, s.median if regressor.trees else None)]
+    shares = [f"{share:.1%}" for share in (s.mape, s.rmspe, s.median_base)]
+    shares.append(f"{s.median:.1%}" if regressor.trees else "-")
     shares += [f"{s.bias:+.1%}", f"{s.beyond:.1%}", f"{s.inside:.0%}"]
     return ["-" if "nan" in share else share for share in shares]
 
 
 def training_summary(trained: Trained) -> str:
-    """In a few lines: how far predictions of held-out rows lie from their measurements, and where they are worst."""
+    """In a few lines: how far predictions of held-out rows are off, and where most."""
     p = trained.predictor
     targets = (("time", p.regressors), ("power", p.power or {}))
     lines = [line for what, regressors in targets for line in _errors(what, regressors)]
-    return "\n".join([f"{p.device}: {counted(len({key[0] for key in p.regressors}), 'layer kind')} learnt", *lines])
+    kinds = counted(len({key[0] for key in p.regressors}), "layer kind")
+    return "\n".join([f"{p.device}: {kinds} learnt", *lines])
 
 
 def _errors(what: str, regressors: Mapping[Key, Regressor]) -> Iterator[str]:
     """A sentence on all regressors of one target, and one on the least certain of several."""
-    medians = [(r.scores.median if r.trees else r.scores.median_base, r.scores, key) for key, r in regressors.items()]
+    scored = [(key, r.scores, bool(r.trees)) for key, r in regressors.items()]
+    medians = [(s.median if trees else s.median_base, s, key) for key, s, trees in scored]
     known = [one for one in medians if np.isfinite([one[0], one[1].mape, one[1].inside]).all()]
     if not known:
         return
@@ -78,8 +81,8 @@ def _errors(what: str, regressors: Mapping[Key, Regressor]) -> Iterator[str]:
     typical = known[middle][0]  # the median of the groups' medians, by rows
     mean, inside = np.average([(scores.mape, scores.inside) for _, scores, _ in known], axis=0, weights=rows)
     yield (
-        f"{what}: typical error on held-out rows {typical:.1%}, mean {mean:.1%}; {inside:.0%} of {rows.sum():,} lie "
-        "within their 90 % bounds"
+        f"{what}: typical error on held-out rows {typical:.1%}, mean {mean:.1%}; "
+        f"{inside:.0%} of {rows.sum():,} lie within their 90 % bounds"
     )
     median, scores, (kind, dtype, phase, group) = known[-1]
     if len(known) > 1:
@@ -98,7 +101,8 @@ def training_table(trained: Trained) -> str:
             name = group if len(group) <= WIDEST else group[: WIDEST - 3] + "..."
             left_out = str(lost.pop(kind, ""))  # of the kind as a whole: beside its first group
             about = [kind + target, name, dtype, phase, str(r.scores.rows), left_out]
-            rows.append([*about, r.basis(), str(r.degree), f"{r.alpha:.0e}", str(len(r.terms)), *score_cells(r)])
+            fit = [r.basis(), str(r.degree), f"{r.alpha:.0e}", str(len(r.terms))]
+            rows.append([*about, *fit, *score_cells(r)])
     header = ["kind", "group", "dtype", "phase", "rows", "left out", "base", "degree", "alpha", "terms"]
     header += ["MAPE", "RMSPE", "median base", "base+residual", "bias", "beyond", "inside"]
     return grid(header, rows, left=4)
@@ -117,8 +121,9 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
         total = [str(count), quantity(seconds, "s"), f"{sum(r.share for r in rest):.1%}"]
         cells.append([f"({len(rest)} more)", "", *total, *[""] * (5 if powered else 3)])
     watts = ["power", "energy"] if powered else []
-    header = [by, "kind" if by == "layer" else "", "calls", "latency", "share", *watts, "FLOP", "bound", "basis"]
-    return "\n".join([*_head(p, powered), *tokens(p), "", grid(header, cells, left=2), *map(visible, _foot(p))])
+    names = [by, "kind" if by == "layer" else "", "calls", "latency", "share"]
+    table = grid([*names, *watts, "FLOP", "bound", "basis"], cells, left=2)
+    return "\n".join([*_head(p, powered), *tokens(p), "", table, *map(visible, _foot(p))])
 
 
 def _head(p: Prediction, powered: bool) -> Iterator[str]:
@@ -157,15 +162,18 @@ def _training_lines(training: Training, runtime_s: float) -> Iterator[str]:
     share = "" if used is None else f", {used:.1%} of the dense peak"
     yield f"step: {parts}; {plain(training.samples / runtime_s)} samples/s{share} ({training.recipe})"
     if training.derived:
-        yield f"not measured backward, taken as the forward passes of their products: {', '.join(training.derived)}"
+        kinds = ", ".join(training.derived)
+        yield f"not measured backward, taken as the forward passes of their products: {kinds}"
 
 
 def memory_line(memory: Memory) -> str:
     """The peak with its bounds, and what it is made of, the largest part first."""
-    value, low, high = (quantity(size, "B") for size in (memory.value_bytes, memory.low_bytes, memory.high_bytes))
+    sizes = (memory.value_bytes, memory.low_bytes, memory.high_bytes)
+    value, low, high = (quantity(size, "B") for size in sizes)
     parts = sorted(((size, name) for name, size in memory.parts.items() if size), reverse=True)
     made_of = ", ".join(f"{name} {quantity(size, 'B')}" for size, name in parts)
-    return f"memory {value} ({low} to {high}{', assumed, not an upper bound' if memory.assumed else ''}): {made_of}"
+    assumed = ", assumed, not an upper bound" if memory.assumed else ""
+    return f"memory {value} ({low} to {high}{assumed}): {made_of}"
 
 
 def _cells(row: Row, by: str, powered: bool) -> list[str]:
@@ -210,7 +218,7 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
 
 
 def _steps_grid(evaluations: Sequence[Evaluation]) -> str:
-    """The parts of a training step, predicted and measured, and how long backward takes in terms of forward."""
+    """The parts of a training step, predicted and measured, and backward in terms of forward."""
     header = ["training step", *(f"{step} {what}" for step in STEPS for what in ("predicted", "measured"))]
     header += ["backward : forward predicted", "measured"]
     rows = []
@@ -258,7 +266,7 @@ def evaluation_json(
             "coverage": e.prediction.coverage,
             "roofline_s": e.roofline_s,
             "flops_only_s": e.flops_only_s,
-            "training": e.prediction.training.to_json(e.prediction.runtime_s.value) if e.prediction.training else None,
+            "training": _training_json(e.prediction),
             "measured_parts_s": dict(e.parts_s),
         }
         for e in evaluations
@@ -270,6 +278,10 @@ def evaluation_json(
         "inside_bounds": sum(e.inside for e in evaluations),
         "summary": {name: vars(summary(evaluations, predicted)) for name, predicted in PREDICTORS.items()},
     }
+
+
+def _training_json(p: Prediction) -> dict[str, Any] | None:
+    return p.training.to_json(p.runtime_s.value) if p.training else None
 
 
 def _case_json(case: Case) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from neuralpower.errors import InputError
 from neuralpower.profiling import profile
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
-from neuralpower.report.page import Cell, Page, Part, Picture, Section, Table, write_html, write_markdown
+from neuralpower.report.page import Columns, Page, Part, Picture, Section, Table, write_html, write_markdown
 from neuralpower.suites.lab import comparison, environment
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.operators import TOP, Operator, OperatorTable
@@ -26,7 +26,7 @@ NOTE = (
 
 
 def write_report(folder: Folder) -> tuple[Path, ...]:
-    """`report.md` with its figures and `report.html`; the paths. Raises InputError where there is nothing to tell."""
+    """`report.md` with its figures and `report.html`; the paths. Raises InputError: nothing to tell."""
     page = report(folder)
     markdown, html = folder.path / "report.md", folder.path / "report.html"
     write_markdown(page, markdown, folder.path / "figures")
@@ -36,9 +36,11 @@ def write_report(folder: Folder) -> tuple[Path, ...]:
 
 def report(folder: Folder) -> Page:
     """The page; parts that were not done are said to be missing."""
-    points, tables, machine, settings = folder.points(), folder.tables(), folder.environment(), folder.settings()
+    points, tables = folder.points(), folder.tables()
+    machine, settings = folder.environment(), folder.settings()
     if machine is None or not (points or tables):
-        raise InputError(f"{folder.path}: neither curves nor operators to tell of; run `neuralpower lab --out` first")
+        text = "neither curves nor operators to tell of; run `neuralpower lab --out` first"
+        raise InputError(f"{folder.path}: {text}")
     about = Table("Hardware and software", ("what", "value"), environment.rows(machine))
     sections = [Section("Environment", (), (about,)), _network(), _curves(folder, points, settings)]
     for device in dict.fromkeys(table.device for table in tables):
@@ -87,7 +89,8 @@ def _curves(folder: Folder, points: Sequence[Point], settings: dict[str, Any] | 
         f"{settings['train']:,} images."
     ]
     if len(tests) < settings["epochs"]:
-        text.append("The training was interrupted; the same command continues it after the last complete epoch.")
+        goes_on = "the same command continues it after the last complete epoch"
+        text.append(f"The training was interrupted; {goes_on}.")
     if tests:
         last = tests[-1]
         results = f"loss {last.loss:.4f} and accuracy {last.accuracy:.2%} on {last.images:,} test images"
@@ -106,7 +109,8 @@ def _curve(title: str, label: str, points: Sequence[Point], figure: Callable[[Po
     modes = {"train": "lines", "test": "lines+markers"}
     some = {part: [(p.step, figure(p)) for p in points if p.part == part] for part in modes}
     series = tuple(Series.of(part, some[part], mode=mode) for part, mode in modes.items() if some[part])
-    return XY(title, "step (batches)", label, series, note="Training: mean since the last point, with dropout.")
+    note = "Training: mean since the last point, with dropout."
+    return XY(title, "step (batches)", label, series, note=note)
 
 
 def _operators(tables: Sequence[OperatorTable], device: str) -> list[Section]:
@@ -137,18 +141,19 @@ def _parts(tables: Sequence[OperatorTable], device: str) -> tuple[Bars, ...]:
     rest = {o.name for table in tables for o in table.operators} - set(names)
 
     def series(name: str, *operators: str) -> BarSeries:
-        found = [[getattr(table.named(one), field, None) or 0.0 for one in operators] for table in tables]
-        return BarSeries(name, tuple(sum(s) * 1e6 / (t.images or 1) for s, t in zip(found, tables, strict=True)))
+        seconds = [sum(getattr(t.named(one), field, None) or 0.0 for one in operators) for t in tables]
+        return BarSeries(name, tuple(s * 1e6 / (t.images or 1) for s, t in zip(seconds, tables, strict=True)))
 
     every = (*(series(name, name) for name in names), series("the others", *rest))
     batches = tuple(f"batch {table.batch_size}" for table in tables)
     note = "Self times add up to the whole; times with what an operator calls do not."
-    return (Bars(f"Self time of an image on {device}", "us per image", batches, every, stacked=True, note=note),)
+    title = f"Self time of an image on {device}"
+    return (Bars(title, "us per image", batches, every, stacked=True, note=note),)
 
 
-def _columns(table: OperatorTable, memory: bool = False, gpu: bool = False) -> dict[str, Callable[[Operator], Cell]]:
+def _columns(table: OperatorTable, memory: bool = False, gpu: bool = False) -> Columns[Operator]:
     """What stands in the columns of a table of operators."""
-    columns: dict[str, Callable[[Operator], Cell]] = {
+    columns: Columns[Operator] = {
         "Name": lambda o: f"{o.name} {o.shapes}".strip(),
         "Self CPU total %": lambda o: f"{table.share(o.self_cpu_s):.2%}",
         "Self CPU total (ms)": lambda o: _scaled(o.self_cpu_s, 1e3),
@@ -178,7 +183,8 @@ def _devices(tables: Sequence[OperatorTable]) -> list[Section]:
     speeds = {(t.device, t.batch_size): t.images / t.wall_s for t in tables if t.images and t.wall_s}
     batches = sorted({batch for _, batch in speeds})
     rows = tuple((batch, *(speeds.get((name, batch)) for name in names)) for batch in batches)
-    table = Table("Images per second, without profiler", ("batch size", *(f"{n} (images/s)" for n in names)), rows)
+    header = ("batch size", *(f"{name} (images/s)" for name in names))
+    table = Table("Images per second, without profiler", header, rows)
     bars = Bars(
         "Images per second without profiler",
         "images/s",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from neuralpower.errors import InputError
 from neuralpower.report.charts import Chart
-from neuralpower.report.page import Cell, Page, Section, Table
+from neuralpower.report.page import Columns, Page, Section, Table
 from neuralpower.suites.paradnn import pictures
 from neuralpower.suites.paradnn.analysis import best, faster, linear_weights, one_family, paired, timed
 from neuralpower.suites.paradnn.operators import OperatorTimes
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
+Profiled = Sequence[OperatorTimes]
 Roofs = Mapping[tuple[str, str], Roof]  # by device and dtype
 ORDERS = (1, 2)
 STATE = ("family", "device", "dtype", "setup", "state")
 
 
-def page_of(points: pd.DataFrame, roofs: Roofs | None = None, operators: Sequence[OperatorTimes] = ()) -> Page:
+def page_of(points: pd.DataFrame, roofs: Roofs | None = None, operators: Profiled = ()) -> Page:
     """The page of all points; raises InputError where none has a time."""
     frame, roofs = timed(points), roofs or {}
     sections = [Section("Points", (_method(points),), (_states(points), _best(frame, roofs)))]
@@ -49,10 +50,10 @@ def page_of(points: pd.DataFrame, roofs: Roofs | None = None, operators: Sequenc
 
 def _method(points: pd.DataFrame) -> str:
     return (
-        f"Figures are {' and '.join(sorted(set(points['source'])))}. FLOP of fully connected networks follow from the "
-        "paper's formula (6 Phi bs in training, 2 Phi bs in inference), those of others are counted. Networks, sweeps "
-        "and analyses after Wang, Wei and Brooks, A Systematic Methodology for Analysis of Deep Learning Hardware and "
-        "Software Platforms, MLSys 2020."
+        f"Figures are {' and '.join(sorted(set(points['source'])))}. FLOP of fully connected networks follow "
+        "from the paper's formula (6 Phi bs in training, 2 Phi bs in inference), those of others are "
+        "counted. Networks, sweeps and analyses after Wang, Wei and Brooks, A Systematic Methodology for "
+        "Analysis of Deep Learning Hardware and Software Platforms, MLSys 2020."
     )
 
 
@@ -67,9 +68,10 @@ def _best(frame: pd.DataFrame, roofs: Roofs) -> Table:
         return None if roof is None else 100 * float(row["flops_per_s"]) / roof.flops_per_s
 
     def label(row: dict[Any, Any]) -> str:
-        return "-".join(f"{word}_{int(row[name])}" for name, word in family_named(str(row["family"])).words.items())
+        words = family_named(str(row["family"])).words
+        return "-".join(f"{word}_{int(row[name])}" for name, word in words.items())
 
-    columns: dict[str, Callable[[dict[Any, Any]], Cell]] = {
+    columns: Columns[dict[Any, Any]] = {
         "family": lambda row: str(row["family"]),
         "device": lambda row: str(row["device"]),
         "dtype": lambda row: str(row["dtype"]),

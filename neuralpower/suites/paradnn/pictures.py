@@ -18,6 +18,7 @@ from neuralpower.suites.paradnn.roof import Roof
 if TYPE_CHECKING:
     import pandas as pd
 
+Figures = Iterable[float]
 TERA = 1e12
 
 
@@ -50,21 +51,22 @@ def faster_bars(model: Faster, a: str, b: str) -> Bars:
     weights = BarSeries("weight", tuple(model.weights.values()))
     right = f"the model says so rightly at {model.accuracy:.0%}"
     note = f"{a} is faster at {model.share:.0%} of {model.points} points; {right}."
-    terms = tuple(model.weights)
-    return Bars(f"When {a} is faster than {b}", "log-odds per standard deviation", terms, (weights,), note=note)
+    title = f"When {a} is faster than {b}"
+    return Bars(title, "log-odds per standard deviation", tuple(model.weights), (weights,), note=note)
 
 
 def speedups(pairs: pd.DataFrame, a: str, b: str, coloured: str) -> XY:
     """Speed-up of A over B against parameters, coloured by a hyper-parameter."""
     sizes = pairs["parameters"]
     points = _series(pairs, f"{a} / {b}", sizes, pairs["speedup"], coloured)
-    even = Series.of("as fast", [(float(end), 1.0) for end in (sizes.min(), sizes.max())], mode="lines", dash=True)
+    ends = [(float(end), 1.0) for end in (sizes.min(), sizes.max())]
+    even = Series.of("as fast", ends, mode="lines", dash=True)
     title, shade = f"Speed-up of {a} over {b}, coloured by {coloured}", f"log2 {coloured}"
     return XY(title, "parameters", "speed-up", (points, even), True, True, shade)
 
 
 def roofline(frame: pd.DataFrame, roof: Roof | None, coloured: str, relative: bool = False) -> XY:
-    """FLOP/s over FLOP per byte of parameters, coloured by a hyper-parameter or, for "kind", a series each."""
+    """FLOP/s over FLOP per byte of parameters, coloured by a hyper-parameter; for "kind", a series each."""
     top = float(frame["flops_per_s"].max()) if roof is None else roof.flops_per_s
     scale = 100 / top if relative else 1 / TERA
     by_kind = coloured == "kind"
@@ -115,9 +117,10 @@ def power_of_two(size: int) -> str:
     return f"2^{size.bit_length() - 1}" if size > 0 and size & (size - 1) == 0 else str(size)
 
 
-def _series(frame: pd.DataFrame, name: str, x: pd.Series[float], y: pd.Series[float], coloured: str | None) -> Series:
+def _series(frame: pd.DataFrame, name: str, x: Figures, y: Figures, coloured: str | None) -> Series:
     words = family_named(one_family(frame)).words if frame["family"].nunique() == 1 else {BATCH: "bs"}
-    text = [", ".join(f"{word} {row[key]}" for key, word in words.items()) for row in frame.to_dict("records")]
+    rows = frame.to_dict("records")
+    text = [", ".join(f"{word} {row[key]}" for key, word in words.items()) for row in rows]
     colours = () if coloured is None else tuple(float(np.log2(value)) for value in frame[coloured])
     return Series(name, _known(x), _known(y), tuple(text), colours)
 

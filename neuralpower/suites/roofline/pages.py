@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Pie, Pies, Series
-from neuralpower.report.page import Cell, Page, Section, Table
+from neuralpower.report.page import Cell, Columns, Page, Section, Table
 from neuralpower.suites.roofline import analysis, chips, comments
 from neuralpower.suites.roofline.analysis import Gap, View
 from neuralpower.suites.roofline.records import MEASURED, OK, Device, Network, Point, Training, Work
@@ -21,8 +21,9 @@ def page(view: View) -> Page:
     """Everything."""
     devices = " and ".join(d.label for d in view.data.devices)
     lead = (
-        f"{len(view.networks)} networks in {view.data.settings['dtype']} on {devices}: what they work and move, what "
-        "the devices could do, and what they take. 1 multiply-add = 2 FLOP; nothing but random tensors runs."
+        f"{len(view.networks)} networks in {view.data.settings['dtype']} on {devices}: what they work and "
+        "move, what the devices could do, and what they take. 1 multiply-add = 2 FLOP; nothing but random "
+        "tensors runs."
     )
     parts = (_chips, _networks, _benchmark, _utilisation, _training)
     sections = (_method(view), *(section for part in parts for section in part(view)))
@@ -33,9 +34,9 @@ def _method(view: View) -> Section:
     ordered = sorted(view.data.devices, key=lambda device: device.basis != MEASURED)
     text = [(_measured if device.basis == MEASURED else _predicted)(view, device) for device in ordered]
     text.append(
-        "FLOP and bytes are those of the traced layers, each batch size traced for itself. Bytes moved: inputs, "
-        "weights and outputs of every layer, once each. Memory footprint: the most bytes of tensors that live at "
-        "once, weights among them."
+        "FLOP and bytes are those of the traced layers, each batch size traced for itself. Bytes moved: "
+        "inputs, weights and outputs of every layer, once each. Memory footprint: the most bytes of tensors "
+        "that live at once, weights among them."
     )
     missing = _missing(view)
     return Section("How this was made", (*text, *view.data.notes), (missing,) if missing.rows else ())
@@ -43,21 +44,22 @@ def _method(view: View) -> Section:
 
 def _measured(view: View, device: Device) -> str:
     return (
-        f"Measured on {device.name}: networks with random weights and inputs in eval mode, without gradients; warmed "
-        f"up, then timed ({comments.on_samples(view)}), the device synchronised. A time is the 10th percentile of its "
-        "runs on a CPU, whose neighbours only make it slower, and the median on a GPU."
+        f"Measured on {device.name}: networks with random weights and inputs in eval mode, without "
+        f"gradients; warmed up, then timed ({comments.on_samples(view)}), the device synchronised. A time is the "
+        "10th percentile of its runs on a CPU, whose neighbours only make it slower, and the median on a GPU."
     )
 
 
 def _predicted(view: View, device: Device) -> str:
     coverage = [p.coverage for p in view.data.points if p.device == device.name and p.coverage is not None]
     text = (
-        f"Predicted for {device.name}: no figure of it is measured here; the predictor `{device.predictor}` adds up "
-        "the layers."
+        f"Predicted for {device.name}: no figure of it is measured here; the predictor `{device.predictor}` "
+        "adds up the layers."
     )
     if coverage:
         shares = f"{min(coverage):.0%} to {max(coverage):.0%}"
-        text += f" Its regressors account for {shares} of a network's time; the rest is an estimate by roofline"
+        text += f" Its regressors account for {shares} of a network's time"
+        text += "; the rest is an estimate by roofline"
     unknown = f": it never saw {', '.join(device.unknown_kinds)}" if device.unknown_kinds else ""
     return f"{text}{unknown}."
 
@@ -71,8 +73,9 @@ def _cases(view: View) -> list[tuple[Network, Point]]:
 def _missing(view: View) -> Table:
     """Points that have no time, with the reason."""
     order = [device.name for device in view.data.devices]
-    late = sorted((case for case in _cases(view) if case[1].status != OK), key=lambda case: order.index(case[1].device))
-    columns: dict[str, Callable[[tuple[Network, Point]], Cell]] = {
+    late = [case for case in _cases(view) if case[1].status != OK]
+    late.sort(key=lambda case: order.index(case[1].device))
+    columns: Columns[tuple[Network, Point]] = {
         "network": lambda case: case[0].label,
         "device": lambda case: case[1].device,
         "batch": lambda case: str(case[1].batch_size),
@@ -144,7 +147,7 @@ def _networks(view: View) -> list[Section]:
 
 
 def _work_table(view: View) -> Table:
-    columns: dict[str, Callable[[tuple[Network, Work]], Cell]] = {
+    columns: Columns[tuple[Network, Work]] = {
         "network": lambda case: case[0].label,
         "input": lambda case: case[0].input,
         "batch": lambda case: str(case[1].batch_size),
@@ -158,7 +161,8 @@ def _work_table(view: View) -> Table:
         "layer calls": lambda case: sum(c.count for c in case[1].calls),
         "MODEL": lambda case: case[0].model,
     }
-    cases = [(n, w) for n, b in product(view.networks, view.batch_sizes) if (w := view.work(n, b)) is not None]
+    every = product(view.networks, view.batch_sizes)
+    cases = [(n, w) for n, b in every if (w := view.work(n, b)) is not None]
     return Table.of("FLOP, parameters, memory and intensity", cases, columns)
 
 
@@ -171,23 +175,25 @@ def _work_bars(view: View) -> list[Bars]:
         return BarSeries(name, tuple(None if work is None else figure(work) for work in works))
 
     parameters = BarSeries("parameters, 1e6", tuple(n.parameters / 1e6 for n in view.networks))
-    memory = of("footprint", lambda w: _scaled(w.peak_bytes, 1e6)), of("bytes moved", lambda w: w.bytes_moved / 1e6)
+    work = of("FLOP, 1e9", lambda w: w.flops / 1e9)
+    footprint = of("footprint", lambda w: _scaled(w.peak_bytes, 1e6))
+    moved = of("bytes moved", lambda w: w.bytes_moved / 1e6)
     intensity = (
         of("on the memory footprint", lambda w: w.footprint_intensity),
         of("on the bytes moved", lambda w: w.intensity),
     )
     charts = (
-        ("Work and parameters", "GFLOP, or 1e6 parameters", (of("FLOP, 1e9", lambda w: w.flops / 1e9), parameters)),
-        ("Memory", "MB", memory),
+        ("Work and parameters", "GFLOP, or 1e6 parameters", (work, parameters)),
+        ("Memory", "MB", (footprint, moved)),
         ("Operational intensity", "FLOP/B", intensity),
     )
-    return [Bars(f"{title}, batch {first}", unit, labels, series, log_y=True) for title, unit, series in charts]
+    return [Bars(f"{title}, batch {first}", unit, labels, some, log_y=True) for title, unit, some in charts]
 
 
 def _roof_lines(view: View, device: Device, series: Sequence[Series]) -> list[Series]:
     """Lines of a device's roofs over all intensities of some series."""
     lines = []
-    known = [x for one in series for x in one.x if x]  # what only moves data has no place on an axis of logarithms
+    known = [x for one in series for x in one.x if x]  # what only moves data has no logarithm
     for roof in view.roofs(device):
         low, high = min([*known, roof.ridge]) / 3, max([*known, roof.ridge]) * 3
         what = f"{roof.flops_per_s / 1e12:.3g} TFLOP/s, {roof.bytes_per_s / 1e9:.4g} GB/s"
@@ -222,9 +228,10 @@ def _benchmark(view: View) -> list[Section]:
     heat = [_heatmap(view, c) for c in found]
     ranks = _rank_table(view, found)
     throughput = tuple(_throughput(view, d) for d in devices)
+    legend = "Colour and symbol: batch size; name: network."
     question = "Do FLOP or parameters say how long a network takes?"
     return [
-        Section("3 Runtimes", ("Colour and symbol: batch size; name: network.",), (*scatter, _time_table(view))),
+        Section("3 Runtimes", (legend,), (*scatter, _time_table(view))),
         Section("Rank correlations", (), (*heat, ranks), level=3),
         Section(question, comments.on_prediction(view), (), level=3),
         Section("Throughput", comments.on_throughput(view), throughput, level=3),
@@ -245,7 +252,7 @@ def _scatter(view: View, device: Device, what: str) -> XY:
 def _by_batch(
     view: View, device: Device, point: Callable[[Network, Work, float], tuple[float | None, float]]
 ) -> tuple[Series, ...]:
-    """For each batch size, a point for each network that has a time; a network's name stands at its largest batch."""
+    """Per batch size, a point for each network that has a time; its name stands at its largest batch."""
     largest = {n.model: b for b in view.batch_sizes for n in view.networks if view.runtime_s(n, device, b)}
     series = []
     for batch in view.batch_sizes:
@@ -266,13 +273,13 @@ def _time_table(view: View) -> Table:
         work = works.get((case[1].model, case[1].batch_size))
         return work.flops / case[1].runtime_s / 1e9 if work and case[1].runtime_s else None
 
-    columns: dict[str, Callable[[tuple[Network, Point]], Cell]] = {
+    columns: Columns[tuple[Network, Point]] = {
         "network": lambda case: case[0].label,
         "device": lambda case: case[1].device,
         "basis": lambda case: case[1].basis,
         "batch": lambda case: str(case[1].batch_size),
         "runtime, ms": lambda case: case[1].runtime_s and case[1].runtime_s * 1e3,
-        "samples/s": lambda case: None if case[1].runtime_s is None else case[1].batch_size / case[1].runtime_s,
+        "samples/s": lambda case: case[1].runtime_s and case[1].batch_size / case[1].runtime_s,
         "GFLOP/s": achieved,
         "runs": lambda case: len(case[1].samples_s) or None,
         "covered, %": lambda case: case[1].coverage and case[1].coverage * 100,
@@ -309,7 +316,8 @@ def _throughput(view: View, device: Device) -> XY:
         points = [(b, b / t, f"{network.label}, batch {b}") for b, t in times]
         if points:
             series.append(Series.of(network.label, points, mode="lines+markers", dash=len(series) % 2 == 1))
-    return XY(f"Throughput against batch size, {device.label}", "batch size", "samples/s", tuple(series), True, True)
+    title = f"Throughput against batch size, {device.label}"
+    return XY(title, "batch size", "samples/s", tuple(series), True, True)
 
 
 # ---- 4 ----
@@ -323,7 +331,7 @@ def _utilisation(view: View) -> list[Section]:
         for batch in view.batch_sizes
         for gap in analysis.gaps(view, device, batch, roof)
     ]
-    columns: dict[str, Callable[[Gap], Cell]] = {
+    columns: Columns[Gap] = {
         "network": lambda g: g.network.label,
         "device": lambda g: g.device.name,
         "time": lambda g: g.device.basis,
@@ -340,11 +348,10 @@ def _utilisation(view: View) -> list[Section]:
 
 
 def _achieved(view: View, device: Device) -> XY:
-    series = _by_batch(view, device, lambda network, work, runtime_s: (work.intensity, work.flops / runtime_s))
+    series = _by_batch(view, device, lambda _, work, runtime_s: (work.intensity, work.flops / runtime_s))
     every = (*_roof_lines(view, device, series), *series)
-    return XY(
-        f"Achieved performance on the roofline, {device.label}", f"{INTENSITY} moved", "FLOP/s", every, True, True
-    )
+    title = f"Achieved performance on the roofline, {device.label}"
+    return XY(title, f"{INTENSITY} moved", "FLOP/s", every, True, True)
 
 
 # ---- 5 ----
@@ -352,9 +359,10 @@ def _achieved(view: View, device: Device) -> XY:
 
 def _training(view: View) -> list[Section]:
     labels = {n.model: n.label for n in view.networks}
-    steps = [t for d in view.data.devices for n in view.networks if (t := view.data.training(n.model, d.name))]
+    every = product(view.data.devices, view.networks)
+    steps = [t for d, n in every if (t := view.data.training(n.model, d.name))]
     own = [t for t in steps if t.basis == MEASURED] or steps
-    columns: dict[str, Callable[[Training], Cell]] = {
+    columns: Columns[Training] = {
         "network": lambda t: labels[t.model],
         "device": lambda t: t.device,
         "batch": lambda t: str(t.batch_size),
@@ -371,7 +379,8 @@ def _training(view: View) -> list[Section]:
         BarSeries("FLOP", tuple(t.flops_ratio for t in own)),
         BarSeries("time", tuple(t.time_ratio for t in own)),
     )
-    bars = Bars("Backward over forward pass", "backward : forward", tuple(labels[t.model] for t in own), ratios)
+    names = tuple(labels[t.model] for t in own)
+    bars = Bars("Backward over forward pass", "backward : forward", names, ratios)
     table = Table.of("Forward and backward pass", own, columns)
     apart = _taken_apart(own)
     pies = tuple(_pies(t, labels[t.model]) for t in apart)
@@ -406,7 +415,8 @@ def _pies(step: Training, label: str) -> Pies:
             parts.append((f"{phase}: time", {k.kind: k.runtime_s or 0.0 for k in some}))
         parts.append((f"{phase}: FLOP", {k.kind: float(k.flops) for k in some}))
         parts.append((f"{phase}: memory", {k.kind: float(k.memory_bytes) for k in some}))
-    major = {kind for _, sizes in parts for kind, v in sizes.items() if v and v / sum(sizes.values()) >= MINOR}
+    wholes = [(sizes, sum(sizes.values())) for _, sizes in parts]
+    major = {kind for sizes, whole in wholes for kind, v in sizes.items() if v and v / whole >= MINOR}
     pies = []
     for title, sizes in parts:
         merged: dict[str, float] = {}
