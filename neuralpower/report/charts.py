@@ -34,8 +34,8 @@ class Series:
     @classmethod
     def of(cls, name: str, points: Iterable[tuple[Number, Number] | Named], **more: Any) -> Series:
         """Of (x, y) or (x, y, text) of each point; `more`: the other fields."""
-        x, y, *text = [*zip(*points, strict=True)] or [(), ()]
-        return cls(name, x, y, *text, **more)
+        x, y, *rest = [*zip(*points, strict=True)] or [(), ()]
+        return cls(name, x, y, **{"text": rest[0] if rest else (), **more})
 
     def __post_init__(self) -> None:
         """Raises InputError where lengths differ."""

@@ -69,7 +69,7 @@ def _xy(figure: Any, chart: XY) -> None:
     axes.set_xscale("log" if chart.log_x else "linear")
     axes.set_yscale("log" if chart.log_y else "linear")
     drawn, scale = chart.drawn(), None
-    known = [value for series in drawn for value in series.values]
+    known = [value for series in drawn for value in series.values if value is not None]
     for i, series in enumerate(drawn):
         mark = symbol(i).matplotlib if "markers" in series.mode else ""
         look = {"marker": mark, "label": _plain(series.name), "zorder": 3 if mark else 2}

@@ -97,7 +97,7 @@ def over_batch(frame: pd.DataFrame) -> list[XY]:
         lines = []
         for depth, part in frame[frame[family.width] == width].groupby(family.depth):
             means = part.groupby(BATCH)["flops_per_s"].mean() / TERA
-            points = [(int(batch), float(mean)) for batch, mean in means.items()]
+            points = [(int(batch), float(mean)) for batch, mean in zip(means.index, means, strict=True)]
             lines.append(Series.of(f"{family.depth} {depth}", points, mode="lines+markers"))
         title = f"TFLOP/s over batch, {family.width} {width}: {_of(frame)}"
         charts.append(XY(title, "batch size", "TFLOP/s", tuple(lines), True, True))

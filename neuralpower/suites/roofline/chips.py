@@ -109,7 +109,7 @@ def roofline(title: str, chips: Sequence[DeviceSpec], extra: Sequence[Roof] = ()
         lines.append((f"{r.device} (measured)", f"{r.device} (measured here)", r.flops_per_s, r.bytes_per_s))
     ridges = [flops / speed for _, _, flops, speed in lines]
     low, high = min(ridges) / 30, max(ridges) * 8
-    series = []
+    series: list[Series] = []
     for name, label, flops, speed in sorted(lines, key=lambda line: -line[2]):
         bend = flops / speed
         what = f"{name}: {flops / 1e12:.4g} TFLOP/s, {speed / 1e9:.4g} GB/s, ridge {bend:.3g} FLOP/B"
