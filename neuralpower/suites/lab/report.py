@@ -162,13 +162,15 @@ def _columns(table: OperatorTable, memory: bool = False, gpu: bool = False) -> C
         "CPU time avg (us)": lambda o: _scaled(o.average_s, 1e6),
         "Number of Calls": lambda o: o.calls,
     }
-    if memory:
-        columns["Self CPU mem (MB)"] = lambda o: _scaled(o.self_memory_bytes, 1e-6)
-        columns["CPU mem (MB)"] = lambda o: _scaled(o.memory_bytes, 1e-6)
-    if gpu:
-        columns["Self CUDA total (ms)"] = lambda o: _scaled(o.self_device_s, 1e3)
-        columns["CUDA total (ms)"] = lambda o: _scaled(o.device_s, 1e3)
-    return columns
+    megabytes: Columns[Operator] = {
+        "Self CPU mem (MB)": lambda o: _scaled(o.self_memory_bytes, 1e-6),
+        "CPU mem (MB)": lambda o: _scaled(o.memory_bytes, 1e-6),
+    }
+    on_gpu: Columns[Operator] = {
+        "Self CUDA total (ms)": lambda o: _scaled(o.self_device_s, 1e3),
+        "CUDA total (ms)": lambda o: _scaled(o.device_s, 1e3),
+    }
+    return {**columns, **(megabytes if memory else {}), **(on_gpu if gpu else {})}
 
 
 def _scaled(value: float | None, factor: float) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Pie, Pies, Series
-from neuralpower.report.page import Cell, Columns, Page, Section, Table
+from neuralpower.report.page import Cell, Columns, Page, Part, Section, Table
 from neuralpower.suites.roofline import analysis, chips, comments
 from neuralpower.suites.roofline.analysis import Gap, View
 from neuralpower.suites.roofline.records import MEASURED, OK, Device, Network, Point, Training, Work
@@ -123,7 +123,7 @@ def _chips(view: View) -> list[Section]:
 
 def _networks(view: View) -> list[Section]:
     overlays = tuple(c for d in view.data.devices if (c := _overlay(view, d)) is not None)
-    parts = (_work_table(view), *_work_bars(view))
+    parts: tuple[Part, ...] = (_work_table(view), *_work_bars(view))
     verdicts = [v for batch in view.batch_sizes for v in analysis.verdicts(view, batch)]
     table = Table.of(
         "Bound by memory or by compute",
