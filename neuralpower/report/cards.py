@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.codec import save
-from neuralpower.dataset import Dataset, replace_file
+from neuralpower.data.dataset import Dataset, replace_file
 from neuralpower.layers import KINDS
-from neuralpower.predictor import Key, Predictor
-from neuralpower.regress import Regressor
+from neuralpower.learn.codec import save
+from neuralpower.learn.fit import Regressor
+from neuralpower.learn.predictor import Key, Predictor
 from neuralpower.report.tables import score_cells
 from neuralpower.report.templating import render
 

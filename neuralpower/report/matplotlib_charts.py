@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError, writing
-from neuralpower.files import aside
+from neuralpower.files.atomic import aside
+from neuralpower.files.terminal import visible_lines
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies
 from neuralpower.report.labels import named
 from neuralpower.report.theme import colour, hatch, symbol
-from neuralpower.terminal import visible_lines
 
 SMALL = 0.04  # share of a pie below which there is no room for digits
 NAMED = 0.12  # from which on there is room for the name, too

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from neuralpower.errors import InputError, writing
-from neuralpower.files import aside
+from neuralpower.files.atomic import aside
 from neuralpower.report import matplotlib_charts
 from neuralpower.report.charts import Chart, slug
 from neuralpower.report.plotly_charts import plot

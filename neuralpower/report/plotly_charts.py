@@ -6,11 +6,11 @@ import html
 from collections.abc import Callable
 from typing import Any
 
-from neuralpower.json_files import nullable
+from neuralpower.files.json_files import nullable
+from neuralpower.files.terminal import visible
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Pies
 from neuralpower.report.labels import named
 from neuralpower.report.theme import colour, hatch, symbol
-from neuralpower.terminal import visible
 
 WIDTH, HEIGHT = 840.0, 345.0  # of a plot on a wide screen, pixels: names are placed for it
 LEGEND = (45.0, 6.6, 34)  # pixels beside its letters, pixels of a letter; with more letters it lies below

@@ -10,8 +10,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from neuralpower import markdown
-from neuralpower.terminal import visible
+from neuralpower.files import markdown
+from neuralpower.files.terminal import visible
 
 CODE = re.compile(r"`([^`]+)`")
 URL = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:)]")
