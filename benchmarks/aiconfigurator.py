@@ -21,14 +21,20 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.peers import flops_only, original, work
-from neuralpower.data.dataset import Dataset, Rows, read_dataset, screen, write_meta
+from neuralpower.data.dataset import Dataset, read_dataset
+from neuralpower.data.schema import write_meta
+from neuralpower.data.screening import Rows, screen
 from neuralpower.layers import Hardware
-from neuralpower.layers.base import fingerprint, peak_flops
+from neuralpower.layers.base import peak_flops
 from neuralpower.layers.choice import chosen_tile
+from neuralpower.layers.columns import fingerprint
 from neuralpower.learn import fit as regress
 from neuralpower.learn.features import describe, describe_power
-from neuralpower.learn.fit import FOLDS, Problem, Regressor
-from neuralpower.learn.train import SHORTEST_WITH_POWER_S, hardware_from, train
+from neuralpower.learn.held_out import FOLDS
+from neuralpower.learn.problem import Problem
+from neuralpower.learn.regressor import Regressor
+from neuralpower.learn.rows import SHORTEST_WITH_POWER_S, hardware_from
+from neuralpower.learn.train import train
 from neuralpower.report.cards import write_predictor
 
 Array = np.ndarray

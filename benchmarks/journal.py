@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from neuralpower.data.dataset import seal, write_meta
 from neuralpower.data.journal import Journal
+from neuralpower.data.schema import write_meta
+from neuralpower.data.sealing import seal
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.measure.collect.keys import device_key
 from neuralpower.measure.collect.plan import draw
@@ -30,14 +31,15 @@ DRAWN = 3000  # layers of a kind, whose columns are repeated with other times
 BATCH = 60  # configurations that a CPU measures in turn
 LOAD = """
 import json, resource, sys, time
-from neuralpower.dataset import read_dataset
+from neuralpower.data.dataset import read_dataset
 start = time.perf_counter()
 data = read_dataset(sys.argv[1], samples=False)
 print(json.dumps([time.perf_counter() - start, len(data), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
 """
 SCREEN = """
 import json, resource, sys, time
-from neuralpower.dataset import read_dataset, screen
+from neuralpower.data.dataset import read_dataset
+from neuralpower.data.screening import screen
 start = time.perf_counter()
 data = read_dataset(sys.argv[1], samples=False)
 rows = sum(len(screen(kind, table, data.sentinel_s)) for kind, table in data.tables.items())

@@ -25,9 +25,10 @@ from pathlib import Path
 from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.predict.memory.peak import Memory, forward_memory, settings_of, training_lifetimes
+from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import RECIPE, TRAINING, Recipe
+from neuralpower.trace.training_step import settings_of, training_lifetimes
 
 NEEDED, KEPT = "needed", "kept"
 HEAPS: dict[str, dict[str, str]] = {
@@ -120,7 +121,7 @@ class Run:
         (one,) = passes(source, request, asked)
         args, kwargs = one.inputs.args, one.inputs.kwargs
         if self.phase == TRAINING:
-            return training_lifetimes(one.module, args, kwargs, **settings_of(self.recipe)).memory()
+            return training_memory(training_lifetimes(one.module, args, kwargs, **settings_of(self.recipe)))
         return forward_memory(trace(one.module, args, kwargs))
 
 

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 
 from neuralpower.layers import Call
+from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.phases import DECODE, PREFILL, Again, Phase
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.evaluate import Case, built
-from neuralpower.trace.training import TRAINING, Recipe, TrainingStep
+from neuralpower.predict.case import Case
+from neuralpower.predict.evaluate import built
+from neuralpower.trace.training import TRAINING, Recipe
 
 STEPS = 3  # the first makes the optimizer's state, the second finds a heap with holes
 THREADS = 2

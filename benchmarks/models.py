@@ -20,8 +20,10 @@ from typing import Any
 from neuralpower.errors import InputError, NeuralPowerError
 from neuralpower.networks.phases import Decoder, Pass
 from neuralpower.networks.running import WAYS
-from neuralpower.networks.sources import InputRequest, Source, resolve
-from neuralpower.trace.tracer import Trace, trace
+from neuralpower.networks.source import Source
+from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import trace
 
 LAYERS = (
     "num_hidden_layers",

@@ -38,10 +38,11 @@ from benchmarks.peers import (
 from neuralpower.data.dataset import Dataset, read_dataset
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Hardware, Layer
-from neuralpower.layers.base import as_columns
-from neuralpower.learn.codec import load
+from neuralpower.layers.columns import as_columns
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.train import hardware_from, train
+from neuralpower.learn.rows import hardware_from
+from neuralpower.learn.shelf import load
+from neuralpower.learn.train import train
 from neuralpower.report.cards import write_predictor
 
 Array = np.ndarray

@@ -21,9 +21,9 @@ import numpy as np
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.layers import KINDS, columns_of
-from neuralpower.layers.base import take
-from neuralpower.learn.codec import default_predictor
+from neuralpower.layers.columns import take
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.shelf import default_predictor
 from neuralpower.measure.collect.plan import draw
 from neuralpower.predict.explore.score import score
 from neuralpower.predict.explore.space import Point, explore
@@ -43,10 +43,10 @@ LLAMA_70B = {
 IN_PROCESS = """
 import json, resource, sys, time
 start = time.perf_counter()
-from neuralpower.codec import default_predictor
+from neuralpower.learn.shelf import default_predictor
 from neuralpower.devices.host import read_cpu
-from neuralpower.evaluate import Case, predict_case
-from neuralpower.phases import Phase
+from neuralpower.predict.case import Case, predict_case
+from neuralpower.networks.phases import Phase
 case = Case(sys.argv[1], 1, int(sys.argv[2]))
 if len(sys.argv) > 4:
     case = Case(sys.argv[1], 1, phase=Phase.decode(context=int(sys.argv[4])))

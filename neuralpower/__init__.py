@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from neuralpower.version import __version__
+
 if TYPE_CHECKING:
     from neuralpower import compat as compat
     from neuralpower.api import LoadedPredictor as LoadedPredictor
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from neuralpower.profiling.compat import Profile as Profile
     from neuralpower.trace.training import Recipe as Recipe
 
-__version__ = "0.1.0"
 __all__ = ["LoadedPredictor", "Phase", "Profile", "Recipe", "__version__", "compat", "load", "profile"]
 
 _HOMES = {

@@ -13,20 +13,20 @@ import torch
 from torch import nn
 
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.learn import codec
+from neuralpower.learn import shelf
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.inputs import Inputs, batch_of, called_with, is_count
+from neuralpower.networks.inputs import Inputs, batch_of, called_with
 from neuralpower.networks.phases import PHASES, PREDICTED, Pass, Phase
 from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.compose import Prediction
-from neuralpower.predict.evaluate import Case, device_memory, predict_case, predict_pass
+from neuralpower.predict.case import Case, device_memory, predict_case, predict_pass
 from neuralpower.predict.explore.compare import Comparison, Side, compare
 from neuralpower.predict.explore.fit import Fit, Request, bytes_of, fit
 from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep, sweep
+from neuralpower.predict.prediction import Prediction
 from neuralpower.trace.training import RECIPE, TRAINING, Recipe
 
 FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # of what is asked of `fit`
@@ -69,7 +69,7 @@ class LoadedPredictor:
             PredictorError: it holds for one device alone, or not for one of that class.
             InputError: the device is not known.
         """
-        return LoadedPredictor(codec.on(self.predictor, device)[0])
+        return LoadedPredictor(shelf.on(self.predictor, device)[0])
 
     @_on_cpu
     def predict(
@@ -203,7 +203,7 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
     Raises:
         PredictorError: there is none of that name, or the file cannot be used.
     """
-    return LoadedPredictor(codec.load(name) if name is not None else codec.default_predictor(read_cpu()))
+    return LoadedPredictor(shelf.load(name) if name is not None else shelf.default_predictor(read_cpu()))
 
 
 def _dtype(model: str | Path | nn.Module) -> str:

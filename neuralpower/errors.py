@@ -9,6 +9,7 @@ import difflib
 import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Integral
 
 MOST_SAID = 10_000  # letters that are read of what a foreign error says
 MOST_QUOTED = 400  # of these in a message
@@ -146,3 +147,11 @@ def unknown(what: str, value: object, known: Iterable[str], error: type[InputErr
     else:
         hint = f"known: {comma.join(names[:20])}{f'{comma}...' if len(names) > 20 else ''}"
     return error(f"unknown {what} {str(value)!r}: {hint}")
+
+
+LARGEST_SIZE = 2**53  # of a batch or an axis: tables hold it exactly
+
+
+def is_count(value: object) -> bool:
+    """Whether a number is whole and positive, and no larger than a size can be."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= LARGEST_SIZE

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from neuralpower.layers.base import Call
+from neuralpower.layers.call import Call
 from neuralpower.measure.collect.recover import Results
 from neuralpower.measure.collect.schedule import POWER, Batch
 

@@ -17,15 +17,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neuralpower.data.dataset import Dataset, read_dataset, screen
+from neuralpower.data.dataset import Dataset, read_dataset
+from neuralpower.data.screening import screen
 from neuralpower.errors import DatasetError, PredictorError
 from neuralpower.files.json_files import not_finite
 from neuralpower.layers import KINDS, Hardware, columns_of
 from neuralpower.layers.linear import Linear
-from neuralpower.learn.codec import load
 from neuralpower.learn.features import describe
 from neuralpower.learn.predictor_format import from_json, to_json
-from neuralpower.learn.train import hardware_from, train
+from neuralpower.learn.rows import hardware_from
+from neuralpower.learn.shelf import load
+from neuralpower.learn.train import train
 from tests.program import Ran, run
 
 bounded = settings(

@@ -15,13 +15,13 @@ from typing import Any
 
 import typer
 
-from neuralpower import __version__
 from neuralpower.cli.interrupts import end_like_ctrl_c
 from neuralpower.cli.output import GONE, ReaderGone, open_descriptors, results_apart
 from neuralpower.cli.places import check_places
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line, quoted, unwritten
 from neuralpower.files.terminal import visible_streams
 from neuralpower.processes.tether import end_with_parent
+from neuralpower.version import __version__
 
 INTERRUPTED = 130  # 128 + SIGINT
 

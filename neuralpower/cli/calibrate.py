@@ -25,7 +25,8 @@ def calibrate(
     from neuralpower.devices.host import read_cpu
     from neuralpower.errors import DeviceError
     from neuralpower.learn import calibrate as calibration
-    from neuralpower.learn.codec import check_places, load
+    from neuralpower.learn.codec import check_places
+    from neuralpower.learn.shelf import load
     from neuralpower.measure.cpu.timer import prepare_process
     from neuralpower.report.cards import write_predictor
 

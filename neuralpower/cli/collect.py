@@ -123,7 +123,8 @@ def collect_data(
             console.print("what was measured is kept; give the same command again to continue")
             raise
 
-    from neuralpower.data.dataset import read_dataset, replace_file
+    from neuralpower.data.dataset import read_dataset
+    from neuralpower.files.atomic import replace_file
     from neuralpower.report.cards import dataset_card
 
     replace_file(request.folder / "README.md", dataset_card(read_dataset(request.folder)))

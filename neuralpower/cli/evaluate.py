@@ -57,8 +57,8 @@ def evaluate(
         raise unknown("phase", phase, MEASURED)
     asked = options.phase(phase, context, prompt)
 
-    from neuralpower.data.dataset import check_place
-    from neuralpower.predict.evaluate import Case
+    from neuralpower.files.atomic import check_place
+    from neuralpower.predict.case import Case
     from neuralpower.predict.evaluate import evaluate as run
     from neuralpower.report.chrome import write
     from neuralpower.report.tables import evaluation_json, evaluation_table

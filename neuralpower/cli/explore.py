@@ -91,7 +91,7 @@ def compare(
 ) -> None:
     """Compare two models, or a model on two devices: ratio of the times, and how likely one is the faster."""
     from neuralpower.errors import InputError
-    from neuralpower.predict.evaluate import Case, predict_case
+    from neuralpower.predict.case import Case, predict_case
     from neuralpower.predict.explore.compare import Side
     from neuralpower.predict.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table

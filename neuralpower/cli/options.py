@@ -110,7 +110,7 @@ def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> in
 def predictor(name: str | None) -> Predictor:
     """That of the name or in the file, else this machine's; raises InputError. Imports torch."""
     from neuralpower.devices.host import read_cpu
-    from neuralpower.learn.codec import default_predictor, load
+    from neuralpower.learn.shelf import default_predictor, load
 
     return load(name) if name else default_predictor(read_cpu())
 
@@ -126,7 +126,7 @@ def phase(name: str, context: int | None, prompt: int | None = None, new_tokens:
 
 def check_file(file: Path | None, example: str) -> None:
     """Raise InputError where one that is given cannot be written: to be asked before a long work. Imports numpy."""
-    from neuralpower.data.dataset import check_place
+    from neuralpower.files.atomic import check_place
 
     # what is there already may be a device, such as /dev/stdout
     if file is not None and (is_folder(file) or not is_there(file)):

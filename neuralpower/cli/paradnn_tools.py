@@ -95,7 +95,7 @@ def merge(
     out: Path | None = typer.Option(None, help="The table; printed where it is not given."),
 ) -> None:
     """One CSV of several, each point once."""
-    from neuralpower.data.dataset import replace_file
+    from neuralpower.files.atomic import replace_file
     from neuralpower.suites.paradnn.sweep import read_results
     from neuralpower.suites.paradnn.table import merged, read_csv, row_of
 

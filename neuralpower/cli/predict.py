@@ -68,12 +68,12 @@ def predict(
     shape = options.shape(input_shape)
     case_phase = options.phase(phase, context, prompt, new_tokens)
 
-    from neuralpower.data.dataset import check_place
+    from neuralpower.files.atomic import check_place
     from neuralpower.files.paths import is_file
     from neuralpower.layers.base import torch_dtype
-    from neuralpower.learn.codec import on
+    from neuralpower.learn.shelf import on
     from neuralpower.networks.sources import resolve
-    from neuralpower.predict.evaluate import Case, predict_case
+    from neuralpower.predict.case import Case, predict_case
     from neuralpower.predict.timeline import Omitted, Stage
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted

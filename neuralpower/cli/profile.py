@@ -51,9 +51,8 @@ def profile(
         raise InputError("a trace file shows a run, and --repeat 0 makes none; choose --repeat 1 or more")
     shape = options.shape(input_shape)
 
-    from neuralpower.data.dataset import check_place
     from neuralpower.devices.host import read_cpu
-    from neuralpower.files.atomic import aside
+    from neuralpower.files.atomic import aside, check_place
     from neuralpower.layers.base import torch_dtype
     from neuralpower.measure.cpu.timer import prepare_process
     from neuralpower.measure.cuda.runtime import device_named

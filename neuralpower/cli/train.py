@@ -33,7 +33,8 @@ def train_predictor(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Print a line per regressor, and every warning."),
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
-    from neuralpower.data.dataset import read_dataset, summarised
+    from neuralpower.data.dataset import read_dataset
+    from neuralpower.data.screening import summarised
     from neuralpower.errors import InputError
     from neuralpower.learn.codec import check_places
     from neuralpower.learn.train import train

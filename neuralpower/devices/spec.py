@@ -22,7 +22,7 @@ from neuralpower.files.json_files import read_json, shown
 from neuralpower.files.paths import check_regular, is_file
 
 if TYPE_CHECKING:
-    from neuralpower.layers.base import Hardware
+    from neuralpower.devices.hardware import Hardware
 
 SCHEMA = 1
 CLASSES = ("gpu", "cpu", "tpu", "soc")
@@ -101,7 +101,7 @@ class DeviceSpec:
 
     def hardware(self) -> Hardware:
         """What the layers' special terms need of it."""
-        from neuralpower.layers.base import Hardware
+        from neuralpower.devices.hardware import Hardware
 
         default = Hardware()
         llc, l2 = self.get("llc_bytes"), self.get("l2_bytes")

@@ -15,6 +15,13 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuralpower.errors import DatasetError, InputError, writing
+from neuralpower.files.paths import is_file, is_there
+
+if TYPE_CHECKING:
+    pass
 
 LONGEST = 200  # bytes of a file's name that the hidden one repeats: 255 are allowed
 ABANDONED_S = 60.0  # since the last byte was written; a writer has its lock long before
@@ -88,3 +95,17 @@ def _sweep(target: Path) -> None:
                     Path(entry.path).unlink()
                 finally:
                     os.close(descriptor)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old one or the new one, never a part; it is on the disk then."""
+    with writing(path, "place", DatasetError), aside(path) as new:
+        new.write_text(text)
+
+
+def check_place(path: Path, example: str) -> None:
+    """Raise InputError where `replace_file` will not be able to write: to be asked before a long work."""
+    if not path.name or (is_there(path) and not is_file(path)):
+        raise InputError(f"{path}: is no file; choose a file's name, such as {example}")
+    with writing(path, "place"):
+        check_writable(path)

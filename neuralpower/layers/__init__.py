@@ -3,8 +3,12 @@
 import importlib
 import pkgutil
 
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, columns_of
+from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.base import Bytes, Layer
+from neuralpower.layers.call import Call
+from neuralpower.layers.columns import columns_of
 from neuralpower.layers.registry import BY_OPERATOR, KINDS, layer_kind
+from neuralpower.layers.sweep import Draw
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

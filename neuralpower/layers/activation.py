@@ -9,10 +9,12 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.layers.base import Bytes, Call, Draw, Layer, contiguous_run, strided
+from neuralpower.layers.base import Bytes, Layer, contiguous_run, strided
+from neuralpower.layers.call import Call
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.pointwise import EFFORTS, Pointwise, effort, per_function
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
 
 FUNCTIONS: dict[str, Any] = {
     "relu": torch.relu,

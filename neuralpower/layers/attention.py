@@ -10,9 +10,13 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import InputError, Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, past, peak_flops
+from neuralpower.layers.base import Bytes, Layer, memory_terms, peak_flops
+from neuralpower.layers.call import Call
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
+from neuralpower.layers.terms import ceil_to, past
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 # queries x keys of a tile, and whether the query heads that share keys lie in one tile

@@ -10,11 +10,9 @@ import dataclasses
 import functools
 import itertools
 import math
-import random
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,8 +20,12 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import FLOATING, ITEMSIZE, TENSORFLOAT32
 from neuralpower.errors import DatasetError, Unmodelled, unknown
+from neuralpower.layers.call import Call
+from neuralpower.layers.sweep import Draw
+from neuralpower.layers.terms import MAPPED_BYTES, beyond_launch, distinct, past
 
 FORWARD, BACKWARD = "forward", "backward"
 KEEPS_NOTHING, KEEPS_INPUTS, KEEPS_OUTPUTS = "nothing", "inputs", "outputs"
@@ -32,27 +34,6 @@ LARGEST = 2**53  # whole number that a table's column holds exactly
 RECURRING = "recurring"  # last word of a group of calls that a loop makes again and again
 NEAR_BYTES = 16 * 2**20  # what goes through the caches from one such call to the next, at most
 
-T = TypeVar("T")
-
-# What a FLOP takes in float32 without tensor cores falls by half in 3 years (Epoch AI, "Trends in Machine Learning Hardware",
-# 2023); what it took in 2016 is chosen on T4 and P4, each left out.
-ENERGY_HALVES, FLOP_J = 3.0, 18e-12
-TERM_HALVES, TERM_J = 3.5, 20e-12  # in a term that one device's rows weigh: any factor will do, as long as it stays
-BOARD_W = 15.0  # what memory, fans and leakage take of the power limit
-SECTOR, LINE = 32, 128  # bytes that an accelerator's memory hands over at least, and that a cache keeps together
-WARP = 32  # threads of an instruction; a scheduler issues one per clock, Pascal's at times two
-# Instructions beside each multiply-add of a product: a thread that holds 8 x 8 results reads 16 numbers in 4 loads for 64 of
-# them, and issues about 4 more for addresses, copies and loops.
-BESIDE = 1 / 8
-# Faster memories reach more of what their sheets say: 75 % at 200 GB/s, 86 to 91 % at 900 to 1,600. The share grows with this
-# power of the bandwidth; what it is at any one bandwidth is learnt.
-REACHED_POWER, REACHED_AT_BYTES_PER_S = 0.06, 1e12
-FEW_LABELS = 8
-LAUNCHES_US = (5, 10, 20, 40, 80)
-
-# Outputs of this size and more are mapped afresh at each call by glibc (DEFAULT_MMAP_THRESHOLD_MAX), page by page.
-MAPPED_BYTES = 32 * 2**20
-
 
 class Bytes(NamedTuple):
     """Bytes that must cross memory once: what is read besides weights, the weights, what is written."""
@@ -60,85 +41,6 @@ class Bytes(NamedTuple):
     input: int
     weights: int
     output: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hardware:
-    """What the special terms need to know of a device; a peak that is not known is 1: terms then have another scale."""
-
-    cores: int = 1  # of a CPU; streaming multiprocessors or compute units of an accelerator
-    l2_bytes: int = 2**20  # of one core of a CPU, of the whole of an accelerator
-    llc_bytes: int = 32 * 2**20
-    accelerator: bool = False  # work runs in tiles and waves over many cores
-    peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype, dense
-    memory_bytes_per_s: float = 1.0
-    base_clock: float = 1.0  # that the power limit always allows, as a share of the clock at which the peaks hold
-    limit_w: float | None = None
-    idle_w: float | None = None
-    year: int | None = None  # when it came out: what an operation costs in energy falls with the years
-    lanes_per_scheduler: float | None = None  # float32 lanes that one warp scheduler of an NVIDIA GPU feeds
-
-    def peak(self, dtype: str) -> float:
-        """FLOP/s of a dtype; of the slowest known where it has none of its own, as integers have; 1 where none is known."""
-        return self.peak_flops_per_s.get(dtype, min(self.peak_flops_per_s.values(), default=1.0))
-
-    def flops_at_power_limit(self, flops: Any) -> Any:
-        """Seconds that so many FLOP take where the power limit sets the pace, up to a factor; 0 where it is not known.
-
-        Energy per FLOP is taken to halve every TERM_HALVES years.
-        """
-        if self.limit_w is None or self.year is None:
-            return 0.0 * flops
-        return flops * 2 ** ((2016 - self.year) / TERM_HALVES) * TERM_J / self.limit_w
-
-    def issued(self) -> float:
-        """The share of its float32 peak that its schedulers can issue in a product, which has other instructions, too."""
-        return min(1.0, WARP / self.lanes_per_scheduler / (1 + BESIDE)) if self.lanes_per_scheduler else 1.0
-
-    def allowed(self) -> float:
-        """FLOP/s in float32 that its power limit allows for long; endless where limit or year is not known."""
-        if self.limit_w is None or self.year is None:
-            return math.inf
-        return max(self.limit_w - BOARD_W, self.limit_w / 2) / (FLOP_J * 2 ** ((2016 - self.year) / ENERGY_HALVES))
-
-    @property
-    def held_by_power(self) -> bool:
-        """Whether the power limit, rather than its units, sets its pace in float32."""
-        return self.allowed() < self.issued() * self.peak_flops_per_s.get("float32", 0.0)
-
-    def sustained(self) -> Hardware:
-        """With the float32 peak that it sustains in products, and the bandwidth that its memory reaches, up to a factor.
-
-        The peak is less than the sheet's where a scheduler has as many lanes as an instruction has threads, and for boards of
-        little power. Tensor cores take far less of either, so other peaks stay.
-        """
-        share = (self.memory_bytes_per_s / REACHED_AT_BYTES_PER_S) ** REACHED_POWER
-        reached = dataclasses.replace(self, memory_bytes_per_s=self.memory_bytes_per_s * share)
-        peak = self.peak_flops_per_s.get("float32")
-        if peak is None:
-            return reached
-        allowed = self.allowed()
-        peaks = {**self.peak_flops_per_s, "float32": min(peak * self.issued(), allowed)}
-        clock = self.base_clock if math.isinf(allowed) else 1.0  # else the limit is told by the peak
-        return dataclasses.replace(reached, peak_flops_per_s=peaks, base_clock=clock)
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call to time: `function(*args, **kwargs)`; the tensors in `warm` are written afresh just before it.
-
-    `recurs`: it runs again and again, as a whole network or what a loop makes, and is timed just after an untimed run of its own.
-    """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    warm: tuple[Tensor, ...] = ()
-    recurs: bool = False
-
-    def __call__(self) -> Any:
-        """Make the call."""
-        return self.function(*self.args, **self.kwargs)
 
 
 class OperatorNames(frozenset[str]):
@@ -152,62 +54,6 @@ class OperatorNames(frozenset[str]):
         if not all(part.isidentifier() for part in str(name).split(".")) or library in ("aten", "torch", "Tensor"):
             return False
         return bool(library) or isinstance(getattr(torch.ops.aten, own, None), torch._ops.OpOverloadPacket)
-
-
-class Draw:
-    """A seeded source of layer sizes: log-uniform, aligned and not, as networks have them."""
-
-    def __init__(self, seed: int | str) -> None:
-        self.random = random.Random(seed)
-
-    def octaves(self, low: int, high: int) -> int:
-        """An integer in [low, high], uniform in its logarithm."""
-        return round(math.exp(self.random.uniform(math.log(low), math.log(high))))
-
-    def size(self, low: int, high: int) -> int:
-        """As `octaves`, but three times in four a multiple of a power of two, as most widths of networks are."""
-        value = self.octaves(low, high)
-        if self.random.random() < 0.25:
-            return value
-        step = self.random.choice((4, 8, 16, 32, 64))
-        return min(max(round(value / step) * step, low), high) if value >= step else value
-
-    def choice(self, options: Sequence[T]) -> T:
-        """One of them, each as likely."""
-        return self.random.choice(options)
-
-    def chance(self, probability: float) -> bool:
-        """True with this probability."""
-        return self.random.random() < probability
-
-
-def floor_div(value: Any, by: Any) -> Any:
-    """`value // by` of whole numbers, integers or float64 arrays, whose own // takes eight times as long."""
-    return np.floor(value / by) if isinstance(value, np.ndarray) else value // by
-
-
-def ceil_to(value: Any, step: int) -> Any:
-    """`value` rounded up to a multiple of `step`; integers or arrays."""
-    return -floor_div(-value, step) * step
-
-
-def past(value: Any, threshold: float) -> Any:
-    """The part of `value` above `threshold`, else 0: the slope of a cost that grows once a cache is full."""
-    return np.maximum(value - threshold, 0)
-
-
-def aligned(name: str, run: Any, *units: int) -> dict[str, Any]:
-    """Share, by name and unit, of many rows `run` long, one behind the other, that begin at a multiple of the unit."""
-    return {f"{name}_at_{unit}": np.gcd(np.asarray(run, dtype=np.int64), unit) / unit for unit in units}
-
-
-def evicted(in_flight_bytes: Any, cache_bytes: float, start: float, end: float) -> Any:
-    """Share, in [0, 1], of what is read a second time that no longer is in the cache, by the shares of it in flight at once.
-
-    None up to `start`, all from `end` on, straight in the logarithm between.
-    """
-    octaves = np.log2(np.maximum(in_flight_bytes, 1) / (start * cache_bytes)) / np.log2(end / start)
-    return np.clip(octaves, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,7 +305,7 @@ class Layer(ABC):
 
     def identity(self) -> dict[str, Any]:
         """What its configuration is named by: kind and fields, without later ones that are 0."""
-        return {"kind": self.kind, **{n: v for n, v in self.to_row().items() if v or n not in _later(self)}}
+        return {"kind": self.kind, **{n: v for n, v in self.to_row().items() if v or n not in later_fields(self)}}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
@@ -488,7 +334,8 @@ class Layer(ABC):
 L = TypeVar("L", bound=Layer)
 
 
-def _later(layer: Layer) -> frozenset[str]:
+def later_fields(layer: Layer) -> frozenset[str]:
+    """Fields that older datasets have no column for."""
     return layer.later | {"recurs"}
 
 
@@ -548,65 +395,6 @@ def in_tf32(layer: L) -> L:
     return typed(layer, TENSORFLOAT32) if layer.dtype == "float32" else layer
 
 
-def columns_of(kind: type[L], layers: Sequence[L]) -> L:
-    """A layer of `kind` whose fields are arrays, one element per layer: the formulas then serve a whole table."""
-    return as_columns(kind, {name: [getattr(layer, name) for layer in layers] for name in kind.field_names()})
-
-
-def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
-    """As `columns_of`, from a table's columns; numbers and booleans become float64."""
-    columns = object.__new__(kind)
-    for name in kind.field_names():
-        array = np.asarray(table[name])
-        object.__setattr__(columns, name, array.astype(np.float64) if array.dtype.kind in "biuf" else array)
-    return columns
-
-
-def distinct(labels: np.ndarray) -> tuple[Any, Any]:
-    """(different labels, position of each row's label among them); fast where they are few, as in a table of one kind."""
-    code, names = np.zeros(len(labels), dtype=np.intp), list(labels[:1])
-    rest = np.flatnonzero(labels != labels[0]) if names else code
-    while len(rest) and len(names) < FEW_LABELS:
-        code[rest] += 1
-        names.append(labels[rest[0]])
-        rest = rest[labels[rest] != names[-1]]
-    return (np.array(names), code) if not len(rest) else np.unique(labels, return_inverse=True)
-
-
-def take(columns: L, index: np.ndarray) -> L:
-    """Some rows of a table's columns."""
-    part = object.__new__(type(columns))
-    for name in columns.field_names():
-        object.__setattr__(part, name, getattr(columns, name)[index])
-    return part
-
-
-def fingerprint(columns: Layer) -> np.ndarray:
-    """A number per row of a table's columns, the same for equal layers, in any session: [rows] uint64."""
-    mixed = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=np.uint64)
-    for name in columns.field_names():
-        values = np.asarray(getattr(columns, name))
-        if values.dtype.kind not in "biuf":
-            words, inverse = distinct(values)
-            values = np.array([zlib.crc32(str(word).encode()) for word in words])[inverse]
-        more = scramble(mixed + values.astype(np.int64).astype(np.uint64))
-        mixed = np.where(values == 0, mixed, more) if name in _later(columns) else more
-    return mixed
-
-
-def scramble(values: np.ndarray) -> np.ndarray:
-    """A permutation of all 64-bit numbers without order: the finaliser of splitmix64 (Steele et al., OOPSLA 2014)."""
-    mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return mixed ^ (mixed >> np.uint64(31))
-
-
-def beyond_launch(seconds: Any, steps_us: Sequence[int] = LAUNCHES_US) -> dict[str, Any]:
-    """The part of the work, in seconds at the device's peaks, that outlasts a host's launch of so many microseconds."""
-    return {f"beyond_{step}_us": past(seconds, step * 1e-6) for step in steps_us}
-
-
 def memory_terms(layer: Any, hardware: Hardware) -> dict[str, Any]:
     """Bytes moved, and the part of them that no longer fits each level of the memory hierarchy."""
     moved = layer.bytes()
@@ -659,16 +447,6 @@ def _same_sizes(said: Sequence[int], real: Sequence[int]) -> bool:
         if joined != size:
             return False
     return not left
-
-
-def same_rank(name: str, values: Any, rank: int) -> tuple[int, ...]:
-    """An `int[rank]` argument of an operator, which may hold one value for all axes, or none."""
-    items = tuple(values) if isinstance(values, (tuple, list)) else (values,)
-    if len(items) == 1:
-        items *= rank
-    if len(items) != rank or not all(isinstance(v, int) for v in items):
-        raise Unmodelled(f"{name} {values!r}: {rank} integers are needed")
-    return items
 
 
 def contiguous_run(tensor: Tensor, like: Tensor) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.layers.base import Hardware
+from neuralpower.devices.hardware import Hardware
 
 ROWS, COLUMNS = (64, 128, 16, 32, 256), (*range(16, 161, 16), 192)
 LARGEST = 128  # of one side at least, so that the sums stay in registers

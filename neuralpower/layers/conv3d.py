@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.layers.base import Bytes, Call, check_output
+from neuralpower.layers.base import Bytes, check_output
+from neuralpower.layers.call import Call
 from neuralpower.layers.conv_transpose2d import TRANSPOSED
 from neuralpower.layers.convolution import Convolution, image
 from neuralpower.layers.registry import layer_kind

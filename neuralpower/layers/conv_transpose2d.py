@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.layers.base import Draw, same_rank
+from neuralpower.layers.columns import same_rank
 from neuralpower.layers.convolution import Convolution
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
 
 TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 

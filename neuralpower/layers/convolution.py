@@ -18,20 +18,14 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import (
-    KEEPS_INPUTS,
-    Bytes,
-    Call,
-    Draw,
-    Hardware,
-    Layer,
-    ceil_to,
-    floor_div,
-    memory_terms,
-    same_rank,
-)
+from neuralpower.layers.base import KEEPS_INPUTS, Bytes, Layer, memory_terms
+from neuralpower.layers.call import Call
+from neuralpower.layers.columns import same_rank
 from neuralpower.layers.reduction import Reduction
+from neuralpower.layers.sweep import Draw
+from neuralpower.layers.terms import ceil_to, floor_div
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 SMALL, NARROW = 20_480, 3  # numbers of a sample, and a kernel's side, up to which PyTorch does without oneDNN on a CPU

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import (
@@ -22,17 +23,16 @@ from neuralpower.layers.base import (
     KEEPS_OUTPUTS,
     NEAR_BYTES,
     Bytes,
-    Call,
-    Draw,
-    Hardware,
     Layer,
     OperatorNames,
     contiguous_run,
     strided,
 )
+from neuralpower.layers.call import Call
 from neuralpower.layers.pointwise import EFFORTS, RANDOM, Pointwise, effort
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
 
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 ALIASES = {

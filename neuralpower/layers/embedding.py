@@ -10,11 +10,15 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.layers.base import BACKWARD, Bytes, Call, Draw, Hardware, Layer, memory_terms, past
+from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.base import BACKWARD, Bytes, Layer, memory_terms
+from neuralpower.layers.call import Call
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
+from neuralpower.layers.terms import past
 
 RENORM = "aten.embedding_renorm_"  # what `max_norm` runs before a lookup
 RENORMED = "each row that is looked up is taken to be longer than max_norm, and to be scaled"

@@ -11,11 +11,15 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms, past
+from neuralpower.layers.base import Bytes, Layer, memory_terms
+from neuralpower.layers.call import Call
 from neuralpower.layers.choice import chosen_tile
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
+from neuralpower.layers.terms import ceil_to, past
 from neuralpower.layers.tiles import MatrixProduct
 
 FEW_ROWS = 16  # that a CPU's library treats by other code than many

@@ -10,9 +10,13 @@ import numpy as np
 import torch
 from typing_extensions import Self
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, ceil_to, memory_terms
+from neuralpower.layers.base import Bytes, Layer, memory_terms
+from neuralpower.layers.call import Call
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
+from neuralpower.layers.terms import ceil_to
 from neuralpower.layers.tiles import MatrixProduct
 
 # position of the left operand among the arguments

@@ -13,19 +13,11 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import (
-    BACKWARD,
-    KEEPS_NOTHING,
-    KEEPS_OUTPUTS,
-    Bytes,
-    Call,
-    Draw,
-    Layer,
-    contiguous_run,
-    strided,
-)
+from neuralpower.layers.base import BACKWARD, KEEPS_NOTHING, KEEPS_OUTPUTS, Bytes, Layer, contiguous_run, strided
+from neuralpower.layers.call import Call
 from neuralpower.layers.pointwise import Pointwise
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
 
 FUNCTIONS = {
     "copy": """

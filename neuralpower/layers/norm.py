@@ -11,21 +11,14 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
+from neuralpower.devices.hardware import WARP, Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import (
-    WARP,
-    Bytes,
-    Call,
-    Draw,
-    Hardware,
-    Layer,
-    aligned,
-    contiguous_run,
-    evicted,
-    memory_terms,
-)
+from neuralpower.layers.base import Bytes, Layer, contiguous_run, memory_terms
+from neuralpower.layers.call import Call
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
+from neuralpower.layers.terms import aligned, evicted
 
 OPERATORS = {
     "aten.batch_norm": "batch",

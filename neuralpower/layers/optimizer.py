@@ -12,10 +12,13 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms
+from neuralpower.layers.base import Bytes, Layer, memory_terms
+from neuralpower.layers.call import Call
 from neuralpower.layers.pointwise import per_function
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
 
 # numbers of state per parameter with a dense gradient: momentum; squares; first and second moments
 STATES = {"sgd": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "adagrad": 1}

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.layers.base import Hardware, Layer, distinct, memory_terms, past
+from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.base import Layer, memory_terms
+from neuralpower.layers.terms import distinct, past
 
 HEAVY = frozenset(
     """

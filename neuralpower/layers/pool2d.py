@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from typing_extensions import Self
 
-from neuralpower.layers.base import Draw
 from neuralpower.layers.pooling import FUNCTIONS, Pooling
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
 
 OPERATORS = [f"aten.{function}_pool{rank}d" for function in FUNCTIONS for rank in (1, 2)]
 OPERATORS += ["aten.max_pool1d_with_indices", "aten.max_pool2d_with_indices", "aten.mkldnn_max_pool2d"]

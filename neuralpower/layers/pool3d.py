@@ -7,10 +7,10 @@ from typing import Any
 
 from typing_extensions import Self
 
-from neuralpower.layers.base import Draw
 from neuralpower.layers.pool2d import Pool2d
 from neuralpower.layers.pooling import Pooling
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
 
 # below torch's composite operators: max pooling always finds indices, and an adaptive average of all is a mean
 OPERATORS = ("aten.max_pool3d_with_indices", "aten.avg_pool3d", "aten._adaptive_avg_pool3d", "aten.adaptive_max_pool3d")

@@ -17,9 +17,13 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Hardware, Layer, floor_div, memory_terms, same_rank
+from neuralpower.layers.base import Bytes, Layer, memory_terms
+from neuralpower.layers.call import Call
+from neuralpower.layers.columns import same_rank
 from neuralpower.layers.convolution import along, image, is_channels_last, reader
+from neuralpower.layers.terms import floor_div
 
 FUNCTIONS = ("max", "avg", "adaptive_avg", "adaptive_max")
 NAME = re.compile(rf"({'|'.join(FUNCTIONS)})_pool(\d)d")

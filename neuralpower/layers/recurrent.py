@@ -15,9 +15,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import Self
 
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, memory_terms
+from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.base import Bytes, Layer, memory_terms
+from neuralpower.layers.call import Call
 from neuralpower.layers.pointwise import per_function
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 

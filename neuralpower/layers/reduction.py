@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Call, Draw, Hardware, Layer, OperatorNames, memory_terms
+from neuralpower.layers.base import Bytes, Layer, OperatorNames, memory_terms
+from neuralpower.layers.call import Call
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
 
 FUNCTIONS: dict[str, Any] = {
     "sum": torch.sum,

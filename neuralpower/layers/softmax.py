@@ -9,21 +9,12 @@ import numpy as np
 import torch
 from typing_extensions import Self
 
-from neuralpower.layers.base import (
-    LINE,
-    SECTOR,
-    Bytes,
-    Call,
-    Draw,
-    Hardware,
-    Layer,
-    aligned,
-    beyond_launch,
-    ceil_to,
-    evicted,
-    memory_terms,
-)
+from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.base import Bytes, Layer, memory_terms
+from neuralpower.layers.call import Call
 from neuralpower.layers.registry import layer_kind
+from neuralpower.layers.sweep import Draw
+from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, ceil_to, evicted
 
 LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
 # Threads that a core holds; a block of up to 1,024 takes a row, four elements a thread and turn

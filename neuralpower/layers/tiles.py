@@ -13,17 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.layers.base import (
-    KEEPS_INPUTS,
-    LINE,
-    SECTOR,
-    Hardware,
-    Layer,
-    aligned,
-    beyond_launch,
-    past,
-    peak_flops,
-)
+from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.base import KEEPS_INPUTS, Layer, peak_flops
+from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, past
 
 # rows x columns of the product that one core computes at a time, as the common libraries' kernels have them
 TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))

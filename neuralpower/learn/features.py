@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.layers.base import Hardware, Layer, fingerprint, peak_flops
-from neuralpower.learn.fit import DEGREES, Problem
+from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.base import Layer, peak_flops
+from neuralpower.layers.columns import fingerprint
+from neuralpower.learn.problem import DEGREES, Problem
 
 Array = np.ndarray
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuralpower.layers import Layer
-from neuralpower.layers.base import distinct
-from neuralpower.learn.fit import NINETY
+from neuralpower.layers.terms import distinct
+from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.slopes import robust_deviation
 
 Array = np.ndarray

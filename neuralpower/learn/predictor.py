@@ -16,28 +16,35 @@ from neuralpower.devices.host import Cpu, unlike
 from neuralpower.dtypes import FLOATING, ITEMSIZE
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, RECURRING, Draw, as_columns, distinct, take
+from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
+from neuralpower.layers.columns import as_columns, take
+from neuralpower.layers.sweep import Draw
+from neuralpower.layers.terms import distinct
+from neuralpower.learn.estimates import (
+    BASES,
+    EXTRAPOLATED,
+    IN_RANGE,
+    MEASURED,
+    ROOFLINE,
+    ROOFLINE_FACTOR,
+    Array,
+    Estimates,
+    Roofline,
+    Totals,
+)
 from neuralpower.learn.features import describe, describe_power
-from neuralpower.learn.fit import BASE_FEATURE, NINETY, Problem, Regressor, Spread
+from neuralpower.learn.keys import ALL, INTEGER, STREAMING, Key, _once, groups_of, stands_alone, whole_kind
 from neuralpower.learn.launch_overhead import Dispatch
+from neuralpower.learn.pace import NetworkSpeed, Pace
+from neuralpower.learn.problem import Problem
+from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
 
-Array = np.ndarray
-
-MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
-BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
 # Of a recurrent layer that was not learnt, on an accelerator: a step waits for the one before it, two kernels of 3 to 5 us.
 STEP_S = 8e-6
-TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
 # Of the last-level cache, what a network's weights may fill to stay there from pass to pass. An eighth to a whole of it predicted
 # networks held out by family nearly as well on a Zen 4, a quarter best; on a Zen 5, too.
 KEPT = 0.25
-ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says, or another group, whose code is not the same
-STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
-INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
-ALL = "all"  # group of layers that are not told apart
-TOGETHER = "+"  # between groups that were learnt from together, since each had too few rows
-ANY = "any"  # dtype, phase and group of what was learnt from all rows of a kind together
 HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 # Of the shortest call's time, what a queue hides: the rest is the device's own, to start a kernel, to end it and to wait
 # for the one before. 35 networks on five GPUs are predicted best with 0.6 to 0.7.
@@ -50,153 +57,6 @@ WIDEST = (
     100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing, and farther ones are no numbers
 )
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
-
-Key = tuple[str, str, str, str]  # kind, dtype, phase, group
-
-
-def whole_kind(kind: str) -> Key:
-    """The key of a regressor for all of a kind's dtypes, phases and groups."""
-    return kind, ANY, ANY, ANY
-
-
-def groups_of(key: Key) -> frozenset[str]:
-    """The groups that its regressor has learnt, one or several together."""
-    return frozenset(key[3].split(TOGETHER))
-
-
-def recurs(key: Key) -> bool:
-    """Whether its regressor has learnt calls that a loop makes again and again."""
-    return key[3].endswith(RECURRING)
-
-
-def stands_alone(key: Key) -> bool:
-    """Whether no other group of the kind stands in for the key's, which says nothing of the others either."""
-    return _once(key[3]) in KINDS[key[0]].alone
-
-
-def _once(group: str) -> str:
-    """The group of the same calls where no loop makes them."""
-    return group.removesuffix(f" {RECURRING}")
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """The simplest predictors, fitted on the same rows: what a learnt one has to beat."""
-
-    flops_per_s: float  # roofline: max(FLOP / flops_per_s, B / bytes_per_s)
-    bytes_per_s: float
-    flops_only_per_s: float  # FLOPs alone
-
-    def seconds(self, flops: Any, size: Any) -> Any:
-        """The roofline's time."""
-        return np.maximum(flops / self.flops_per_s, size / self.bytes_per_s)
-
-
-@dataclass(frozen=True)
-class Estimates:
-    """Of a sequence of layers, in their order; each [layers]."""
-
-    runtime_s: Array
-    low_s: Array  # 90 % bounds
-    high_s: Array
-    shared: Array  # standard deviation of the part of log(measured / predicted) that a regressor's layers share
-    hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
-    held_bytes: Array  # of the last-level cache, that a later pass would have to find again
-    regressor: Array  # a number per regressor, -1 for the roofline
-    exponent: Array  # how each follows the machine's slow-downs
-    basis_code: Array  # position in BASES
-    power_w: Array  # NaN where not learnt
-    power_low_w: Array
-    power_high_w: Array
-
-    @property
-    def basis(self) -> tuple[str, ...]:
-        """How each is known, one of BASES."""
-        return tuple(BASES[code] for code in self.basis_code)
-
-    @property
-    def deviation(self) -> Array:
-        """Standard deviation of log(measured / predicted) of each, as its bounds say; of what takes no time, 0."""
-        known = self.low_s > 0
-        ratio = np.divide(self.high_s, self.low_s, out=np.ones(len(known)), where=known)
-        return np.asarray(np.log(ratio) / 2 / NINETY)
-
-    def at(self, index: Array) -> Estimates:
-        """Some of the layers."""
-        return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
-
-    def times(self, factor: float) -> Estimates:
-        """The same with all times so many times as long."""
-        return replace(self, **{name: getattr(self, name) * factor for name in TIMES})
-
-    def slowdown(self, machine: float, counts: Array | float = 1.0) -> float:
-        """How much longer all of them, each called so many times, take when the machine is that much slower than usual."""
-        time = self.runtime_s * counts
-        return float(np.sum(time * machine**self.exponent) / np.sum(time)) if len(time) else 1.0
-
-    def totals(self, counts: Any, system: float = 0.0) -> Totals:
-        """Sums over networks, `counts` [networks, layers], dense or sparse: how often each makes each layer's call.
-
-        A layer's error repeats with every call of it; errors of one regressor's layers have a part in common; those of
-        different regressors go their own ways. `system`: standard deviation of what all layers share. Where times were
-        taken with the host's launches, a queue of calls takes as long as the slower of host and device.
-        """
-        own = self.runtime_s**2 * np.maximum(self.deviation**2 - self.shared**2, 0)
-        apart = counts @ self.runtime_s
-        value = np.maximum(counts @ (self.runtime_s - self.hidden_s), counts @ self.hidden_s)
-        variance = counts.power(2) @ own if hasattr(counts, "power") else counts**2 @ own
-        for regressor in np.unique(self.regressor):
-            variance = variance + (counts @ (self.runtime_s * self.shared * (self.regressor == regressor))) ** 2
-        deviation = np.sqrt(variance / np.maximum(apart, 1e-30) ** 2 + system**2)
-        return Totals(value, value * np.exp(-NINETY * deviation), value * np.exp(NINETY * deviation), deviation)
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Seconds of whole networks with 90 % bounds, each [networks]."""
-
-    value: Array
-    low: Array
-    high: Array
-    deviation: Array  # standard deviation of log(measured / predicted)
-
-    def times(self, factor: Array) -> Totals:
-        """The same, each network's time so many times as long [networks]."""
-        return Totals(self.value * factor, self.low * factor, self.high * factor, self.deviation)
-
-
-@dataclass(frozen=True)
-class Pace:
-    """What the sentinel took beside something measured (s): how fast the machine was."""
-
-    sentinel_s: float
-    again_s: float | None = None  # its second call in a row, if known: what ran before tells on it much less
-
-
-@dataclass(frozen=True)
-class NetworkSpeed:
-    """How whole networks follow the machine's speed.
-
-    More than their layers do: a layer's 10th percentile is of moments that are shorter than a network's pass; and less where
-    weights are read for few rows, which others on the cores slow down little. The sentinel itself takes longer after a
-    network than between layers.
-    """
-
-    sentinel_s: float  # the sentinel's usual time beside networks
-    exponent: float
-    streaming_exponent: float  # of products of a few rows
-    again_s: float | None = None  # as `sentinel_s`, of its second call in a row
-    # Times the sentinel's usual, that 95 % of its networks met at most; beyond, networks slow down less than the sentinel.
-    slowest: float | None = None
-
-    def slowdown(self, pace: Pace, streaming: float) -> float:
-        """How much longer a network takes than usual at such a pace; `streaming`: share of such work."""
-        exponent = (1 - streaming) * self.exponent + streaming * self.streaming_exponent
-        return float(min(self.over(pace), self.slowest or np.inf) ** exponent)
-
-    def over(self, pace: Pace) -> float:
-        """How many times its usual time the sentinel takes."""
-        return pace.again_s / self.again_s if pace.again_s and self.again_s else pace.sentinel_s / self.sentinel_s
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,22 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
-from neuralpower import __version__
-from neuralpower.data.dataset import check_hardware
+from neuralpower.data.schema import check_hardware
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W, KEYS
 from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.json_files import shown
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, RECURRING
-from neuralpower.learn.fit import Array, Regressor, Scores, Spread, Term
+from neuralpower.learn.estimates import Roofline
+from neuralpower.learn.keys import ALL, ANY, INTEGER, TOGETHER, Key
 from neuralpower.learn.launch_overhead import Cost, Dispatch
-from neuralpower.learn.predictor import ALL, ANY, INTEGER, TOGETHER, Key, NetworkSpeed, Predictor, Roofline
+from neuralpower.learn.pace import NetworkSpeed
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.regressor import Array, Regressor, Scores, Spread, Term
 from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.trees import MOST_LEAVES, Trees, in_preorder, right_children
+from neuralpower.version import __version__
 
 SCHEMA = 4
 RUNTIME, POWER = "runtime_s", "power_w"

@@ -14,48 +14,27 @@ nothing but totals is known.
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neuralpower.data.dataset import Rejected, summarised, unusable
-from neuralpower.dtypes import FLOATING, TENSORFLOAT32
-from neuralpower.errors import DatasetError, ModelError, NeuralPowerError, one_line
-from neuralpower.files.json_files import parse_json
-from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, in_tf32, most_flops
+from neuralpower.data.screening import Rejected
+from neuralpower.layers import KINDS
+from neuralpower.layers.base import BACKWARD
 from neuralpower.layers.optimizer import Optimizer
-from neuralpower.learn.features import describe
-from neuralpower.learn.fit import (
-    FEWEST_FOR_TERM,
-    NINETY,
-    Regressor,
-    Spread,
-    Term,
-    contradicting_few,
-    far_off,
-    non_negative_lasso,
-    scores_of,
-)
-from neuralpower.learn.predictor import (
-    ALL,
-    INTEGER,
-    Estimates,
-    Key,
-    NetworkSpeed,
-    Pace,
-    Predictor,
-    recurs,
-    resident_share,
-)
+from neuralpower.learn.estimates import Estimates
+from neuralpower.learn.keys import recurs
+from neuralpower.learn.network_rows import Total
+from neuralpower.learn.pace import NetworkSpeed, Pace
+from neuralpower.learn.predictor import Predictor, resident_share
+from neuralpower.learn.regressor import NINETY
+from neuralpower.learn.screening import far_off
 from neuralpower.learn.slopes import speed_exponents
-from neuralpower.networks.trust import check_model
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 Array = np.ndarray
 
@@ -85,128 +64,7 @@ FEWEST_FOR_COMMON = 2  # networks that say what all layers have in common, by wh
 # networks scatter about it.
 COMMON, USUAL = 0.4, 0.1
 MOST_UNLEARNT = 0.5  # of a network's time, that layers teach nothing of
-MOST_SAID = 200  # letters of why a row is left out
-PARTS = ("", "flops", "bytes")  # of a kind's time that totals alone tell apart: a call's own, and these terms'
 FOLDS = 10
-ALPHAS = tuple(10.0**-exponent for exponent in range(2, 7))
-
-
-@dataclass(frozen=True)
-class Total:
-    """One measured network: its layers, how often it calls each, and the time of all together."""
-
-    model: str
-    layers: tuple[Layer, ...]
-    counts: tuple[float, ...]  # parts of backward passes among them
-    runtime_s: float
-    pace: Pace | None  # None: not known
-    line: int
-    dispatch_s: float = float("nan")  # of the host, to issue the whole of it; NaN where not known
-    dataset: str = ""  # whose table the line is of, where there are several
-
-
-def read_totals(
-    table: pd.DataFrame, hardware: Hardware | None = None, *, trust_code: bool = False
-) -> tuple[list[Total], list[Rejected]]:
-    """The rows of a dataset's `network` table; layers come from its column `layers`, else from tracing the model.
-
-    `hardware` says what no network can exceed. `trust_code` lets models be traced that run code of their own.
-
-    Raises:
-        DatasetError: a column is missing, or a model would have to be traced that runs code.
-    """
-    missing = [name for name in ("model", "batch", "runtime_s") if name not in table]
-    if missing:
-        raise DatasetError(
-            f"network: column {', '.join(missing)} missing; needed are model, batch, input and runtime_s"
-        )
-    totals, rejected = [], []
-    blank = table.isna().all(axis=1).to_numpy()
-    cells = table.astype(object).where(table.notna(), None)  # whatever a column has for what is not there
-    for i, cell in enumerate(cells.to_dict("records")):
-        if blank[i]:
-            continue
-        row = {str(name): value for name, value in cell.items()}
-        _check_trusted(row, f"network line {i + 2}", trust_code)
-        try:
-            total = _total(row, i + 2)
-            if hardware is not None and total.runtime_s < _least_s(total, hardware):
-                raise ValueError("faster than the device's peak")
-            totals.append(total)
-        except (NeuralPowerError, ValueError, TypeError, KeyError) as error:
-            rejected.append(
-                Rejected("network", i + 2, textwrap.shorten(one_line(error), MOST_SAID, placeholder=" ..."))
-            )
-    return totals, rejected
-
-
-def _check_trusted(row: Mapping[str, Any], where: str, trust_code: bool) -> None:
-    """Raise DatasetError for a row without layers whose model would run code."""
-    if row.get("layers") is None:
-        try:
-            check_model(str(row["model"]), where, trust_code)
-        except ModelError as error:
-            raise DatasetError(str(error)) from None
-
-
-def _total(row: Mapping[str, Any], line: int) -> Total:
-    if str(row.get("status") or "ok").strip().lower() != "ok":
-        raise ValueError(f"status {row['status']}")
-    runtime = _number(row, "runtime_s")
-    for reason, found in unusable(np.array([runtime])).items():
-        if found.any():
-            raise ValueError(reason)
-    parts = list(_traced(row).items()) if row.get("layers") is None else _listed(row["layers"])
-    if not parts:
-        raise ValueError("it has no layers")
-    layers, counts = zip(*parts, strict=True)
-    first_s, again_s, dispatch_s = (_number(row, name) for name in ("sentinel_s", "sentinel_again_s", "dispatch_s"))
-    pace = Pace(first_s, again_s if again_s > 0 else None) if first_s > 0 else None
-    return Total(str(row["model"]), layers, counts, runtime, pace, line, dispatch_s or np.nan)
-
-
-def _number(row: Mapping[str, Any], name: str) -> float:
-    """A cell's number; NaN where it is empty, not there, or without end."""
-    value = row.get(name)
-    try:
-        number = np.nan if value is None or value == "" else float(value)
-    except (ValueError, TypeError):
-        raise ValueError(f"{name} is {value!r}, but must be a number") from None
-    return number if np.isfinite(number) else np.nan
-
-
-def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A cell's JSON object."""
-    try:
-        value = parse_json(row[name])
-    except (ValueError, TypeError):  # the second where it holds no text, as cells of Parquet may
-        value = None
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} is {row[name]!r}, but must be the text of a JSON object")
-    return value
-
-
-def _listed(text: Any) -> list[tuple[Layer, float]]:
-    """Layers with how often each is called, from a cell of column `layers`."""
-    try:
-        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in parse_json(text, endless=True)]
-    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"layers cannot be read ({type(error).__name__}: {error})") from None
-    for layer, count in parts:
-        if not 0 < count <= LARGEST:  # NaN is none either
-            raise ValueError(
-                f"layers call {layer.kind} {count:g} times, but must do so more than 0 and up to {LARGEST} times"
-            )
-    return parts
-
-
-def _least_s(total: Total, hardware: Hardware) -> float:
-    """Seconds that its products take at the device's peak; 0 where that is not known."""
-    flops = [0.0]
-    for layer, count in zip(total.layers, total.counts, strict=True):
-        if layer.multiplies:
-            flops.append(count * layer.flops() / (layer.savings * most_flops(layer, hardware)))
-    return sum(flops)
 
 
 def consistent(totals: Sequence[Total], predicted: Array) -> tuple[list[Total], list[Rejected]]:
@@ -218,40 +76,7 @@ def consistent(totals: Sequence[Total], predicted: Array) -> tuple[list[Total], 
     measured = np.array([total.runtime_s for total in totals])
     enough = len(known) >= FEWEST_NETWORKS
     far = known[far_off(np.log(measured[known] / predicted[known]))].tolist() if enough else []
-    return _parted(totals, far)
-
-
-def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
-    from neuralpower.layers.base import torch_dtype
-    from neuralpower.networks.sources import InputRequest, resolve
-    from neuralpower.trace.tracer import trace
-
-    settings = {} if row.get("input") is None else _object(row, "input")
-    phase = row.get("phase")
-    if (isinstance(phase, str) and phase != FORWARD) or "context" in settings:
-        raise ValueError("a step needs its layers in column `layers`")
-    if not set(settings) <= {"seq_len", "input_shape"}:
-        raise ValueError(f"input holds {', '.join(sorted(settings))}; known are seq_len and input_shape")
-    batch = _number(row, "batch")
-    if not (batch >= 1 and batch % 1 == 0):
-        raise ValueError(f"batch is {row['batch']!r}, but must be a whole number from 1")
-    length, shape = settings.get("seq_len"), settings.get("input_shape")
-    sizes = [1 if length is None else length, *(shape if isinstance(shape, list) else [1])]
-    if not isinstance(shape, (list, type(None))) or not all(isinstance(size, int) and size >= 1 for size in sizes):
-        raise ValueError(
-            f"input is {row['input']!r}, but sizes must be whole numbers from 1, input_shape a list of them"
-        )
-    given = row.get("dtype")
-    dtype = torch_dtype(given if isinstance(given, str) else "float32")
-    source = resolve(str(row["model"]))
-    module = source.build("meta", dtype)
-    request = InputRequest(int(batch), length, tuple(shape) if shape else None, dtype)
-    inputs = source.inputs(module, request, "meta")
-    counts: dict[Layer, int] = {}
-    for layer in trace(module, inputs.args, inputs.kwargs).layers:
-        called = in_tf32(layer) if given == TENSORFLOAT32 else layer
-        counts[called] = counts.get(called, 0) + 1
-    return counts
+    return parted(totals, far)
 
 
 @dataclass(frozen=True)
@@ -285,7 +110,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     Factors explain what kinds that were not learnt leave of a network's time. None where they leave half of it in too few networks.
     A few networks give one factor for all regressors.
     """
-    from neuralpower.measure.collect.networks import family_of
+    from neuralpower.networks.families import family_of
 
     each = [(total, predictor.estimate(total.layers)) for total in totals]
     each = [
@@ -321,7 +146,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
         key: replace(predictor.regressors[key], factor=factor, short=more, short_s=limit)
         for key, factor, more, limit in zip(keys, *factors[:-1].reshape(2, -1).tolist(), short_s.tolist(), strict=True)
     }
-    system = _system(totals, estimates, held_out)
+    system = system_of(totals, estimates, held_out)
     corrected = replace(predictor, regressors=regressors, system=system, resident=float(factors[-1]))
     return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
 
@@ -339,7 +164,7 @@ def _correct_in_common(
         return None
     factor = common_factor(ratio)
     regressors = {key: replace(found, factor=factor) for key, found in predictor.regressors.items()}
-    system = max(_system(totals, estimates, held_out), predictor.system)
+    system = max(system_of(totals, estimates, held_out), predictor.system)
     return Correction(replace(predictor, regressors=regressors, system=system), len(totals), before, after)
 
 
@@ -474,7 +299,7 @@ def _ridge(shares: Array, short: Array, alike: Array, kept: Array, tau: float | 
     return np.concatenate([factors, of_short - own, np.clip(delta[-1:], -MOST_RESIDENT, MOST_RESIDENT)])
 
 
-def _system(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: Array) -> float:
+def system_of(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: Array) -> float:
     """Standard deviation of what whole networks have beyond their layers' errors: 90 % lie in their bounds with it.
 
     Layers and networks of one dataset were measured on the same days; what another day brings comes on top.
@@ -487,119 +312,8 @@ def _system(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: A
     return float(np.sqrt(max(np.quantile(needed, share), 0.0) + DAYS**2))
 
 
-def _key(layer: Layer) -> Key:
-    """Of the regressor that a layer of a total belongs to: totals do not tell a kind's groups apart."""
-    return layer.kind, layer.dtype if layer.dtype in FLOATING else INTEGER, layer.phase, ALL
-
-
-def learn_totals(
-    totals: Sequence[Total], hardware: Hardware, rejected: Sequence[Rejected]
-) -> tuple[dict[Key, Regressor], Sequence[Total], Array, list[Rejected]]:
-    """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, weights by one Lasso over all.
-
-    And the networks that they were learnt from, what each is predicted to take, held out, relative to its time [networks], and
-    the networks that contradict the others.
-
-    Raises:
-        DatasetError: fewer than FEWEST_NETWORKS networks, the `rejected` ones not counted.
-    """
-    totals, left_out = _without_contradicting_few(totals, hardware)
-    while True:
-        if len(totals) < FEWEST_NETWORKS:
-            why = "".join(f"; {line}" for line in summarised([*rejected, *left_out]))
-            raise DatasetError(f"{len(totals)} measured networks and no layers; {FEWEST_NETWORKS} are needed{why}")
-        sums, boxes = _sums(totals, hardware)
-        matrix, target = np.column_stack([*sums.values()]), np.array([total.runtime_s for total in totals])
-        fold = np.arange(len(target)) % FOLDS
-        tried = np.empty((len(target), len(ALPHAS)))
-        for f in np.unique(fold):
-            tried[fold == f] = matrix[fold == f] @ non_negative_lasso(matrix[fold != f], target[fold != f], ALPHAS).T
-        best = int(np.argmin(np.mean(np.minimum(np.abs(tried / target[:, None] - 1), 2.0), axis=0)))
-        held_out = tried[:, best]
-        totals, more = consistent(totals, held_out)
-        if not more:
-            break
-        left_out += more
-    weights = dict(zip(sums, non_negative_lasso(matrix, target, [ALPHAS[best]])[0].tolist(), strict=True))
-    some = held_out > 0  # a network of kinds that no other has is not predicted
-    error = np.log(target[some] / held_out[some])
-    low, high = np.quantile(error, (0.05, 0.95))
-    common = float(np.std(error))
-    low, high = min(low, 0.0), max(high, 0.0)
-    spread = Spread(np.zeros(0), np.array([low]), np.array([high]), (high - low) / 4, common, common / 2)
-    regressors = {}
-    for key in boxes:
-        parts = [(name, weights[key, name]) for name in PARTS if weights[key, name] > 0]
-        regressors[key] = Regressor(
-            terms=tuple(Term(special=name) if name else Term() for name, _ in parts),
-            weights=np.array([weight for _, weight in parts]),
-            degree=0,
-            alpha=ALPHAS[best],
-            box=boxes[key],
-            trees=None,
-            reach=0.0,
-            spread=spread,
-            scores=scores_of(target[some], held_out[some]),
-        )
-    return regressors, totals, held_out / target, left_out
-
-
-def _without_contradicting_few(totals: Sequence[Total], hardware: Hardware) -> tuple[list[Total], list[Rejected]]:
-    """Of few networks those that do not contradict the others, and those that do."""
-    if not FEWEST_NETWORKS <= len(totals) < 3 * FEWEST_NETWORKS:
-        return list(totals), []
-    matrix, target = np.column_stack([*_sums(totals, hardware)[0].values()]), np.array([t.runtime_s for t in totals])
-
-    def error(known: Array, asked: Array) -> Array:
-        weights = non_negative_lasso(matrix[known], target[known], [ALPHAS[0]])[0]
-        return np.asarray(np.log(target[asked] / np.maximum(matrix[asked] @ weights, np.finfo(float).tiny)))
-
-    def compared(others: Array, row: int) -> tuple[float, Array, float]:
-        fold = np.arange(len(others)) % 5
-        errors = np.concatenate([error(others[fold != f], others[fold == f]) for f in range(5)])
-        common = np.count_nonzero(matrix[others], axis=0) >= min(FEWEST_FOR_TERM, len(others) // 2)
-        own = error(others, np.array([row]))[0] if common[matrix[row] > 0].all() else np.median(errors)
-        return float(own), errors, 0.0  # of kinds that few others have nothing is known
-
-    far = contradicting_few(len(totals), compared)
-    return _parted(totals, np.flatnonzero(far).tolist())
-
-
-def _parted(totals: Sequence[Total], far: Collection[int]) -> tuple[list[Total], list[Rejected]]:
+def parted(totals: Sequence[Total], far: Collection[int]) -> tuple[list[Total], list[Rejected]]:
     """The networks without those `far` from the others, and these."""
     reason = "runtime_s contradicts the other networks"
     left_out = [Rejected("network", totals[i].line, reason, totals[i].dataset) for i in sorted(far)]
     return [total for i, total in enumerate(totals) if i not in far], left_out
-
-
-def with_system(predictor: Predictor, totals: Sequence[Total], relative: Array) -> Predictor:
-    """The predictor of totals alone, with what its networks are off beyond its layers' errors; `relative` as `learn_totals` has it.
-
-    A network's error is that of all its regressors at once, which add up as if each went its own way.
-    """
-    known = [totals[i] for i in np.flatnonzero(relative > 0).tolist()]
-    estimates = [predictor.estimate(total.layers) for total in known]
-    return replace(predictor, system=_system(known, estimates, relative[relative > 0]))
-
-
-def _sums(
-    totals: Sequence[Total], hardware: Hardware
-) -> tuple[dict[tuple[Key, str], Array], dict[Key, dict[str, tuple[float, float]]]]:
-    """Of each regressor: calls, FLOPs and bytes of all networks' layers, each [networks], and the box of their axes."""
-    sums: dict[tuple[Key, str], Array] = {}
-    boxes: dict[Key, dict[str, tuple[float, float]]] = {}
-    for i, total in enumerate(totals):
-        keys = [_key(layer) for layer in total.layers]
-        for key in dict.fromkeys(keys):
-            index = [j for j, other in enumerate(keys) if other == key]
-            columns = columns_of(KINDS[key[0]], [total.layers[j] for j in index])
-            counts = np.asarray([total.counts[j] for j in index])
-            problem = describe(columns, hardware)
-            values = (np.ones(len(index)), problem.special["flops"], problem.special["bytes"])
-            for name, value in zip(PARTS, values, strict=True):
-                sums.setdefault((key, name), np.zeros(len(totals)))[i] += float(counts @ value)
-            box = boxes.setdefault(key, {})
-            for name, axis in problem.axes.items():
-                low, high = box.get(name, (np.inf, -np.inf))
-                box[name] = (min(low, float(axis.min())), max(high, float(axis.max())))
-    return sums, boxes

@@ -6,22 +6,15 @@ measuring process, and everything that it answers can be written as JSON.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from neuralpower.devices.host import read_cpu
 from neuralpower.errors import said
-from neuralpower.layers.base import Call
-from neuralpower.measure.cpu.timer import ROUNDS, Sentinel, power_columns, prepare_process, steady_load, time_calls
-from neuralpower.measure.cuda.bench import open_cuda_bench
-from neuralpower.measure.cuda.runtime import device_named
-from neuralpower.measure.meters import NullMeter, PowerMeter, open_meter
-from neuralpower.measure.power.selftest import SelfTest, run_self_test
+from neuralpower.layers.call import Call
+from neuralpower.measure.cpu.timer import ROUNDS
 
-BLOCK = 60  # configurations that a CPU measures in turn
 POISONED = "poisoned"  # the status of a call that left the device unusable for this process
 
 
@@ -56,82 +49,6 @@ class Bench(Protocol):
 
     def is_lost(self) -> bool:
         """Whether the device has stopped answering."""
-
-
-class CpuBench:
-    """The processor: interleaved rounds beside a sentinel, and a meter that is open."""
-
-    device = torch.device("cpu")
-    block = BLOCK
-
-    def __init__(self, threads: int, meter: PowerMeter) -> None:
-        self.threads, self.meter = threads, meter
-        self.power_reason = meter.reason if isinstance(meter, NullMeter) else None
-        self.cpu = read_cpu()
-        self.tested = SelfTest()
-        self.generator = random.Random(0)
-        self.sentinel: Sentinel | None = None
-
-    def time(self, calls: Sequence[Call], rounds: int = ROUNDS) -> list[dict[str, Any]]:
-        """As in the protocol; `noisy` is the status of a call that others disturbed."""
-        if self.sentinel is None:
-            prepare_process(self.threads)
-            self.sentinel = Sentinel().settle()
-        timings = time_calls(calls, self.sentinel, self.generator, rounds=rounds)
-        return [
-            failure(timing)
-            if isinstance(timing, Exception)
-            else {**timing.to_row(), "status": "noisy" if timing.noisy else "ok"}
-            for timing in timings
-        ]
-
-    def power(self, call: Call) -> dict[str, Any]:
-        """As in the protocol."""
-        prepare_process(self.threads)
-        return power_columns(
-            call,
-            self.meter,
-            llc_bytes=self.cpu.llc_bytes or 0,
-            memory_bytes=self.cpu.memory_bytes,
-            idle_w=self.tested.idle_w,
-            period_s=self.tested.update_period_p95_s,
-            counter=self.tested.use_counter,
-        )
-
-    def self_test(self) -> dict[str, Any]:
-        """As in the protocol; some 25 s."""
-        if self.power_reason is not None:
-            return {}
-        prepare_process(self.threads)
-        self.tested = run_self_test(self.meter, steady_load(), lambda: None)
-        return self.tested.to_json()
-
-    def resume(self, tested: Mapping[str, Any]) -> None:
-        """As in the protocol."""
-        self.tested = SelfTest.from_json(tested)
-
-    def hardware(self) -> dict[str, Any]:
-        """The processor as the operating system describes it."""
-        return {"type": "cpu", "l2_bytes": self.cpu.l2_bytes, **self.cpu.to_json()}
-
-    def is_lost(self) -> bool:
-        """Never: without it nothing would run."""
-        return False
-
-
-def open_bench(device: str, power: str, threads: int, deep_idle: bool = False) -> Bench:
-    """The bench of "cpu" or "cuda:0" and of the meter that `power` names; the process is set up to measure.
-
-    `deep_idle`: what a device that has a context draws without it is measured first, which takes some seconds.
-
-    Raises:
-        InputError: a device or meter that is not known.
-        DeviceError: one that is not there, or does not work.
-    """
-    if device == "cpu":
-        prepare_process(threads)
-        return CpuBench(threads, open_meter(power, device))
-    return open_cuda_bench(device_named(device), power, deep_idle)
 
 
 def failure(error: BaseException) -> dict[str, Any]:

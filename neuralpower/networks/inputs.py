@@ -10,17 +10,15 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError, ModelError
+from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.networks.copies import in_dtype
 from neuralpower.networks.promised_values import RANDOM, alike, map_tensors, say_made_up, tensors_of, with_values
 
-LARGEST_SIZE = 2**53  # of a batch or an axis: tables hold it exactly
 TOKENS = 128  # default text length, clipped to the model's maximum
 STEPS = 20  # of states, actions and rewards
 CHOICES = 2  # of multiple choice and double heads
@@ -75,11 +73,6 @@ class InputRequest:
                 f"input_shape is {shape}, but every size must be a whole number of at least 1, of 2**53 at most; "
                 "give it without the batch, as in 3x224x224"
             )
-
-
-def is_count(value: object) -> bool:
-    """Whether a number is whole and positive, and no larger than a size can be."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= LARGEST_SIZE
 
 
 def place(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:

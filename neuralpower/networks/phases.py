@@ -24,24 +24,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import BoundError, InputError, ModelError, NeuralPowerError, quoted, unknown
-from neuralpower.layers.base import BACKWARD, FORWARD, Call
+from neuralpower.errors import BoundError, InputError, ModelError, NeuralPowerError, is_count, quoted, unknown
+from neuralpower.layers.base import BACKWARD, FORWARD
+from neuralpower.layers.call import Call
 from neuralpower.networks.inputs import (
     TOKENS,
     InputRequest,
     Inputs,
-    is_count,
     positions,
     reads_text,
     token_ids,
     transformers_inputs,
 )
-from neuralpower.networks.promised_values import without_values
+from neuralpower.networks.promised_values import tensors_within, without_values
 from neuralpower.networks.running import META, WAYS, Answers, Run, converted, with_values
 from neuralpower.networks.size_limits import overflows
-from neuralpower.networks.sources import Source
+from neuralpower.networks.source import Source
 from neuralpower.networks.users_code import raised, users_code
-from neuralpower.trace.lifetimes import tensors_within
 
 PREFILL, DECODE, GENERATE = "prefill", "decode", "generate"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neuralpower.errors import NeuralPowerError
 from neuralpower.networks.users_code import users_code
@@ -105,3 +105,22 @@ def tensors_of(value: Any) -> list[Tensor]:
 
     map_tensors(value, note)
     return found
+
+
+def tensors_within(value: Any) -> Iterator[Tensor]:
+    """All tensors in containers and objects, such as a cache of keys and values; modules are not looked into."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Tensor):
+            yield one
+        elif isinstance(one, Mapping):
+            waiting.extend(one.values())
+        elif isinstance(one, (list, tuple)):
+            waiting.extend(one)
+        elif hasattr(one, "__dict__") and not isinstance(one, (type, nn.Module)):
+            waiting.extend(vars(one).values())

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from neuralpower.errors import InputError, ModelError, said
+from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.size_limits import overflows
-from neuralpower.trace.lifetimes import tensors_within
 
 
 def check_followable(model: nn.Module, inputs: Any) -> None:

@@ -22,11 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from neuralpower.networks.known_values import Known, values_of
-from neuralpower.networks.promised_values import promised
+from neuralpower.networks.promised_values import promised, tensors_within
 from neuralpower.networks.promised_values import with_values as with_values
 from neuralpower.networks.repeats import Repeats, tensors_in
 from neuralpower.networks.size_limits import check_room
-from neuralpower.trace.lifetimes import tensors_within
 
 META = torch.device("meta")
 ASKING = ("item", "_local_scalar_dense", "is_nonzero")  # operators that want a number

@@ -21,10 +21,11 @@ from neuralpower.layers.movement import APPENDED
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.inputs import TOKENS
 from neuralpower.networks.phases import GENERATE, Decoder, Pass, Phase, cache_bytes
-from neuralpower.predict.compose import Interval, Prediction, compose, joined
+from neuralpower.predict.compose import compose
 from neuralpower.predict.memory.peak import forward_memory
+from neuralpower.predict.prediction import Interval, Prediction, joined
 from neuralpower.predict.timeline import Omitted, Seen, Stage
-from neuralpower.trace.tracer import Trace
+from neuralpower.trace.records import Trace
 
 CALLS = 100_000  # layer calls of all steps that are predicted: a second
 FEWEST_STEPS = 9  # that are predicted, whatever a step costs

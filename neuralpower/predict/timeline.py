@@ -19,11 +19,12 @@ import numpy as np
 
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.compose import Prediction, unmodelled_row, work_of
-from neuralpower.predict.memory.peak import StepLifetimes
+from neuralpower.predict.compose import unmodelled_row, work_of
+from neuralpower.predict.prediction import Prediction
 from neuralpower.trace.lifetimes import alive
-from neuralpower.trace.tracer import Trace
+from neuralpower.trace.records import Trace
 from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING
+from neuralpower.trace.training_step import StepLifetimes
 
 UNPLACED = "not modelled"  # the part of a pass with the calls that stand nowhere
 

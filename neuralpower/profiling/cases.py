@@ -10,13 +10,15 @@ from torch import nn
 from neuralpower.errors import ModelError
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
+from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.phases import Again
-from neuralpower.predict.evaluate import Case, Evaluation, built, predict_case
+from neuralpower.predict.case import Case, predict_case
+from neuralpower.predict.evaluate import Evaluation, built
 from neuralpower.predict.timeline import Omitted, Stage
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.report.chrome import Process, document
 from neuralpower.report.perfetto import about, predicted
-from neuralpower.trace.training import RECIPE, TRAINING, Recipe, TrainingStep
+from neuralpower.trace.training import RECIPE, TRAINING, Recipe
 
 MOST_REPEATS = 9  # of a profile: its typical run is drawn, so that more say little
 WARMUP = 2

@@ -34,7 +34,7 @@ from neuralpower.profiling.conventions import thop_macs
 from neuralpower.profiling.steps import clock_of
 from neuralpower.profiling.stopwatch import Clock, Stopwatch
 from neuralpower.report.tables import grid, quantity
-from neuralpower.trace.tracer import unwrapped
+from neuralpower.trace.undisturbed import unwrapped
 
 OP_FILE = Path("output_file.csv")
 SIZES = ("Input Features", "Output Features", "Dict Size of Emb", "Emb Vector Size", "Norm Size")

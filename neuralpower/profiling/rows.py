@@ -13,13 +13,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.layers import BY_OPERATOR, Layer
-from neuralpower.layers.base import Hardware
-from neuralpower.predict.compose import ranges
+from neuralpower.predict.prediction import ranges
 from neuralpower.profiling.conventions import PRODUCTS, layer_flops, product_flops
 from neuralpower.profiling.steps import Runs
 from neuralpower.profiling.stopwatch import ACCUMULATE
-from neuralpower.trace.tracer import FREE, LayerCall, Shapes, Trace, UnmodelledCall, pattern
+from neuralpower.trace.paths import pattern
+from neuralpower.trace.recorder import FREE
+from neuralpower.trace.records import LayerCall, Shapes, Trace, UnmodelledCall
 
 REMAINDER = "(between operators)"  # Python, dispatch and instrumentation, while the timed runs ran
 OVERHEAD = "(instrumentation)"  # what the timed runs took longer than the clean ones: taken out again

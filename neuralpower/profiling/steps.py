@@ -19,12 +19,13 @@ from neuralpower.errors import DeviceError, InputError, ModelError, OutOfMemory,
 from neuralpower.measure.bench import failure
 from neuralpower.measure.meters import NullMeter, PowerMeter
 from neuralpower.measure.power.energy import PowerWindow, measure_power
+from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
-from neuralpower.trace.lifetimes import tensors_within
-from neuralpower.trace.tracer import LOSS, forget, undisturbed
+from neuralpower.trace.records import LOSS
 from neuralpower.trace.training import Loss, default_loss
+from neuralpower.trace.undisturbed import forget, undisturbed
 
 PHASES = ("forward", "training")
 CLEAN_PER_TIMED = 2  # runs: instrumentation then costs a few percent of the whole, even for small operators

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_iter
 
 from neuralpower.networks.running import is_composite, name_of
 from neuralpower.trace.lifetimes import WEIGHTS, Lifetimes
-from neuralpower.trace.tracer import ModuleStack
+from neuralpower.trace.modules import ModuleStack
 
 _now = time.perf_counter_ns
 ACCUMULATE = "accumulate_grad"  # autograd's own node that adds to a parameter's gradient

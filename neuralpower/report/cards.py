@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.data.dataset import Dataset, replace_file
+from neuralpower.data.dataset import Dataset
+from neuralpower.files.atomic import replace_file
 from neuralpower.layers import KINDS
 from neuralpower.learn.codec import save
 from neuralpower.learn.fit import Regressor

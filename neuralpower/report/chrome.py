@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from neuralpower.data.dataset import replace_file
+from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text
 
 Event = dict[str, Any]

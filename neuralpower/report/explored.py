@@ -9,11 +9,11 @@ from pathlib import Path
 from neuralpower.errors import InputError
 from neuralpower.files.terminal import visible
 from neuralpower.networks.phases import DECODE
-from neuralpower.predict.compose import Interval
 from neuralpower.predict.explore.compare import Comparison
 from neuralpower.predict.explore.fit import Fit, Request
 from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
+from neuralpower.predict.prediction import Interval
 from neuralpower.report.tables import grid, listed, memory_line, quantity
 from neuralpower.report.tokens import counted, plain
 

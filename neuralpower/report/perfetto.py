@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neuralpower import __version__
-from neuralpower.learn.predictor import BASES, Predictor
-from neuralpower.predict.compose import Prediction
+from neuralpower.learn.estimates import BASES
+from neuralpower.learn.predictor import Predictor
+from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Omitted, Stage, Timed, memory_bytes, timed
 from neuralpower.report.chrome import Counter, Process, Row, Slice
+from neuralpower.version import __version__
 
 WAIT = "(waits for the host)"
 DIGITS = 6  # significant ones of figures in args

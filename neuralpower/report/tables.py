@@ -14,12 +14,13 @@ from neuralpower.errors import InputError, one_line
 from neuralpower.files.csv_files import write_csv
 from neuralpower.files.terminal import visible
 from neuralpower.layers.base import BACKWARD, FORWARD
-from neuralpower.learn.fit import Regressor
-from neuralpower.learn.predictor import Key
+from neuralpower.learn.keys import Key
+from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import Trained
-from neuralpower.predict.compose import COLUMNS, Prediction, Row, Training
-from neuralpower.predict.evaluate import Case, Evaluation, summary
+from neuralpower.predict.case import Case
+from neuralpower.predict.evaluate import Evaluation, summary
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.predict.prediction import COLUMNS, Prediction, Row, Training
 from neuralpower.report.tokens import bounded, counted, plain, tokens
 from neuralpower.report.tokens import quantity as quantity
 from neuralpower.trace.training import STEPS

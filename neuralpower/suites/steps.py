@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.networks.inputs import Inputs
-from neuralpower.predict.memory.peak import OPTIMIZERS
 from neuralpower.profiling.steps import Spread, Step, told
 from neuralpower.profiling.stopwatch import Clock, CudaClock
+from neuralpower.trace.training_step import OPTIMIZERS
 
 Synchronise = Literal["each", "end"]
 

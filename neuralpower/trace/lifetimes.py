@@ -7,12 +7,12 @@ a kernel needs for itself while it runs is not seen: who knows it says so.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from neuralpower.layers.workspace import workspace_bytes
 from neuralpower.networks.repeats import tensors_in
@@ -103,25 +103,6 @@ class Lifetimes:
         self._known.pop(identity, None)
         self._deaths[place] = self.calls
         self.live -= self._sizes[place]
-
-
-def tensors_within(value: Any) -> Iterator[Tensor]:
-    """All tensors in containers and objects, such as a cache of keys and values; modules are not looked into."""
-    seen: set[int] = set()
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, Tensor):
-            yield one
-        elif isinstance(one, Mapping):
-            waiting.extend(one.values())
-        elif isinstance(one, (list, tuple)):
-            waiting.extend(one)
-        elif hasattr(one, "__dict__") and not isinstance(one, (type, nn.Module)):
-            waiting.extend(vars(one).values())
 
 
 def alive(storages: Sequence[Storage], calls: int = 0) -> np.ndarray:

@@ -10,25 +10,23 @@ optimizer     one step over all trained tensors
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import groupby
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
-from neuralpower.errors import InputError, ModelError, unknown
+from neuralpower.errors import InputError, ModelError, is_count, unknown
 from neuralpower.layers import Layer
-from neuralpower.layers.base import BACKWARD, FORWARD, Call
+from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.optimizer import CLASSES, FOREACH, IMPLEMENTATIONS, LOOP, Optimizer, possible
-from neuralpower.networks.inputs import is_count
 from neuralpower.trace.gradients import addition
+from neuralpower.trace.paths import pattern, prefixes
+from neuralpower.trace.records import LayerCall, Trace, backward_calls, run_again
 from neuralpower.trace.sparse_gradients import check_sparse, joined, step_of_rows, stored
-from neuralpower.trace.tracer import LayerCall, Trace, backward_calls, forget, pattern, prefixes, run_again
 
 TRAINING, OPTIMIZER = "training", "optimizer"
 MOST_MICRO_BATCHES = 4096  # each is followed layer by layer
@@ -114,49 +112,6 @@ def default_loss(output: Any) -> Tensor:
         f"a {type(output).__name__} without a floating tensor that has a gradient: nothing to train on; "
         "wrap the network in a module that returns its loss"
     )
-
-
-class TrainingStep:
-    """One step of training a real network, and how long each part of it took at every call."""
-
-    def __init__(self, call: Call, recipe: Recipe, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        self.call, self.recipe, self.clock_ns = call, recipe, clock_ns
-        model = call.function  # a source's call is its network's
-        if not isinstance(model, nn.Module):
-            raise ModelError(f"a {type(model).__name__} is no network: nothing to train")
-        self.model = model.train()
-        if recipe.checkpointing:
-            checkpointed(model)
-        self.optimizer = recipe.optimizer_of(self.model.parameters())
-        self.laps: list[dict[str, float]] = []
-
-    def __call__(self) -> None:
-        """Run it."""
-        lap = dict.fromkeys(STEPS, 0.0)
-        if not self.laps:
-            forget(self.model)
-        with torch.inference_mode(False), torch.enable_grad():
-            last = self.clock_ns()
-
-            def ended(step: str) -> None:
-                nonlocal last
-                now = self.clock_ns()
-                lap[step] += (now - last) / 1e9
-                last = now
-
-            for _ in range(self.recipe.accumulation):
-                loss = default_loss(self.model(*self.call.args, **self.call.kwargs))
-                ended(FORWARD)
-                loss.backward()  # type: ignore[no-untyped-call]
-                ended(BACKWARD)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            ended(OPTIMIZER)
-        self.laps.append(lap)
-
-    def parts_s(self, last: int) -> dict[str, float]:
-        """The 10th percentile of each part over the last so many steps (s)."""
-        return {step: float(np.percentile([lap[step] for lap in self.laps[-last:]], 10)) for step in STEPS}
 
 
 @dataclass(frozen=True)

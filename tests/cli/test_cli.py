@@ -16,19 +16,20 @@ import pandas as pd
 import pytest
 import torch
 
-from neuralpower import __version__, cli
+from neuralpower import cli
 from neuralpower.cli import options
 from neuralpower.cli.calibrate import calibrate
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError
 from neuralpower.layers import KINDS
-from neuralpower.learn import codec as predictors
+from neuralpower.learn import shelf as predictors
 from neuralpower.learn.calibrate import Calibration
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.measure.meters import METERS
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.compose import COLUMNS
+from neuralpower.predict.prediction import COLUMNS
+from neuralpower.version import __version__
 from tests.learn.test_predictor import seconds
 from tests.program import Ran, done, run
 
@@ -775,7 +776,7 @@ def test_evaluate_refuses_before_it_measures(predictor: Path, arguments: list[st
 
 
 def test_no_predictor_at_all_is_answered_with_how_to_get_one(monkeypatch: pytest.MonkeyPatch, networks: Path) -> None:
-    monkeypatch.setattr("neuralpower.learn.codec.predictor_folders", lambda: [Path("models")])
+    monkeypatch.setattr("neuralpower.learn.shelf.predictor_folders", lambda: [Path("models")])
     ran = run("predict", f"{networks}:blocks", "--input-shape", "32")
     refused(ran, "there is no predictor yet", "collect-data and train-predictor", "--predictor")
     assert "predictor  none" in done("devices")

@@ -92,7 +92,7 @@ def marked() -> Iterator[Callable[..., Marked]]:
 FITS = """
 import sys
 from neuralpower.cli.interrupts import end_like_ctrl_c
-from neuralpower.pool import Pool
+from neuralpower.processes.pool import Pool
 
 end_like_ctrl_c()
 call = "import time; open(%r, 'a').write('begun '); time.sleep(600)" % sys.argv[1]
@@ -125,8 +125,8 @@ def test_no_fitting_process_outlives_the_one_that_asked(
 
 
 MEASURES = """
-from neuralpower.collect.process import Worker, command
-from neuralpower.collect.recover import Local
+from neuralpower.measure.collect.process import Worker, command
+from neuralpower.measure.collect.recover import Local
 
 Local(Worker(1, command())).ask({"do": "open"})
 """
@@ -225,8 +225,8 @@ COLLECTION = """
 import sys
 import neuralpower.cli.collect as collect
 from neuralpower import cli
-from neuralpower.collect.process import Worker
-from neuralpower.collect.recover import Local
+from neuralpower.measure.collect.process import Worker
+from neuralpower.measure.collect.recover import Local
 
 out, *command = sys.argv[1:]
 collect._executor = lambda *_: Local(Worker(1, command))
@@ -414,7 +414,7 @@ def test_what_fails_in_the_middle_of_a_file_leaves_nothing_beside_it(tmp_path: P
 
 
 def test_a_disk_without_room_leaves_the_old_file_alone(tmp_path: Path) -> None:
-    from neuralpower.data.dataset import replace_file
+    from neuralpower.files.atomic import replace_file
 
     file = tmp_path / "file"
     replace_file(file, "old")

@@ -17,24 +17,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neuralpower.data.dataset import (
-    Dataset,
-    Rejected,
-    Rows,
-    config_id,
-    merge,
-    read_dataset,
-    replace_file,
-    screen,
-    seal,
-    summarised,
-    write_meta,
-)
+from neuralpower.data.dataset import Dataset, merge, read_dataset
 from neuralpower.data.journal import Journal, read_journal
+from neuralpower.data.schema import config_id, write_meta
+from neuralpower.data.screening import Rejected, Rows, screen, summarised
+from neuralpower.data.sealing import seal
 from neuralpower.errors import DatasetError, DeviceError, InputError, writing
+from neuralpower.files.atomic import replace_file
 from neuralpower.layers import KINDS
-from neuralpower.layers.base import OperatorNames, fingerprint
-from neuralpower.learn.train import hardware_from, train
+from neuralpower.layers.base import OperatorNames
+from neuralpower.layers.columns import fingerprint
+from neuralpower.learn.rows import hardware_from
+from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 
@@ -179,7 +173,7 @@ FULL_DISK = """
 import json, resource, signal, sys
 from pathlib import Path
 from neuralpower.errors import DeviceError
-from neuralpower.journal import Journal
+from neuralpower.data.journal import Journal
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
@@ -358,7 +352,7 @@ def test_a_disk_that_is_full_at_any_point_of_sealing_costs_nothing_and_is_no_fau
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("neuralpower.data.dataset.force", full)
+        patch.setattr("neuralpower.data.sealing.force", full)
         with pytest.raises(DeviceError, match="No space left on device.*; the journal holds everything") as error:
             seal(tmp_path)
     assert error.value.exit_code == 4

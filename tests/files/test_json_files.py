@@ -13,8 +13,8 @@ from neuralpower.errors import InputError, PredictorError
 from neuralpower.files import atomic as files
 from neuralpower.files.json_files import json_text, nullable, parse_json, read_json
 from neuralpower.layers import KINDS, columns_of
-from neuralpower.layers.base import Draw
-from neuralpower.learn.codec import load
+from neuralpower.layers.sweep import Draw
+from neuralpower.learn.shelf import load
 from neuralpower.learn.trees import in_preorder, right_children
 
 

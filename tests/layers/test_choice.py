@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 
 from benchmarks.aiconfigurator import compiled
-from neuralpower.data.dataset import screen
-from neuralpower.layers.base import Hardware, columns_of
+from neuralpower.data.screening import screen
+from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.choice import CHUNK, chosen_tile
+from neuralpower.layers.columns import columns_of
 from neuralpower.layers.linear import Linear
 from neuralpower.learn.features import describe_power
 

@@ -25,7 +25,8 @@ from neuralpower.layers.recurrent import Recurrent
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.trace.lifetimes import peak
-from neuralpower.trace.tracer import META, Trace, trace, trace_call
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import META, trace, trace_call
 from neuralpower.trace.training import Task, backward_tasks, default_loss
 
 CPU = torch.device("cpu")

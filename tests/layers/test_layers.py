@@ -16,7 +16,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
-from neuralpower.layers.base import Draw
 from neuralpower.layers.conv2d import Conv2d
 from neuralpower.layers.conv3d import Conv3d
 from neuralpower.layers.conv_transpose2d import ConvTranspose2d
@@ -31,6 +30,7 @@ from neuralpower.layers.pooling import Pooling
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
+from neuralpower.layers.sweep import Draw
 from neuralpower.measure.collect.plan import affordable, draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.trace.tracer import META, trace, trace_call

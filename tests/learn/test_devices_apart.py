@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from neuralpower.data.dataset import Dataset, screen
+from neuralpower.data.dataset import Dataset
+from neuralpower.data.screening import screen
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError, InputError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
@@ -20,15 +21,19 @@ from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.norm import Norm
 from neuralpower.layers.softmax import Softmax
-from neuralpower.learn.codec import load, on, save
+from neuralpower.learn.codec import save
+from neuralpower.learn.estimates import IN_RANGE, MEASURED, ROOFLINE
 from neuralpower.learn.features import describe, describe_power
-from neuralpower.learn.predictor import IN_RANGE, MEASURED, ROOFLINE, Predictor
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.rows import hardware_from
+from neuralpower.learn.shelf import load, on
 from neuralpower.learn.slopes import Alignment
-from neuralpower.learn.train import hardware_from, train
+from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.predict.compose import compose, joined
+from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.score import score
+from neuralpower.predict.prediction import joined
 from neuralpower.report.cards import predictor_card
 from neuralpower.report.tables import prediction_table
 from neuralpower.trace.tracer import trace

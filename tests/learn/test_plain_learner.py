@@ -15,10 +15,12 @@ from sklearn.preprocessing import PolynomialFeatures
 
 from neuralpower.data.dataset import Dataset
 from neuralpower.layers import KINDS, Hardware, Layer
-from neuralpower.layers.base import as_columns
+from neuralpower.layers.columns import as_columns
 from neuralpower.learn import fit as regress
 from neuralpower.learn.features import describe
+from neuralpower.learn.lasso import plain_terms
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import train
 from neuralpower.learn.whole_networks import common_factor
 from tests.program import run
@@ -94,11 +96,11 @@ def dirty(seconds: Array, seed: int = 1) -> Array:
     return np.round(seconds * np.exp(0.03 * g.normal(size=len(seconds))) * slow, 6)
 
 
-def learnt(kind: str, rows: pd.DataFrame, seconds: Array, learner: str = "lasso") -> regress.Regressor:
+def learnt(kind: str, rows: pd.DataFrame, seconds: Array, learner: str = "lasso") -> Regressor:
     return regress.fit(describe(layers(kind, rows), Hardware(), target=seconds), learner).regressor
 
 
-def predicted(regressor: regress.Regressor, columns: Layer) -> Array:
+def predicted(regressor: Regressor, columns: Layer) -> Array:
     asked = describe(columns, Hardware(), also=regressor.dimensions())
     return regressor.predict(asked.dimensions, asked.special, asked.features, asked.axes)[0]
 
@@ -145,7 +147,7 @@ def test_a_plain_polynomial_is_chosen_where_it_wins_and_nowhere_else() -> None:
 def test_alike_columns_and_sizes_that_do_not_vary_are_one_plain_term() -> None:
     # batch, in, out, side, kernel: 1 + FLOP + bytes + 5 + 5 * 6 / 2; of a map's two sides, and all that is 1 or 0, none more
     columns = layers("conv2d", table("conv2d", 100))
-    terms = regress.plain_terms(describe(columns, Hardware()))
+    terms = plain_terms(describe(columns, Hardware()))
     assert len(terms) == 23
     assert {"batch^2", "in_height kernel_height", "bytes"} <= {str(term) for term in terms}
     assert not [term for term in terms if "width" in str(term) or "groups" in str(term)]

@@ -12,10 +12,14 @@ from torch import nn
 
 from neuralpower.data.dataset import Dataset
 from neuralpower.layers import KINDS, Layer
-from neuralpower.layers.base import columns_of, typed
+from neuralpower.layers.base import typed
+from neuralpower.layers.columns import columns_of
 from neuralpower.layers.linear import Linear
-from neuralpower.learn.codec import load, save
-from neuralpower.learn.predictor import BASES, Predictor, whole_kind
+from neuralpower.learn.codec import save
+from neuralpower.learn.estimates import BASES
+from neuralpower.learn.keys import whole_kind
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.shelf import load
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS

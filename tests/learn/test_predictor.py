@@ -17,15 +17,17 @@ from neuralpower.devices.host import Cpu
 from neuralpower.errors import DatasetError, InputError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.linear import Linear
-from neuralpower.learn import codec as predictors
+from neuralpower.learn import shelf as predictors
 from neuralpower.learn.codec import save
-from neuralpower.learn.predictor import EXTRAPOLATED, IN_RANGE, ROOFLINE, STEP_S, Predictor
+from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
+from neuralpower.learn.predictor import STEP_S, Predictor
 from neuralpower.learn.train import Trained, train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.outcomes import outcomes_of
-from neuralpower.trace.tracer import LayerCall, Trace, UnmodelledCall, trace
+from neuralpower.trace.records import LayerCall, Trace, UnmodelledCall
+from neuralpower.trace.tracer import trace
 
 BOUNDED = replace(PRESETS["quick"], most_flops=1.5e9, most_bytes=1e8)  # whatever the preset measures
 

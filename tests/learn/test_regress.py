@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from neuralpower.layers.base import scramble
+from neuralpower.layers.columns import scramble
 from neuralpower.learn import fit as regress
-from neuralpower.learn import slopes
-from neuralpower.learn.fit import Problem, Regressor, Term, evaluate_terms, polynomial
+from neuralpower.learn import held_out, intervals, lasso, slopes
+from neuralpower.learn.lasso import polynomial
+from neuralpower.learn.problem import Problem, join
+from neuralpower.learn.regressor import Regressor, Term, evaluate_terms
 from neuralpower.learn.slopes import Alignment, learn_alignment, speed_exponents
 from neuralpower.learn.trees import flatten, right_children
 
@@ -139,11 +141,11 @@ def test_a_target_that_the_device_bounds_is_learnt_however_far_it_lies_from_the_
         feature_names=("a", "b", "odd"),
         target=asked.target * np.where(odd, 8.0, 1.0),
     )
-    base = regress._base(asked, [regress.Part([Term(), Term((("a", 1), ("b", 1)))], 1e-4, 2)])
+    base = lasso.fit_base(asked, [lasso.Part([Term(), Term((("a", 1), ("b", 1)))], 1e-4, 2)])
     t0 = base.base(asked.dimensions, asked.special, len(asked))
     far = {}
     for bounded in (False, True):
-        trees = regress._residual(dataclasses.replace(asked, bounded=bounded), base)
+        trees = held_out.fit_residual(dataclasses.replace(asked, bounded=bounded), base)
         predicted = t0 * np.exp(trees.predict(np.column_stack([asked.features, np.log2(t0)])))
         far[bounded] = float(np.median(np.abs(predicted / asked.target - 1)[odd]))
     assert far[True] < 0.1 < 0.3 < far[False]
@@ -205,7 +207,7 @@ def few(rows: int, seed: int = 0, noise: float = 0.0, factor: float = 1.0) -> Pr
 @pytest.mark.parametrize("rows", [12, 20, 29])
 def test_one_corrupt_row_of_a_few_changes_nothing(rows: int, factor: float) -> None:
     clean = few(rows, noise=0.1)
-    found = regress.fit(regress.join([clean, few(1, seed=4, factor=factor)]))
+    found = regress.fit(join([clean, few(1, seed=4, factor=factor)]))
     assert np.flatnonzero(found.contradicting).tolist() == [rows]
     assert found.regressor.weights.tolist() == fit(clean).weights.tolist()
 
@@ -259,7 +261,7 @@ def test_a_device_of_another_level_says_little_of_what_distance_adds() -> None:
         )
         for device, part in enumerate(parts)
     ]
-    spread = fit(regress.join(several), learner="lasso").spread
+    spread = fit(join(several), learner="lasso").spread
     # levels 1, 1, 1 and 2: sqrt(log(2)^2 / 4) = 0.35 of common deviation. By the last device alone the rest of it,
     # 0.69 - 0.35, would come in 0.15 octaves: 2.3 more for each octave. 100 rows say so, 200 of the first do not.
     assert spread.common == pytest.approx(np.log(2) / 2, abs=0.05)
@@ -276,8 +278,8 @@ def test_what_only_large_rows_show_widens_the_intervals_far_out() -> None:
     times, held = far
     # 280 small rows and the 40 largest, the 80 between are in neither
     assert len(times) == 320 and np.isfinite(held.base).sum() == 40
-    near = regress._spread(choice.problem, choice.tests, choice.reach, [])
-    both = regress._spread(choice.problem, choice.tests, choice.reach, [far])
+    near = intervals.spread_of(choice.problem, choice.tests, choice.reach, [])
+    both = intervals.spread_of(choice.problem, choice.tests, choice.reach, [far])
     assert both.growth > near.growth
     assert regress.fit(asked, "lasso").regressor.spread.growth == both.growth
 
@@ -337,7 +339,7 @@ def test_of_the_base_with_the_optional_terms_that_without_and_their_mean_the_lea
 
     monkeypatch.setattr(regress, "_choose", priced)
     found = predicted(fit(asked, learner="lasso"), asked)
-    alone = [predicted(regress._base(asked, choice.parts), asked) for choice in made[:2]]
+    alone = [predicted(lasso.fit_base(asked, choice.parts), asked) for choice in made[:2]]
     assert np.max(np.abs(alone[0] / alone[1] - 1)) > 0.1
     assert len(made) == 3
     np.testing.assert_allclose(found, [*alone, (alone[0] + alone[1]) / 2][best], rtol=1e-9)
@@ -485,7 +487,7 @@ def test_rows_without_a_part_in_common_each_count_and_those_of_one_error_as_one(
 
 def test_a_row_has_no_part_in_what_it_is_corrected_by(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = aligned_problem(400)
-    folds = regress._folds(asked.config)
+    folds = held_out.folds_of(asked.config)
     asked.special["odd"][:] = np.arange(400)  # tells which rows are looked at
     looked_at = []
 
@@ -495,8 +497,8 @@ def test_a_row_has_no_part_in_what_it_is_corrected_by(monkeypatch: pytest.Monkey
         looked_at.append(set(shares["odd"].astype(int)))
         return Alignment({"aligned": float(len(looked_at))}, 0.0)
 
-    monkeypatch.setattr(regress, "learn_alignment", learn)
-    corrected, whole = regress._unaligned(asked, asked.target, folds)
+    monkeypatch.setattr(lasso, "learn_alignment", learn)
+    corrected, whole = lasso.unaligned(asked, asked.target, folds)
     for number, fold in enumerate(np.unique(folds)):
         held = np.flatnonzero(folds == fold)
         assert looked_at[number] == set(range(400)) - set(held)

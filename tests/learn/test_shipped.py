@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from neuralpower.layers import KINDS
-from neuralpower.learn.codec import load
+from neuralpower.learn.shelf import load
 from neuralpower.measure.collect.plan import draw
 
 MODELS = sorted((Path(__file__).parents[2] / "models").glob("*.json"))

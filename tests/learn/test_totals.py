@@ -13,13 +13,16 @@ from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import typed
 from neuralpower.learn.codec import save
-from neuralpower.learn.predictor import Pace, Predictor
+from neuralpower.learn.network_rows import Total, read_totals
+from neuralpower.learn.pace import Pace
+from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
-from neuralpower.learn.train import _work_of_totals, train
-from neuralpower.learn.whole_networks import Total, consistent, fit_factors, read_totals
-from neuralpower.measure.collect.networks import family_of
+from neuralpower.learn.rooflines import work_of_totals
+from neuralpower.learn.train import train
+from neuralpower.learn.whole_networks import consistent, fit_factors
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.networks.families import family_of
 from tests.learn.test_predictor import dataset, fresh, seconds
 
 
@@ -341,7 +344,7 @@ def test_a_network_counts_for_the_dtype_of_most_of_its_work() -> None:
     first = (typed(small, "float32"), typed(large, "bfloat16"))  # little of the one, much of the other
     totals = [Total("a", layers, (1, 1), 0.5, None, 2) for layers in (first, first[::-1])]
     totals.append(Total("b", (typed(large, "float32"), first[0]), (1, 3), 0.25, None, 3))
-    found = _work_of_totals(totals)
+    found = work_of_totals(totals)
     flops = small.flops() + large.flops()
     assert found["bfloat16"][0].tolist() == [flops, flops]
     assert found["bfloat16"][2].tolist() == [0.5, 0.5]

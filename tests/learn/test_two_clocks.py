@@ -18,17 +18,20 @@ from neuralpower.layers.activation import Activation
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.softmax import Softmax
-from neuralpower.learn.codec import load, save
-from neuralpower.learn.fit import Regressor
+from neuralpower.learn.codec import save
 from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, learn_dispatch
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
+from neuralpower.learn.regressor import Regressor
+from neuralpower.learn.shelf import load
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.predict.compose import Prediction, compose
+from neuralpower.predict.compose import compose
+from neuralpower.predict.prediction import Prediction
 from neuralpower.report.tables import prediction_table
-from neuralpower.trace.tracer import Trace, trace
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import trace
 from tests.simulated_cuda import META, SimulatedCuda, bench_of, layer_call
 
 PEAK, BANDWIDTH = 5e13, 2e12

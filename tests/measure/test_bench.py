@@ -10,15 +10,17 @@ import torch
 
 from neuralpower.data.dataset import read_dataset
 from neuralpower.errors import DeviceError, InputError
-from neuralpower.layers.base import Call
-from neuralpower.measure.bench import CpuBench, failure, open_bench
+from neuralpower.layers.call import Call
+from neuralpower.measure.bench import failure
 from neuralpower.measure.collect.keys import PROTOCOL_VERSION
 from neuralpower.measure.collect.process import Worker, command
 from neuralpower.measure.collect.recover import Local
 from neuralpower.measure.collect.request import Request
 from neuralpower.measure.collect.supervisor import collect
 from neuralpower.measure.collect.worker import Answers
+from neuralpower.measure.cpu.bench import CpuBench
 from neuralpower.measure.meters import NullMeter
+from neuralpower.measure.rigs import open_bench
 from neuralpower.report.cards import dataset_card
 from tests.simulated import hundred_watts
 from tests.simulated_bench import SimulatedBench, power_w, runtime_s

@@ -19,7 +19,7 @@ from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
-from neuralpower.learn.train import hardware_from
+from neuralpower.learn.rows import hardware_from
 from neuralpower.measure.calls import Backward, TensorFloat32, call_bytes, call_of, copy_call, settings_of, step_of
 from neuralpower.measure.collect.keys import software_key
 from neuralpower.measure.collect.plan import draw

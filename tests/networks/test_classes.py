@@ -7,7 +7,8 @@ import pytest
 from neuralpower.errors import ModelError
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.profiling import profile
-from neuralpower.trace.tracer import Trace, trace
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import trace
 from tests import program
 
 SMALL = "num_hidden_layers=1&hidden_size=64&num_attention_heads=4&intermediate_size=128&vocab_size=100"

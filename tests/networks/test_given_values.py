@@ -13,8 +13,10 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.networks.input_values import weightless
 from neuralpower.networks.promised_values import HELD_BYTES, made_up, with_values
 from neuralpower.networks.running import WAYS
-from neuralpower.networks.sources import InputRequest, Source, resolve
-from neuralpower.trace.tracer import Trace, trace
+from neuralpower.networks.source import Source
+from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import trace
 
 NETS = """
 import torch

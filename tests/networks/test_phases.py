@@ -11,17 +11,19 @@ import pytest
 import torch
 
 from neuralpower.errors import InputError
-from neuralpower.learn.codec import load
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.shelf import load
 from neuralpower.networks.phases import Again, Decoder, Pass, Phase, cache_bytes, keep, passes
+from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import Answers, converted, on_cpu, on_meta, with_values
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.predict.compose import Interval, compose
-from neuralpower.predict.evaluate import Case, predict_case
+from neuralpower.predict.case import Case, predict_case
+from neuralpower.predict.compose import compose
 from neuralpower.predict.generation import Generation, Growing, Step, _sum, between, lined, with_step
-from neuralpower.trace.lifetimes import tensors_within
+from neuralpower.predict.prediction import Interval
+from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import Routing
-from neuralpower.trace.tracer import Trace, trace, trace_call
+from neuralpower.trace.tracer import trace, trace_call
 
 TINY = "num_hidden_layers=2&hidden_size=64&num_attention_heads=4&num_key_value_heads=2&intermediate_size=128"
 LLAMA = f"transformers:LlamaForCausalLM?{TINY}&vocab_size=500"

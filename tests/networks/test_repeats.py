@@ -12,6 +12,7 @@ from neuralpower.networks import running
 from neuralpower.networks.repeats import Repeats, key_of
 from neuralpower.networks.running import META
 from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.trace import recorder
 from neuralpower.trace import tracer as trace
 
 aten = torch.ops.aten
@@ -88,6 +89,6 @@ def test_a_trace_is_what_it_is_without_a_memory(model: str, training: bool, monk
     module = source.build("meta")
     inputs = source.inputs(module, InputRequest(2))
     remembered = trace.trace(module, inputs.args, inputs.kwargs, training=training)
-    monkeypatch.setattr(trace, "key_of", lambda *values: None)
+    monkeypatch.setattr(recorder, "key_of", lambda *values: None)
     monkeypatch.setattr(running, "Repeats", lambda: lambda func, args, kwargs: func(*args, **kwargs))
     assert trace.trace(module, inputs.args, inputs.kwargs, training=training) == remembered

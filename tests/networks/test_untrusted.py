@@ -130,7 +130,7 @@ def test_a_dataset_that_is_trusted_is_traced(hostile: Path, capsys: pytest.Captu
 
 
 def test_a_row_with_its_layers_names_whatever_it_likes(hostile: Path) -> None:
-    from neuralpower.learn.whole_networks import read_totals
+    from neuralpower.learn.network_rows import read_totals
 
     layers = json.dumps([["linear", {"rows": 1, "in_features": 4, "out_features": 4, "bias": True}, 1]])
     row = {"model": "evil.py:net", "batch": 1, "input": "{}", "runtime_s": 1e-3}
@@ -184,8 +184,8 @@ def test_a_file_of_parameters_runs_no_code(
 
 
 def test_a_kept_plan_runs_no_code_but_that_of_models_that_were_typed(hostile: Path) -> None:
-    from neuralpower import __version__
     from neuralpower.measure.collect.resume import planned
+    from neuralpower.version import __version__
 
     class NoOne:
         """An executor that is not asked: the plan is there."""

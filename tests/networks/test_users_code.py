@@ -21,9 +21,9 @@ from neuralpower.files.json_files import read_text
 from neuralpower.networks import size_limits as bounds
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.networks.users_code import check_computed, raised, users_code
-from neuralpower.predict.memory.peak import training_lifetimes
 from neuralpower.profiling import profile
 from neuralpower.trace.tracer import trace
+from neuralpower.trace.training_step import training_lifetimes
 from tests.program import run
 
 

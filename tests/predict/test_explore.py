@@ -16,16 +16,17 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.files.csv_files import write_csv
-from neuralpower.learn import codec
+from neuralpower.learn import shelf
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.compose import Interval, compose
-from neuralpower.predict.evaluate import Case, predict_case
+from neuralpower.predict.case import Case, predict_case
+from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.compare import Side, compare
 from neuralpower.predict.explore.fit import Request, bytes_of, fit, largest
 from neuralpower.predict.explore.forms import Solver
 from neuralpower.predict.explore.space import Explored, Point, explore
 from neuralpower.predict.explore.sweep import SweepPoint, pareto, sizes, sweep, to_json
 from neuralpower.predict.memory.peak import CPU, forward_memory
+from neuralpower.predict.prediction import Interval
 from neuralpower.report.explored import fit_table, sweep_table
 from neuralpower.report.tables import quantity
 from neuralpower.trace.tracer import trace
@@ -39,7 +40,7 @@ DEEP = TINY + "&num_hidden_layers=9"
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return codec.load("amd-epyc-2c")
+    return shelf.load("amd-epyc-2c")
 
 
 # ---- forms ----
@@ -290,7 +291,7 @@ def test_errors_that_both_have_go_out_of_the_ratio(predictor: Predictor) -> None
 
 def test_two_predictors_share_no_errors() -> None:
     # half-widths of 10 % each, in logarithms: together sqrt(2) log(1.1); equal times: even
-    a, b = codec.load("amd-epyc-2c"), codec.load("amd-epyc-2c")
+    a, b = shelf.load("amd-epyc-2c"), shelf.load("amd-epyc-2c")
     traced = trace(nn.Linear(4, 4), (torch.zeros(1, 4),))
     even = Interval(1.0, 1 / 1.1, 1.1)
     predicted = replace(compose(traced, a, model="a", batch_size=1), runtime_s=even)
@@ -507,7 +508,7 @@ def test_commands_say_that_a_predictor_is_of_another_cpu(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = replace(predictor, name="other", dataset={**predictor.dataset, "unlike": ["amx_tile only here"]})
-    monkeypatch.setattr(codec, "default_predictor", lambda cpu: other)
+    monkeypatch.setattr(shelf, "default_predictor", lambda cpu: other)
     candidates = tmp_path / "candidates.jsonl"
     candidates.write_text(
         '{"layers": [{"kind": "linear", "rows": 4, "in_features": 64, "out_features": 64, "bias": true}]}\n'

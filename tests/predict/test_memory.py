@@ -12,27 +12,20 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError, StepError
 from neuralpower.layers.workspace import workspace_blocks
+from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import grouped_product
-from neuralpower.predict.memory.peak import (
-    CPU,
-    GPU,
-    OPTIMIZERS,
-    Memory,
-    forward_memory,
-    memory_of,
-    settings_of,
-    training_lifetimes,
-)
+from neuralpower.predict.memory.peak import CPU, GPU, Memory, forward_memory, memory_of, training_memory
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.trace.lifetimes import Lifetimes, Storage, peak, tensors_within
+from neuralpower.trace.lifetimes import Lifetimes, Storage, peak
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import TRAINING, Recipe, default_loss
+from neuralpower.trace.training_step import OPTIMIZERS, settings_of, training_lifetimes
 
 
-def training_memory(*args: Any, accelerator: bool = False, **settings: Any) -> Memory:
-    return training_lifetimes(*args, accelerator=accelerator, **settings).memory(accelerator)
+def step_memory(*args: Any, accelerator: bool = False, **settings: Any) -> Memory:
+    return training_memory(training_lifetimes(*args, accelerator=accelerator, **settings), accelerator=accelerator)
 
 
 def chain(layers: int = 3, width: int = 4) -> nn.Sequential:
@@ -101,7 +94,7 @@ def test_an_optimizers_state_is_its_numbers_per_parameter_and_a_step_count(optim
 def test_the_training_peak_of_wide_layers_is_in_the_optimizer() -> None:
     # one layer of 100 x 100: weights, gradient, two moments of 40,000 B each and a count; Adam's step adds two temporaries
     # of that size (the root of the second moment, and the same divided), at a time when activations are gone
-    found = training_memory(chain(1, 100), (torch.zeros(1, 100),), optimizer="adam")
+    found = step_memory(chain(1, 100), (torch.zeros(1, 100),), optimizer="adam")
     assert found.weights_bytes == found.gradients_bytes == 40_000
     assert found.optimizer_bytes == 80_004
     assert found.activations_bytes == pytest.approx(2 * 40_000, abs=16)
@@ -112,33 +105,33 @@ def test_the_training_peak_of_wide_layers_is_in_the_optimizer() -> None:
 def test_making_an_optimizer_brings_torchs_compiler_unless_transformers_has_brought_it() -> None:
     transformers = pytest.importorskip("transformers")
     x, small = (torch.zeros(1, 4),), transformers.BertConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2)
-    step, gradients = training_memory(chain(), x), training_memory(chain(), x, optimizer=None)
+    step, gradients = step_memory(chain(), x), step_memory(chain(), x, optimizer=None)
     assert step.framework_bytes - gradients.framework_bytes == CPU.compiler_bytes
     assert gradients.optimizer_bytes == 0
     assert gradients.gradients_bytes == step.gradients_bytes
-    bert = training_memory(transformers.BertModel(small), (torch.zeros(1, 4, dtype=torch.long),))
+    bert = step_memory(transformers.BertModel(small), (torch.zeros(1, 4, dtype=torch.long),))
     assert bert.framework_bytes == CPU.training_bytes
 
 
 def test_on_an_accelerator_an_optimizer_has_temporaries_for_all_parameters_at_once() -> None:
     # six layers of 40,000 B: the roots of all second moments at once, where a loop holds three tensors at most
-    one = training_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam")
-    every = training_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam", accelerator=True)
+    one = step_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam")
+    every = step_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam", accelerator=True)
     assert one.activations_bytes == pytest.approx(120_000, abs=16)
     assert every.activations_bytes == pytest.approx(240_000, abs=32)
     assert every.framework_bytes == GPU.training_bytes
-    looping = training_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam:loop", accelerator=True)
+    looping = step_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam:loop", accelerator=True)
     assert looping.activations_bytes == one.activations_bytes
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "momentum"])
 def test_a_fused_optimizer_has_no_temporaries(optimizer: str) -> None:
     asked = (chain(6, 100), (torch.zeros(1, 100),))
-    loop, every, fused = (training_memory(*asked, optimizer=f"{optimizer}{way}") for way in ("", ":foreach", ":fused"))
+    loop, every, fused = (step_memory(*asked, optimizer=f"{optimizer}{way}") for way in ("", ":foreach", ":fused"))
     assert fused.optimizer_bytes == every.optimizer_bytes == loop.optimizer_bytes
     assert fused.needed_bytes <= loop.needed_bytes <= every.needed_bytes
     if optimizer == "adamw":
-        assert every.activations_bytes == training_memory(*asked, optimizer="adamw", accelerator=True).activations_bytes
+        assert every.activations_bytes == step_memory(*asked, optimizer="adamw", accelerator=True).activations_bytes
         assert fused.activations_bytes < 40_000 < loop.activations_bytes
 
 
@@ -212,13 +205,13 @@ def test_micro_batches_add_up_gradients_and_checkpoints_drop_activations() -> No
     with torch.device("meta"):
         model = transformers.BertModel(transformers.BertConfig(vocab_size=100, **sizes))
     ids = torch.zeros(8, 64, dtype=torch.int64)
-    usual, more = training_memory(model, (ids,)), training_memory(model, (ids,), accumulation=3)
+    usual, more = step_memory(model, (ids,)), step_memory(model, (ids,), accumulation=3)
     # at the end of a first forward pass there is no gradient yet; at the end of the second all but the unused pooler's
     assert (usual.gradients_bytes, more.activations_bytes) == (0, usual.activations_bytes)
     assert more.gradients_bytes == 4 * sum(p.numel() for n, p in model.named_parameters() if "pooler" not in n)
-    assert training_memory(model, (ids,), checkpointing=True).activations_bytes < usual.activations_bytes / 2
+    assert step_memory(model, (ids,), checkpointing=True).activations_bytes < usual.activations_bytes / 2
     with pytest.raises(ModelError, match="has no activation checkpointing of its own"):
-        training_memory(chain(), (torch.zeros(2, 4),), checkpointing=True)
+        step_memory(chain(), (torch.zeros(2, 4),), checkpointing=True)
     assert settings_of(Recipe("sgd", accumulation=2)) == {
         "optimizer": "momentum",
         "accumulation": 2,
@@ -287,7 +280,7 @@ def test_what_is_predicted_is_what_a_real_run_holds(
 def test_what_is_predicted_of_a_training_step_is_what_a_real_one_holds(
     model: nn.Module, args: tuple[Any, ...], optimizer: str
 ) -> None:
-    predicted = training_memory(model, args, optimizer=optimizer).tensor_bytes
+    predicted = step_memory(model, args, optimizer=optimizer).tensor_bytes
     real = real_peak(model, args, TRAINING, optimizer)  # its gradients are still there, as the optimizer's tensors are
     assert predicted == pytest.approx(real, rel=0.03)
 
@@ -314,7 +307,7 @@ def test_a_step_that_asks_whether_a_mask_is_the_usual_one_has_a_memory() -> None
     mask = nn.Transformer.generate_square_subsequent_mask(4)
     model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True)  # asks whether it is causal
     plain, masked = (
-        training_memory(model, (torch.zeros(2, 5, 16), torch.zeros(2, 4, 16)), {"tgt_mask": m}) for m in (None, mask)
+        step_memory(model, (torch.zeros(2, 5, 16), torch.zeros(2, 4, 16)), {"tgt_mask": m}) for m in (None, mask)
     )
     assert masked.weights_bytes == plain.weights_bytes > 0
     assert plain.tensor_bytes < masked.tensor_bytes < 1.05 * plain.tensor_bytes
@@ -332,7 +325,7 @@ def test_tensors_are_found_in_containers_and_objects_but_not_in_modules() -> Non
 def test_a_module_is_left_as_it_was() -> None:
     model = Convolutional()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    training_memory(model, (torch.zeros(2, 3, 8, 8),))
+    step_memory(model, (torch.zeros(2, 3, 8, 8),))
     assert model.training
     assert all(parameter.grad is None and not parameter.is_meta for parameter in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -340,15 +333,15 @@ def test_a_module_is_left_as_it_was() -> None:
 
 def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(InputError, match="no parameter that requires a gradient: there is nothing to train"):
-        training_memory(nn.ReLU(), (torch.zeros(2),))
+        step_memory(nn.ReLU(), (torch.zeros(2),))
     with pytest.raises(InputError, match="unknown optimizer 'adm': did you mean adam"):
-        training_memory(chain(), (torch.zeros(2, 4),), optimizer="adm")
+        step_memory(chain(), (torch.zeros(2, 4),), optimizer="adm")
     with pytest.raises(InputError, match="rmsprop: torch has no fused one"):
-        training_memory(chain(), (torch.zeros(2, 4),), optimizer="rmsprop:fused")
+        step_memory(chain(), (torch.zeros(2, 4),), optimizer="rmsprop:fused")
     with pytest.raises(InputError, match="unknown implementation of an optimizer 'vast'"):
-        training_memory(chain(), (torch.zeros(2, 4),), optimizer="momentum:vast")
+        step_memory(chain(), (torch.zeros(2, 4),), optimizer="momentum:vast")
     with pytest.raises(StepError, match="a training step on tensors without values raises RuntimeError"):
-        training_memory(chain(), (torch.zeros(2, 5),))
+        step_memory(chain(), (torch.zeros(2, 5),))
     with pytest.raises(InputError, match="nothing to train on; wrap the network"):
         default_loss([torch.zeros(2)])
 
@@ -363,15 +356,15 @@ def test_weights_that_are_no_parameters_are_refused_and_get_no_gradient() -> Non
     with pytest.raises(
         InputError, match=r"Net: its forward uses weights of \(4, 4\) that are not reached as its parameters"
     ):
-        training_memory(Net(nn.Linear(4, 4)), (torch.zeros(2, 4),))
+        step_memory(Net(nn.Linear(4, 4)), (torch.zeros(2, 4),))
     assert outside.weight.grad is None
     outside.requires_grad_(False)
-    assert training_memory(Net(nn.Linear(4, 4)), (torch.zeros(2, 4),)).gradients_bytes == 80
+    assert step_memory(Net(nn.Linear(4, 4)), (torch.zeros(2, 4),)).gradients_bytes == 80
 
 
 def test_a_loss_of_ones_own_is_used() -> None:
-    small = training_memory(chain(), (torch.zeros(64, 4),), loss=lambda output: output[:1].sum())
-    usual = training_memory(chain(), (torch.zeros(64, 4),))
+    small = step_memory(chain(), (torch.zeros(64, 4),), loss=lambda output: output[:1].sum())
+    usual = step_memory(chain(), (torch.zeros(64, 4),))
     assert small.activations_bytes < usual.activations_bytes
 
 

@@ -13,14 +13,16 @@ import pytest
 
 from neuralpower.errors import InputError
 from neuralpower.layers import KINDS
-from neuralpower.learn import codec
-from neuralpower.learn.fit import Regressor, Spread, Term, scores_of
-from neuralpower.learn.predictor import Predictor, whole_kind
+from neuralpower.learn import shelf
+from neuralpower.learn.intervals import scores_of
+from neuralpower.learn.keys import whole_kind
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.regressor import Regressor, Spread, Term
 from neuralpower.measure.collect.plan import draw
+from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose
-from neuralpower.predict.evaluate import Case, predict_case
 from neuralpower.predict.explore.score import score
-from neuralpower.trace.tracer import LayerCall, Trace
+from neuralpower.trace.records import LayerCall, Trace
 from tests.program import done, run
 
 MODEL = "transformers:llama"
@@ -37,7 +39,7 @@ CONVOLUTION = {
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return codec.load("amd-epyc-2c")
+    return shelf.load("amd-epyc-2c")
 
 
 def candidates(count: int) -> list[dict[str, Any]]:

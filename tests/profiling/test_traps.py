@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.host import clock_hz
 from neuralpower.devices.spec import known_specs, read_spec
-from neuralpower.layers.base import Hardware
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.networks.zoo import ZOO
 from neuralpower.profiling import profile

@@ -14,22 +14,24 @@ import pytest
 import torch
 from torch import nn
 
-from neuralpower.data.dataset import check_place
+from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import DatasetError, InputError
+from neuralpower.files.atomic import check_place
 from neuralpower.layers import Layer
-from neuralpower.layers.base import Hardware
-from neuralpower.learn.codec import load
+from neuralpower.learn.estimates import BASES, IN_RANGE, Estimates, Roofline
 from neuralpower.learn.launch_overhead import Cost, Dispatch
-from neuralpower.learn.predictor import BASES, IN_RANGE, Estimates, Predictor, Roofline
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.shelf import load
 from neuralpower.networks.phases import Phase
+from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose
-from neuralpower.predict.evaluate import Case, predict_case
-from neuralpower.predict.memory.peak import forward_memory, memory_of, training_lifetimes
+from neuralpower.predict.memory.peak import forward_memory, memory_of
 from neuralpower.predict.timeline import UNPLACED, Omitted, Stage, memory_bytes, timed
 from neuralpower.report.chrome import Counter, Process, Row, Slice, document, microseconds, write
 from neuralpower.report.perfetto import WAIT, Leaf, nested, predicted
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import RECIPE, Recipe
+from neuralpower.trace.training_step import training_lifetimes
 from tests.program import done, run
 
 LLAMA = (

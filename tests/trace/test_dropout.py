@@ -12,13 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neuralpower.data.dataset import Dataset, config_id
+from neuralpower.data.dataset import Dataset
+from neuralpower.data.schema import config_id
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.attention import Attention
-from neuralpower.layers.base import fingerprint
+from neuralpower.layers.columns import fingerprint
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.norm import Norm
-from neuralpower.learn.predictor import EXTRAPOLATED, IN_RANGE, Predictor
+from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE
+from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, kinds_named, make_plan

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neuralpower.layers import KINDS, Layer
-from neuralpower.layers.base import NEAR_BYTES, RECURRING, columns_of, fingerprint
+from neuralpower.layers.base import NEAR_BYTES, RECURRING
+from neuralpower.layers.columns import columns_of, fingerprint
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import ALIAS, Movement
-from neuralpower.learn.codec import load
-from neuralpower.learn.fit import FEWEST_ROWS
-from neuralpower.learn.predictor import Predictor, recurs
+from neuralpower.learn.keys import recurs
+from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
+from neuralpower.learn.problem import FEWEST_ROWS
+from neuralpower.learn.shelf import load
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, make_plan
@@ -26,7 +28,9 @@ from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Pr
 from neuralpower.networks.zoo import ZOO
 from neuralpower.predict.compose import compose
 from neuralpower.trace.loops import NEW_BYTES, OFTEN, Called, recurring
-from neuralpower.trace.tracer import META, VIEW, Trace, trace
+from neuralpower.trace.recorder import VIEW
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import META, trace
 from tests.learn.test_predictor import BOUNDED, dataset, fresh, seconds
 
 SMALL = 1000  # B that a call goes through

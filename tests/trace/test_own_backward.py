@@ -15,10 +15,12 @@ from torch.nn.grad import conv1d_input, conv1d_weight
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from neuralpower.predict.memory.peak import training_lifetimes
+from neuralpower.predict.memory.peak import training_memory
 from neuralpower.profiling import profile
-from neuralpower.trace.tracer import META, Trace, trace
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import META, trace
 from neuralpower.trace.training import Recipe, default_loss, training_tasks
+from neuralpower.trace.training_step import training_lifetimes
 
 PRODUCTS = ("linear", "matmul", "conv1d")
 ROWS, WIDTH, CLASSES = 32, 16, 50
@@ -546,7 +548,9 @@ def test_what_a_function_keeps_is_there_until_its_backward_pass() -> None:
             return Keeps.apply(x * self.scale, self.count).sum()
 
     peaks = [
-        training_lifetimes(Model(count), (torch.empty(1024, 256, device=META),), loss=lambda y: y).memory().tensor_bytes
+        training_memory(
+            training_lifetimes(Model(count), (torch.empty(1024, 256, device=META),), loss=lambda y: y)
+        ).tensor_bytes
         for count in (1, 4)
     ]
     assert peaks[1] - peaks[0] == 3 * 2**20

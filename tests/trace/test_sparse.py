@@ -15,13 +15,15 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
-from neuralpower.predict.memory.peak import OPTIMIZERS, training_lifetimes
+from neuralpower.predict.memory.peak import training_memory
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
+from neuralpower.trace.records import Trace
 from neuralpower.trace.sparse_gradients import Rows
-from neuralpower.trace.tracer import META, Trace, trace
+from neuralpower.trace.tracer import META, trace
 from neuralpower.trace.training import TRAINING, Recipe, default_loss, training_tasks
+from neuralpower.trace.training_step import OPTIMIZERS, training_lifetimes
 from tests.program import done, run
 
 BAGS, EACH, TABLE, WIDTH = 8, 5, 2000, 16
@@ -241,7 +243,7 @@ def test_memory_of_a_step_is_what_a_real_one_holds(look_up: Any, optimizer: str)
         with pytest.raises(InputError, match="table: its gradient is dense"):
             training_lifetimes(net, (places(),), optimizer=optimizer)
         return
-    predicted = training_lifetimes(net, (places(),), optimizer=optimizer).memory()
+    predicted = training_memory(training_lifetimes(net, (places(),), optimizer=optimizer))
     ways = {} if optimizer == "sparseadam" else {"foreach": False}
     one = Step(net, (places(),), {}, TRAINING, None, OPTIMIZERS[optimizer](net.parameters(), lr=1e-4, **ways))
     with torch.sparse.check_sparse_tensor_invariants(enable=False):

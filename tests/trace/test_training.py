@@ -25,17 +25,21 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.layers.reduction import Reduction
-from neuralpower.learn.predictor import NetworkSpeed, Predictor
+from neuralpower.learn.pace import NetworkSpeed
+from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import Backward, call_of
 from neuralpower.measure.collect.plan import affordable, draw, kinds_named, make_plan
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
+from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.running import WAYS, Run
+from neuralpower.predict.case import Case
 from neuralpower.predict.compose import compose
-from neuralpower.predict.evaluate import Case, evaluate
-from neuralpower.trace.tracer import META, Trace, trace
-from neuralpower.trace.training import Recipe, TrainingStep, backward_tasks, default_loss, training_tasks
+from neuralpower.predict.evaluate import evaluate
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import META, trace
+from neuralpower.trace.training import Recipe, backward_tasks, default_loss, training_tasks
 from tests.beit import small_beit
 
 CPU = torch.device("cpu")

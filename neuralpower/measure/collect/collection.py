@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neuralpower.data.dataset import kept_rows
 from neuralpower.data.journal import Journal
+from neuralpower.data.sealing import kept_rows
 from neuralpower.devices.machine import read_machine, up_since
 from neuralpower.measure.collect.checkout import checkout
 from neuralpower.measure.collect.keys import PROTOCOL_VERSION, device_key, plan_hash, software_key

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuralpower import __version__
 from neuralpower.devices.host import MODEL
 from neuralpower.devices.machine import installed
+from neuralpower.version import __version__
 
 PROTOCOL_VERSION = 5
 LIBRARIES = ("torch", "transformers", "numpy", "scikit-learn")

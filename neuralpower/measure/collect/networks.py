@@ -8,14 +8,13 @@ where a head would cost more than all the rest. `train-predictor` is validated o
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from neuralpower.errors import NeuralPowerError
+from neuralpower.networks.families import index_ranges, with_overrides
 from neuralpower.networks.sources import resolve
-from neuralpower.networks.zoo import ZOO
-from neuralpower.networks.zoo.base import Sweep
 
 SWEPT = 32  # networks of a family that stand for its sweep
 ATTEMPTS = 8  # changed configurations to try before a network is left as it is
@@ -703,7 +702,7 @@ FOLLOWERS = ("pooler_hidden_size", "word_embed_proj_dim", "projection_size")  # 
 
 def swept(model: str, generator: random.Random) -> list[Network]:
     """Networks drawn from a family's ranges where `model` names a family of the zoo by its bare name; none where it does not."""
-    ranges = _ranges(model)
+    ranges = index_ranges(model)
     if ranges is None:
         return []
     found: dict[str, Network] = {}
@@ -711,28 +710,9 @@ def swept(model: str, generator: random.Random) -> list[Network]:
         if len(found) < SWEPT:
             chosen = {key: generator.choice(values) for key, values in ranges.items()}
             batch = int(chosen.pop("batch_size", 1))
-            drawn = _with_overrides(model, chosen)
+            drawn = with_overrides(model, chosen)
             found.setdefault(drawn, Network(drawn, (batch,)))
     return list(found.values())
-
-
-def variant_of(model: str) -> str:
-    """What jittered copies of a network have in common; each network of a family's sweep stands for itself."""
-    name = model.partition("?")[0]
-    return name if _ranges(name) is None else model
-
-
-def family_of(model: str) -> str:
-    """What networks that are built alike have in common: a name and, of a family of the zoo, the sort of their blocks or loops."""
-    name, overrides = _parted(model)
-    sort, values = next(iter((_ranges(name) or {"": ()}).items()))
-    return f"{name}?{sort}={overrides[sort]}" if sort in overrides and isinstance(values[0], str) else name
-
-
-def _ranges(model: str) -> Sweep | None:
-    """Of a family of the zoo, by its bare name."""
-    prefix, _, name = model.partition(":")
-    return ZOO[name].sweep if prefix == "zoo" and name in ZOO else None
 
 
 def jittered(network: Network, generator: random.Random) -> Network:
@@ -752,7 +732,7 @@ def jittered(network: Network, generator: random.Random) -> Network:
         return changed
     config: Any = resolve(network.model).build("meta").config
     for _ in range(ATTEMPTS):
-        model = _with_overrides(network.model, dict(_changes(config, generator)))
+        model = with_overrides(network.model, dict(_changes(config, generator)))
         try:
             resolve(model).build("meta")
         except NeuralPowerError:
@@ -769,19 +749,6 @@ def _near(size: int, generator: random.Random) -> int:
 def _shorter(length: int, generator: random.Random) -> int:
     """Between half of `length` and all of it, so that it stays within the model's positions."""
     return max(1, round(length * generator.uniform(0.5, 1.0)))
-
-
-def _with_overrides(model: str, changes: Mapping[str, int | str]) -> str:
-    """`model` with `changes` in place of its own overrides of the same fields."""
-    name, overrides = _parted(model)
-    return name + "?" + "&".join(f"{key}={value}" for key, value in {**overrides, **changes}.items())
-
-
-def _parted(model: str) -> tuple[str, dict[str, str]]:
-    """A model's name and its overrides, as they are written."""
-    name, _, query = model.partition("?")
-    parts = [part.partition("=") for part in query.split("&") if part]
-    return name, {key: value for key, _, value in parts}
 
 
 def _changes(config: Any, generator: random.Random, prefix: str = "") -> Iterator[tuple[str, int | str]]:

@@ -12,18 +12,20 @@ from typing import Any
 
 import torch
 
-from neuralpower.data.dataset import config_id
+from neuralpower.data.schema import config_id
 from neuralpower.dtypes import FLOATING, TENSORFLOAT32
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, torch_dtype, typed
-from neuralpower.measure.bench import BLOCK
-from neuralpower.measure.collect.networks import NETWORKS, QUICK, Network, jittered, swept, variant_of
+from neuralpower.measure.collect.networks import NETWORKS, QUICK, Network, jittered, swept
 from neuralpower.measure.collect.presets import PRESETS, Preset
 from neuralpower.measure.collect.schedule import NETWORK, NETWORK_BLOCK
+from neuralpower.measure.cpu.bench import BLOCK
+from neuralpower.networks.families import variant_of
 from neuralpower.networks.phases import Decoder
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.trace.tracer import Trace, trace
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, default_loss, training_tasks
 
 NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers

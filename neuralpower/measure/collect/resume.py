@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neuralpower import __version__
-from neuralpower.data.dataset import read_meta, replace_file
+from neuralpower.data.schema import read_meta
 from neuralpower.devices.host import unlike
 from neuralpower.errors import DatasetError, ModelError
+from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text, read_json
 from neuralpower.measure.collect.keys import PROTOCOL_VERSION, software_key
 from neuralpower.measure.collect.recover import Executor
 from neuralpower.measure.collect.schedule import RUNTIME
 from neuralpower.networks.trust import check_model
+from neuralpower.version import __version__
 
 UNFINISHED = 2  # starts without a result that make a configuration a suspect, and alone the culprit
 

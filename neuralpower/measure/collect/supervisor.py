@@ -14,8 +14,9 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from neuralpower.data.dataset import seal, write_meta
 from neuralpower.data.journal import Journal
+from neuralpower.data.schema import write_meta
+from neuralpower.data.sealing import seal
 from neuralpower.devices.machine import up_since
 from neuralpower.errors import DeviceError, LostDeviceError, NeuralPowerError
 from neuralpower.measure.collect.collection import Collection

@@ -30,7 +30,7 @@ from neuralpower.files.json_files import json_text, nullable
 from neuralpower.files.terminal import Visible
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
-from neuralpower.measure.bench import Bench, failure, open_bench
+from neuralpower.measure.bench import Bench, failure
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.keys import versions
 from neuralpower.measure.collect.plan import check_dtypes, kinds_named, make_plan
@@ -38,10 +38,12 @@ from neuralpower.measure.collect.presets import preset_named
 from neuralpower.measure.collect.schedule import NETWORK
 from neuralpower.measure.collect.settings import read_settings
 from neuralpower.measure.cpu.timer import ROUNDS
+from neuralpower.measure.rigs import open_bench
+from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.phases import Phase, cached_call
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.processes.streams import quiet
-from neuralpower.trace.training import RECIPE, TRAINING, TrainingStep
+from neuralpower.trace.training import RECIPE, TRAINING
 
 
 def measure_items(

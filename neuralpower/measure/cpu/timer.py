@@ -38,7 +38,7 @@ import torch.nn.functional as F
 from neuralpower.devices.host import steal_ticks
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import NeuralPowerError
-from neuralpower.layers.base import Call
+from neuralpower.layers.call import Call
 from neuralpower.measure.calls import Backward, Gradient, Step, call_bytes, copy_call, settings_of, step_of, warm_of
 from neuralpower.measure.meters import NullMeter, PowerMeter
 from neuralpower.measure.power.energy import Clock, PowerWindow, measure_power

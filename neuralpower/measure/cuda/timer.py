@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.errors import PoisonedError
-from neuralpower.layers.base import Call
+from neuralpower.layers.call import Call
 from neuralpower.measure.calls import Step, call_bytes, copy_call, settings_of, step_of
 from neuralpower.measure.cuda.runtime import Condition, Cuda, Graph, NotCapturable, Properties, to_columns
 

@@ -18,9 +18,10 @@ import numpy as np
 
 from neuralpower.errors import InputError
 from neuralpower.layers import Layer
-from neuralpower.learn.fit import NINETY
-from neuralpower.learn.predictor import ROOFLINE_FACTOR, Predictor
-from neuralpower.predict.compose import Interval, Prediction
+from neuralpower.learn.estimates import ROOFLINE_FACTOR
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.regressor import NINETY
+from neuralpower.predict.prediction import Interval, Prediction
 
 
 @dataclass(frozen=True)

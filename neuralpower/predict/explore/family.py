@@ -27,7 +27,8 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import in_tf32
 from neuralpower.predict.explore.forms import Form, Solver, constant
 from neuralpower.trace.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage, peak
-from neuralpower.trace.tracer import Trace, pattern
+from neuralpower.trace.paths import pattern
+from neuralpower.trace.records import Trace
 
 Array = np.ndarray
 Key = tuple[str, str, str, int]  # pattern of the path, operator, kind, how often that operator was called there before

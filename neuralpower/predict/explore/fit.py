@@ -18,18 +18,12 @@ from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.phases import DECODE, PREFILL, Phase, passes
-from neuralpower.networks.sources import InputRequest, Source, resolve
-from neuralpower.predict.memory.peak import (
-    ASSUMED,
-    Memory,
-    forward_memory,
-    framework_of,
-    margin_of,
-    optimizer_named,
-    training_lifetimes,
-)
+from neuralpower.networks.source import Source
+from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.predict.memory.peak import ASSUMED, Memory, forward_memory, framework_of, margin_of, training_memory
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import TRAINING, Recipe
+from neuralpower.trace.training_step import optimizer_named, training_lifetimes
 
 PHASES = (FORWARD, TRAINING, PREFILL, DECODE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
@@ -279,7 +273,7 @@ class _Probe:
                 checkpointing=self.request.checkpointing,
             )
             self._calls[batch, length] = step.end
-            return step.memory(self.request.accelerator)
+            return training_memory(step, accelerator=self.request.accelerator)
         try:
             traced = trace(self.module, inputs.args, inputs.kwargs)
         except ModelError as error:

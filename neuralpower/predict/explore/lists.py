@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from neuralpower.errors import InputError, PredictorError, unknown
+from neuralpower.errors import InputError, PredictorError, is_count, unknown
 from neuralpower.layers import KINDS, Layer
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.inputs import is_count
 from neuralpower.predict.explore.outcomes import Outcomes, outcomes_of
 
 NAMES = {kind: frozenset(("kind", "count", *layer.field_names())) for kind, layer in KINDS.items()}

@@ -14,9 +14,10 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array
 
 from neuralpower.layers import KINDS, Layer
-from neuralpower.layers.base import as_columns
-from neuralpower.learn.fit import NINETY
-from neuralpower.learn.predictor import BASES, ROOFLINE, ROOFLINE_FACTOR, Estimates, Predictor
+from neuralpower.layers.columns import as_columns
+from neuralpower.learn.estimates import BASES, ROOFLINE, ROOFLINE_FACTOR, Estimates
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.regressor import NINETY
 from neuralpower.predict.compose import ENERGY_COVERAGE, UNMODELLED_OVERHEAD_S
 
 Array = np.ndarray

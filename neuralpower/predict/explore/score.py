@@ -13,11 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from neuralpower.errors import InputError, NeuralPowerError, PredictorError, one_line, unknown
+from neuralpower.errors import LARGEST_SIZE, InputError, NeuralPowerError, PredictorError, is_count, one_line, unknown
 from neuralpower.files.json_files import parse_json
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.inputs import LARGEST_SIZE, is_count
 from neuralpower.networks.trust import check_model
 from neuralpower.predict.explore.lists import Lists
 from neuralpower.predict.explore.outcomes import Outcomes, finite

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, is_count
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.inputs import is_count
-from neuralpower.predict.evaluate import device_memory
+from neuralpower.predict.case import device_memory
 from neuralpower.predict.explore.outcomes import finite
 from neuralpower.predict.explore.space import Point, explore
 from neuralpower.predict.memory.peak import ASSUMED, framework_of, margin_of

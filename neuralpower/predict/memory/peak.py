@@ -12,30 +12,14 @@ A step that is not the first finds the optimizer's state in place, so that state
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map
-from torch.utils.weak import WeakIdKeyDictionary
 
-from neuralpower.errors import InputError, StepError, UsersError, quoted, unknown
 from neuralpower.layers.base import FORWARD
-from neuralpower.layers.optimizer import CLASSES
-from neuralpower.layers.workspace import workspace_blocks
-from neuralpower.networks.refusals import check_followable
-from neuralpower.networks.repeats import tensors_in
-from neuralpower.networks.running import Assumed, grouped_product, name_of, quiet
-from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.predict.memory.allocator_replay import PASS, STEP, heap_peak
-from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import (
     ACTIVATIONS,
     CACHE,
@@ -46,20 +30,14 @@ from neuralpower.trace.lifetimes import (
     PARTS,
     WEIGHTS,
     WORKSPACE,
-    Lifetimes,
     Storage,
     peak,
 )
-from neuralpower.trace.sparse_gradients import check_sparse
-from neuralpower.trace.tracer import Trace, own_caches, undisturbed, unwrapped
-from neuralpower.trace.training import TRAINING, Loss, Recipe, checkpointed, default_loss
+from neuralpower.trace.records import Trace
+from neuralpower.trace.training import TRAINING
+from neuralpower.trace.training_step import StepLifetimes, steady
 
-INDEXED = ("aten.index", "aten.index_put", "aten.index_put_")
 Numbers = Any  # a number, or an array of them
-OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
-    **CLASSES,
-    "momentum": partial(CLASSES["sgd"], momentum=0.9),  # a `Recipe` means this one by sgd
-}
 
 
 @dataclass(frozen=True)
@@ -166,27 +144,6 @@ class Memory:
         return {"value": self.value_bytes, "low": self.low_bytes, "high": self.high_bytes}
 
 
-def optimizer_named(text: str, accelerator: bool = False) -> Callable[..., torch.optim.Optimizer]:
-    """What makes "adamw" or "adamw:fused"; alone, a loop on a CPU and foreach on an accelerator, as torch chooses.
-
-    Raises:
-        InputError: there is no such optimizer, or not in that way.
-    """
-    name, _, way = str(text).partition(":")
-    if name not in OPTIMIZERS:
-        raise unknown("optimizer", name, OPTIMIZERS)
-    way = Recipe({"momentum": "sgd"}.get(name, name), way).on(accelerator).implementation  # raises where torch has none
-    ways = {"fused": True} if way == "fused" else {"foreach": way == "foreach"}
-    return partial(OPTIMIZERS[name], lr=1e-4, **(ways if name != "sparseadam" else {}))  # which has one way alone
-
-
-def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """The keywords of `training_lifetimes` for a recipe; its plain gradient descent has momentum."""
-    name = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
-    optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
-    return {"optimizer": optimizer, "accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
-
-
 def memory_of(
     storages: Sequence[Storage], phase: str = FORWARD, *, accelerator: bool = False, compiler: bool = False
 ) -> Memory:
@@ -227,227 +184,6 @@ def forward_memory(traced: Trace, *, accelerator: bool = False) -> Memory:
     return memory_of(traced.storages, FORWARD, accelerator=accelerator)
 
 
-class StepLifetimes(NamedTuple):
-    """When memory is born and dies in the first training step, in operator calls, and its parts' last calls."""
-
-    storages: tuple[Storage, ...]
-    passes: tuple[int, ...]  # forward, backward, forward, backward, ... of one micro-batch after the other
-    end: int
-    compiler: bool  # whether torch's compiler comes with the step
-
-    def memory(self, accelerator: bool = False) -> Memory:
-        """At the step's peak."""
-        return memory_of(self.storages, TRAINING, accelerator=accelerator, compiler=self.compiler)
-
-    @property
-    def steady(self) -> list[Storage]:
-        """Of later steps, which find the optimizer's state."""
-        return steady(self.storages)
-
-
-def steady(storages: Sequence[Storage]) -> list[Storage]:
-    """The lifetimes with the optimizer's state there from the beginning."""
-    return [storage._replace(birth=0) if storage.part == OPTIMIZER else storage for storage in storages]
-
-
-def training_lifetimes(
-    model: nn.Module,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    optimizer: str | None = "adamw",
-    loss: Loss | None = None,
-    accelerator: bool = False,
-    accumulation: int = 1,
-    checkpointing: bool = False,
-) -> StepLifetimes:
-    """Lifetimes in the first training step, in which the optimizer makes its state.
-
-    That is forward in training mode, loss (by default the mean square of the first output), backward, optimizer.
-    `accumulation` micro-batches come before the optimizer, or are all there is without one; with `checkpointing`, the
-    model's own switch for it is on. `optimizer` may name a way, as "adamw:foreach": working on all parameters at once,
-    which is usual on an accelerator, takes temporaries as large as they are; "adamw:fused" takes none.
-    The module is left as it was found and may be on the meta device.
-
-    Raises:
-        InputError: an optimizer that is not known, nothing to train, or something that is no parameter of the module.
-        StepError: the step raises on fake tensors; the message quotes its own error.
-        ModelError: it has no activation checkpointing to switch on.
-    """
-    make = optimizer_named(optimizer, accelerator) if optimizer else None
-    model = unwrapped(model)
-    check_followable(model, (args, kwargs))
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    state = {name: _faked(t, fake) for name, t in (*model.named_parameters(), *model.named_buffers())}
-    given = tree_map(lambda v: _faked(v, fake) if isinstance(v, Tensor) else v, (tuple(args), dict(kwargs or {})))
-    trained = [t for t in state.values() if isinstance(t, nn.Parameter) and t.requires_grad]
-    if not trained:
-        raise InputError(f"{type(model).__name__} has no parameter that requires a gradient: there is nothing to train")
-    follower = _Follower(type(model).__name__)
-    lifetimes = follower.lifetimes
-    lifetimes.hold(state.values(), WEIGHTS)
-    lifetimes.hold(tree_iter(given), INPUTS)
-    made = make(trained) if make else None
-    if made:
-        follower.begins([v for values in made.state.values() for v in values.values()])
-    for parameter in trained:
-        hook = parameter.register_post_accumulate_grad_hook
-        hook(lambda p: follower.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    try:
-        # torch warns where it is not said
-        unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](enable=False)
-        with (
-            users_code(type(model).__name__),
-            quiet(),
-            undisturbed(model, True),
-            own_caches(model),
-            unchecked,
-            torch.enable_grad(),
-            fake,
-            follower,
-        ):
-            if checkpointing:
-                checkpointed(model)
-            batches = _MicroBatches(model, loss or default_loss, accumulation, lambda: lifetimes.calls)
-            named = {f"model.{name}": tensor for name, tensor in state.items()}
-            torch.func.functional_call(batches, named, given, tie_weights=True)
-            if made:
-                _check_gradients(optimizer or "", accelerator, state)
-                made.step()
-                follower.assign([v for values in made.state.values() for v in values.values()], OPTIMIZER)
-    except UsersError as error:
-        if error.what != type(model).__name__:
-            raise
-        raise StepError(
-            f"{type(model).__name__}: a training step on tensors without values raises {quoted(raised(error))[:200]}; "
-            "choose phase forward, or measure with `neuralpower profile --phase training`"
-        ) from raised(error)
-    compiler = made is not None and not any(type(m).__module__.startswith("transformers.") for m in model.modules())
-    return StepLifetimes(lifetimes.storages(), tuple(batches.ends), lifetimes.calls, compiler)
-
-
-def _check_gradients(optimizer: str, accelerator: bool, state: Mapping[str, Tensor]) -> None:
-    """Raise InputError where a gradient is sparse that the optimizer does not take, or dense."""
-    name, _, way = optimizer.partition(":")
-    recipe = Recipe({"momentum": "sgd"}.get(name, name), way).on(accelerator)
-    names: dict[bool, list[str]] = {True: [], False: []}
-    for path, tensor in state.items():
-        if tensor.grad is not None:
-            names[is_sparse(tensor.grad)].append(path)
-    check_sparse(recipe.optimizer, recipe.implementation, names[True], names[False])
-
-
-class _MicroBatches(nn.Module):
-    """What comes before the optimizer, as one call, so that a block that runs again in a backward pass has its weights."""
-
-    def __init__(self, model: nn.Module, loss: Loss, count: int, calls: Callable[[], int]) -> None:
-        super().__init__()
-        self.model, self.loss, self.count, self.calls = model, loss, count, calls
-        self.ends: list[int] = []
-
-    def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Forward and backward passes, one after the other; `calls` says how many calls there were at the end of each."""
-        for _ in range(self.count):
-            output = self.model(*args, **kwargs)
-            check_computed(output, f"{type(self.model).__name__}: its forward")
-            value = self.loss(output)
-            del output
-            self.ends.append(self.calls())
-            value.backward()  # type: ignore[no-untyped-call]
-            self.ends.append(self.calls())
-            del value
-
-
-def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
-    """A tensor of that shape and layout on a CPU that is not there."""
-    with fake:
-        new = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(new, requires_grad=tensor.requires_grad)
-    return new.requires_grad_(tensor.requires_grad)
-
-
-class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
-    """Notes what every operator brings into the world.
-
-    What decides which layers run and which places are masked has values: a number that is drawn, a mask made from data. Where
-    a step asks whether a mask is all ones, it is, as in a trace.
-    """
-
-    def __init__(self, model: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.model = model
-        self.lifetimes = Lifetimes()
-        self._known = WeakIdKeyDictionary()  # tensors with values, and what was computed from these alone
-        self._assumed = Assumed()
-        self._rows = FakeRows()
-
-    def begins(self, state: Sequence[Any]) -> None:
-        """An optimizer's state that is there before its first step; counts of steps have values."""
-        self.lifetimes.hold(state, OPTIMIZER)
-        self._known.update({v: True for v in state if isinstance(v, Tensor) and not isinstance(v, FakeTensor)})
-
-    def assign(self, tensors: Sequence[Any], part: str) -> None:
-        """Say what living tensors are."""
-        self.lifetimes.assign(self._rows.within(tensors), part)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator."""
-        name, kwargs = name_of(func), kwargs or {}
-        tensors = tensors_in((args, kwargs))
-        if torch.is_grad_enabled() and name != "aten.detach":
-            self._refuse(tensors)
-        if name == "aten._local_scalar_dense" and (value := self._assumed.value(args[0])) is not None:
-            return value
-        if (output := self._rows.answered(name, args)) is not NotImplemented:
-            return output
-        if name == "aten._grouped_mm":
-            output = grouped_product(*args)
-        elif (output := self._rows.made(name, args)) is not NotImplemented:
-            pass
-        elif self._has_values(func, name, args, tensors):
-            with unset_fake_temporarily():
-                output = func(*args, **kwargs)
-            self._known.update(dict.fromkeys(tensors_in(output), True))
-        else:
-            output = func(*(self._at_places(args) if name in INDEXED else args), **kwargs)
-            if isinstance(output, Tensor):
-                self._assumed.note(name.split(".", 1)[-1], output, args)
-        new = self._rows.note(name, args, kwargs, output)
-        self.lifetimes.called(new, workspace_blocks(name, args, kwargs, output))
-        return output
-
-    def _has_values(self, func: Any, name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> bool:
-        """Whether a call's result is known, or drawn as a single number."""
-        if name == "aten.lift_fresh":
-            return tensors[0].dtype == torch.bool and not isinstance(tensors[0], FakeTensor)
-        if tensors:
-            return all(tensor in self._known for tensor in tensors)
-        sizes = [value for value in args if isinstance(value, (list, tuple))]
-        return torch.Tag.nondeterministic_seeded in func.tags and any(math.prod(size) == 1 for size in sizes)
-
-    def _at_places(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Arguments of an indexing call with places instead of known masks, whose number nothing else says."""
-        source, masks, *more = args
-        places: list[Any] = []
-        with unset_fake_temporarily():
-            for mask in masks:
-                if mask is None or mask.dtype != torch.bool:
-                    places.append(mask)
-                elif mask in self._known:
-                    places += mask.nonzero().unbind(1)
-                elif torch._C._current_graph_task_id() >= 0:  # a backward pass: which places are padding
-                    places += [mask.new_empty((mask.numel(),), dtype=torch.int64) for _ in mask.shape]
-                else:
-                    places.append(mask)
-        return source, places, *more
-
-    def _refuse(self, tensors: Sequence[Tensor]) -> None:
-        """Raise InputError for what would be left with a gradient of this step, which has no values."""
-        for tensor in tensors:
-            if not isinstance(tensor, FakeTensor) and tensor.requires_grad and tensor.is_leaf:
-                raise InputError(
-                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not reached as its parameters (but "
-                    "as a global's, or in a plain list), so that what training takes cannot be said; make them an attribute "
-                    "and call them through self, or detach them"
-                )
+def training_memory(step: StepLifetimes, *, accelerator: bool = False) -> Memory:
+    """Of a training step, at its peak."""
+    return memory_of(step.storages, TRAINING, accelerator=accelerator, compiler=step.compiler)

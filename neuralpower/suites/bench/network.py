@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from neuralpower.errors import InputError, NeuralPowerError
 from neuralpower.networks.inputs import InputRequest, Inputs
 from neuralpower.networks.promised_values import tensors_of
-from neuralpower.networks.sources import Source, resolve
+from neuralpower.networks.source import Source
+from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
 from neuralpower.networks.zoo import ZOO, ZooEntry
 from neuralpower.suites.bench.options import Options

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from neuralpower import __version__
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import installed, read_machine
 from neuralpower.measure.meters import MeterUnavailable
 from neuralpower.measure.meters.nvml import list_gpus
+from neuralpower.version import __version__
 
 PACKAGES = ("numpy", "pillow", "lmdb", "transformers")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from neuralpower import __version__
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import installed
+from neuralpower.version import __version__
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "tensorboard", "matplotlib")
 

@@ -12,7 +12,7 @@ from neuralpower.measure.calls import products
 from neuralpower.measure.cuda.runtime import device_named
 from neuralpower.profiling.steps import clock_of, told
 from neuralpower.report.tables import quantity
-from neuralpower.suites.paradnn.roof import check_dtype
+from neuralpower.suites.paradnn.precisions import check_dtype
 from neuralpower.suites.paradnn.room import SHARE, available_bytes
 from neuralpower.suites.paradnn.run import machine_name
 

@@ -15,8 +15,9 @@ from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.optimizer import Optimizer
-from neuralpower.learn.predictor import ROOFLINE, Predictor
-from neuralpower.predict.evaluate import Case, predict_case
+from neuralpower.learn.estimates import ROOFLINE
+from neuralpower.learn.predictor import Predictor
+from neuralpower.predict.case import Case, predict_case
 from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted
 from neuralpower.suites.paradnn.learning import LAYER_FUNCTIONS, optimizer_settings
 from neuralpower.suites.paradnn.points import Point

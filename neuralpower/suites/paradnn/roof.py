@@ -7,7 +7,6 @@ L1          = bytes per clock of a multiprocessor x multiprocessors x boost cloc
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ import torch
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec
 from neuralpower.errors import DeviceError, InputError, first_line
-from neuralpower.layers.base import torch_dtype
 from neuralpower.profiling.steps import clock_of
 
 L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}  # NVIDIA's architecture white papers
@@ -123,10 +121,3 @@ def figures(properties: Any) -> dict[str, float]:
         "L1 GB/s": (l1_bytes_per_s(capability, cores, clock_hz) or 0) / 1e9,
     }
     return {name: value for name, value in found.items() if value}
-
-
-def check_dtype(dtype: str) -> torch.dtype:
-    """The dtype of a product; raises InputError."""
-    if not re.fullmatch(r"float(16|32|64)|bfloat16", dtype):
-        raise InputError(f"dtype {dtype!r}: products are of float16, bfloat16, float32 or float64")
-    return torch_dtype(dtype)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from neuralpower.data.dataset import replace_file
 from neuralpower.data.journal import NAME, Journal, read_journal
 from neuralpower.errors import DatasetError, DeviceError
+from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text
 from neuralpower.suites.paradnn.points import Point
 from neuralpower.suites.paradnn.result import NOT_FINISHED, NOT_RUN, STATES, UNHEALTHY, Result, Setup

@@ -23,8 +23,8 @@ from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, one_line
 from neuralpower.layers.base import torch_dtype
-from neuralpower.learn.codec import default_predictor, known_predictors, load
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.shelf import default_predictor, known_predictors, load
 from neuralpower.networks.sources import resolve
 from neuralpower.predict.compose import compose
 from neuralpower.report.tables import short
@@ -47,7 +47,7 @@ from neuralpower.suites.roofline.records import (
 from neuralpower.suites.roofline.roof import measured_roof
 from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Bench
 from neuralpower.suites.roofline.work import Sketch, flops_by_phase, kinds_of
-from neuralpower.trace.tracer import Trace
+from neuralpower.trace.records import Trace
 
 MODELS = (
     "zoo:resnet18",

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from neuralpower.data.dataset import replace_file
 from neuralpower.errors import InputError
+from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text, read_json
 from neuralpower.files.paths import check_regular
 

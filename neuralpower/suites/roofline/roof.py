@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from neuralpower.layers.base import Call
+from neuralpower.layers.call import Call
 from neuralpower.suites.roofline.records import Roof
 
 PRODUCTS = {"cpu": (1024, 2048, 3072), "cuda": (4096, 8192, 16384)}

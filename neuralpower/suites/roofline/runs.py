@@ -14,7 +14,8 @@ from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes
 from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import InputError, ModelError, first_line, quoted
-from neuralpower.layers.base import Call, torch_dtype
+from neuralpower.layers.base import torch_dtype
+from neuralpower.layers.call import Call
 from neuralpower.measure.bench import failure
 from neuralpower.measure.cpu.timer import ROUNDS, SLOW_CALL_S, Sentinel, prepare_process, time_calls
 from neuralpower.networks.inputs import InputRequest

@@ -19,7 +19,8 @@ from neuralpower.profiling.result import NetworkProfile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.roofline.records import Calls, Kind, Network, Work
-from neuralpower.trace.tracer import Trace, trace
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import trace
 
 
 class Sketch:

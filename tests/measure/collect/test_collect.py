@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from neuralpower.cli.collect import outlook, pace
-from neuralpower.data.dataset import config_id, read_dataset
+from neuralpower.data.dataset import read_dataset
 from neuralpower.data.journal import Journal, read_journal
+from neuralpower.data.schema import config_id
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import read_machine
 from neuralpower.errors import DatasetError, DeviceError, InputError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.movement import ALIAS
-from neuralpower.learn.whole_networks import read_totals
-from neuralpower.measure.bench import CpuBench
+from neuralpower.learn.network_rows import read_totals
 from neuralpower.measure.collect import collection
 from neuralpower.measure.collect.checkout import checkout
 from neuralpower.measure.collect.collection import ATTEMPTS
@@ -35,6 +35,7 @@ from neuralpower.measure.collect.request import Progress, Request
 from neuralpower.measure.collect.schedule import Estimate, make_schedule
 from neuralpower.measure.collect.supervisor import collect
 from neuralpower.measure.collect.worker import measure_items
+from neuralpower.measure.cpu.bench import CpuBench
 from neuralpower.measure.meters import NullMeter
 from tests.fake_worker import Fake, names, run, statuses
 from tests.program import Ran

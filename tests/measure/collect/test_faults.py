@@ -423,8 +423,8 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from neuralpower import cli
-from neuralpower.collect.process import Worker
-from neuralpower.collect.recover import Local
+from neuralpower.measure.collect.process import Worker
+from neuralpower.measure.collect.recover import Local
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, 80_000))
 out, *command = sys.argv[1:]
@@ -529,14 +529,14 @@ layers = ModuleType("neuralpower.layers")  # sealing asks for the names of the k
 layers.KINDS = {"softmax": None}
 sys.modules["neuralpower.layers"] = layers
 
-from neuralpower.collect.process import Worker
-from neuralpower.collect.recover import Local
-from neuralpower.collect.request import Request
-from neuralpower.collect.supervisor import collect
-from neuralpower.journal import Journal
+from neuralpower.measure.collect.process import Worker
+from neuralpower.measure.collect.recover import Local
+from neuralpower.measure.collect.request import Request
+from neuralpower.measure.collect.supervisor import collect
+from neuralpower.data.journal import Journal
 
 if "MACHINE_RESTARTS" in os.environ:  # between two collections
-    from neuralpower.collect import collection, supervisor
+    from neuralpower.measure.collect import collection, supervisor
 
     collection.up_since = supervisor.up_since = lambda started=os.urandom(4).hex(): started
 
@@ -673,8 +673,8 @@ COMMAND = """
 import sys
 import neuralpower.cli.collect as collect
 from neuralpower import cli
-from neuralpower.collect.process import Worker
-from neuralpower.collect.recover import Local
+from neuralpower.measure.collect.process import Worker
+from neuralpower.measure.collect.recover import Local
 
 out, *command = sys.argv[1:]
 collect._executor = lambda *_: Local(Worker(1, command))
@@ -717,10 +717,10 @@ def test_the_supervisor_does_not_import_torch_while_it_measures(fake: Callable[.
     program = """
 import os, sys
 from pathlib import Path
-from neuralpower.collect.process import Worker
-from neuralpower.collect.recover import Local
-from neuralpower.collect.request import Request
-from neuralpower.collect.supervisor import collect
+from neuralpower.measure.collect.process import Worker
+from neuralpower.measure.collect.recover import Local
+from neuralpower.measure.collect.request import Request
+from neuralpower.measure.collect.supervisor import collect
 
 out, *command = sys.argv[1:]
 

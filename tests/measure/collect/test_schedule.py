@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from neuralpower.data.dataset import config_id, merge, read_dataset
+from neuralpower.data.dataset import merge, read_dataset
+from neuralpower.data.schema import config_id
 from neuralpower.layers import KINDS
 from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
 from neuralpower.measure.collect.request import Progress, Request

@@ -1,0 +1,262 @@
+"""Which rows of a table can be used, and why the others cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W
+from neuralpower.dtypes import ITEMSIZE
+from neuralpower.errors import DatasetError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from neuralpower.layers import Hardware, Layer
+from neuralpower.data.schema import LONGEST_S, SHORTEST_S, named
+
+LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
+ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A row that no fit may see: where it stands and why."""
+
+    kind: str
+    line: int  # of the table, the header being line 1
+    reason: str
+    dataset: str = ""  # whose table, where there are several
+
+
+def check_cells(names: Iterable[str], table: pd.DataFrame) -> None:
+    """Raise DatasetError where one of the columns has lists or objects in its cells."""
+    for name in names:
+        if name in table and table[name].dtype == object:
+            nested = table[name].map(lambda cell: isinstance(cell, (list, dict, set, tuple, np.ndarray)))
+            if nested.any():
+                raise DatasetError(f"column {name} holds lists or objects, and a cell must be one number or text")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one kind that are fit for learning: `layer`'s fields are arrays, in the order of `runtime_s`."""
+
+    kind: str
+    layer: Layer
+    runtime_s: np.ndarray
+    slowdown: np.ndarray  # of the machine while each was taken, 1 where not known
+    power_w: np.ndarray  # NaN where not measured
+    energy_u_rel: np.ndarray  # what the measurement states as its relative uncertainty; NaN where it states none
+    dispatch_s: np.ndarray  # of the host, to issue one call; NaN where not measured
+    line: np.ndarray  # of each row in its table, the header being line 1
+    rejected: tuple[Rejected, ...]
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.runtime_s)
+
+    def at(self, index: np.ndarray) -> Rows:
+        """Some of the rows."""
+        from neuralpower.layers.columns import take
+
+        names = ("runtime_s", "slowdown", "power_w", "energy_u_rel", "dispatch_s", "line")
+        parts = {name: getattr(self, name)[index] for name in names}
+        return dataclasses.replace(self, layer=take(self.layer, index), rejected=(), **parts)
+
+
+def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hardware: Hardware | None = None) -> Rows:
+    """The usable rows of a kind's table, and for each of the others its line and the reason.
+
+    `sentinel_s` is the dataset's own, that the rows' slow-downs refer to; `hardware` says what no row can exceed.
+
+    Raises:
+        DatasetError: a column that the kind needs is missing.
+    """
+    import pandas as pd
+
+    from neuralpower.layers import KINDS
+    from neuralpower.layers.base import most_flops
+    from neuralpower.layers.columns import as_columns, fingerprint
+
+    layer_kind = KINDS[kind]
+    defaults = layer_kind.defaults()
+    missing = [name for name in layer_kind.field_names() if name not in table and name not in defaults]
+    if "runtime_s" not in table and not {"energy_j", "power_w"} <= set(table):
+        missing.append("runtime_s")
+    if missing:
+        raise DatasetError(
+            f"{kind}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; needed are "
+            f"{', '.join(n for n in layer_kind.field_names() if n not in defaults)} and runtime_s, or energy_j and power_w"
+        )
+    with named(Path(kind)):
+        check_cells(layer_kind.field_names(), table)
+    reasons = np.full(len(table), "", dtype=object)
+
+    def reject(where: Any, reason: str) -> None:
+        reasons[np.asarray(where, dtype=bool) & (reasons == "")] = reason
+
+    if "status" in table:
+        status = np.char.lower(_words(table["status"], "ok").astype(str))
+        for value in sorted(set(status) - {"ok"}):
+            reject(status == value, f"status {value}")
+    columns = _fields(layer_kind, table, reject)
+    runtime = _runtime(table)
+    for reason, found in unusable(runtime).items():
+        reject(found, reason)
+    layer = as_columns(layer_kind, columns)
+    with np.errstate(all="ignore"):
+        flops, size = (np.asarray(value, dtype=np.float64) for value in (layer.flops(), sum(layer.bytes())))
+        smallest = functools.reduce(np.minimum, (getattr(layer, name) for name in layer.dimensions))
+        impossible = (smallest <= 0) | (size < 0)  # views move nothing
+        reject(~np.isfinite(flops) | ~np.isfinite(size) | impossible, "the fields describe no possible layer")
+        reject(~np.asarray(layer.possible(), dtype=bool), layer_kind.rule)
+        reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
+        if hardware is not None:
+            reject(flops / runtime > layer_kind.savings * most_flops(layer, hardware), "faster than the device's peak")
+    power = _power(table, runtime, hardware, reject)
+    identity = pd.DataFrame({"config": fingerprint(layer), "runtime_s": runtime, "usable": reasons == ""})
+    reject(identity.duplicated(keep="first"), "repeats an earlier row")
+    keep = reasons == ""
+    blank = table.isna().all(axis=1).to_numpy()
+    known = sentinel_s is not None and "sentinel_s" in table
+    slowdown = number_column(table["sentinel_s"]) / sentinel_s if known else np.ones(len(table))
+    rejected = tuple(Rejected(kind, int(i) + 2, str(reasons[i])) for i in np.flatnonzero(~keep & ~blank))
+    return Rows(
+        kind,
+        as_columns(layer_kind, {name: values[keep] for name, values in columns.items()}),
+        runtime[keep],
+        np.where(np.isfinite(slowdown) & (slowdown > 0), slowdown, 1.0)[keep],
+        power[keep],
+        _optional(table, "energy_u_rel")[keep],
+        _optional(table, "dispatch_s")[keep],
+        np.flatnonzero(keep) + 2,
+        rejected,
+    )
+
+
+def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str], None]) -> dict[str, Any]:
+    """The kind's fields, each [rows], with something possible where a cell is rejected."""
+    import pandas as pd
+
+    from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
+
+    columns: dict[str, Any] = {}
+    defaults = kind.defaults()
+    flags = {field.name for field in dataclasses.fields(kind) if field.type == "bool"}
+    phases = dict.fromkeys((defaults["phase"], FORWARD, BACKWARD))
+    known: dict[str, Collection[str]] = {"dtype": ITEMSIZE, "phase": phases, **kind.words}
+    for name in kind.field_names():
+        values = table[name] if name in table else pd.Series([defaults[name]] * len(table))
+        if name in known:
+            words = _words(values, defaults.get(name, ""))
+            if name == "dtype":  # as torch prints it
+                words = np.array([word.removeprefix("torch.") for word in words], dtype=object)
+            reject(words == "", f"{name} is missing")
+            for word in set(words) - {""}:
+                if word not in known[name]:
+                    reject(words == word, str(unknown(name, word, known[name])))
+                    words[words == word] = defaults.get(name, next(iter(known[name])))
+            columns[name] = words
+            continue
+        numbers = number_column(values, truths=name in flags)
+        if name in defaults:
+            numbers[values.isna().to_numpy()] = defaults[name]
+        bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
+        if name in flags:
+            reject(bad | (numbers > 1), f"{name} is neither true nor false")
+        reject(bad, f"{name} is no whole number, 0 or more")
+        beyond = numbers > LARGEST
+        reject(beyond, f"{name} is above {LARGEST}")
+        columns[name] = np.where(bad | beyond, 1, numbers)
+    return columns
+
+
+def unusable(runtime_s: np.ndarray) -> dict[str, np.ndarray]:
+    """Where a time cannot be one, [rows], by reason; the first holds."""
+    return {
+        "runtime_s is no number": ~np.isfinite(runtime_s),
+        "runtime_s is not above 0": ~(runtime_s > 0),
+        f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s": (runtime_s < SHORTEST_S) | (runtime_s > LONGEST_S),
+    }
+
+
+def _runtime(table: pd.DataFrame) -> np.ndarray:
+    """Seconds per row, where none are stated by energy and power, NaN where nothing tells."""
+    stated, energy, power = (_optional(table, name) for name in ("runtime_s", "energy_j", "power_w"))
+    empty = table["runtime_s"].isna().to_numpy() if "runtime_s" in table else True
+    with np.errstate(all="ignore"):
+        return np.where(empty & (energy > 0) & (power > 0), energy / power, stated)
+
+
+def _power(
+    table: pd.DataFrame, runtime: np.ndarray, hardware: Hardware | None, reject: Callable[[Any, str], None]
+) -> np.ndarray:
+    """Watts per row, from the power or from energy over time, NaN where neither is there; impossible ones are rejected."""
+    power, energy, unsure = (_optional(table, name) for name in ("power_w", "energy_j", "energy_u_rel"))
+    for name, values in (("power_w", power), ("energy_j", energy), ("energy_u_rel", unsure)):
+        reject(~np.isfinite(values) & (name in table and table[name].notna().to_numpy()), f"{name} is no number")
+    reject(power <= 0, "power_w is not above 0")
+    reject(energy <= 0, "energy_j is not above 0: the counter wrapped or was read backwards")
+    reject(unsure < 0, "energy_u_rel is below 0")
+    with np.errstate(all="ignore"):  # of rows without a time, which are left out
+        from_energy = energy / runtime
+    power = np.where(np.isfinite(power), power, from_energy)
+    highest = (hardware.limit_w if hardware is not None else None) or HIGHEST_W
+    reject(power < LOWEST_W, f"less than {LOWEST_W:g} W, which no device draws")
+    reject(power > ABOVE_LIMIT * highest, "more power than the device can draw")
+    reject(from_energy > ABOVE_LIMIT * highest, "more energy than the device can draw in the time")
+    return power
+
+
+def _words(values: pd.Series, default: str) -> np.ndarray:
+    """A column as text without spaces around it, `default` where it holds nothing."""
+    words = values.astype(object).to_numpy(copy=True)
+    words[values.isna().to_numpy()] = default
+    return np.array([str(word).strip() for word in words], dtype=object)
+
+
+def _optional(table: pd.DataFrame, column: str) -> np.ndarray:
+    """A column of numbers that a table may leave out, [rows], NaN where it holds nothing."""
+    return number_column(table[column]) if column in table else np.full(len(table), np.nan)
+
+
+def number_column(values: pd.Series, truths: bool = False) -> np.ndarray:
+    """A column as float64, NaN where it holds nothing or no number; `truths`: true and false, however written, are 1 and 0."""
+    import pandas as pd
+
+    if values.dtype.kind in "mM" or (values.dtype.kind == "b" and not truths):
+        return np.full(len(values), np.nan)  # of moments and durations the unit would be the file's
+    if values.dtype.kind not in "biuf":
+        known = {"true": 1 if truths else np.nan, "false": 0 if truths else np.nan}
+        values = values.astype(object).map(lambda value: known.get(str(value).strip().lower(), value))
+    try:
+        numbers = pd.to_numeric(values, errors="coerce")
+    except OverflowError:  # an integer of hundreds of digits
+        numbers = values.map(_float)
+    return numbers.to_numpy(dtype=np.float64, copy=True, na_value=np.nan)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:
+    """One line per reason: how many rows, and the first lines that they stand on."""
+    reasons: dict[tuple[str, str], list[int]] = {}
+    for row in rejected:
+        table = f"{row.dataset}: {row.kind}" if row.dataset else row.kind
+        reasons.setdefault((table, row.reason), []).append(row.line)
+    for (table, reason), lines in reasons.items():
+        shown = ", ".join(str(line) for line in sorted(lines)[:5])
+        yield f"{table}: {len(lines)} left out, {reason} (line {shown}{', ...' if len(lines) > 5 else ''})"

@@ -1,0 +1,27 @@
+"""A call that is ready to be timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call to time: `function(*args, **kwargs)`; the tensors in `warm` are written afresh just before it.
+
+    `recurs`: it runs again and again, as a whole network or what a loop makes, and is timed just after an untimed run of its own.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    warm: tuple[Tensor, ...] = ()
+    recurs: bool = False
+
+    def __call__(self) -> Any:
+        """Make the call."""
+        return self.function(*self.args, **self.kwargs)

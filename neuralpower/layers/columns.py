@@ -1,0 +1,66 @@
+"""Layers as columns of a table, and tables as layers whose fields are arrays."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import L, Layer, later_fields
+from neuralpower.layers.terms import distinct
+
+
+def columns_of(kind: type[L], layers: Sequence[L]) -> L:
+    """A layer of `kind` whose fields are arrays, one element per layer: the formulas then serve a whole table."""
+    return as_columns(kind, {name: [getattr(layer, name) for layer in layers] for name in kind.field_names()})
+
+
+def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
+    """As `columns_of`, from a table's columns; numbers and booleans become float64."""
+    columns = object.__new__(kind)
+    for name in kind.field_names():
+        array = np.asarray(table[name])
+        object.__setattr__(columns, name, array.astype(np.float64) if array.dtype.kind in "biuf" else array)
+    return columns
+
+
+def take(columns: L, index: np.ndarray) -> L:
+    """Some rows of a table's columns."""
+    part = object.__new__(type(columns))
+    for name in columns.field_names():
+        object.__setattr__(part, name, getattr(columns, name)[index])
+    return part
+
+
+def fingerprint(columns: Layer) -> np.ndarray:
+    """A number per row of a table's columns, the same for equal layers, in any session: [rows] uint64."""
+    mixed = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=np.uint64)
+    for name in columns.field_names():
+        values = np.asarray(getattr(columns, name))
+        if values.dtype.kind not in "biuf":
+            words, inverse = distinct(values)
+            values = np.array([zlib.crc32(str(word).encode()) for word in words])[inverse]
+        more = scramble(mixed + values.astype(np.int64).astype(np.uint64))
+        mixed = np.where(values == 0, mixed, more) if name in later_fields(columns) else more
+    return mixed
+
+
+def scramble(values: np.ndarray) -> np.ndarray:
+    """A permutation of all 64-bit numbers without order: the finaliser of splitmix64 (Steele et al., OOPSLA 2014)."""
+    mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def same_rank(name: str, values: Any, rank: int) -> tuple[int, ...]:
+    """An `int[rank]` argument of an operator, which may hold one value for all axes, or none."""
+    items = tuple(values) if isinstance(values, (tuple, list)) else (values,)
+    if len(items) == 1:
+        items *= rank
+    if len(items) != rank or not all(isinstance(v, int) for v in items):
+        raise Unmodelled(f"{name} {values!r}: {rank} integers are needed")
+    return items

@@ -1,0 +1,102 @@
+"""What a predictor says of layers: times, bounds and how each is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from neuralpower.learn.regressor import NINETY
+
+Array = np.ndarray
+MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
+BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
+TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
+ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says, or another group, whose code is not the same
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The simplest predictors, fitted on the same rows: what a learnt one has to beat."""
+
+    flops_per_s: float  # roofline: max(FLOP / flops_per_s, B / bytes_per_s)
+    bytes_per_s: float
+    flops_only_per_s: float  # FLOPs alone
+
+    def seconds(self, flops: Any, size: Any) -> Any:
+        """The roofline's time."""
+        return np.maximum(flops / self.flops_per_s, size / self.bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Of a sequence of layers, in their order; each [layers]."""
+
+    runtime_s: Array
+    low_s: Array  # 90 % bounds
+    high_s: Array
+    shared: Array  # standard deviation of the part of log(measured / predicted) that a regressor's layers share
+    hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
+    held_bytes: Array  # of the last-level cache, that a later pass would have to find again
+    regressor: Array  # a number per regressor, -1 for the roofline
+    exponent: Array  # how each follows the machine's slow-downs
+    basis_code: Array  # position in BASES
+    power_w: Array  # NaN where not learnt
+    power_low_w: Array
+    power_high_w: Array
+
+    @property
+    def basis(self) -> tuple[str, ...]:
+        """How each is known, one of BASES."""
+        return tuple(BASES[code] for code in self.basis_code)
+
+    @property
+    def deviation(self) -> Array:
+        """Standard deviation of log(measured / predicted) of each, as its bounds say; of what takes no time, 0."""
+        known = self.low_s > 0
+        ratio = np.divide(self.high_s, self.low_s, out=np.ones(len(known)), where=known)
+        return np.asarray(np.log(ratio) / 2 / NINETY)
+
+    def at(self, index: Array) -> Estimates:
+        """Some of the layers."""
+        return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+    def times(self, factor: float) -> Estimates:
+        """The same with all times so many times as long."""
+        return replace(self, **{name: getattr(self, name) * factor for name in TIMES})
+
+    def slowdown(self, machine: float, counts: Array | float = 1.0) -> float:
+        """How much longer all of them, each called so many times, take when the machine is that much slower than usual."""
+        time = self.runtime_s * counts
+        return float(np.sum(time * machine**self.exponent) / np.sum(time)) if len(time) else 1.0
+
+    def totals(self, counts: Any, system: float = 0.0) -> Totals:
+        """Sums over networks, `counts` [networks, layers], dense or sparse: how often each makes each layer's call.
+
+        A layer's error repeats with every call of it; errors of one regressor's layers have a part in common; those of
+        different regressors go their own ways. `system`: standard deviation of what all layers share. Where times were
+        taken with the host's launches, a queue of calls takes as long as the slower of host and device.
+        """
+        own = self.runtime_s**2 * np.maximum(self.deviation**2 - self.shared**2, 0)
+        apart = counts @ self.runtime_s
+        value = np.maximum(counts @ (self.runtime_s - self.hidden_s), counts @ self.hidden_s)
+        variance = counts.power(2) @ own if hasattr(counts, "power") else counts**2 @ own
+        for regressor in np.unique(self.regressor):
+            variance = variance + (counts @ (self.runtime_s * self.shared * (self.regressor == regressor))) ** 2
+        deviation = np.sqrt(variance / np.maximum(apart, 1e-30) ** 2 + system**2)
+        return Totals(value, value * np.exp(-NINETY * deviation), value * np.exp(NINETY * deviation), deviation)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Seconds of whole networks with 90 % bounds, each [networks]."""
+
+    value: Array
+    low: Array
+    high: Array
+    deviation: Array  # standard deviation of log(measured / predicted)
+
+    def times(self, factor: Array) -> Totals:
+        """The same, each network's time so many times as long [networks]."""
+        return Totals(self.value * factor, self.low * factor, self.high * factor, self.deviation)

@@ -1,0 +1,95 @@
+"""Predictions of rows by fits that have not seen them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuralpower.learn.lasso import Part, fit_base, importance_of, weight_of
+from neuralpower.learn.problem import WORST, Problem
+from neuralpower.learn.regressor import BASE_FEATURE, Array, Regressor, say
+from neuralpower.learn.slopes import OUTLIER, robust_deviation
+from neuralpower.learn.trees import Trees, boost
+
+FOLDS = 10
+STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, however good the base is elsewhere
+
+
+def folds_of(config: Array) -> Array:
+    """A fold per row, from the configuration alone: another row more or less leaves all others in their folds."""
+    fold = (config % np.uint64(FOLDS)).astype(int)
+    return fold if len(np.unique(fold)) > 1 else np.unique(config, return_inverse=True)[1] % FOLDS
+
+
+def fit_residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:
+    """Boosted trees for the logarithm of what a base leaves over."""
+    t0 = base.base(problem.dimensions, problem.special, len(problem))
+    target = np.log(problem.target / t0)
+    if not problem.bounded:
+        spread, middle = max(robust_deviation(target), 0.02), float(np.median(target))
+        widest = max(OUTLIER * spread, STRUCTURE)
+        target = np.clip(target, middle - widest, middle + widest)  # no row may make a leaf of its own
+    x = np.column_stack([problem.features, np.log2(t0)])
+    return boost(x, target, importance_of(problem.target), (*problem.feature_names, BASE_FEATURE), size)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions of rows by fits that had not seen them; NaN for rows that were not held out. Each [rows]."""
+
+    base: Array
+    residual: Array  # log, 0 without trees
+    outside: Array  # octaves outside the box of the rows that the fit had seen
+
+    def predicted(self, reach: float) -> Array:
+        """Base and residual together."""
+        return np.asarray(self.base * np.exp(self.residual * say(self.outside, reach)))
+
+
+def hold_out(
+    problem: Problem,
+    parts: Sequence[Part],
+    folds: Array,
+    with_trees: bool,
+    size: tuple[int, int, float] | None = None,
+) -> HeldOut:
+    """Every row's prediction by a fit that has not seen its fold; fold -1 is never held out."""
+    base, outside = np.full(len(problem), np.nan), np.full(len(problem), np.nan)
+    residual = np.zeros(len(problem))
+    for fold in np.unique(folds[folds >= 0]):
+        known, asked = problem.at(np.flatnonzero(folds != fold)), problem.at(folds == fold)
+        regressor = fit_base(known, parts)
+        t0 = regressor.base(asked.dimensions, asked.special, len(asked))
+        base[folds == fold], outside[folds == fold] = t0, regressor.outside(asked.axes)
+        if with_trees:
+            trees = fit_residual(known, regressor, size)
+            residual[folds == fold] = trees.predict(np.column_stack([asked.features, np.log2(t0)]))
+    return HeldOut(base, residual, outside)
+
+
+def cost_of(problem: Problem, tests: Sequence[HeldOut], reach: float) -> float:
+    """The error among the sampled rows, and what counts of that beyond them."""
+    among, *beyond = (mean_error(problem.target, test.predicted(reach)) for test in tests)
+    far = mean_of(beyond)
+    return among + weight_of(problem) * (far if np.isfinite(far) else 0.0)
+
+
+def mean_of(errors: Sequence[float]) -> float:
+    """The mean of the errors that are known; NaN where none is."""
+    known = [error for error in errors if np.isfinite(error)]
+    return sum(known) / len(known) if known else float("nan")
+
+
+def mean_error(target: Array, predicted: Array) -> float:
+    """Mean absolute relative error of the rows that were held out, each at most WORST."""
+    held = np.isfinite(predicted)
+    if not held.any():
+        return float("nan")
+    return float(np.mean(np.minimum(np.abs(predicted[held] / target[held] - 1), WORST)))
+
+
+def log_error(problem: Problem, others: HeldOut) -> Array:
+    """log(target / prediction) [rows]; NaN where not held out."""
+    return np.asarray(np.log(problem.target / np.maximum(others.predicted(1.0), np.finfo(float).tiny)))

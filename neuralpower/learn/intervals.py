@@ -1,0 +1,112 @@
+"""Bounds and scores from rows held out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from neuralpower.learn.held_out import HeldOut, mean_error, mean_of
+from neuralpower.learn.problem import FAR, FEWEST_FOR_BOUND, LARGEST_SHARE, Problem
+from neuralpower.learn.regressor import Array, Scores, Spread
+from neuralpower.learn.slopes import robust_deviation
+
+BINS = 6  # of predicted time, each with its own interval
+# What an octave away from the sampled rows adds to log(t), whatever a table says: to an interval, and as a standard deviation of
+# what its layers have in common. Errors of different octaves are taken as independent: their root counts (docs/method.md).
+PER_OCTAVE, COMMON_PER_OCTAVE = 0.05, 0.03
+ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many above
+PLATEAU = 0.3  # share of the learner's error that is common to all layers of one regressor, where nothing else is known
+
+
+def spread_of(problem: Problem, tests: Sequence[HeldOut], reach: float, far: Sequence[tuple[Array, HeldOut]]) -> Spread:
+    """Intervals from rows held out among the others, and their growth from rows held out beyond them, and far beyond.
+
+    Where rows are of several devices, from each device as the others predict it.
+    """
+    target, devices = problem.target, np.unique(problem.device)
+    predicted = tests[0].predicted(reach)
+    if len(devices) > 1:
+        predicted = np.nanmax([test.predicted(reach) for test in tests[1:]], axis=0)  # each row is held out once
+    error, size = np.log(target / predicted), np.log2(predicted)
+    bins = int(np.clip(len(error) // 50, 1, BINS))
+    edges = np.quantile(size, np.arange(1, bins) / bins)
+    bin_ = np.searchsorted(edges, size)
+    parts = [error[bin_ == b] if (bin_ == b).any() else error for b in range(bins)]  # launches take all the same time
+    low = np.array([min(_quantile(part, ONE_SIDE), 0.0) for part in parts])
+    high = np.array([max(_quantile(part, 1 - ONE_SIDE), 0.0) for part in parts])
+    means = np.array([np.mean(part) for part in parts])
+    common = max(float(np.sqrt(np.mean(means**2))), PLATEAU * robust_deviation(error))
+    if len(devices) > 1:
+        levels = np.array([np.median(error[problem.device == device]) for device in devices])
+        common = max(common, float(np.sqrt(np.mean(levels**2))))
+    spread = Spread(edges, low, high, 0.0, common, 0.0, _tail(target))
+    beyond = [*_beyond_bounds(spread, [*((target, test) for test in tests[1:]), *far], reach)]
+    if len(devices) > 1 and beyond:  # what is a device's own is in the interval: together they tell what distance adds
+        errors, rests, roots = zip(*beyond, strict=True)
+        beyond = [(np.concatenate(errors), np.concatenate(rests), np.concatenate(roots))]
+    growths = [max(float(np.quantile(rest / root, 1 - 2 * ONE_SIDE)), 0.0) for _, rest, root in beyond]
+    drifts = [max(abs(float(np.median(e))) - common, 0.0) / float(np.median(root)) for e, _, root in beyond]
+    growth = np.mean(growths or [np.mean(high - low) / 4])
+    drift = np.mean(drifts or [common / 2])
+    return replace(
+        spread, growth=float(np.hypot(growth, PER_OCTAVE)), common_growth=float(np.hypot(drift, COMMON_PER_OCTAVE))
+    )
+
+
+def _beyond_bounds(
+    spread: Spread, tests: Sequence[tuple[Array, HeldOut]], reach: float
+) -> Iterator[tuple[Array, Array, Array]]:
+    """By way to go beyond, of rows away from the sampled ones: errors, what the bounds leave of them, root of octaves."""
+    for times, test in tests:
+        held = np.isfinite(test.base)
+        if held.sum() < FEWEST_FOR_BOUND or held.all():
+            continue
+        predicted = test.predicted(reach)[held]
+        away = replace(spread, tail=_tail(times[~held])).away(predicted, test.outside[held])
+        distant = away > FAR
+        if distant.sum() < FEWEST_FOR_BOUND:
+            continue
+        error = np.log(times[held] / predicted)[distant]
+        low, high = spread.bounds(predicted[distant], np.zeros(len(error)))
+        yield error, np.maximum(error - high, low - error), np.sqrt(away[distant])
+
+
+def _tail(target: Array) -> float:
+    return float(np.quantile(np.log2(target), 1 - LARGEST_SHARE))
+
+
+def _quantile(values: Array, share: float) -> float:
+    """With the correction for a finite sample that makes a split-conformal interval hold."""
+    n = len(values)
+    corrected = share * (n + 1) / n - (1 / n if share < 0.5 else 0.0)
+    return float(np.quantile(values, np.clip(corrected, 0.0, 1.0)))
+
+
+def scores_held_out(target: Array, tests: Sequence[HeldOut], reach: float, spread: Spread) -> Scores:
+    """Errors and coverage of the bounds, on rows held out."""
+    among, *beyond = (test.predicted(reach) for test in tests)
+    low, high = spread.bounds(among, np.zeros(len(among)))
+    measured = np.log(target / among)
+    return replace(
+        scores_of(target, among),
+        median_base=float(np.median(np.abs(tests[0].base / target - 1))),
+        beyond=mean_of([mean_error(target, predicted) for predicted in beyond]),
+        inside=float(np.mean((measured >= low) & (measured <= high))),
+    )
+
+
+def scores_of(target: Array, predicted: Array) -> Scores:
+    """Errors of predictions by a base alone, of rows that it had not seen; what is beyond them is not known."""
+    error, unknown = predicted / target - 1, float("nan")
+    return Scores(
+        rows=len(target),
+        mape=float(np.mean(np.abs(error))),
+        rmspe=float(np.sqrt(np.mean(error**2))),
+        median_base=float(np.median(np.abs(error))),
+        median=float(np.median(np.abs(error))),
+        bias=float(np.sum(predicted) / np.sum(target) - 1),
+        beyond=unknown,
+        inside=unknown,
+    )

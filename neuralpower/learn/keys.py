@@ -1,0 +1,38 @@
+"""Which regressor a layer asks: by kind, dtype, phase and group."""
+
+from __future__ import annotations
+
+from neuralpower.layers import KINDS
+from neuralpower.layers.base import RECURRING
+
+STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
+INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
+ALL = "all"  # group of layers that are not told apart
+TOGETHER = "+"  # between groups that were learnt from together, since each had too few rows
+ANY = "any"  # dtype, phase and group of what was learnt from all rows of a kind together
+Key = tuple[str, str, str, str]  # kind, dtype, phase, group
+
+
+def whole_kind(kind: str) -> Key:
+    """The key of a regressor for all of a kind's dtypes, phases and groups."""
+    return kind, ANY, ANY, ANY
+
+
+def groups_of(key: Key) -> frozenset[str]:
+    """The groups that its regressor has learnt, one or several together."""
+    return frozenset(key[3].split(TOGETHER))
+
+
+def recurs(key: Key) -> bool:
+    """Whether its regressor has learnt calls that a loop makes again and again."""
+    return key[3].endswith(RECURRING)
+
+
+def stands_alone(key: Key) -> bool:
+    """Whether no other group of the kind stands in for the key's, which says nothing of the others either."""
+    return _once(key[3]) in KINDS[key[0]].alone
+
+
+def _once(group: str) -> str:
+    """The group of the same calls where no loop makes them."""
+    return group.removesuffix(f" {RECURRING}")

@@ -1,0 +1,175 @@
+"""Whole networks as rows of a dataset, read into the layers they are made of."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralpower.data.screening import Rejected, unusable
+from neuralpower.dtypes import TENSORFLOAT32
+from neuralpower.errors import DatasetError, ModelError, NeuralPowerError, one_line
+from neuralpower.files.json_files import parse_json
+from neuralpower.layers import KINDS, Hardware, Layer
+from neuralpower.layers.base import FORWARD, LARGEST, in_tf32, most_flops
+from neuralpower.learn.pace import Pace
+from neuralpower.networks.trust import check_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_SAID = 200  # letters of why a row is left out
+
+
+@dataclass(frozen=True)
+class Total:
+    """One measured network: its layers, how often it calls each, and the time of all together."""
+
+    model: str
+    layers: tuple[Layer, ...]
+    counts: tuple[float, ...]  # parts of backward passes among them
+    runtime_s: float
+    pace: Pace | None  # None: not known
+    line: int
+    dispatch_s: float = float("nan")  # of the host, to issue the whole of it; NaN where not known
+    dataset: str = ""  # whose table the line is of, where there are several
+
+
+def read_totals(
+    table: pd.DataFrame, hardware: Hardware | None = None, *, trust_code: bool = False
+) -> tuple[list[Total], list[Rejected]]:
+    """The rows of a dataset's `network` table; layers come from its column `layers`, else from tracing the model.
+
+    `hardware` says what no network can exceed. `trust_code` lets models be traced that run code of their own.
+
+    Raises:
+        DatasetError: a column is missing, or a model would have to be traced that runs code.
+    """
+    missing = [name for name in ("model", "batch", "runtime_s") if name not in table]
+    if missing:
+        raise DatasetError(
+            f"network: column {', '.join(missing)} missing; needed are model, batch, input and runtime_s"
+        )
+    totals, rejected = [], []
+    blank = table.isna().all(axis=1).to_numpy()
+    cells = table.astype(object).where(table.notna(), None)  # whatever a column has for what is not there
+    for i, cell in enumerate(cells.to_dict("records")):
+        if blank[i]:
+            continue
+        row = {str(name): value for name, value in cell.items()}
+        _check_trusted(row, f"network line {i + 2}", trust_code)
+        try:
+            total = _total(row, i + 2)
+            if hardware is not None and total.runtime_s < _least_s(total, hardware):
+                raise ValueError("faster than the device's peak")
+            totals.append(total)
+        except (NeuralPowerError, ValueError, TypeError, KeyError) as error:
+            rejected.append(
+                Rejected("network", i + 2, textwrap.shorten(one_line(error), MOST_SAID, placeholder=" ..."))
+            )
+    return totals, rejected
+
+
+def _check_trusted(row: Mapping[str, Any], where: str, trust_code: bool) -> None:
+    """Raise DatasetError for a row without layers whose model would run code."""
+    if row.get("layers") is None:
+        try:
+            check_model(str(row["model"]), where, trust_code)
+        except ModelError as error:
+            raise DatasetError(str(error)) from None
+
+
+def _total(row: Mapping[str, Any], line: int) -> Total:
+    if str(row.get("status") or "ok").strip().lower() != "ok":
+        raise ValueError(f"status {row['status']}")
+    runtime = _number(row, "runtime_s")
+    for reason, found in unusable(np.array([runtime])).items():
+        if found.any():
+            raise ValueError(reason)
+    parts = list(_traced(row).items()) if row.get("layers") is None else _listed(row["layers"])
+    if not parts:
+        raise ValueError("it has no layers")
+    layers, counts = zip(*parts, strict=True)
+    first_s, again_s, dispatch_s = (_number(row, name) for name in ("sentinel_s", "sentinel_again_s", "dispatch_s"))
+    pace = Pace(first_s, again_s if again_s > 0 else None) if first_s > 0 else None
+    return Total(str(row["model"]), layers, counts, runtime, pace, line, dispatch_s or np.nan)
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    """A cell's number; NaN where it is empty, not there, or without end."""
+    value = row.get(name)
+    try:
+        number = np.nan if value is None or value == "" else float(value)
+    except (ValueError, TypeError):
+        raise ValueError(f"{name} is {value!r}, but must be a number") from None
+    return number if np.isfinite(number) else np.nan
+
+
+def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A cell's JSON object."""
+    try:
+        value = parse_json(row[name])
+    except (ValueError, TypeError):  # the second where it holds no text, as cells of Parquet may
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {row[name]!r}, but must be the text of a JSON object")
+    return value
+
+
+def _listed(text: Any) -> list[tuple[Layer, float]]:
+    """Layers with how often each is called, from a cell of column `layers`."""
+    try:
+        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in parse_json(text, endless=True)]
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"layers cannot be read ({type(error).__name__}: {error})") from None
+    for layer, count in parts:
+        if not 0 < count <= LARGEST:  # NaN is none either
+            raise ValueError(
+                f"layers call {layer.kind} {count:g} times, but must do so more than 0 and up to {LARGEST} times"
+            )
+    return parts
+
+
+def _least_s(total: Total, hardware: Hardware) -> float:
+    """Seconds that its products take at the device's peak; 0 where that is not known."""
+    flops = [0.0]
+    for layer, count in zip(total.layers, total.counts, strict=True):
+        if layer.multiplies:
+            flops.append(count * layer.flops() / (layer.savings * most_flops(layer, hardware)))
+    return sum(flops)
+
+
+def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
+    from neuralpower.layers.base import torch_dtype
+    from neuralpower.networks.sources import InputRequest, resolve
+    from neuralpower.trace.tracer import trace
+
+    settings = {} if row.get("input") is None else _object(row, "input")
+    phase = row.get("phase")
+    if (isinstance(phase, str) and phase != FORWARD) or "context" in settings:
+        raise ValueError("a step needs its layers in column `layers`")
+    if not set(settings) <= {"seq_len", "input_shape"}:
+        raise ValueError(f"input holds {', '.join(sorted(settings))}; known are seq_len and input_shape")
+    batch = _number(row, "batch")
+    if not (batch >= 1 and batch % 1 == 0):
+        raise ValueError(f"batch is {row['batch']!r}, but must be a whole number from 1")
+    length, shape = settings.get("seq_len"), settings.get("input_shape")
+    sizes = [1 if length is None else length, *(shape if isinstance(shape, list) else [1])]
+    if not isinstance(shape, (list, type(None))) or not all(isinstance(size, int) and size >= 1 for size in sizes):
+        raise ValueError(
+            f"input is {row['input']!r}, but sizes must be whole numbers from 1, input_shape a list of them"
+        )
+    given = row.get("dtype")
+    dtype = torch_dtype(given if isinstance(given, str) else "float32")
+    source = resolve(str(row["model"]))
+    module = source.build("meta", dtype)
+    request = InputRequest(int(batch), length, tuple(shape) if shape else None, dtype)
+    inputs = source.inputs(module, request, "meta")
+    counts: dict[Layer, int] = {}
+    for layer in trace(module, inputs.args, inputs.kwargs).layers:
+        called = in_tf32(layer) if given == TENSORFLOAT32 else layer
+        counts[called] = counts.get(called, 0) + 1
+    return counts

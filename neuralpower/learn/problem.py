@@ -1,0 +1,97 @@
+"""What a fit starts from: rows with their dimensions, special terms, features and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from neuralpower.learn.regressor import Array, Term, evaluate_terms
+
+DEGREES = (1, 2, 3)
+FEWEST_ROWS = 10  # for a base
+FEWEST_FOR_RESIDUAL = 60
+LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
+BEYOND, NEW_DEVICE = 0.5, 2.0  # what an error beyond the sampled rows, or on a new device, counts beside one among them
+FEWEST_FOR_BOUND = 20
+FAR = 0.1  # octaves away from the sampled rows
+FLOOR = 0.5  # of the least row: no layer is predicted to take less, whatever the terms say; all of it for what a device bounds
+WORST = 2.0  # a row's error counts for no more where something is chosen
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows to learn from."""
+
+    dimensions: Mapping[str, Array]  # those of the box, and the `plain` ones
+    special: Mapping[str, Array]
+    features: Array  # [rows, features]
+    feature_names: tuple[str, ...]
+    axes: Mapping[str, Array]  # octaves of the box
+    target: Array  # what is learnt, above 0: seconds or watts
+    slowdown: Array  # of the machine while each row was taken
+    config: Array  # a number without order for each configuration, whose rows share a fold
+    size: Array  # what "largest" means
+    device: Array  # a number per device
+    degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
+    bounded: bool = False  # by the device, as idle and limit do watts: no residual is too large to be true
+    shares: tuple[str, ...] = ()  # special columns that say how well it fits the device, from 0 to 1: no terms
+    optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
+    apart: frozenset[int] = frozenset()  # devices whose level says nothing of a new one's
+    plain: tuple[str, ...] = ()  # dimensions as a table has them, whose polynomial stands beside the kind's own terms
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.target)
+
+    def at(self, index: Array) -> Problem:
+        """Some of the rows."""
+        return replace(
+            self,
+            dimensions={n: v[index] for n, v in self.dimensions.items()},
+            special={n: v[index] for n, v in self.special.items()},
+            features=self.features[index],
+            axes={n: v[index] for n, v in self.axes.items()},
+            target=self.target[index],
+            slowdown=self.slowdown[index],
+            config=self.config[index],
+            size=self.size[index],
+            device=self.device[index],
+        )
+
+    def certain(self) -> Problem:
+        """The same without the optional terms."""
+        special = {name: values for name, values in self.special.items() if name not in self.optional}
+        return replace(self, special=special, optional=())
+
+    def sides(self) -> tuple[str, ...]:
+        """The dimensions of the kind's own polynomial."""
+        return tuple(name for name in self.dimensions if name in self.axes)
+
+    def special_terms(self) -> list[Term]:
+        """One for each special column that is a cost."""
+        return [Term(special=name) for name in self.special if name not in self.shares]
+
+    def matrix(self, terms: Sequence[Term]) -> Array:
+        """[rows, len(terms)]."""
+        return evaluate_terms(terms, self.dimensions, self.special, len(self))
+
+
+def join(problems: Sequence[Problem]) -> Problem:
+    """The rows of several problems of the same terms and features."""
+    first = problems[0]
+    if len(problems) == 1:
+        return first
+
+    def stacked(name: str) -> Array:
+        return np.concatenate([getattr(p, name) for p in problems])
+
+    def columns(name: str) -> dict[str, Array]:
+        return {n: np.concatenate([getattr(p, name)[n] for p in problems]) for n in getattr(first, name)}
+
+    changes: dict[str, Any] = {name: columns(name) for name in ("dimensions", "special", "axes")}
+    changes |= {name: stacked(name) for name in ("features", "target", "slowdown", "config", "size", "device")}
+    changes["apart"] = frozenset().union(*(p.apart for p in problems))
+    return replace(first, **changes)

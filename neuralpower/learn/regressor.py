@@ -1,0 +1,171 @@
+"""What a fit results in: terms with weights, trees for the residual, bounds and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neuralpower.learn.slopes import Alignment
+from neuralpower.learn.trees import Trees
+
+Array = np.ndarray
+BASE_FEATURE = "log2_base"  # of the residual, the last: the base's logarithm
+NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
+PLAIN_DEGREE, PLAIN_WORK = 2, ("flops", "bytes")
+
+
+@dataclass(frozen=True)
+class Term:
+    """One function of a layer: a product of dimensions' powers, or a special term by name."""
+
+    powers: tuple[tuple[str, int], ...] = ()
+    special: str = ""
+
+    def __str__(self) -> str:
+        """As it stands in a formula."""
+        if self.special:
+            return self.special
+        return " ".join(name if power == 1 else f"{name}^{power}" for name, power in self.powers) or "1"
+
+
+def evaluate_terms(
+    terms: Sequence[Term], dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int
+) -> Array:
+    """[rows, len(terms)]."""
+    matrix = np.empty((rows, len(terms)))
+    for j, term in enumerate(terms):
+        if term.special:
+            matrix[:, j] = special[term.special]
+        else:
+            column = np.ones(rows)
+            for name, power in term.powers:
+                column = column * dimensions[name] ** power
+            matrix[:, j] = column
+    return matrix
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far measurements lie from predictions, as log(measured / predicted): from rows that the fit had not seen."""
+
+    edges: Array  # [bins - 1], log2 of predicted times
+    low: Array  # [bins], below which ONE_SIDE of the measurements lie
+    high: Array  # [bins]
+    growth: float  # what an interval widens by to each side, times the root of the octaves away from what was sampled
+    common: float  # standard deviation of what all layers of the regressor have in common
+    common_growth: float  # and how much that grows, times the same root
+    tail: float = 1e3  # log2 of a time that few sampled rows exceed: beyond, they are thin
+
+    def away(self, predicted: Array, outside: Array) -> Array:
+        """Octaves outside the box, and beyond the tail, [rows]."""
+        return np.asarray(outside + np.maximum(_octaves(predicted) - self.tail, 0))
+
+    def bounds(self, predicted: Array, outside: Array) -> tuple[Array, Array]:
+        """Logarithms of the 90 % bounds relative to the prediction, each [rows]."""
+        bin_ = np.searchsorted(self.edges, _octaves(predicted))
+        wider = self.growth * np.sqrt(self.away(predicted, outside))
+        return self.low[bin_] - wider, self.high[bin_] + wider
+
+    def widened(self, deviation: float) -> Spread:
+        """The same with one more source of error, of that standard deviation, that all layers share."""
+        more = NINETY * deviation
+        low, high = -np.sqrt(self.low**2 + more**2), np.sqrt(self.high**2 + more**2)
+        return replace(self, low=low, high=high, common=float(np.hypot(self.common, deviation)))
+
+    def shared(self, predicted: Array, outside: Array) -> Array:
+        """Standard deviation of the common part of log(measured / predicted), [rows]."""
+        return np.asarray(self.common + self.common_growth * np.sqrt(self.away(predicted, outside)))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Errors on rows that the fit had not seen (ten folds): shares, not percent."""
+
+    rows: int
+    mape: float
+    rmspe: float
+    median_base: float
+    median: float
+    bias: float  # of the rows' sum: positive where predictions are too high
+    beyond: float  # mean error where the largest rows, those farthest out, or a whole device are held out together
+    inside: float  # share of held-out rows within their 90 % interval
+
+
+@dataclass(frozen=True)
+class Regressor:
+    """What was learnt of one group of layers."""
+
+    terms: tuple[Term, ...]
+    weights: Array
+    degree: int
+    alpha: float  # of the first where the base is a mean of several
+    box: Mapping[str, tuple[float, float]]  # octaves of each axis that were sampled
+    trees: Trees | None
+    reach: float  # octaves outside the box at which the residual has half its say
+    spread: Spread
+    scores: Scores
+    exponent: float = 0.0  # when the machine is s times slower than usual, these layers take s^exponent times as long
+    alignment: Alignment | None = None  # what is saved where sizes fit memory and tiles; None: not known
+    factor: float = 1.0  # corrects every prediction: learnt from whole networks, or from a few layers of another device
+    short: float = 0.0  # as `factor`, added to it for the first `short_s` of each call
+    short_s: float = 0.0
+    launch_s: float = 0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
+    measured: Array | None = None  # the upper halves of the configurations' numbers that it was fitted on, sorted
+    least: float = 0.0  # no base is below it
+
+    def dimensions(self) -> set[str]:
+        """Names of those that its terms need."""
+        return {name for term in self.terms for name, _ in term.powers}
+
+    def basis(self) -> str:
+        """What its base is made of: the kind's special terms, too, a polynomial alone, or a constant."""
+        if any(term.special not in ("", *PLAIN_WORK) for term in self.terms):
+            return "special"
+        return "polynomial" if any(term.powers or term.special for term in self.terms) else "constant"
+
+    def has_measured(self, config: Array) -> Array:
+        """Whether each configuration is one of those that it was fitted on, [rows], bool."""
+        if self.measured is None or not len(self.measured):
+            return np.zeros(len(config), dtype=bool)
+        asked = upper_half(config)
+        at = np.minimum(np.searchsorted(self.measured, asked), len(self.measured) - 1)
+        return np.asarray(self.measured[at] == asked)
+
+    def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
+        """t0 [rows], before the factors and what alignment saves; never 0 once it is fitted."""
+        return np.asarray(np.maximum(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights, self.least))
+
+    def outside(self, axes: Mapping[str, Array]) -> Array:
+        """Octaves outside the sampled box, summed over the axes, [rows]."""
+        parts = [np.maximum(low - axes[n], 0) + np.maximum(axes[n] - high, 0) for n, (low, high) in self.box.items()]
+        return np.asarray(np.sum(parts, axis=0))
+
+    def predict(
+        self, dimensions: Mapping[str, Array], special: Mapping[str, Array], features: Array, axes: Mapping[str, Array]
+    ) -> tuple[Array, Array]:
+        """(t, d), each [rows]: the target, and octaves outside the box; features [rows, features] without log t0."""
+        t0, d = self.base(dimensions, special, len(features)), self.outside(axes)
+        if self.trees is not None:
+            r = self.trees.predict(np.column_stack([features, np.log2(t0)]))
+            t0 = t0 * np.exp(r * say(d, self.reach))
+        if self.alignment:
+            t0 = t0 * np.exp(-self.alignment.saved(special, t0))
+        t0 = np.maximum(t0, self.least)
+        return t0 * self.factor + np.minimum(t0, self.short_s) * self.short, d
+
+
+def _octaves(times: Array) -> Array:
+    """Their log2; of what takes no time, as some layers of networks known in total alone, that of next to nothing."""
+    return np.asarray(np.log2(np.maximum(times, np.finfo(float).tiny)))
+
+
+def upper_half(config: Array) -> Array:
+    """32 of 64 bits: enough to tell tens of thousands of configurations apart."""
+    return np.asarray((config >> np.uint64(32)).astype(np.uint32))
+
+
+def say(outside: Array, reach: float) -> Array:
+    """How much the residual has to say so far outside the box."""
+    return np.asarray(1 / (1 + (outside / reach) ** 2)) if reach else np.zeros(len(outside))

@@ -1,0 +1,140 @@
+"""Regressors learnt from whole networks alone, by summing the terms of their layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from neuralpower.data.screening import Rejected, summarised
+from neuralpower.dtypes import FLOATING
+from neuralpower.errors import DatasetError
+from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.learn.features import describe
+from neuralpower.learn.intervals import scores_of
+from neuralpower.learn.keys import ALL, INTEGER, Key
+from neuralpower.learn.lasso import FEWEST_FOR_TERM, non_negative_lasso
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.regressor import Regressor, Spread, Term
+from neuralpower.learn.screening import contradicting_few
+
+if TYPE_CHECKING:
+    pass
+from neuralpower.learn.network_rows import Total
+from neuralpower.learn.whole_networks import FEWEST_NETWORKS, FOLDS, Array, consistent, parted, system_of
+
+PARTS = ("", "flops", "bytes")  # of a kind's time that totals alone tell apart: a call's own, and these terms'
+ALPHAS = tuple(10.0**-exponent for exponent in range(2, 7))
+
+
+def _key(layer: Layer) -> Key:
+    """Of the regressor that a layer of a total belongs to: totals do not tell a kind's groups apart."""
+    return layer.kind, layer.dtype if layer.dtype in FLOATING else INTEGER, layer.phase, ALL
+
+
+def learn_totals(
+    totals: Sequence[Total], hardware: Hardware, rejected: Sequence[Rejected]
+) -> tuple[dict[Key, Regressor], Sequence[Total], Array, list[Rejected]]:
+    """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, weights by one Lasso over all.
+
+    And the networks that they were learnt from, what each is predicted to take, held out, relative to its time [networks], and
+    the networks that contradict the others.
+
+    Raises:
+        DatasetError: fewer than FEWEST_NETWORKS networks, the `rejected` ones not counted.
+    """
+    totals, left_out = _without_contradicting_few(totals, hardware)
+    while True:
+        if len(totals) < FEWEST_NETWORKS:
+            why = "".join(f"; {line}" for line in summarised([*rejected, *left_out]))
+            raise DatasetError(f"{len(totals)} measured networks and no layers; {FEWEST_NETWORKS} are needed{why}")
+        sums, boxes = _sums(totals, hardware)
+        matrix, target = np.column_stack([*sums.values()]), np.array([total.runtime_s for total in totals])
+        fold = np.arange(len(target)) % FOLDS
+        tried = np.empty((len(target), len(ALPHAS)))
+        for f in np.unique(fold):
+            tried[fold == f] = matrix[fold == f] @ non_negative_lasso(matrix[fold != f], target[fold != f], ALPHAS).T
+        best = int(np.argmin(np.mean(np.minimum(np.abs(tried / target[:, None] - 1), 2.0), axis=0)))
+        held_out = tried[:, best]
+        totals, more = consistent(totals, held_out)
+        if not more:
+            break
+        left_out += more
+    weights = dict(zip(sums, non_negative_lasso(matrix, target, [ALPHAS[best]])[0].tolist(), strict=True))
+    some = held_out > 0  # a network of kinds that no other has is not predicted
+    error = np.log(target[some] / held_out[some])
+    low, high = np.quantile(error, (0.05, 0.95))
+    common = float(np.std(error))
+    low, high = min(low, 0.0), max(high, 0.0)
+    spread = Spread(np.zeros(0), np.array([low]), np.array([high]), (high - low) / 4, common, common / 2)
+    regressors = {}
+    for key in boxes:
+        parts = [(name, weights[key, name]) for name in PARTS if weights[key, name] > 0]
+        regressors[key] = Regressor(
+            terms=tuple(Term(special=name) if name else Term() for name, _ in parts),
+            weights=np.array([weight for _, weight in parts]),
+            degree=0,
+            alpha=ALPHAS[best],
+            box=boxes[key],
+            trees=None,
+            reach=0.0,
+            spread=spread,
+            scores=scores_of(target[some], held_out[some]),
+        )
+    return regressors, totals, held_out / target, left_out
+
+
+def _without_contradicting_few(totals: Sequence[Total], hardware: Hardware) -> tuple[list[Total], list[Rejected]]:
+    """Of few networks those that do not contradict the others, and those that do."""
+    if not FEWEST_NETWORKS <= len(totals) < 3 * FEWEST_NETWORKS:
+        return list(totals), []
+    matrix, target = np.column_stack([*_sums(totals, hardware)[0].values()]), np.array([t.runtime_s for t in totals])
+
+    def error(known: Array, asked: Array) -> Array:
+        weights = non_negative_lasso(matrix[known], target[known], [ALPHAS[0]])[0]
+        return np.asarray(np.log(target[asked] / np.maximum(matrix[asked] @ weights, np.finfo(float).tiny)))
+
+    def compared(others: Array, row: int) -> tuple[float, Array, float]:
+        fold = np.arange(len(others)) % 5
+        errors = np.concatenate([error(others[fold != f], others[fold == f]) for f in range(5)])
+        common = np.count_nonzero(matrix[others], axis=0) >= min(FEWEST_FOR_TERM, len(others) // 2)
+        own = error(others, np.array([row]))[0] if common[matrix[row] > 0].all() else np.median(errors)
+        return float(own), errors, 0.0  # of kinds that few others have nothing is known
+
+    far = contradicting_few(len(totals), compared)
+    return parted(totals, np.flatnonzero(far).tolist())
+
+
+def with_system(predictor: Predictor, totals: Sequence[Total], relative: Array) -> Predictor:
+    """The predictor of totals alone, with what its networks are off beyond its layers' errors; `relative` as `learn_totals` has it.
+
+    A network's error is that of all its regressors at once, which add up as if each went its own way.
+    """
+    known = [totals[i] for i in np.flatnonzero(relative > 0).tolist()]
+    estimates = [predictor.estimate(total.layers) for total in known]
+    return replace(predictor, system=system_of(known, estimates, relative[relative > 0]))
+
+
+def _sums(
+    totals: Sequence[Total], hardware: Hardware
+) -> tuple[dict[tuple[Key, str], Array], dict[Key, dict[str, tuple[float, float]]]]:
+    """Of each regressor: calls, FLOPs and bytes of all networks' layers, each [networks], and the box of their axes."""
+    sums: dict[tuple[Key, str], Array] = {}
+    boxes: dict[Key, dict[str, tuple[float, float]]] = {}
+    for i, total in enumerate(totals):
+        keys = [_key(layer) for layer in total.layers]
+        for key in dict.fromkeys(keys):
+            index = [j for j, other in enumerate(keys) if other == key]
+            columns = columns_of(KINDS[key[0]], [total.layers[j] for j in index])
+            counts = np.asarray([total.counts[j] for j in index])
+            problem = describe(columns, hardware)
+            values = (np.ones(len(index)), problem.special["flops"], problem.special["bytes"])
+            for name, value in zip(PARTS, values, strict=True):
+                sums.setdefault((key, name), np.zeros(len(totals)))[i] += float(counts @ value)
+            box = boxes.setdefault(key, {})
+            for name, axis in problem.axes.items():
+                low, high = box.get(name, (np.inf, -np.inf))
+                box[name] = (min(low, float(axis.min())), max(high, float(axis.max())))
+    return sums, boxes

@@ -1,0 +1,79 @@
+"""A CPU as the device under test."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from neuralpower.devices.host import read_cpu
+from neuralpower.layers.call import Call
+from neuralpower.measure.bench import failure
+from neuralpower.measure.cpu.timer import ROUNDS, Sentinel, power_columns, prepare_process, steady_load, time_calls
+from neuralpower.measure.meters import NullMeter, PowerMeter
+from neuralpower.measure.power.selftest import SelfTest, run_self_test
+
+BLOCK = 60  # configurations that a CPU measures in turn
+
+
+class CpuBench:
+    """The processor: interleaved rounds beside a sentinel, and a meter that is open."""
+
+    device = torch.device("cpu")
+    block = BLOCK
+
+    def __init__(self, threads: int, meter: PowerMeter) -> None:
+        self.threads, self.meter = threads, meter
+        self.power_reason = meter.reason if isinstance(meter, NullMeter) else None
+        self.cpu = read_cpu()
+        self.tested = SelfTest()
+        self.generator = random.Random(0)
+        self.sentinel: Sentinel | None = None
+
+    def time(self, calls: Sequence[Call], rounds: int = ROUNDS) -> list[dict[str, Any]]:
+        """As in the protocol; `noisy` is the status of a call that others disturbed."""
+        if self.sentinel is None:
+            prepare_process(self.threads)
+            self.sentinel = Sentinel().settle()
+        timings = time_calls(calls, self.sentinel, self.generator, rounds=rounds)
+        return [
+            failure(timing)
+            if isinstance(timing, Exception)
+            else {**timing.to_row(), "status": "noisy" if timing.noisy else "ok"}
+            for timing in timings
+        ]
+
+    def power(self, call: Call) -> dict[str, Any]:
+        """As in the protocol."""
+        prepare_process(self.threads)
+        return power_columns(
+            call,
+            self.meter,
+            llc_bytes=self.cpu.llc_bytes or 0,
+            memory_bytes=self.cpu.memory_bytes,
+            idle_w=self.tested.idle_w,
+            period_s=self.tested.update_period_p95_s,
+            counter=self.tested.use_counter,
+        )
+
+    def self_test(self) -> dict[str, Any]:
+        """As in the protocol; some 25 s."""
+        if self.power_reason is not None:
+            return {}
+        prepare_process(self.threads)
+        self.tested = run_self_test(self.meter, steady_load(), lambda: None)
+        return self.tested.to_json()
+
+    def resume(self, tested: Mapping[str, Any]) -> None:
+        """As in the protocol."""
+        self.tested = SelfTest.from_json(tested)
+
+    def hardware(self) -> dict[str, Any]:
+        """The processor as the operating system describes it."""
+        return {"type": "cpu", "l2_bytes": self.cpu.l2_bytes, **self.cpu.to_json()}
+
+    def is_lost(self) -> bool:
+        """Never: without it nothing would run."""
+        return False

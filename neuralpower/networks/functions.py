@@ -1,0 +1,168 @@
+"""Networks that a user's function or module makes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from neuralpower.errors import InputError, ModelError, UsersError, unknown
+from neuralpower.files.paths import is_file, shown
+from neuralpower.networks.input_values import with_values_of, written
+from neuralpower.networks.inputs import (
+    InputRequest,
+    Inputs,
+    called_with,
+    transformers_inputs,
+)
+from neuralpower.networks.users_code import check_computed, users_code
+
+if TYPE_CHECKING:
+    pass
+from neuralpower.networks.source import GRAMMAR, Source, by_shape, checked_module, of_its_own
+from neuralpower.networks.transformers import is_transformers
+
+EXAMPLE = "example_input_array"  # of a module, where PyTorch Lightning finds what to call it with
+
+
+def path_of(location: str) -> Path:
+    """The path that a text names; raises ModelError for `~name` of nobody."""
+    try:
+        return Path(location).expanduser()
+    except RuntimeError as error:
+        raise ModelError(f"{location}: {error}; give a whole path") from None
+
+
+def call_function(function: Callable[..., Any], keywords: Mapping[str, Any], text: str) -> Any:
+    """`function(**keywords)`, after a look at its signature."""
+    try:
+        signature = inspect.signature(function)
+        signature.bind(**keywords)
+    except TypeError as error:
+        names = [name for name in signature.parameters if name != "self"]
+        takes = f"it takes {', '.join(names)}" if names else "it takes none"
+        raise ModelError(
+            f"{text} cannot be called like this ({error}); {takes}; give them as MODEL?name=value&name=value"
+        ) from error
+    return function(**keywords)
+
+
+def function_source(text: str, location: str, name: str, overrides: dict[str, Any]) -> Source:
+    """`package.module:function` and `path/file.py:function`; overrides are keywords of the function."""
+    of_file = location.endswith(".py")
+    loaded = _loaded_file(location) if of_file else _imported(text, location)
+    folder = path_of(location).resolve().parent if of_file else Path.cwd()
+    with users_code(f"{name} of {location} cannot be read"):  # a module may have a `__getattr__` of its own
+        function = getattr(loaded, name, None)
+    if not callable(function):
+        names = [n for n, value in vars(loaded).items() if callable(value) and not n.startswith("_")]
+        own = [n for n in names if getattr(getattr(loaded, n), "__module__", None) == loaded.__name__]
+        raise unknown(f"function in {location}", name, own or names, ModelError)
+    if isinstance(function, nn.Module):
+        raise ModelError(f"{text} is a {type(function).__name__} that has been built; give a function that returns it")
+    with users_code(f"example_inputs of {location} cannot be read"):
+        beside = getattr(loaded, "example_inputs", None)
+    kept: WeakKeyDictionary[nn.Module, Inputs] = WeakKeyDictionary()
+
+    def called() -> tuple[Any, Any]:
+        with _importing_from(folder):
+            value = call_function(function, overrides, text)
+            if isinstance(value, tuple) and len(value) == 2:
+                return value
+            return value, getattr(value, EXAMPLE, None)
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        with written() as memory:
+            value, example = called()
+        model = checked_module(value, text, dtype)
+        if example is not None:
+            weight_bytes = sum(p.nbytes for p in model.parameters())
+            kept[model] = with_values_of(memory.marked(called_with(example)), lambda: called()[1], weight_bytes)
+        return model
+
+    def examples(model: nn.Module, request: InputRequest) -> Inputs:
+        if request.input_shape is None:
+            longer = request.seq_len is not None and callable(beside) and getattr(model, EXAMPLE, None) is not None
+            if model in kept and not longer:  # a module's example has a length of its own
+                return of_its_own(text, kept[model], request)
+            if callable(beside):
+                with _importing_from(folder):
+                    return called_with(ask(beside, request, text))
+        if is_transformers(model):
+            return transformers_inputs(model, request)
+        return by_shape(text, model, request)
+
+    return Source(text, construct, examples, brings=kept.get)
+
+
+def ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
+    """What an `example_inputs` function gives; it may take `seq_len` beside the batch size."""
+    keywords = {}
+    if request.seq_len is not None:
+        if "seq_len" not in inspect.signature(make).parameters:
+            raise InputError(
+                f"seq_len is {request.seq_len}, but the inputs of {text} have a length of their own; leave seq_len out, or let "
+                "example_inputs take it"
+            )
+        keywords["seq_len"] = request.seq_len
+    call = f"example_inputs({request.batch_size}) of {text}"
+    with users_code(f"{call} failed"), written() as memory:
+        made = make(request.batch_size, **keywords)
+    check_computed(made, call)
+    memory.marked(called_with(made))
+    return made
+
+
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """Let the user's code import what lies beside it; what it prints is no result."""
+    sys.path.insert(0, str(folder))
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
+
+
+def _loaded_file(location: str) -> ModuleType:
+    """The module in a file, loaded afresh."""
+    path = path_of(location)
+    if not is_file(path):
+        raise ModelError(f"there is no file {shown(location)}; give an existing path/file.py:function")
+    path = path.resolve()
+    name = f"neuralpower_model_{path.stem}_{abs(hash(path))}"
+    specification = importlib.util.spec_from_file_location(name, path)
+    if specification is None or specification.loader is None:
+        raise ModelError(f"{location} is no Python file; give path/file.py:function")
+    loaded = importlib.util.module_from_spec(specification)
+    sys.modules[name] = loaded  # dataclasses look their module up
+    try:
+        with users_code(f"{location} cannot be imported"), _importing_from(path.parent):
+            specification.loader.exec_module(loaded)
+    except UsersError:  # a script's own parser of arguments ends the program
+        del sys.modules[name]
+        raise
+    return loaded
+
+
+def _imported(text: str, location: str) -> ModuleType:
+    """An installed module, or one of the working folder."""
+    try:
+        with users_code(f"{location} cannot be imported"), _importing_from(Path.cwd()):
+            return importlib.import_module(location)
+    except UsersError as error:
+        name = error.error.name if isinstance(error.error, ModuleNotFoundError) else None
+        if name is not None and (location == name or location.startswith(name + ".")):
+            raise ModelError(f"there is no module {location!r} for {text!r}; {GRAMMAR}") from error
+        raise

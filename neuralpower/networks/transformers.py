@@ -1,0 +1,298 @@
+"""Networks of transformers, from a name, a config.json or a configuration."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from neuralpower.errors import ModelError, UsersError, unknown
+from neuralpower.files.json_files import read_json
+from neuralpower.files.paths import is_file, is_folder, shown
+from neuralpower.networks.config_fields import read_of
+from neuralpower.networks.inputs import (
+    transformers_inputs,
+)
+from neuralpower.networks.offline import offline
+from neuralpower.networks.size_limits import check_counts
+from neuralpower.networks.users_code import failed, users_code
+
+if TYPE_CHECKING:
+    pass
+from neuralpower.networks.source import GRAMMAR, Source
+from neuralpower.networks.vision import READ
+
+REMOVED = {"transfoxl": "XLNetModel"}  # families that newer releases of transformers dropped, and what to take instead
+REMOTE_CODE = ("auto_map", "trust_remote_code", "custom_pipelines")  # of a config.json: what names code, or lets it run
+SETTINGS = {"num_labels", "attn_implementation", "experts_implementation"}  # of any configuration, though no fields
+
+
+def is_configuration(model: object) -> bool:
+    """Whether `model` is a configuration of transformers, without importing it for those who do not use it."""
+    transformers = sys.modules.get("transformers")
+    return transformers is not None and isinstance(model, transformers.PretrainedConfig)
+
+
+def is_transformers(model: nn.Module) -> bool:
+    """Whether a module is one of transformers, without importing it."""
+    transformers = sys.modules.get("transformers")
+    return transformers is not None and isinstance(model, transformers.PreTrainedModel)
+
+
+def configuration_source(name: str, config: Any, model_class: type[nn.Module] | None = None) -> Source:
+    """A transformers model from its configuration, which is copied: building a model writes into it."""
+    _check_not_quantized(name, config)
+    chosen = model_class or _class_for(config)
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        if dtype.itemsize < 2:
+            raise ModelError(
+                f"{name} cannot be built in {str(dtype).removeprefix('torch.')}, as transformers builds in 16 bits or more; "
+                "choose bfloat16, and ask `score` for products in 8 bits, which takes lists of layers"
+            )
+        own = copy.deepcopy(config)
+        if "SequenceClassification" in chosen.__name__ and getattr(own, "pad_token_id", None) is None:
+            own.pad_token_id = 0  # decoders refuse to classify a batch without one
+        if getattr(own, "image_token_index", 0) is None:
+            own.image_token_index = own.text_config.vocab_size - 1  # BLIP-2's stand where its image goes
+        with offline(name):
+            return chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined, no-any-return]  # of PreTrainedModel
+
+    return Source(name, construct, transformers_inputs)
+
+
+def _check_not_quantized(name: str, config: Any) -> None:
+    """Raise ModelError where a checkpoint's weights are quantized: what is built has them in the dtype that is asked for."""
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        fields = quantization if isinstance(quantization, Mapping) else vars(quantization)
+        method = fields.get("quant_method")
+        raise ModelError(
+            f"the weights of {name} are quantized ({getattr(method, 'value', method)}), and products of such are not "
+            "described; MODEL?quantization_config=null takes them in the dtype that is asked for"
+        )
+
+
+def _class_for(config: Any) -> type[nn.Module]:
+    """The class that `architectures` names, or the base model of the type; raises ModelError."""
+    named = getattr(config, "architectures", None)
+    if named is None or named == []:
+        return _base_class(config.model_type)
+    if not isinstance(named, (list, tuple)) or not all(isinstance(name, str) for name in named):
+        raise ModelError(
+            f"architectures {named!r:.100} of a {type(config).__name__}: must be a list of names of classes, such as "
+            '["BertModel"]; write one, or leave it out'
+        )
+    return _model_class(named[0])
+
+
+def _base_class(model_type: str) -> type[nn.Module]:
+    """The AutoModel class of a model type, or its first task class where it has no base class."""
+    for table in _class_tables():
+        names = table.get(model_type)
+        if names:
+            return _model_class(names if isinstance(names, str) else names[0])
+    plain = _configuration_types()[model_type].removesuffix("Config") + "Model"
+    if hasattr(_transformers(), plain):  # towers that AutoModel does not list, such as Aimv2TextModel
+        return _model_class(plain)
+    raise ModelError(
+        f"model type {model_type!r} of transformers has no class that AutoModel knows; "
+        "name the class, as in transformers:BertForMaskedLM"
+    )
+
+
+def _class_tables() -> list[dict[str, Any]]:
+    """The tables model type -> class name of the Auto classes, AutoModel's first."""
+    auto = importlib.import_module("transformers.models.auto.modeling_auto")
+    names = [name for name in vars(auto) if name.startswith("MODEL_FOR_") and name.endswith("_MAPPING_NAMES")]
+    return [auto.MODEL_MAPPING_NAMES, *(getattr(auto, name) for name in sorted(names))]
+
+
+def _model_class(name: str) -> type[nn.Module]:
+    """A model class of transformers by its name."""
+    transformers = _transformers()
+    try:
+        found = getattr(transformers, name, None)
+    except ImportError as error:
+        raise ModelError(failed(f"{name} of transformers needs a package that is not installed", error)) from error
+    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+        return found
+    for family, instead in REMOVED.items():
+        if name.lower().replace("-", "").replace("_", "").startswith(family):
+            raise ModelError(
+                f"{name}: transformers {transformers.__version__} has it no longer (its vocabulary was a pickle, which can run "
+                f"code when it is loaded); choose {instead}, which descends from it"
+            )
+    raise unknown("transformers model type or class", name, _known_names(), ModelError)
+
+
+def _transformers() -> Any:
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise ModelError(f"transformers cannot be imported ({error}); pip install transformers") from error
+
+
+def _known_names() -> set[str]:
+    """Every model type and every class name that the Auto classes know."""
+    names = set(_configuration_types())
+    for table in _class_tables():
+        for entry in table.values():
+            names.update((entry,) if isinstance(entry, str) else entry)
+    return names
+
+
+def _configuration_types() -> Mapping[str, str]:
+    module = importlib.import_module("transformers.models.auto.configuration_auto")
+    types: Mapping[str, str] = module.CONFIG_MAPPING_NAMES
+    return types
+
+
+def transformers_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
+    """`transformers:NAME`: the default configuration of a model type or of a class."""
+    transformers = _transformers()
+    if name in _configuration_types():
+        config_class = transformers.CONFIG_MAPPING[name]
+        model_class = None
+    else:
+        model_class = _model_class(name)
+        config_class = getattr(model_class, "config_class", None)
+        if config_class is None:
+            raise ModelError(f"{name} has no configuration class of its own; name one of its subclasses")
+    config = _configured(text, config_class, {}, overrides)
+    source = configuration_source(text, config, model_class or _base_class(config.model_type))
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        try:
+            return source.construct(dtype)
+        except (AttributeError, KeyError, TypeError) as error:
+            if overrides or not config_class.sub_configs:
+                raise
+            raise _no_default(config_class) from error
+
+    return replace(source, construct=construct)
+
+
+def folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
+    """A folder with a config.json, or that file."""
+    file = path / "config.json" if is_folder(path) else path
+    if not is_file(file):
+        raise ModelError(
+            f"{shown(path)} holds no config.json; give a folder of transformers, or {GRAMMAR.partition(', ')[2]}"
+        )
+    try:
+        values = read_json(file)
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{file} is no JSON ({error}); write the configuration again") from error
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise ModelError(f"{file} has no model_type; add one that transformers knows, such as bert")
+    if values["model_type"] not in _configuration_types():
+        raise unknown("transformers model type", values["model_type"], _configuration_types(), ModelError)
+    config_class = _transformers().CONFIG_MAPPING[values["model_type"]]
+    return configuration_source(text, _configured(text, config_class, values, overrides))
+
+
+def _configured(text: str, config_class: Any, values: dict[str, Any], overrides: dict[str, Any]) -> Any:
+    """A configuration from `values` (empty: the default one) with `overrides` written over them."""
+    values = _without_code(text, values)
+    check_counts(text, values)
+    try:
+        with users_code(f"the configuration of {text} is not accepted"):
+            config = _made_config(text, config_class, values)
+    except UsersError as error:
+        if not values:
+            raise _no_default(config_class) from error.error
+        raise
+    if not overrides:
+        return config
+    values = dict(values)
+    with users_code(f"the overrides of {text} are not accepted"):
+        for key, value in overrides.items():
+            _override(text.partition("?")[0], config, values, key, value)
+        return _made_config(text, config_class, _without_code(text, values))
+
+
+def _made_config(text: str, config_class: Any, values: dict[str, Any]) -> Any:
+    """The configuration; some look their backbone up on the hub."""
+    with offline(text):
+        return config_class(**values)
+
+
+def _without_code(text: str, value: Any) -> Any:
+    """Values of a configuration without what names code of others, at any depth; raises ModelError for what would load it.
+
+    `auto_map` stands in many a config.json: the classes of transformers are taken instead.
+    """
+    if isinstance(value, list):
+        return [_without_code(text, each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    for key, given in value.items():
+        kernels = given.values() if isinstance(given, Mapping) else [given]
+        if "attn_implementation" in str(key) and any("/" in str(kernel) for kernel in kernels):
+            raise ModelError(
+                f"{key} {str(given)!r:.60} of {text!r:.100} names a kernel of the hub, which would be fetched and run; "
+                "choose eager or sdpa"
+            )
+        if key in READ and given:
+            raise ModelError(f"{key} {str(given)!r:.60} of {text!r:.100}: weights are never read; leave it out")
+    return {key: _without_code(text, given) for key, given in value.items() if key not in REMOTE_CODE}
+
+
+def _no_default(config_class: type) -> ModelError:
+    """The error for a configuration that is made of others and therefore has to be given."""
+    return ModelError(
+        f"{config_class.__name__} is composed of other configurations and has no default that can be built; "
+        "give a folder with its config.json"
+    )
+
+
+def _override(text: str, config: Any, values: dict[str, Any], key: str, value: Any) -> None:
+    """Write one override into `values`, of which `config` was made; `a.b` goes into the configuration `a`."""
+    outer, dot, inner = key.partition(".")
+    outer = config.attribute_map.get(outer, outer)
+    known = set(config.to_dict()) | set(config.attribute_map) | SETTINGS
+    if outer not in known and (outer not in (read := read_of(config)) or callable(getattr(config, outer, None))):
+        known |= {name for name in read if not callable(getattr(config, name, None))}
+        raise unknown(f"field of {type(config).__name__} in the overrides of {text}", outer, known, ModelError)
+    if not dot:
+        count = getattr(config, outer, None)
+        if "layer" in outer and isinstance(value, int) and isinstance(count, int) and value < 0 < count:
+            raise ModelError(f"{outer} {value} in the overrides of {text}: a number of layers is 0 or more")
+        absent = isinstance(count, int) and count < 1  # a size that says by 0 that there is no such part
+        if outer.endswith("size") and isinstance(value, int) and value < 1 and not absent:
+            raise ModelError(f"{outer} {value} in the overrides of {text}: a size is 1 or more")
+        _shorten_layer_lists(config, values, outer, value)
+        values[outer] = value
+        return
+    nested = getattr(config, outer)
+    if not hasattr(nested, "to_dict"):
+        raise ModelError(
+            f"field {outer!r} of {type(config).__name__} holds no configuration, so {key!r} names nothing; "
+            f"override {outer!r} itself"
+        )
+    own = values.get(outer)
+    own = dict(own) if isinstance(own, dict) else nested.to_dict()
+    _override(text, nested, own, inner, value)
+    values[outer] = own
+
+
+def _shorten_layer_lists(config: Any, values: dict[str, Any], field: str, value: Any) -> None:
+    """Cut lists that hold one entry per layer when the number of layers is overridden."""
+    layers = getattr(config, field, None)
+    if "layer" not in field or not isinstance(layers, int) or not isinstance(value, int):
+        return
+    for name, entries in list(values.items()):
+        if isinstance(entries, list) and len(entries) == layers and layers > 1:
+            if value <= layers:
+                values[name] = entries[:value]
+            else:
+                del values[name]

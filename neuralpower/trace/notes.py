@@ -1,0 +1,100 @@
+"""What a trace says beside its layers: what is idle, unread, derived or cannot be counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuralpower.errors import InputError
+from neuralpower.networks.running import META as META
+from neuralpower.trace.paths import prefixes
+from neuralpower.trace.records import LOSS, LayerCall, UnmodelledCall
+
+FEW = 0.02  # share of the parameters that may be idle, of the work that no loss reads, without a word
+SHOWN = 5  # modules that are named
+MOST_WORK = 2**63 - 1  # FLOP or bytes of a pass: what tables hold
+
+
+def forward_of(model: nn.Module) -> str:
+    """What a model's forward is called in messages."""
+    return f"{type(model).__name__}: its forward"
+
+
+def derived_notes(functions: Mapping[Any, str]) -> Iterator[str]:
+    """In words, which backward passes of the model's own are not priced as they are written."""
+    for key, reason in functions.items():
+        name = getattr(key, "__name__", key)
+        yield f"the backward pass of {name} is derived from its forward pass, since it cannot be followed: {reason[:200]}"
+
+
+def unpriced_hooks(model: nn.Module) -> Iterator[str]:
+    """In words, which hooks on gradients are left out."""
+    modules = [
+        f"{name or 'the model'}" for name, m in model.named_modules() if m._backward_hooks or m._backward_pre_hooks
+    ]
+    hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    weights = [name for name, p in model.named_parameters() if any(getattr(p, hook, None) for hook in hooks)]
+    names = [*modules, *weights]
+    if names:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        yield f"what hooks on gradients do is not priced: {', '.join(names[:SHOWN])}{more}"
+
+
+def packed(model: nn.Module) -> Iterator[str]:
+    """In words, what is not seen of weights that quantized layers keep in objects of their own."""
+    count = sum(isinstance(v, torch.ScriptObject) for part in model.modules() for v in vars(part).values())
+    if count:
+        yield (
+            f"weights that quantized layers have packed ({count}) are of unknown size: parameters, memory and times are "
+            "without them"
+        )
+
+
+def check_countable(name: str, calls: Sequence[LayerCall], unmodelled: Sequence[UnmodelledCall]) -> None:
+    """Raise InputError for a pass of more FLOP or bytes than tables of 64-bit integers hold exactly and add up."""
+    counts = Counter(call.layer for call in calls)
+    flops = sum(count * int(layer.flops()) for layer, count in counts.items())
+    size = sum(count * int(sum(layer.bytes())) for layer, count in counts.items()) + sum(u.bytes for u in unmodelled)
+    if max(flops, size) > MOST_WORK:
+        raise InputError(
+            f"{name}: one pass is {flops:.3g} FLOP and {size:.3g} bytes, more than the {MOST_WORK:.3g} that are counted; ask for "
+            "smaller sizes (batch size, sequence length, input shape)"
+        )
+
+
+def idle_note(model: nn.Module, names: set[str]) -> str:
+    """In words, which of the parameters take no part, where they are more than a few: those of an image that was not given."""
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    names = names & sizes.keys()
+    share = sum(sizes[name] for name in names) / max(sum(sizes.values()), 1)
+    if share < FEW:
+        return ""
+    return f"{share:.0%} of the parameters take no part: {_parts(sizes, names)}; other inputs may use them"
+
+
+def unread(calls: Sequence[LayerCall], forgotten: Set[int]) -> Iterator[str]:
+    """In words, which modules a loss does not read, where these work more than a little: heads beside the first output."""
+    flops = {True: 0, False: 0}
+    for call in calls:
+        flops[call.at in forgotten] += call.layer.flops() if call.gradient and call.path != LOSS else 0
+    share = flops[True] / max(sum(flops.values()), 1)
+    if share >= FEW:
+        read = {call.path for call in calls if call.at not in forgotten}
+        named = _parts([call.path for call in calls], {call.path for call in calls} - read - {""})
+        yield (
+            f"the loss does not read {share:.0%} of the forward pass, which goes without a backward pass"
+            f"{named and ': '}{named}; a module that returns the loss of all its outputs has it"
+        )
+
+
+def _parts(names: Iterable[str], chosen: Set[str]) -> str:
+    """In words, the largest parts of which all names are `chosen`, in the order of `names`."""
+    names = [*names]
+    busy = {above for name in names if name not in chosen for above in (*prefixes(name), name)}
+    whole = dict.fromkeys(next((p for p in prefixes(name) if p not in busy), name) for name in names if name in chosen)
+    more = f" and {len(whole) - SHOWN} more" if len(whole) > SHOWN else ""
+    return f"{', '.join([*whole][:SHOWN])}{more}"

@@ -1,0 +1,149 @@
+"""What a trace is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_iter
+
+from neuralpower.layers import Layer
+from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
+from neuralpower.networks.repeats import tensors_in
+from neuralpower.networks.running import META as META
+from neuralpower.trace.lifetimes import Storage
+from neuralpower.trace.sparse_gradients import Rows
+
+LOSS = "(loss)"  # path of the loss function
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One layer and the module that called it ("" for the model itself)."""
+
+    path: str
+    layer: Layer
+    operator: str = ""
+    inputs: Shapes = ()  # of the tensors among the operator's arguments, in order
+    outputs: Shapes = ()
+    gradient: float = 0.0  # share of its backward pass that training asks for
+    at: int = field(default=0, compare=False)  # which operator call it is, as `Trace.storages` counts them; from 1
+    again: bool = False  # the model has it run once more in a backward pass, by `torch.utils.checkpoint`
+    asked: frozenset[str] | None = None  # operands whose gradients are asked for; None: one pass makes those of all
+    saves: bool = False  # an autograd function that ends with it, or after it, keeps tensors for its backward pass
+    done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
+
+
+@dataclass(frozen=True)
+class OwnBackward:
+    """What the backward pass of a call runs, in order, in place of what its kind says: an operator's, or an autograd function's.
+
+    A call without a gradient is run as it is; of one with, its own backward pass is, in that share.
+    """
+
+    at: int  # which call, as of a LayerCall
+    calls: tuple[LayerCall, ...]
+
+
+@dataclass(frozen=True)
+class UnmodelledCall:
+    """One operator call that no kind describes: what is known of it, for a roofline estimate."""
+
+    path: str
+    operator: str
+    reason: str
+    bytes: int
+    work_bytes: int  # the same, or as many as move in the time that its work takes, where that is longer
+    dtype: str
+    inputs: Shapes = ()
+    outputs: Shapes = ()
+    at: int = field(default=0, compare=False)  # as of a LayerCall
+    once: bool = False  # in a step of training: it has no backward pass of its own, or is part of one
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a module's forward."""
+
+    path: str
+    inputs: Shapes
+    outputs: Shapes
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one pass does, in order."""
+
+    calls: tuple[LayerCall, ...]
+    unmodelled: tuple[UnmodelledCall, ...] = ()
+    parameters: int = 0
+    parameter_bytes: int = 0
+    method: str = "meta"  # meta, fake or cpu: which way of tracing succeeded
+    notes: tuple[str, ...] = field(default=())  # why the earlier ways did not
+    modules: tuple[ModuleCall, ...] = ()  # in the order in which they return
+    gradients: tuple[
+        LayerCall, ...
+    ] = ()  # what a backward pass does beside the calls' own: see neuralpower.trace.gradients
+    own_backward: tuple[OwnBackward, ...] = ()  # in the order of their operator calls
+    trained: tuple[tuple[str, int], ...] = ()  # dtype of each parameter that gets a dense gradient, and numbers in it
+    trained_names: tuple[str, ...] = ()  # of these
+    sparse: tuple[tuple[str, Rows], ...] = ()  # name and gradient of each parameter that gets rows for a gradient
+    assumptions: tuple[str, ...] = ()  # about what only data can tell
+    storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died
+    idle: str = ""  # in words, which parameters no call used, where they are many
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers alone."""
+        return tuple(call.layer for call in self.calls)
+
+    @property
+    def every_call(self) -> tuple[LayerCall | UnmodelledCall, ...]:
+        """All calls that do something: layers, then what is not modelled."""
+        return *self.calls, *self.unmodelled
+
+    @property
+    def flops(self) -> int:
+        """FLOP of all layers."""
+        return int(sum(layer.flops() for layer in self.layers))
+
+
+def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
+    """The calls of a checkpointed block that are made once more before its backward pass.
+
+    They end once all that it needs is there (`torch.utils.checkpoint`, early stop): a sum at the end keeps nothing, and of the
+    product before it the input is enough.
+    """
+    calls = list(block)
+    while calls:
+        if calls[-1].saves:
+            break
+        kept = calls[-1].layer.keeps() if calls[-1].gradient else KEEPS_NOTHING
+        if kept == KEEPS_OUTPUTS:
+            break
+        calls.pop()
+        if kept == KEEPS_INPUTS:
+            break
+    return calls
+
+
+def backward_calls(calls: Sequence[LayerCall], own: Sequence[OwnBackward]) -> Iterator[LayerCall]:
+    """The calls that a gradient goes through, the last one first, and in place of some what their own backward passes run."""
+    instead = {one.at: one.calls for one in own}
+    passed = [c for c in reversed(calls) if c.gradient and c.layer.differentiable() and c.at not in instead]
+    found = [(call.at, (call,)) for call in passed] + [*instead.items()]
+    for _, some in sorted(found, key=lambda one: -one[0]):
+        yield from some
+
+
+def shapes_of(values: Any) -> Shapes:
+    """Shapes of the tensors in `values`, in order."""
+    return tuple(tuple(t.shape) for t in tree_iter(values) if isinstance(t, Tensor))
+
+
+def call_shapes(values: Any) -> Shapes:
+    """The same of an operator's arguments or results, which are quicker looked through."""
+    return tuple(tuple(t.shape) for t in tensors_in(values))
