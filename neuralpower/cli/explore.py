@@ -40,6 +40,7 @@ def sweep(
 ) -> None:
     """Predict a grid of batch sizes, lengths, types and devices from few traces; the points nothing beats are marked."""
     from neuralpower.errors import InputError
+    from neuralpower.files.csv_files import write_csv
     from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as sweeping
     from neuralpower.report.explored import check_plot, sweep_plot, sweep_table
@@ -67,7 +68,7 @@ def sweep(
         raise InputError(f"no point can be predicted: {found.points[0].error}")
     _warn(predictors)
     if csv is not None:
-        sweeping.write_csv(found, csv)
+        write_csv(csv, [sweeping.SweepPoint.__dataclass_fields__, *(vars(p).values() for p in found.points)])
     if plot is not None:
         sweep_plot(found, plot)
     say(json_text(sweeping.to_json(found)) if as_json else sweep_table(found, top))

@@ -36,8 +36,8 @@ def report(
     """Heat maps, regressions, rooflines and comparisons of sweeps, as a page with pictures and tables."""
     import pandas as pd
 
-    from neuralpower.files.csv_files import write_csv as write_rows
-    from neuralpower.report.page import write_csv, write_html, write_markdown
+    from neuralpower.files.csv_files import write_csv
+    from neuralpower.report.page import write_html, write_markdown
     from neuralpower.suites.paradnn.page import page_of
 
     pictures = options.names(formats, "formats") or ()
@@ -50,9 +50,9 @@ def report(
     write_html(page, out / "paradnn.html")
     write_markdown(page, out / "paradnn.md", out / "pictures", pictures)
     for stem, table in page.tables():
-        write_csv(table, out / f"{stem}.csv")
+        write_csv(out / f"{stem}.csv", [table.header, *table.rows], "folder")
     known = points.astype(object).where(points.notna(), None)
-    write_rows(out / "points.csv", [points.columns, *known.itertuples(index=False)], "folder")
+    write_csv(out / "points.csv", [points.columns, *known.itertuples(index=False)], "folder")
     say(out / "paradnn.html")
 
 

@@ -37,8 +37,9 @@ def report(
     budget_s = options.duration_s(time_budget)
 
     from neuralpower.data.journal import sole_writer
+    from neuralpower.files.csv_files import write_csv
     from neuralpower.measure.cuda.runtime import device_named
-    from neuralpower.report.page import write_csv, write_html, write_markdown
+    from neuralpower.report.page import write_html, write_markdown
     from neuralpower.suites.roofline.analysis import View
     from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
     from neuralpower.suites.roofline.pages import page
@@ -68,6 +69,6 @@ def report(
     with sole_writer(out):  # gathering has given it back
         write_html(made, out / "index.html")
         for stem, table in made.tables():
-            write_csv(table, out / "tables" / f"{stem}.csv")
+            write_csv(out / "tables" / f"{stem}.csv", [table.header, *table.rows], "folder")
         write_markdown(made, out / "report.md", out / "figures")
     say(out / "index.html")

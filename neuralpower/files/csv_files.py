@@ -32,8 +32,8 @@ def write_csv(path: Path, rows: Iterable[Iterable[Any]], instead: str = "file") 
     with writing(path, instead):
         if instead == "folder":
             path.parent.mkdir(parents=True, exist_ok=True)
-        with aside(path) as new, new.open("w", newline="", encoding="utf-8") as file:
-            file.write(csv_text(rows))
+        with aside(path) as new:
+            new.write_bytes(csv_text(rows).encode())
 
 
 def _cell(value: Any) -> Any:

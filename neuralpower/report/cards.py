@@ -1,4 +1,4 @@
-"""Cards: what a reader of a dataset or predictor must know before trusting it, written beside it as Markdown."""
+"""Cards: what a reader of a dataset or predictor must know, written beside it as Markdown."""
 
 from __future__ import annotations
 
@@ -12,83 +12,72 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.data.dataset import Dataset
-from neuralpower.files import markdown as md
 from neuralpower.files.atomic import replace_file
-from neuralpower.files.markdown import inline
 from neuralpower.layers import KINDS
 from neuralpower.learn.codec import save
-from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.fit import Regressor
+from neuralpower.learn.predictor import Key, Predictor
 from neuralpower.report.tables import score_cells
+from neuralpower.report.templating import render
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ERRORS = (
-    "Ten folds over configurations; *beyond*: mean absolute error of the largest rows, and of those farthest along an "
-    "axis, each held out together; *inside*: share within the 90 % interval; *base*: the kind's special terms, too, a polynomial "
-    "alone, or a constant, as rows held out chose. Errors of single layers are mostly noise of "
-    "the measurement and cancel in a network.\n\n"
-)
-
-
 PROTOCOLS = {
-    "cpu": "interleaved rounds of ~60 calls, inputs written just before, weights cold, denormals flushed; `runtime_s` is "
-    "the 10th percentile of the rounds; of backward passes without autograd's start",
-    "cuda": "one configuration at a time, inputs rotated past the last-level cache; `runtime_s` is the median device time "
-    "of a call, `runtime_eager_s` what a user sees",
+    "cpu": "interleaved rounds of ~60 calls, inputs written just before, weights cold, denormals flushed; "
+    "`runtime_s` is the 10th percentile of the rounds; of backward passes without autograd's start",
+    "cuda": "one configuration at a time, inputs rotated past the last-level cache; `runtime_s` is the "
+    "median device time of a call, `runtime_eager_s` what a user sees",
 }
+
+SOFTWARE = ("torch", "transformers", "python", "kernel")
 
 
 def dataset_card(dataset: Dataset) -> str:
     """Device, software, protocol, meter, rows per kind and status, noise floor, gaps."""
-    kinds = sorted(dataset.tables.items())
-    header = ["kind", "rows", "of the sweep", "of networks", "dtypes", "runtime, us", "median spread", "with power"]
-    floor = [row for kind, table in kinds for row in _noise_floor(kind, table)]
-    return (
-        f"# Dataset {inline(f'`{dataset.name}`')}\n\nWritten by `neuralpower collect-data`.\n\n"
-        + markdown(["", ""], _about(dataset))
-        + "\n\n## Rows\n\n"
-        + markdown([*header, "not ok"], [_row(kind, table) for kind, table in kinds])
-        + "\n\nThe spread is the distance between the quartiles of a row's samples. Rows that are not `ok` enter no fit.\n\n"
-        "## Noise floor\n\n"
-        + (
-            "Configurations that were measured again in another process: how far the second value lies from the first.\n\n"
-            + markdown(["kind", "what", "pairs", "median", "90 % below"], floor)
-            if floor
-            else "Not known: no configuration was measured twice."
-        )
-        + "\n\n## Known gaps\n\n"
-        + "".join(f"- {inline(gap)}\n" for gap in _gaps(dataset))
-    )
-
-
-def _about(dataset: Dataset) -> list[list[str]]:
     hardware: Mapping[str, Any] = dataset.meta.get("hardware") or {}
     sessions: Sequence[Mapping[str, Any]] = dataset.meta.get("sessions") or []
     first, last = (sessions[0], sessions[-1]) if sessions else ({}, {})
-    size = f"{hardware.get('cores', '?')} cores" + (", virtual" if hardware.get("virtual") else "")
-    software = [f"{name} {first[name]}" for name in ("torch", "transformers", "python", "kernel") if name in first]
+    software = [f"{name} {first[name]}" for name in SOFTWARE if name in first]
     software += [f"{name} {hardware[name]}" for name in ("cuda", "driver") if hardware.get(name)]
-    protocol = PROTOCOLS.get(str(hardware.get("type")), PROTOCOLS["cuda"])
-    tested = last.get("self_test") or {}
-    return [
-        ["device", f"{dataset.device}, {size}"],
-        ["caches", f"L2 {_mib(hardware.get('l2_bytes'))}, last level {_mib(hardware.get('llc_bytes'))}"],
-        ["software", ", ".join(software)],
-        ["collected", "; ".join(_spans(sessions))],
-        ["protocol", f"version {dataset.meta.get('protocol_version', '?')}: {protocol}"],
-        [
-            "speed of the machine",
-            f"`sentinel_s`: one fixed layer timed throughout, {_us(dataset.sentinel_s)} at its usual "
-            "speed; it is stored with every row, from version 4 on with its second call in a row, `sentinel_again_s`",
-        ],
-        ["power", _power(dataset)],
-        ["meter's self-test", ", ".join(f"{name} {value}" for name, value in sorted(tested.items())) or "none"],
-    ]
+    kinds = sorted(dataset.tables.items())
+    powerless: Counter[str] = Counter()
+    for table in dataset.tables.values():
+        if {"power_w", "power_reason"} <= set(table):
+            powerless.update(table.loc[table["power_w"].isna(), "power_reason"].dropna())
+    return render(
+        "dataset_card.md.j2",
+        dataset=dataset,
+        meta=dataset.meta,
+        hardware=hardware,
+        software=software,
+        spans=_spans(sessions),
+        protocol=PROTOCOLS.get(str(hardware.get("type")), PROTOCOLS["cuda"]),
+        self_test=_self_test(last),
+        sources=sorted(_values(dataset, "power_source") - {"none"}),
+        rows=[_row(kind, table) for kind, table in kinds],
+        floor=[row for kind, table in kinds for row in _noise_floor(kind, table)],
+        phases=sorted(_values(dataset, "phase")),
+        missing=sorted(set(KINDS) - set(dataset.tables)),
+        powerless=[f"{count} ({reason})" for reason, count in powerless.most_common()],
+        mib=lambda size: f"{int(size) / 2**20:g} MiB" if size else "unknown",
+        us=lambda seconds: f"{seconds * 1e6:.0f} us" if seconds else "unknown",
+    )
+
+
+def _values(dataset: Dataset, column: str) -> set[str]:
+    """What stands in a column of any kind."""
+    known = [table[column].dropna() for table in dataset.tables.values() if column in table]
+    return {str(value) for some in known for value in some.unique()}
+
+
+def _self_test(session: Mapping[str, Any]) -> str:
+    """What the meter's self-test found; "" where there was none."""
+    return ", ".join(f"{name} {value}" for name, value in sorted((session.get("self_test") or {}).items()))
 
 
 def _spans(sessions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """When, by preset and dtypes; sessions that follow each other with the same are told as the first and the last of them."""
+    """When, by preset and dtypes; of sessions with the same in a row, the first and the last."""
     for what, some in groupby(sessions, lambda s: f"{s.get('preset')}, {', '.join(s.get('dtypes', []))}"):
         first, *more = [str(s.get("utc")) for s in some]
         yield f"{first} to {more[-1]} ({what}, {1 + len(more)} sessions)" if more else f"{first} ({what})"
@@ -97,21 +86,16 @@ def _spans(sessions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _row(kind: str, table: pd.DataFrame) -> list[str]:
     status = table["status"].fillna("ok") if "status" in table else table["runtime_s"].map(lambda _: "ok")
     ok = table[status == "ok"]
-    spread = (ok["runtime_q75_s"] / ok["runtime_q25_s"] - 1).median() if "runtime_q75_s" in ok else float("nan")
+    has_spread = "runtime_q75_s" in ok
+    spread = (ok["runtime_q75_s"] / ok["runtime_q25_s"] - 1).median() if has_spread else float("nan")
     swept = int((ok["source"] == "sweep").sum()) if "source" in ok else 0
     failed = status[status != "ok"].value_counts()
     shown = f"{ok['runtime_s'].min() * 1e6:.3g} to {ok['runtime_s'].max() * 1e6:.3g}" if len(ok) else "-"
-    return [
-        f"`{kind}`",
-        str(len(ok)),
-        str(swept),
-        str(len(ok) - swept),
-        ", ".join(sorted(set(ok["dtype"]))) if "dtype" in ok else "float32",
-        shown,
-        f"{spread:.1%}" if np.isfinite(spread) else "-",
-        str(int(ok["power_w"].notna().sum())) if "power_w" in ok else "0",
-        ", ".join(f"{count} {name}" for name, count in failed.items()) or "-",
-    ]
+    dtypes = ", ".join(sorted(set(ok["dtype"]))) if "dtype" in ok else "float32"
+    powered = str(int(ok["power_w"].notna().sum())) if "power_w" in ok else "0"
+    lost = ", ".join(f"{count} {name}" for name, count in failed.items()) or "-"
+    apart = f"{spread:.1%}" if np.isfinite(spread) else "-"
+    return [f"`{kind}`", str(len(ok)), str(swept), str(len(ok) - swept), dtypes, shown, apart, powered, lost]
 
 
 def _noise_floor(kind: str, table: pd.DataFrame) -> Iterator[list[str]]:
@@ -131,33 +115,8 @@ def _noise_floor(kind: str, table: pd.DataFrame) -> Iterator[list[str]]:
             yield [f"`{kind}`", name, str(len(apart)), f"{apart.median():.1%}", f"{apart.quantile(0.9):.1%}"]
 
 
-def _power(dataset: Dataset) -> str:
-    sources: set[str] = set()
-    for table in dataset.tables.values():
-        if "power_source" in table:
-            sources |= set(table["power_source"].dropna()) - {"none"}
-    return ", ".join(sorted(sources)) or f"none: {dataset.meta.get('power_reason', 'see the columns')}"
-
-
-def _gaps(dataset: Dataset) -> Iterator[str]:
-    """What a predictor cannot learn from it."""
-    tables = dataset.tables
-    phases = sorted({str(phase) for table in tables.values() if "phase" in table for phase in table["phase"].dropna()})
-    yield f"Phases: {', '.join(phases) or 'forward'} alone; layers larger than the preset's bounds are missing."
-    if (dataset.meta.get("hardware") or {}).get("virtual"):
-        yield "A virtual machine, whose speed other tenants change."
-    if missing := sorted(set(KINDS) - set(tables)):
-        yield f"Kinds without a row: {', '.join(missing)}."
-    reasons: Counter[str] = Counter()
-    for table in tables.values():
-        if {"power_w", "power_reason"} <= set(table):
-            reasons.update(table.loc[table["power_w"].isna(), "power_reason"].dropna())
-    if reasons:
-        yield f"Rows without power: {', '.join(f'{count} ({reason})' for reason, count in reasons.most_common())}."
-
-
 def write_predictor(predictor: Predictor, path: Path) -> None:
-    """The predictor, under the file's name, with its card beside it; raises DatasetError where they cannot be written."""
+    """Write it, under the file's name, with its card beside it; raises DatasetError where it cannot."""
     named = replace(predictor, name=path.stem)
     save(named, path)
     replace_file(path.with_suffix(".md"), predictor_card(named))
@@ -165,95 +124,41 @@ def write_predictor(predictor: Predictor, path: Path) -> None:
 
 def predictor_card(predictor: Predictor) -> str:
     """What it knows, what it was learnt from, how well it does on held-out folds."""
-    rows = []
-    named = [(key, r, "") for key, r in predictor.regressors.items()]
-    named += [(key, r, ", power") for key, r in (predictor.power or {}).items()]
-    for (kind, dtype, phase, group), r, target in named:
-        about = [f"`{kind}`{target}", group, dtype, phase, str(r.scores.rows), r.basis(), str(len(r.terms))]
-        rows.append([*about, *score_cells(r)])
-    data = predictor.dataset
-    source = [["measurements", str(data["source"])]] if data.get("source") else []
-    calibrated = data.get("calibrated_from")
-    if calibrated:
-        source.append(["calibrated", f"from `{calibrated}` with {data['calibrated_with']} layers measured here"])
-    header = ["kind", "group", "dtype", "phase", "rows", "base", "terms", "MAPE", "RMSPE", "median, base"]
-    header += ["median, base + residual", "bias of the sum", "beyond", "inside"]
-    return (
-        f"# Predictor {inline(f'`{predictor.name}`')}\n\n"
-        f"Written by `neuralpower train-predictor`; learner {inline(f'`{predictor.learner}`')}.\n\n"
-        + markdown(
-            ["", ""],
-            [
-                ["device", predictor.device],
-                [
-                    "learnt from",
-                    f"dataset `{data.get('name')}`, {data.get('rows')} rows, {data.get('networks', 0)} whole networks, "
-                    f"{data.get('rejected')} left out",
-                ],
-                *source,
-                *_provenance(data),
-                ["kinds", ", ".join(predictor.kinds)],
-                [
-                    "knows",
-                    f"{', '.join(predictor.dtypes)}; {', '.join(predictor.phases)}; runtime"
-                    + " and power" * bool(predictor.power),
-                ],
-                ["trained", str(data.get("trained"))],
-            ],
-        )
-        + "\n\n## Errors on held-out rows\n\n"
-        + ERRORS
-        + markdown(header, rows)
-        + "\n"
-        + _saved(predictor)
+    targets = (("", predictor.regressors), (", power", predictor.power or {}))
+    named = [(key, r, target) for target, regressors in targets for key, r in regressors.items()]
+    return render(
+        "predictor_card.md.j2",
+        predictor=predictor,
+        provenance=_provenance(predictor.dataset),
+        rows=[
+            [*_about(key, target), str(r.scores.rows), r.basis(), str(len(r.terms)), *score_cells(r)]
+            for key, r, target in named
+        ],
+        saved=[[*_about(key), saved] for key, r in predictor.regressors.items() if (saved := _saved(r))],
     )
 
 
-def _saved(predictor: Predictor) -> str:
-    """What layers save that fit the device's memory and tiles; nothing where that is not known."""
-    rows = [
-        [
-            f"`{kind}`",
-            group,
-            dtype,
-            phase,
-            ", ".join(f"{name} {slope:.1%}" for name, slope in r.alignment.slopes.items()),
-        ]
-        for (kind, dtype, phase, group), r in predictor.regressors.items()
-        if r.alignment
-    ]
-    if not rows:
-        return ""
-    header = ["kind", "group", "dtype", "phase", "saved"]
-    return (
-        "\n## Saved where sizes fit\n\nOf log(seconds), at a share of 1, beside a share of 0.\n\n"
-        + markdown(header, rows)
-        + "\n"
-    )
+def _about(key: Key, target: str = "") -> list[str]:
+    kind, dtype, phase, group = key
+    return [f"`{kind}`{target}", group, dtype, phase]
+
+
+def _saved(regressor: Regressor) -> str:
+    """What layers save that fit the device's memory and tiles; "" where that is not known."""
+    slopes = regressor.alignment.slopes if regressor.alignment else {}
+    return ", ".join(f"{name} {slope:.1%}" for name, slope in slopes.items())
 
 
 def _provenance(data: Mapping[str, Any]) -> list[list[str]]:
-    """Software, protocol and meter of the last session of what it was learnt from, as far as they are known."""
+    """What is known of measurements, calibration, and the last session's software, protocol and meter."""
     sessions: Sequence[Mapping[str, Any]] = data.get("sessions") or [{}]
     last = sessions[-1]
-    rows = []
-    if "torch" in last:
-        rows.append(["software", f"torch {last['torch']}, python {last.get('python', '?')}"])
-    if "protocol_version" in last:
-        rows.append(["protocol", f"version {last['protocol_version']}"])
-    if tested := last.get("self_test"):
-        rows.append(["meter's self-test", ", ".join(f"{name} {value}" for name, value in sorted(tested.items()))])
-    return rows
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join(md.table(header, rows))
-
-
-def _mib(size: Any) -> str:
-    return f"{int(size) / 2**20:g} MiB" if size else "unknown"
-
-
-def _us(seconds: float | None) -> str:
-    return f"{seconds * 1e6:.0f} us" if seconds else "unknown"
+    known = {
+        "measurements": data.get("source"),
+        "calibrated": data.get("calibrated_from")
+        and f"from `{data['calibrated_from']}` with {data['calibrated_with']} layers measured here",
+        "software": "torch" in last and f"torch {last['torch']}, python {last.get('python', '?')}",
+        "protocol": "protocol_version" in last and f"version {last['protocol_version']}",
+        "meter's self-test": _self_test(last),
+    }
+    return [[what, str(value)] for what, value in known.items() if value]

@@ -1,23 +1,21 @@
-"""What a picture shows, apart from who draws it: `static` draws files, `page` draws in a browser.
+"""What a chart shows, apart from who draws it: `plotly_charts` on pages, `matplotlib_charts` into files.
 
-Numbers are in the units that the labels name; None is a point that is not known, and is left out, never drawn as 0.
+Labels name the units. None is a point that is not known: it is left out, not drawn as 0.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from neuralpower.errors import InputError
 
 Number = float | int | None
+Named = tuple[Number, Number, str]  # x, y and the text of a point
 Mode = Literal["markers", "lines", "lines+markers"]
-
-# Okabe and Ito's colours that show on white and on black, then four of Tol's: told apart with any colour vision.
-PALETTE = "#0072B2 #D55E00 #009E73 #CC79A7 #56B4E9 #E69F00 #808080 #AA4499 #44AA99 #999933".split()
 
 
 @dataclass(frozen=True)
@@ -33,12 +31,26 @@ class Series:
     dash: bool = False
     labels: tuple[str, ...] = ()  # of each point, standing beside it; "" for none
 
+    @classmethod
+    def of(cls, name: str, points: Iterable[tuple[Number, Number] | Named], **more: Any) -> Series:
+        """Of (x, y) or (x, y, text) of each point; `more`: the other fields."""
+        x, y, *rest = [*zip(*points, strict=True)] or [(), ()]
+        return cls(name, x, y, **{"text": rest[0] if rest else (), **more})
+
     def __post_init__(self) -> None:
         """Raises InputError where lengths differ."""
         for what in ("y", "text", "values", "labels"):
             given = getattr(self, what)
             if len(given) != len(self.x) and (given or what == "y"):
-                raise InputError(f"series {self.name!r}: {len(given)} {what} for {len(self.x)} x; give one for each")
+                counts = f"{len(given)} {what} for {len(self.x)} x"
+                raise InputError(f"series {self.name!r}: {counts}; give one for each")
+
+    def at(self, places: Iterable[int]) -> Series:
+        """The points at these places alone."""
+        kept = [*places]
+        columns = {name: getattr(self, name) for name in ("x", "y", "text", "values", "labels")}
+        found: dict[str, Any] = {name: tuple(all_[i] for i in kept) for name, all_ in columns.items() if all_}
+        return replace(self, **found)
 
 
 @dataclass(frozen=True)
@@ -54,18 +66,14 @@ class XY:
     value_label: str = ""
     note: str = ""
 
-    def points(self, series: Series) -> list[int]:
-        """Which points of a series can be drawn: all numbers known, and above 0 on an axis of logarithms."""
-        return [
-            i
-            for i, (x, y, value) in enumerate(zip(series.x, series.y, series.values or series.x, strict=True))
-            if _known(x, self.log_x) and _known(y, self.log_y) and _known(value, False)
-        ]
-
-    def named(self) -> tuple[list[tuple[Series, int]], list[str]]:
-        """(series, number) of every point that can be drawn, and the name beside each."""
-        every = [(series, i) for series in self.series for i in self.points(series)]
-        return every, [series.labels[i] if series.labels else "" for series, i in every]
+    def drawn(self) -> list[Series]:
+        """The series with the points that can be drawn: known ones, above 0 on an axis of logarithms."""
+        found = []
+        for series in self.series:
+            points = zip(series.x, series.y, series.values or series.x, strict=True)
+            known = [_known(x, self.log_x) and _known(y, self.log_y) and _known(v) for x, y, v in points]
+            found.append(series.at(i for i, drawable in enumerate(known) if drawable))
+        return found
 
 
 @dataclass(frozen=True)
@@ -90,12 +98,10 @@ class Bars:
 
     def __post_init__(self) -> None:
         """Raises InputError where lengths differ."""
-        for series in self.series:
-            if len(series.values) != len(self.categories):
-                raise InputError(
-                    f"bars {series.name!r}: {len(series.values)} values for {len(self.categories)} categories; "
-                    "give one for each"
-                )
+        for one in self.series:
+            if len(one.values) != len(self.categories):
+                counts = f"{len(one.values)} values for {len(self.categories)} categories"
+                raise InputError(f"bars {one.name!r}: {counts}; give one for each")
 
 
 @dataclass(frozen=True)
@@ -113,10 +119,13 @@ class Heatmap:
 
     def __post_init__(self) -> None:
         """Raises InputError where lengths differ."""
-        if len(self.values) != len(self.rows) or any(len(row) != len(self.columns) for row in self.values):
-            raise InputError(
-                f"heat map {self.title!r}: values must be {len(self.rows)} rows of {len(self.columns)} columns"
-            )
+        if [len(row) for row in self.values] != [len(self.columns)] * len(self.rows):
+            sizes = f"{len(self.rows)} rows of {len(self.columns)} columns"
+            raise InputError(f"heat map {self.title!r}: values must be {sizes}")
+
+    def digits(self) -> list[list[str]]:
+        """Of each cell: three significant ones, a dash for what is not known."""
+        return [["-" if value is None else f"{value:.3g}" for value in row] for row in self.values]
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,8 @@ class Pie:
     def __post_init__(self) -> None:
         """Raises InputError where lengths differ."""
         if len(self.values) != len(self.labels) or any(value < 0 for value in self.values):
-            raise InputError(f"pie {self.title!r}: one value of 0 or more for each of {len(self.labels)} labels")
+            count = len(self.labels)
+            raise InputError(f"pie {self.title!r}: one value of 0 or more for each of {count} labels")
 
 
 @dataclass(frozen=True)
@@ -151,48 +161,24 @@ class Pies:
                 shares[label] = shares.get(label, 0.0) + value / whole
         return tuple(sorted(shares, key=lambda label: -shares[label]))
 
+    @property
+    def beside(self) -> int:
+        """How many stand beside each other, where there is room."""
+        return 2 if len(self.pies) == 4 else min(3, max(1, len(self.pies)))
+
+    @property
+    def below(self) -> int:
+        """How many stand below each other."""
+        return max(1, math.ceil(len(self.pies) / self.beside))
+
 
 Chart = XY | Bars | Heatmap | Pies
 
 
-def _known(value: Number, log: bool) -> bool:
+def _known(value: Number, log: bool = False) -> bool:
     return value is not None and math.isfinite(value) and (value > 0 or not log)
-
-
-def colour(index: int) -> str:
-    """Of the n-th series; they repeat after ten."""
-    return PALETTE[index % len(PALETTE)]
-
-
-def symbol(index: int) -> int:
-    """Number of the n-th series' symbol, 0 to 9: where colours repeat, symbols are others."""
-    return (index + index // len(PALETTE)) % len(PALETTE)
 
 
 def slug(title: str) -> str:
     """A file name of a title: lower case, digits and hyphens, at most 60 letters."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].rstrip("-") or "chart"
-
-
-def limits(values: Sequence[float], log: bool) -> tuple[float, float]:
-    """Ends of an axis that holds all values with some room: of their logarithms to base 10 where `log`."""
-    scaled = [math.log10(value) if log else float(value) for value in values] or [0.0, 1.0]
-    low, high = min(scaled), max(scaled)
-    room = (high - low) * 0.06 or (0.5 if log else abs(high) * 0.5 or 1.0)
-    return low - room, high + room
-
-
-def room(values: Sequence[float], labels: Sequence[str], ends: tuple[float, float], log: bool) -> tuple[float, float]:
-    """Ends of a horizontal axis, the right one farther out where names stand at the last points."""
-    low, high = ends
-    edge = high - 0.1 * (high - low)
-    widest = max(
-        (len(name) for x, name in zip(values, labels, strict=True) if name and (math.log10(x) if log else x) >= edge),
-        default=0,
-    )
-    return low, high + (high - low) * min(0.3, widest * 0.011)
-
-
-def cell(value: Number) -> str:
-    """Digits of a cell: three significant ones, a dash for what is not known."""
-    return "-" if value is None else f"{value:.3g}"

@@ -1,11 +1,11 @@
-"""Chrome's trace event format, which ui.perfetto.dev and chrome://tracing read: rows of nested slices, and counters.
+"""Chrome's trace event format, for ui.perfetto.dev and chrome://tracing: rows of nested slices, and counters.
 
     {"ph": "X"}   a complete slice: name, ts and dur in microseconds, process, thread, args
     {"ph": "C"}   a counter's value from a time on
     {"ph": "M"}   names and order of processes and threads
 
-After "Trace Event Format" (Google, 2016). Slices of a row nest or follow each other; Perfetto drops one that crosses another's
-end. It cuts times off to whole nanoseconds, so times are whole nanoseconds here, and written so that none loses one.
+After "Trace Event Format" (Google, 2016). Slices of a row nest or follow each other; Perfetto drops one that
+crosses another's end. It cuts times off to whole nanoseconds: they are whole ones here, and lose none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Row:
-    """A thread: slices that nest or follow each other; of two with the same times the outer one comes first."""
+    """A thread: slices that nest or follow each other; of two with the same times, the outer comes first."""
 
     name: str
     slices: Sequence[Slice]
@@ -68,7 +68,7 @@ def document(processes: Sequence[Process], about: Mapping[str, Any] | None = Non
 
 
 def write(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Write a document aside, then rename it; raises DatasetError where it cannot be, DeviceError where the disk is full."""
+    """Write a document aside, then rename it; raises DatasetError, or DeviceError where the disk is full."""
     replace_file(Path(path), json_text(data, compact=True) + "\n")
 
 
@@ -79,30 +79,17 @@ def microseconds(time_ns: int) -> float:
 
 
 def _names(pid: int, process: Process) -> Iterator[Event]:
-    yield _named("process_name", pid, 0, {"name": process.name})
-    yield _named("process_sort_index", pid, 0, {"sort_index": pid})
-    for tid, row in enumerate(process.rows, 1):
-        yield _named("thread_name", pid, tid, {"name": row.name})
-        yield _named("thread_sort_index", pid, tid, {"sort_index": tid})
-
-
-def _named(what: str, pid: int, tid: int, args: Mapping[str, Any]) -> Event:
-    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
+    rows = [("thread", i, i, row.name) for i, row in enumerate(process.rows, 1)]
+    for kind, tid, place, name in (("process", 0, pid, process.name), *rows):
+        for what, args in (("name", {"name": name}), ("sort_index", {"sort_index": place})):
+            yield {"name": f"{kind}_{what}", "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
 def _events(pid: int, process: Process) -> Iterator[Event]:
     for tid, row in enumerate(process.rows, 1):
         for one in row.slices:
-            start, length = microseconds(one.start_ns), microseconds(one.end_ns - one.start_ns)
-            event = {
-                "name": one.name,
-                "cat": one.category,
-                "ph": "X",
-                "pid": pid,
-                "tid": tid,
-                "ts": start,
-                "dur": length,
-            }
+            times = {"ts": microseconds(one.start_ns), "dur": microseconds(one.end_ns - one.start_ns)}
+            event = {"name": one.name, "cat": one.category, "ph": "X", "pid": pid, "tid": tid, **times}
             yield {**event, "args": dict(one.args)} if one.args else event
     for counter in process.counters:
         for time, value in counter.points:

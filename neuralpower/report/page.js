@@ -9,6 +9,32 @@
   const gone = ["lasso2d", "select2d", "sendChartToCloud", "sendDataToCloud"];
   const config = { responsive: true, displaylogo: false, showSendToCloud: false, modeBarButtonsToRemove: gone };
 
+  /* What all charts of a kind have in common, but for the colours of the page. */
+  const bar = { title: { side: "right" }, thickness: 14 };
+  const pattern = { fillmode: "overlay", fgcolor: "rgba(255,255,255,0.75)", size: 6, solidity: 0.2 };
+  const template = {
+    data: {
+      scatter: [{ marker: { size: 9 }, line: { width: 2 }, hovertemplate: "%{text}<br>%{x:.4s}, %{y:.4s}" }],
+      bar: [{ marker: { pattern }, hovertemplate: "%{x}<br>%{y:.4s}" }],
+      heatmap: [{ texttemplate: "%{text}", hovertemplate: "%{y}, %{x}: %{text}<extra></extra>", xgap: 1, ygap: 1 }],
+      pie: [{
+        sort: false, direction: "clockwise", marker: { line: { color: "white", width: 1 } },
+        textinfo: "label+percent", textposition: "inside", insidetextorientation: "horizontal",
+        hovertemplate: "%{label}: %{percent}<extra></extra>",
+      }],
+    },
+    layout: {
+      hovermode: "closest", bargap: 0.25, uniformtext: { minsize: 9, mode: "hide" },
+      coloraxis: { colorscale: "Cividis", colorbar: bar },
+      xaxis: { automargin: true, zeroline: false, title: { standoff: 10 } },
+      yaxis: { automargin: true, zeroline: false, title: { standoff: 10 } },
+      annotationdefaults: {
+        showarrow: true, arrowhead: 0, arrowcolor: "rgba(128,128,128,0.7)",
+        standoff: 5, opacity: 0.9, borderpad: 0, font: { size: 10.5 },
+      },
+    },
+  };
+
   function colours() {
     const style = getComputedStyle(root);
     const of = (name) => style.getPropertyValue(name).trim();
@@ -27,7 +53,7 @@
   function arranged(spec, width) {
     const c = colours(), narrow = width < NARROW;
     const layout = {
-      ...spec.layout,
+      ...spec.layout, template,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: c.ink },
       margin: { l: 56, r: 16, t: 28, b: 64 },

@@ -1,10 +1,10 @@
 """A prediction as a timeline: rows of nested modules and calls, power and memory beside them.
 
-    one row      the calls, within the modules that make them: a CPU, or a device of which only the sum is known
-    host, device the calls as the host issues them, and as the device runs them, waits between (`neuralpower.predict.timeline`)
+    one row      calls within the modules that make them: a CPU, or a device of which only the sum is known
+    host, device calls as the host issues them, and as the device runs them, with waits
 
-A slice's `dur` is its part of the predicted time, so that what is side by side adds up to what it is inside of. A module
-called again right after itself is drawn as one.
+`neuralpower.predict.timeline` says when. A slice's `dur` is its part of the predicted time: what is side by side adds
+up to what it is inside of. A module that is called again right after itself is drawn as one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from neuralpower.version import __version__
 
 WAIT = "(waits for the host)"
 DIGITS = 6  # significant ones of figures in args
+FIGURES = ("runtime_s", "low_s", "high_s", "energy_j", "flops", "bytes", "basis")
 
 Level = tuple[str, str]  # (category, path or name) of a slice that holds others
 Point = tuple[int, float]
@@ -67,16 +68,12 @@ def predicted(prediction: Prediction, stages: Sequence[Stage | Omitted], predict
 
 
 def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str, Any]:
-    """What a timeline of a prediction is of, as plain values; `stages` by name, steps that are not drawn among them."""
+    """What a timeline is of, as plain values; `stages` by name, steps that are not drawn among them."""
     p = prediction
+    names = ("model", "predictor", "device", "batch_size", "dtype", "phase")
     return {
         "neuralpower": __version__,
-        "model": p.model,
-        "predictor": p.predictor,
-        "device": p.device,
-        "batch_size": p.batch_size,
-        "dtype": p.dtype,
-        "phase": p.phase,
+        **{name: getattr(p, name) for name in names},
         "stages": [stage.name for stage in stages],
         "runtime_s": p.runtime_s.to_json(),
         "energy_j": p.energy_j.to_json() if p.energy_j else None,
@@ -103,7 +100,7 @@ def _ns(seconds: float) -> int:
 
 def _draw_omitted(drawn: Drawn, stage: Omitted, begun_s: float) -> None:
     start, end = _ns(begun_s), _ns(begun_s + stage.runtime_s)
-    args = {"runtime_s": _short(stage.runtime_s), "energy_j": _short(stage.energy_j)}
+    args = _short({"runtime_s": stage.runtime_s, "energy_j": stage.energy_j})
     for row in (drawn.device, drawn.host):
         row.append(Slice(stage.name, "steps", start, end, args))
     if stage.energy_j is not None and stage.runtime_s:
@@ -114,29 +111,24 @@ def _draw(drawn: Drawn, stage: Stage, calls: Sequence[Timed], begun_s: float, pr
     p = stage.prediction
     called = {module.path for module in stage.trace.modules}
     top = {("stage", stage.name): _whole(p)}
-    levels = _levels(stage.name, calls, called)
-    device = [
-        Leaf(level, _leaf(call, number, begun_s), call)
-        for number, (level, call) in enumerate(zip(levels, calls, strict=True))
-    ]
+    places = zip(_levels(stage.name, calls, called), calls, strict=True)
+    device = [Leaf(level, _leaf(call, number, begun_s), call) for number, (level, call) in enumerate(places)]
     idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
     if predictor.dispatch is not None:
         drawn.host += nested([_launch(leaf, number, begun_s) for number, leaf in enumerate(device)], top)
         device = _with_waits(device, _ns(begun_s), idle_w)
     drawn.device += nested(device, top)
     if p.power_w is not None:
-        for leaf in device:
-            power = leaf.call.power_w if leaf.call is not None else idle_w
-            if power is not None:
-                drawn.power.append((leaf.slice.start_ns, power))
-    starts = [call.start_s if call.host_start_s is None else call.host_start_s for call in calls]
-    times = [_ns(begun_s + start) for start in (*starts, p.runtime_s.value)]
+        powers = [(leaf.slice.start_ns, leaf.call.power_w if leaf.call else idle_w) for leaf in device]
+        drawn.power += [(start, power) for start, power in powers if power is not None]
     if stage.has_memory:
+        starts = [call.start_s if call.host_start_s is None else call.host_start_s for call in calls]
+        times = [_ns(begun_s + start) for start in (*starts, p.runtime_s.value)]
         drawn.memory += zip(times, memory_bytes(stage, calls), strict=True)
 
 
 def _levels(stage: str, calls: Sequence[Timed], called: set[str]) -> list[tuple[Level, ...]]:
-    """What each call is inside of: the stage, the part of the step where there are several, modules that are called."""
+    """What each call is inside of: the stage, one of several parts of the step, modules that are called."""
     several = len({call.step for call in calls}) > 1
     found: list[tuple[Level, ...]] = []
     for number, (step, block) in enumerate(itertools.groupby(calls, key=lambda call: call.step)):
@@ -150,13 +142,8 @@ def _levels(stage: str, calls: Sequence[Timed], called: set[str]) -> list[tuple[
 
 
 def _leaf(call: Timed, number: int, begun_s: float) -> Slice:
-    args = {
-        "call": number,
-        "kind": call.kind,
-        "path": call.path,
-        **_figures(call.runtime_s, call.low_s, call.high_s, call.energy_j, call.flops, call.bytes, call.basis),
-        "power_w": _short(call.power_w),
-    }
+    figures = _short({name: getattr(call, name) for name in (*FIGURES, "power_w")})
+    args = {"call": number, "kind": call.kind, "path": call.path, **figures}
     return Slice(call.name, "layer", _ns(begun_s + call.start_s), _ns(begun_s + call.end_s), args)
 
 
@@ -165,28 +152,29 @@ def _launch(leaf: Leaf, number: int, begun_s: float) -> Leaf:
     call = leaf.call
     assert call is not None and call.host_start_s is not None and call.host_end_s is not None  # of two clocks
     start, end = _ns(begun_s + call.host_start_s), _ns(begun_s + call.host_end_s)
-    args = {"call": number, "kind": call.kind, "host_s": _short(call.host_end_s - call.host_start_s)}
+    args = {"call": number, "kind": call.kind, **_short({"host_s": call.host_end_s - call.host_start_s})}
     return Leaf(leaf.levels, Slice(call.name, "launch", start, end, args))
 
 
 def _with_waits(leaves: Sequence[Leaf], begun_ns: int, idle_w: float | None) -> list[Leaf]:
-    """The same with a slice for each time that the device waits, inside of what both its neighbours are inside of."""
+    """The same with a slice for each wait of the device, inside of what both its neighbours are inside of."""
     found: list[Leaf] = []
     end = begun_ns
     for leaf in leaves:
         if leaf.slice.start_ns > end:
             seconds = (leaf.slice.start_ns - end) / 1e9
-            args = {"idle_s": _short(seconds), "energy_j": _short(None if idle_w is None else idle_w * seconds)}
+            args = _short({"idle_s": seconds, "energy_j": None if idle_w is None else idle_w * seconds})
             before = found[-1].levels if found else leaf.levels[:1]
-            shared = [a for a, b in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, leaf.levels))]  # noqa: B905  # the shorter ends it
-            found.append(Leaf(tuple(shared), Slice(WAIT, "idle", end, leaf.slice.start_ns, args)))
+            pairs = zip(before, leaf.levels, strict=False)  # the shorter ends it
+            shared = tuple(level for level, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            found.append(Leaf(shared, Slice(WAIT, "idle", end, leaf.slice.start_ns, args)))
         found.append(leaf)
         end = leaf.slice.end_ns
     return found
 
 
 def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | None = None) -> list[Slice]:
-    """Leaves in order, within a slice for each run of neighbours with a level in common; outer ones come first.
+    """Leaves in order, within a slice for each run of neighbours that share a level; outer ones come first.
 
     `args` of levels that are known; those of others are sums over their calls.
     """
@@ -217,35 +205,23 @@ def _sums(leaves: Sequence[Leaf]) -> dict[str, Any]:
     calls = [leaf.call for leaf in leaves if leaf.call is not None]
     if not calls:
         return {}
-    energies = [call.energy_j for call in calls if call.energy_j is not None]
-    figures = _figures(
-        sum(call.runtime_s for call in calls),
-        sum(call.low_s for call in calls),
-        sum(call.high_s for call in calls),
-        sum(energies) if len(energies) == len(calls) else None,
-        sum(call.flops for call in calls),
-        sum(call.bytes for call in calls),
-        max((call.basis for call in calls), key=BASES.index),
-    )
-    return {"calls": len(calls), **figures}
+    columns = {name: [getattr(call, name) for call in calls] for name in FIGURES}
+    basis = max(columns.pop("basis"), key=BASES.index)
+    sums = {name: None if None in values else sum(values) for name, values in columns.items()}
+    return {"calls": len(calls), **_short(sums), "basis": basis}
 
 
 def _whole(p: Prediction) -> dict[str, Any]:
-    size = sum(row.bytes for row in p.rows)
-    energy = p.energy_j.value if p.energy_j else None
-    figures = _figures(p.runtime_s.value, p.runtime_s.low, p.runtime_s.high, energy, p.flops, size, p.basis)
-    return {**figures, "power_w": _short(p.power_w.value if p.power_w else None)}
+    t, power = p.runtime_s, p.power_w
+    times: dict[str, float | None] = {"runtime_s": t.value, "low_s": t.low, "high_s": t.high}
+    times["energy_j"] = p.energy_j.value if p.energy_j else None
+    work = {"flops": p.flops, "bytes": sum(row.bytes for row in p.rows), "basis": p.basis}
+    return _short({**times, **work, "power_w": power.value if power else None})
 
 
-def _figures(
-    runtime_s: float, low_s: float, high_s: float, energy_j: float | None, flops: int, size: int, basis: str
-) -> dict[str, Any]:
-    times = {"runtime_s": _short(runtime_s), "low_s": _short(low_s), "high_s": _short(high_s)}
-    return {**times, "energy_j": _short(energy_j), "flops": flops, "bytes": size, "basis": basis}
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.{DIGITS}g}")
+def _short(figures: dict[str, Any]) -> dict[str, Any]:
+    """The same with so many digits as a reader needs."""
+    return {name: float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for name, v in figures.items()}
 
 
 def _changes(points: Sequence[Point]) -> list[Point]:

@@ -34,14 +34,12 @@ def tokens(prediction: Prediction) -> Iterator[str]:
     """Lines on a prefill, a step or a whole generation; none for any other pass."""
     about = prediction.generation
     if isinstance(about, Generation):
-        yield (
-            f"prompt {about.prompt}, {about.new_tokens} new tokens: first after {bounded(about.time_to_first_token_s, 's')}"
-        )
+        first = bounded(about.time_to_first_token_s, "s")
+        yield f"prompt {about.prompt}, {about.new_tokens} new tokens: first after {first}"
         if about.time_per_output_token_s is not None and about.first_step_s and about.last_step_s:
-            yield (
-                f"then {bounded(about.time_per_output_token_s, 's')} per token, the first "
-                f"{quantity(about.first_step_s.value, 's')}, the last {quantity(about.last_step_s.value, 's')}"
-            )
+            ends = (quantity(step.value, "s") for step in (about.first_step_s, about.last_step_s))
+            each = bounded(about.time_per_output_token_s, "s")
+            yield f"then {each} per token, the first {', the last '.join(ends)}"
     elif isinstance(about, Step):
         yield f"context {about.context}, {counted(about.tokens, 'token')} of each sample"
     if isinstance(about, (Generation, Step)):

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from neuralpower.report.tables import quantity
+from neuralpower.report.tokens import quantity
 
 
 def template(package: str, name: str, **filters: object) -> Template:

@@ -15,7 +15,7 @@ import pytest
 
 from neuralpower.cli import main
 from neuralpower.files import csv_files, markdown, terminal
-from neuralpower.report.page import Page, Section, Table, write_csv, write_html, write_markdown
+from neuralpower.report.page import Page, Section, Table, write_html, write_markdown
 from neuralpower.report.tables import grid
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"  # empties a terminal, and gives it another title
@@ -218,7 +218,7 @@ def test_a_text_is_no_formula(value: object, cell: str) -> None:
 
 def test_every_csv_is_written_in_one_place() -> None:
     """A file that writes CSV by itself would write formulas."""
-    package = Path(csv_files.__file__).parents[1]
+    package = Path(csv_files.__file__).parent
     own = [
         file.name
         for file in package.rglob("*.py")
@@ -338,7 +338,7 @@ def test_pages_of_names_hold_no_markup_of_theirs(tmp_path: Path) -> None:
     written = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert all(rendered(line) == (set(), []) for line in written.splitlines())
     assert safe(html) and safe(written)
-    write_csv(Table("t", ("x",), (("=1+1",),)), tmp_path / "t.csv")
+    csv_files.write_csv(tmp_path / "t.csv", [("x",), ("=1+1",)])
     assert (tmp_path / "t.csv").read_text() == "x\n'=1+1\n"
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError, PredictorError
+from neuralpower.files.csv_files import write_csv
 from neuralpower.learn import shelf
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.case import Case, predict_case
@@ -23,7 +24,7 @@ from neuralpower.predict.explore.compare import Side, compare
 from neuralpower.predict.explore.fit import Request, bytes_of, fit, largest
 from neuralpower.predict.explore.forms import Solver
 from neuralpower.predict.explore.space import Explored, Point, explore
-from neuralpower.predict.explore.sweep import pareto, sizes, sweep, to_json, write_csv
+from neuralpower.predict.explore.sweep import SweepPoint, pareto, sizes, sweep, to_json
 from neuralpower.predict.memory.peak import CPU, forward_memory
 from neuralpower.predict.prediction import Interval
 from neuralpower.report.explored import fit_table, sweep_table
@@ -251,11 +252,12 @@ def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp
     found = sweep("zoo:deep_mnist", [predictor], batch_sizes=(1, 64), memory_bytes=room)
     assert [p.fits for p in found.points] == [True, False]
     assert not any(p.best for p in found.points if not p.fits)
-    write_csv(found, tmp_path / "s.csv")
+    lines = [SweepPoint.__dataclass_fields__, *(vars(p).values() for p in found.points)]
+    write_csv(tmp_path / "s.csv", lines)
     rows = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
     assert [float(row["runtime_s"]) for row in rows] == [p.runtime_s for p in found.points]
     with pytest.raises(InputError, match="cannot be written"):
-        write_csv(found, tmp_path / "none" / "s.csv")
+        write_csv(tmp_path / "none" / "s.csv", lines)
     with pytest.raises(PredictorError, match="has not learnt dtype 'bfloat16'"):
         sweep(DEEP, [predictor], dtypes=("bfloat16",))
     with pytest.raises(InputError, match="points: at most"):

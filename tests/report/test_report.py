@@ -201,7 +201,7 @@ def test_chips_of_every_class_are_there_with_peaks_bandwidth_and_sources() -> No
 
 @pytest.mark.parametrize("slugs", [chips.DATA_CENTRE, chips.MOBILE], ids=["data centre", "mobile"])
 def test_every_chip_of_a_chart_exists_and_is_named_in_it(slugs: tuple[str, ...]) -> None:
-    from neuralpower.report.plots import plot
+    from neuralpower.report.plotly_charts import plot
 
     every = {c.slug: c for c in chips.sheets()}
     chart = chips.roofline("x", [every[slug] for slug in slugs])
@@ -266,7 +266,7 @@ def test_a_network_without_flop_leaves_the_roof_its_slope() -> None:
     view = small((1e-6, 1e-6), (400, 0), (1, 0))
     (chart,) = [part for part in pages._utilisation(view)[0].parts if isinstance(part, XY)]
     # from a third of the lowest intensity, 4 FLOP/B, over the ridge at 1e9 / 1e8 to three times that
-    assert chart.series[0].x == pytest.approx((4 / 3, 10, 30)) and len(chart.points(chart.series[1])) == 1
+    assert chart.series[0].x == pytest.approx((4 / 3, 10, 30)) and len(chart.drawn()[1].x) == 1
 
 
 def test_examples_of_both_kinds_are_the_extreme_pairs() -> None:

@@ -6,13 +6,11 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from neuralpower.errors import InputError, is_count
-from neuralpower.files.csv_files import write_csv as write_rows
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.case import device_memory
@@ -174,12 +172,6 @@ def sizes(text: str, what: str) -> tuple[int, ...]:
                 found.append(low)
                 low *= 2
     return tuple(dict.fromkeys(found))
-
-
-def write_csv(result: Sweep, path: Path) -> None:
-    """One line per point, SI units; raises InputError where the file cannot be written."""
-    names = list(SweepPoint.__dataclass_fields__)
-    write_rows(path, [names, *([getattr(p, name) for name in names] for p in result.points)])
 
 
 def to_json(result: Sweep) -> dict[str, Any]:

@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralpower.version import __version__
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes, installed, read_machine
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line
-from neuralpower.measure.meters import MeterUnavailable
+from neuralpower.measure.meters.base import MeterUnavailable
 from neuralpower.measure.meters.nvml import list_gpus
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.predict.explore.fit import largest
@@ -33,6 +32,7 @@ from neuralpower.suites.bench.network import Case, TooLarge, check_host_memory, 
 from neuralpower.suites.bench.options import Options
 from neuralpower.suites.precision import precision
 from neuralpower.suites.steps import StepTimer, Times, Work
+from neuralpower.version import __version__
 
 FEW_WARMUPS = 2
 COARSE = 1 / 16  # how close the largest batch that fits is sought where each trial runs the network

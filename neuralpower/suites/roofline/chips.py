@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from neuralpower.devices.spec import DeviceSpec, known_specs, read_spec
 from neuralpower.report.charts import XY, Series
-from neuralpower.report.page import Cell, Table
+from neuralpower.report.page import Cell, Columns, Table
 from neuralpower.suites.roofline.records import Roof
 
 DTYPES = ("float64", "float32", "tensorfloat32", "bfloat16", "float16", "float8_e4m3fn", "int8")
+SHORT = {"tensorfloat32": "TF32", "float8_e4m3fn": "float8"}
 CLASS_NAMES = {"gpu": "GPU", "cpu": "CPU", "tpu": "ASIC (TPU)", "soc": "SoC"}
 FILLERS = re.compile("(NVIDIA|Google Cloud|Google|AMD Instinct|AMD|Intel|AWS|GeForce|Platinum|Tesla) ")
 MIXED = ("bfloat16", "float16", "float32")  # the type in which chips are compared: the first that a chip has
 
 DATA_CENTRE = (
-    *("nvidia-t4", "nvidia-v100-sxm2-32gb", "nvidia-a100-sxm4-80gb", "nvidia-h100-sxm5-80gb", "nvidia-h200-sxm-141gb"),
-    *("nvidia-b200", "nvidia-l4", "amd-instinct-mi210", "amd-instinct-mi300x", "google-tpu-v2", "google-tpu-v4"),
-    *("google-tpu-v5e", "google-tpu-v6e", "intel-xeon-platinum-8480", "amd-epyc-9654", "aws-graviton3"),
+    *("nvidia-t4", "nvidia-v100-sxm2-32gb", "nvidia-a100-sxm4-80gb", "nvidia-h100-sxm5-80gb"),
+    *("nvidia-h200-sxm-141gb", "nvidia-b200", "nvidia-l4", "amd-instinct-mi210", "amd-instinct-mi300x"),
+    *(
+        "google-tpu-v2",
+        "google-tpu-v4",
+        "google-tpu-v5e",
+        "google-tpu-v6e",
+        "intel-xeon-platinum-8480",
+        "amd-epyc-9654",
+        "aws-graviton3",
+    ),
 )
 MOBILE = (
-    *("apple-m1", "apple-m1-max", "apple-m2", "nvidia-jetson-orin-nano-8gb", "nvidia-jetson-orin-nano-super-8gb"),
-    *("nvidia-jetson-agx-orin-64gb", "nvidia-rtx-3090", "nvidia-rtx-4090", "nvidia-rtx-5090"),
+    *("apple-m1", "apple-m1-max", "apple-m2", "nvidia-jetson-orin-nano-8gb"),
+    *(
+        "nvidia-jetson-orin-nano-super-8gb",
+        "nvidia-jetson-agx-orin-64gb",
+        "nvidia-rtx-3090",
+        "nvidia-rtx-4090",
+        "nvidia-rtx-5090",
+    ),
 )
 
 
@@ -49,31 +64,37 @@ def ridge(sheet: DeviceSpec) -> float:
     return best(sheet)[1] / bandwidth(sheet)
 
 
+def _peak(dtype: str) -> Callable[[DeviceSpec], Cell]:
+    return lambda chip: chip.peak_flops[dtype] / 1e12 if dtype in chip.peak_flops else None
+
+
 def table(chips: Sequence[DeviceSpec]) -> Table:
     """One row per chip; FLOP/s in 1e12, B/s in 1e9."""
-    rows: list[tuple[Cell, ...]] = []
-    for chip in chips:
-        year = None if chip.year is None else str(chip.year)
-        peaks = [None if d not in chip.peak_flops else chip.peak_flops[d] / 1e12 for d in DTYPES]
-        rows.append((chip.name, CLASS_NAMES[chip.device_class], year, *peaks, bandwidth(chip) / 1e9, ridge(chip)))
-    names = [d.replace("tensorfloat32", "TF32").replace("float8_e4m3fn", "float8") for d in DTYPES]
-    header = ("chip", "class", "year", *(f"{name}, TFLOP/s" for name in names), "memory, GB/s", "ridge, FLOP/B")
+    names = {dtype: SHORT.get(dtype, dtype) for dtype in DTYPES}
     note = (
-        "Dense peaks, without sparsity; int8 in 1e12 operations/s. The ridge is that of bfloat16 or float16 where the "
-        "chip has one, else of float32."
+        "Dense peaks, without sparsity; int8 in 1e12 operations/s. The ridge is that of bfloat16 or float16 "
+        "where the chip has one, else of float32."
     )
-    return Table("Peak FLOP/s and memory bandwidth of chips", header, tuple(rows), note)
+    columns: Columns[DeviceSpec] = {
+        "chip": lambda chip: chip.name,
+        "class": lambda chip: CLASS_NAMES[chip.device_class],
+        "year": lambda chip: None if chip.year is None else str(chip.year),
+        **{f"{name}, TFLOP/s": _peak(dtype) for dtype, name in names.items()},
+        "memory, GB/s": lambda chip: bandwidth(chip) / 1e9,
+        "ridge, FLOP/B": ridge,
+    }
+    return Table.of("Peak FLOP/s and memory bandwidth of chips", chips, columns, note)
 
 
 def sources(chips: Sequence[DeviceSpec]) -> Table:
     """Where the peak of `best` and the bandwidth stand, or how they follow."""
-    rows = []
-    for chip in chips:
-        dtype, _ = best(chip)
-        keys = (f"peak_flops_{dtype}", "memory_bytes_per_s")
-        rows.append((chip.name, dtype, *(chip.values[key].source for key in keys)))
-    header = ("chip", "type", "peak: how derived, source", "memory: how derived, source")
-    return Table("Sources of the peaks and bandwidths", header, tuple(rows))
+    columns: Columns[DeviceSpec] = {
+        "chip": lambda chip: chip.name,
+        "type": lambda chip: best(chip)[0],
+        "peak: how derived, source": lambda chip: chip.values[f"peak_flops_{best(chip)[0]}"].source,
+        "memory: how derived, source": lambda chip: chip.values["memory_bytes_per_s"].source,
+    }
+    return Table.of("Sources of the peaks and bandwidths", chips, columns)
 
 
 def short_name(chip: DeviceSpec) -> str:
@@ -84,14 +105,18 @@ def short_name(chip: DeviceSpec) -> str:
 def roofline(title: str, chips: Sequence[DeviceSpec], extra: Sequence[Roof] = ()) -> XY:
     """Roofs of chips over the operational intensity, named at their ridges."""
     lines = [(f"{short_name(c)} ({best(c)[0]})", short_name(c), best(c)[1], bandwidth(c)) for c in chips]
-    lines += [(f"{r.device} (measured)", f"{r.device} (measured here)", r.flops_per_s, r.bytes_per_s) for r in extra]
+    for r in extra:
+        lines.append((f"{r.device} (measured)", f"{r.device} (measured here)", r.flops_per_s, r.bytes_per_s))
     ridges = [flops / speed for _, _, flops, speed in lines]
     low, high = min(ridges) / 30, max(ridges) * 8
-    series = []
-    for i, (name, label, flops, speed) in enumerate(sorted(lines, key=lambda line: -line[2])):
+    series: list[Series] = []
+    for name, label, flops, speed in sorted(lines, key=lambda line: -line[2]):
         bend = flops / speed
-        text = f"{name}: {flops / 1e12:.4g} TFLOP/s, {speed / 1e9:.4g} GB/s, ridge {bend:.3g} FLOP/B"
-        x, y, dash = (low, bend, high), (low * speed, flops, flops), i % 2 == 1
-        series.append(Series(name, x, y, ("", text, ""), labels=("", "", label), mode="lines", dash=dash))
-    note = "Where a line bends, memory and arithmetic take equally long. Type of the peak: in brackets in the legend."
-    return XY(title, "operational intensity, FLOP/B", "attainable FLOP/s", tuple(series), True, True, note=note)
+        what = f"{name}: {flops / 1e12:.4g} TFLOP/s, {speed / 1e9:.4g} GB/s, ridge {bend:.3g} FLOP/B"
+        ends = [(low, low * speed, ""), (bend, flops, what), (high, flops, "")]
+        dash = len(series) % 2 == 1
+        series.append(Series.of(name, ends, labels=("", "", label), mode="lines", dash=dash))
+    note = "Where a line bends, memory and arithmetic take equally long. "
+    note += "Type of the peak: in brackets in the legend."
+    axes = ("operational intensity, FLOP/B", "attainable FLOP/s")
+    return XY(title, *axes, tuple(series), True, True, note=note)

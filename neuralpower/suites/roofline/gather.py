@@ -25,7 +25,8 @@ from neuralpower.layers.base import torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.shelf import default_predictor, known_predictors, load
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.compose import Prediction, compose
+from neuralpower.predict.compose import compose
+from neuralpower.predict.prediction import Prediction
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.tables import short
 from neuralpower.suites.roofline.records import (
