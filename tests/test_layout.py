@@ -74,6 +74,7 @@ ORDER = (
     "dataset",
     "collect",
     "trees",
+    "packed",
     "slopes",
     "regress",
     "features",

@@ -111,7 +111,7 @@ def test_a_predictor_file_gives_the_same_predictions(predictor: Predictor, tmp_p
     [
         (lambda text: text[: len(text) // 2], "cut off"),
         (lambda text: "[1, 2]", "holds a list"),
-        (lambda text: text.replace('"schema":4', '"schema":9'), "schema 9, this version reads 4"),
+        (lambda text: text.replace('"schema":5', '"schema":9'), "schema 9, this version reads 4 and 5"),
         (lambda text: text.replace('"rooflines"', '"roof"'), "incomplete .*rooflines"),
         (lambda text: text.replace('"kind":"linear"', '"kind":"lineal"'), "did you mean linear"),
     ],

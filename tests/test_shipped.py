@@ -40,3 +40,9 @@ def test_a_shipped_predictor_has_a_card_and_predicts(file: Path) -> None:
 def test_a_shipped_predictor_s_bases_grow_in_proportion_to_each_dimension(file: Path) -> None:
     regressors = load(file).regressors.values()
     assert all(power == 1 for regressor in regressors for term in regressor.terms for _, power in term.powers)
+
+
+def test_the_shipped_predictors_stay_small() -> None:
+    sizes = [file.stat().st_size for file in MODELS]
+    assert max(sizes) <= 4e6
+    assert sum(sizes) <= 12e6
