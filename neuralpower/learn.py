@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.dataset import HARDWARE, SHORTEST_S, Dataset, Rejected, Rows, merge, named, screen, summarised
+from neuralpower.dataset import SHORTEST_S, Dataset, Rejected, Rows, merge, named, screen, summarised
+from neuralpower.dataset_format import HARDWARE
 from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.dispatch import Dispatch, Observation, function_of, learn_dispatch
 from neuralpower.dtypes import FLOATING

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from neuralpower import __version__
-from neuralpower.dataset import check_hardware
+from neuralpower.dataset_format import check_hardware
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W, KEYS
 from neuralpower.dispatch import Cost, Dispatch
 from neuralpower.dtypes import ITEMSIZE

@@ -71,6 +71,7 @@ ORDER = (
     "bench",
     "locations",
     "journal",
+    "dataset_format",
     "dataset",
     "collect",
     "trees",
