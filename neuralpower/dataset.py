@@ -26,9 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
-from neuralpower.dataset_format import LONGEST_S, SCHEMA, check_meta
+from neuralpower.dataset_format import LONGEST_S, SCHEMA, ResultRecord, check_meta
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W
 from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError, InputError, first_line, unknown, unwritten, writing
@@ -312,13 +313,15 @@ def _results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, row) of a journal's results; raises DatasetError."""
     for record in read_journal(folder):
         if record.get("type") == "result":
-            kind, row = record.get("kind"), record.get("row")
-            if not isinstance(kind, str) or not isinstance(row, dict):
+            try:
+                result = msgspec.convert(record, ResultRecord)
+            except msgspec.ValidationError:
+                kind, row = record.get("kind"), record.get("row")
                 raise DatasetError(
-                    f"{folder / NAME}: a result is of kind {shown(kind)} with row {shown(row)}, but must have a name and an "
-                    "object; take the journal away, or mend it"
-                )
-            yield kind, row
+                    f"{folder / NAME}: a result is of kind {shown(kind)} with row {shown(row)}, but must have a name "
+                    "and an object; take the journal away, or mend it"
+                ) from None
+            yield result.kind, result.row
 
 
 def kept_rows(

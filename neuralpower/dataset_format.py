@@ -1,4 +1,6 @@
-"""What `dataset.json` may say: a Struct per object, whose types are its rules and whose descriptions say them in words.
+"""What `dataset.json` and a collection's journal may say: a Struct per object, whose types are its rules.
+
+The descriptions of `dataset.json`'s rules say them in words.
 
 Names that no Struct has are left alone, as long as none is nearly one that means something. null is not known.
 """
@@ -71,6 +73,45 @@ class DatasetMeta(msgspec.Struct, kw_only=True):
     hardware: Annotated[HardwareMeta, Meta(description="an object")] | None = None  # type: ignore[valid-type]
 
 
+class Record(msgspec.Struct, kw_only=True, tag_field="type"):
+    """One line of a collection's journal, after its checksum; `seq` counts them."""
+
+    schema: Literal[1] = 1
+    seq: Annotated[int, Meta(ge=0)] = 0
+
+
+class SessionRecord(Record, kw_only=True, tag="session"):
+    """Who measures from here on, on what and with which software; further names go to `sessions` of `dataset.json`."""
+
+    session_id: str
+    utc: str
+    up: str | None = None  # since when the machine is up
+
+
+class StartRecord(Record, kw_only=True, tag="start"):
+    """What is measured next: the name of each configuration, and which replicate of it."""
+
+    tier: Literal["runtime", "power"]
+    attempt: int
+    tasks: list[tuple[str, int]]
+
+
+class ResultRecord(Record, kw_only=True, tag="result"):
+    """A row of the kind's table."""
+
+    kind: str
+    row: dict[str, Any]
+
+
+class EventRecord(Record, kw_only=True, tag="event"):
+    """What ended a session, or lost its meter."""
+
+    event: Literal["stop", "device_lost", "meter_lost"]
+    reason: str | None = None
+    config_id: str | None = None
+
+
+RECORDS = SessionRecord | StartRecord | ResultRecord | EventRecord
 META = ("includes_launch", "hardware", "autograd_start_s")  # what changes what is learnt
 OWNERS = {"sessions": "{} of a session", "peak_flops_per_s": "peak_flops_per_s of {}"}  # of a field, in messages
 

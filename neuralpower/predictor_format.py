@@ -242,7 +242,7 @@ class PredictorPart(Part, frozen=True, kw_only=True):
     system: Deviation
     resident: Annotated[float, Meta(gt=-1, le=MOST_LOG)] = 0.0
     hardware: HardwarePart | None
-    dataset: dict[str, Any]  # a CardPart
+    dataset: CardPart
     dispatch: DispatchPart | None
     units: dict[str, str]
     rooflines: dict[str, RooflinePart]
@@ -391,19 +391,21 @@ def from_json(data: Any, name: str = "", place: str = "") -> Predictor:
             "train it again with train-predictor"
         )
     try:
-        predictor = _predictor(_converted(data, PredictorPart if schema == SCHEMA else OlderPredictorPart), name)
+        part = _converted(data, PredictorPart if schema == SCHEMA else OlderPredictorPart)
+        predictor = _predictor(part, data["dataset"], name)
     except (ValueError, InputError) as error:
         raise PredictorError(f"{place}: {error}; {WAY_OUT}") from None
     predictor.check_formulas()
     return predictor
 
 
-def _predictor(part: PredictorPart, name: str) -> Predictor:
+def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Predictor:
     _check_whole(part)
     regressors = _regressors(part.regressors)
     values = {
         **_shared(part, Predictor),
         "name": name,
+        "dataset": dataset,
         "regressors": regressors[RUNTIME],
         "power": regressors[POWER] or None,
         "hardware": part.hardware and Hardware(**_shared(part.hardware, Hardware)),
@@ -441,7 +443,7 @@ WORDS = (
 )
 
 
-def _converted(data: Mapping[str, Any], part: type[P], at: str = "") -> P:
+def _converted(data: Mapping[str, Any], part: type[P]) -> P:
     """Plain values as a part; raises ValueError with the place, the value and the rule."""
     required = [f.encode_name for f in msgspec.structs.fields(part) if f.required]
     missing = [name for name in required if name not in data]
@@ -450,10 +452,10 @@ def _converted(data: Mapping[str, Any], part: type[P], at: str = "") -> P:
     try:
         return msgspec.convert(data, part)
     except msgspec.ValidationError as error:
-        raise ValueError(_broken_rule(str(error), data, at)) from None
+        raise ValueError(_broken_rule(str(error), data)) from None
 
 
-def _broken_rule(text: str, data: Any, at: str) -> str:
+def _broken_rule(text: str, data: Any) -> str:
     """What msgspec says is wrong, with the value, and the regressor by its name rather than by its number."""
     rule, _, path = text.partition(" - at `$")
     path, value, title = path.rstrip("`"), data, ""
@@ -462,7 +464,7 @@ def _broken_rule(text: str, data: Any, at: str) -> str:
     if regressor:
         title = f"{_title(data['regressors'][int(regressor[1])])}: "
         path = path[regressor.end() :]
-    field = f"{at}{path}".strip(".")
+    field = path.strip(".")
     rule = functools.reduce(lambda said, change: re.sub(change[0], change[1], said), WORDS, rule)
     if rule.startswith(("lacks", "has")) or "..." in steps:  # of an object's value msgspec does not say the name
         return f"{title}{'a value of ' * ('...' in steps)}{field.replace('[...]', '') or 'it'} {rule}"
@@ -493,9 +495,8 @@ def _check_whole(part: PredictorPart) -> None:
         raise _wrong("rooflines", part.rooflines, "one or more")
     if part.hardware is None and not part.portable:
         raise _wrong("hardware", None, "an object where the predictor is of one device")
-    card = _converted(part.dataset, CardPart, "dataset")
-    check_hardware({} if card.hardware is None else card.hardware)
-    for hardware in (part.hardware, *card.devices.values()):
+    check_hardware(part.dataset.hardware or {})
+    for hardware in (part.hardware, *part.dataset.devices.values()):
         _check_hardware(hardware)
     for dtype in part.rooflines:
         _known("dtype of a roofline", dtype, ITEMSIZE)
