@@ -4,6 +4,7 @@
     datasets/NAME/journal.jsonl         one checksummed line per record, while a collection is under way
     datasets/NAME/KIND.parquet (.csv)   one row per measurement: the kind's fields, runtime_s, and how it was taken
     datasets/NAME/shard-2-of-8/         the same again: a share of a collection, measured apart
+    datasets/NAME/shard-003-fourth/     the same again: a collection that `neuralpower merge` has put beside others
 
 Anyone's measurements come in the same way: `dataset.json` with a schema and a device name, and tables with the fields.
 """
@@ -57,6 +58,7 @@ WHOLE = (  # columns of whole numbers, also where a row that failed has none
 )
 SHORTEST_S = 1e-8  # below it, as above LONGEST_S, a runtime is a broken clock or a wrong unit
 LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
+SHORTEST_REST = 0.1  # of a backward pass that is hardly longer than autograd's start
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 
 NETWORK = ("model", "batch", "input", "layers")  # columns of whole networks
@@ -128,10 +130,11 @@ def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
         with fetched(str(path)) as copy:
             return dataclasses.replace(read_dataset(copy, samples=samples), path=Path(str(path)))
     folder = Path(path)
-    shards = sorted(file.parent for file in folder.glob("shard-*-of-*/dataset.json"))
-    if not shards or (folder / "dataset.json").exists():
-        return _read_folder(folder, samples)
-    parts = merge([_read_folder(shard, samples, empty=True) for shard in shards])
+    shards = shard_folders(folder)
+    if not shards:
+        return read_folder(folder, samples)
+    own = [folder] if (folder / "dataset.json").exists() else []  # a collection that went on where others were merged
+    parts = merge([read_folder(shard, samples, empty=True) for shard in (*shards, *own)])
     if not any(part.tables for part in parts):
         raise _holds_nothing(folder)
     if len(parts) > 1:
@@ -141,16 +144,41 @@ def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
     return dataclasses.replace(parts[0], path=folder)
 
 
+def shard_folders(folder: Path) -> list[Path]:
+    """The folders of its shards, in the order of their names; empty where it has none."""
+    return sorted(file.parent for file in folder.glob("shard-*/dataset.json"))
+
+
 def merge(datasets: Sequence[Dataset]) -> list[Dataset]:
     """Collections of one device as one dataset: rows one below the other, of equal keys the latest that is ok.
 
-    What has no configurations' names, as somebody's own tables have none, stays as it is.
+    Backward passes lose what autograd's start added to them, where their dataset says that it did. What has no
+    configurations' names, as somebody's own tables have none, is not joined.
     """
     groups: dict[str, list[Dataset]] = {}
-    for number, dataset in enumerate(datasets):
+    for number, dataset in enumerate(map(_without_start, datasets)):
         collected = all("config_id" in table for table in dataset.tables.values())
         groups.setdefault(dataset.device if collected else f"{dataset.device} {number}", []).append(dataset)
     return [_joined(some) if len(some) > 1 else some[0] for some in groups.values()]
+
+
+def _without_start(dataset: Dataset) -> Dataset:
+    """The dataset without what autograd's start added to each backward pass, where it says that this is in its rows."""
+    import pandas as pd
+
+    from neuralpower.layers.base import BACKWARD
+
+    start_s = dataset.meta.get("autograd_start_s")
+    if not start_s:
+        return dataset
+    tables = dict(dataset.tables)
+    for kind, table in tables.items():
+        if "phase" in table and "runtime_s" in table:
+            runtime = pd.to_numeric(table["runtime_s"], errors="coerce")
+            rest = np.maximum(runtime - start_s, SHORTEST_REST * runtime)
+            tables[kind] = table.assign(runtime_s=table["runtime_s"].where(table["phase"] != BACKWARD, rest))
+    meta = {name: value for name, value in dataset.meta.items() if name != "autograd_start_s"}
+    return dataclasses.replace(dataset, meta=meta, tables=tables)
 
 
 def _joined(datasets: Sequence[Dataset]) -> Dataset:
@@ -201,8 +229,8 @@ def _holds_nothing(folder: Path) -> DatasetError:
     return DatasetError(f"{folder}: holds no table of any layer kind; collect-data --out {folder} fills it")
 
 
-def _read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
-    """As `read_dataset`; one of several shards may be `empty`."""
+def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
+    """As `read_dataset`, without its shards; one of several may be `empty`."""
     import pandas as pd
 
     from neuralpower.layers import KINDS
@@ -354,8 +382,9 @@ def read_meta(folder: Path) -> dict[str, Any]:
     if is_file(folder):
         raise DatasetError(f"{folder}: is a file; a dataset is the folder of dataset.json and a table per layer kind")
     if not is_folder(folder):
-        near = sorted(str(p.parent) for p in folder.parent.glob("*/dataset.json")) if is_folder(folder.parent) else []
-        raise unknown("dataset", str(folder), near, DatasetError)
+        near = {p.parent for p in folder.parent.glob("*/dataset.json")} if is_folder(folder.parent) else set()
+        near |= {p.parent.parent for p in folder.parent.glob("*/shard-*/dataset.json")}
+        raise unknown("dataset", str(folder), map(str, near), DatasetError)
     file = folder / "dataset.json"
     check_regular(file, DatasetError)
     try:
@@ -442,7 +471,7 @@ def _compact(table: pd.DataFrame) -> pd.DataFrame:
 def _sealed(folder: Path) -> dict[str, int]:
     import pandas as pd
 
-    dataset = _read_folder(folder, samples=True, empty=True)
+    dataset = read_folder(folder, samples=True, empty=True)
     counts: dict[str, int] = {}
     for kind, table in dataset.tables.items():
         table = _compact(table)

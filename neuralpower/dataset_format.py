@@ -153,8 +153,9 @@ def _refuse_near(given: Collection[str], what: str, known: Collection[str]) -> N
 
 
 def _check_watts(hardware: Mapping[str, Any] | None) -> None:
-    idle_w, limit_w = ((hardware or {}).get(name) for name in ("idle_w", "limit_w"))
-    if None not in (idle_w, limit_w) and limit_w <= idle_w:
+    given = hardware or {}
+    idle_w, limit_w = given.get("idle_w"), given.get("limit_w")
+    if idle_w is not None and limit_w is not None and limit_w <= idle_w:
         raise _impossible("idle_w", idle_w, f"less than limit_w, which is {limit_w:g}")
 
 

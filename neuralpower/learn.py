@@ -18,7 +18,7 @@ from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.features import describe, describe_power
 from neuralpower.layers import Hardware
-from neuralpower.layers.base import BACKWARD, peak_flops
+from neuralpower.layers.base import peak_flops
 from neuralpower.pool import Pool
 from neuralpower.predictor import (
     INTEGER,
@@ -55,7 +55,6 @@ SHORTEST_SHARE = 0.01  # of the rows are launches and little more
 COMPOSITION = 0.07
 BLOCKED = (0.8, 1.25)  # a host that takes as long as the device has most likely waited for a place in its queue
 SHORTEST_WITH_POWER_S = 1e-4  # below, windows whose uncertainty nobody states say little of a call
-SHORTEST_REST = 0.1  # of a backward pass that is hardly longer than autograd's start
 # Rows of which nineteen in twenty take less than so many times the shortest twentieth's, whatever their sizes, are launches and
 # noise: with 10 % of noise, 5 to 20 % of made-up layers beyond such rows lay within their bounds, 90 % and more beyond others.
 ALIKE, SIZES_APART = 2.0, 16.0
@@ -115,7 +114,7 @@ def train(
     if learner not in LEARNERS:
         raise unknown("learner", learner, LEARNERS)
     given = [datasets] if isinstance(datasets, Dataset) else datasets
-    datasets = _agreed(merge([_without_start(dataset) for dataset in given]))
+    datasets = _agreed(merge(given))
     devices = list(dict.fromkeys(dataset.device for dataset in datasets))
     portable = len(devices) > 1
     learner = "lasso" if portable else learner
@@ -402,22 +401,6 @@ def _accelerators(datasets: Sequence[Dataset]) -> bool:
             "take their time for other reasons; train a predictor of each class"
         )
     return first
-
-
-def _without_start(dataset: Dataset) -> Dataset:
-    """The dataset without what autograd's start added to each backward pass, where it says that this is in its rows."""
-    import pandas as pd
-
-    start_s = dataset.meta.get("autograd_start_s")
-    if not start_s:
-        return dataset
-    tables = dict(dataset.tables)
-    for kind, table in tables.items():
-        if "phase" in table and "runtime_s" in table:
-            runtime = pd.to_numeric(table["runtime_s"], errors="coerce")
-            rest = np.maximum(runtime - start_s, SHORTEST_REST * runtime)
-            tables[kind] = table.assign(runtime_s=table["runtime_s"].where(table["phase"] != BACKWARD, rest))
-    return dataclasses.replace(dataset, tables=tables)
 
 
 def _believed(rows: Rows) -> Rows:

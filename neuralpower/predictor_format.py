@@ -34,7 +34,7 @@ from neuralpower.slopes import Alignment
 from neuralpower.trees import MOST_LEAVES, Trees, right_children, starts
 
 SCHEMA = 5
-OLDER = 4  # is read, too: all numbers of trees and configurations as lists and in base 64
+OLDER = 4  # is read, too: its trees are lists of nodes
 RUNTIME, POWER = "runtime_s", "power_w"
 KEY = ("kind", "dtype", "phase", "group")
 UNITS = {"runtime": "s", "power": "W", "flops": "FLOP (1 multiply-add = 2)", "bytes": "B"}

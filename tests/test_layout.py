@@ -73,6 +73,7 @@ ORDER = (
     "journal",
     "dataset_format",
     "dataset",
+    "shards",
     "collect",
     "trees",
     "packed",

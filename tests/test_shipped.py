@@ -7,13 +7,25 @@ import pytest
 
 from neuralpower.codec import load
 from neuralpower.collect.plan import draw
+from neuralpower.dataset import shard_folders
 from neuralpower.layers import KINDS
 
 MODELS = sorted((Path(__file__).parent.parent / "models").glob("*.json"))
 
 
+DATASETS = sorted((Path(__file__).parent.parent / "datasets").glob("*/README.md"))
+
+
 def test_there_is_one_for_each_cpu_of_this_repository_s_datasets() -> None:
-    assert {"amd-epyc-2c", "amd-epyc-2c-zen5"} <= {file.stem for file in MODELS}
+    assert [file.parent.name for file in DATASETS] == ["amd-epyc-2c", "amd-epyc-2c-zen5"]
+    assert {file.parent.name for file in DATASETS} <= {file.stem for file in MODELS}
+
+
+@pytest.mark.parametrize("card", DATASETS, ids=lambda card: card.parent.name)
+def test_a_dataset_s_card_tells_of_each_shard_and_its_predictor_of_it(card: Path) -> None:
+    text, folder = card.read_text(), card.parent
+    assert all(f"| `{shard.name}` |" in text for shard in shard_folders(folder))
+    assert load(folder.name).dataset["name"] == folder.name
 
 
 @pytest.mark.parametrize("file", MODELS, ids=[file.stem for file in MODELS])

@@ -13,7 +13,7 @@ import numpy as np
 
 from neuralpower import markdown as md
 from neuralpower.codec import save
-from neuralpower.dataset import Dataset, replace_file
+from neuralpower.dataset import Dataset, read_folder, replace_file, shard_folders
 from neuralpower.layers import KINDS
 from neuralpower.markdown import inline
 from neuralpower.predictor import Predictor
@@ -29,6 +29,7 @@ ERRORS = (
     "the measurement and cancel in a network.\n\n"
 )
 
+SHARDS = ("shard", "collected", "protocol", "phases", "rows", "by kind")
 
 PROTOCOLS = {
     "cpu": "interleaved rounds of ~60 calls, inputs written just before, weights cold, denormals flushed; `runtime_s` is "
@@ -39,49 +40,79 @@ PROTOCOLS = {
 
 
 def dataset_card(dataset: Dataset) -> str:
-    """Device, software, protocol, meter, rows per kind and status, noise floor, gaps."""
+    """Device, software, protocol, meter, shards, rows per kind and status, noise floor, gaps."""
     kinds = sorted(dataset.tables.items())
     header = ["kind", "rows", "of the sweep", "of networks", "dtypes", "runtime, us", "median spread", "with power"]
-    floor = [row for kind, table in kinds for row in _noise_floor(kind, table)]
+    shards = [read_folder(shard, samples=False, empty=True) for shard in shard_folders(dataset.path)]
+    command = "merge" if shards else "collect-data"
     return (
-        f"# Dataset {inline(f'`{dataset.name}`')}\n\nWritten by `neuralpower collect-data`.\n\n"
-        + markdown(["", ""], _about(dataset))
+        f"# Dataset {inline(f'`{dataset.name}`')}\n\nWritten by `neuralpower {command}`.\n\n"
+        + markdown(["", ""], _about(dataset, shards or [dataset]))
+        + (f"\n\n## Shards\n\n{markdown(SHARDS, [_shard(shard) for shard in shards])}" if shards else "")
         + "\n\n## Rows\n\n"
         + markdown([*header, "not ok"], [_row(kind, table) for kind, table in kinds])
         + "\n\nThe spread is the distance between the quartiles of a row's samples. Rows that are not `ok` enter no fit.\n\n"
         "## Noise floor\n\n"
-        + (
-            "Configurations that were measured again in another process: how far the second value lies from the first.\n\n"
-            + markdown(["kind", "what", "pairs", "median", "90 % below"], floor)
-            if floor
-            else "Not known: no configuration was measured twice."
-        )
+        + _noise(dataset, shards)
         + "\n\n## Known gaps\n\n"
         + "".join(f"- {inline(gap)}\n" for gap in _gaps(dataset))
     )
 
 
-def _about(dataset: Dataset) -> list[list[str]]:
+def _shard(shard: Dataset) -> list[str]:
+    """When a shard was collected, how, and how many rows of each kind it holds."""
+    meta, tables = shard.meta, sorted(shard.tables.items())
+    phases = sorted({str(phase) for _, table in tables if "phase" in table for phase in table["phase"].dropna()})
+    return [
+        f"`{shard.name}`",
+        "; ".join(_spans(meta.get("sessions") or [])),
+        f"{meta.get('protocol_version', '?')}",
+        ", ".join(phases) or "forward",
+        str(len(shard)),
+        ", ".join(f"{kind} {len(table)}" for kind, table in tables),
+    ]
+
+
+def _noise(dataset: Dataset, shards: Sequence[Dataset]) -> str:
+    """How far second measurements lie from first ones, of each shard by itself."""
+    parts = [(f"`{shard.name}`, ", shard) for shard in shards] or [("", dataset)]
+    floor = [
+        [f"{name}{row[0]}", *row[1:]]
+        for name, part in parts
+        for kind, table in sorted(part.tables.items())
+        for row in _noise_floor(kind, table)
+    ]
+    if not floor:
+        return "Not known: no configuration was measured twice."
+    return (
+        "Configurations that were measured again in another process: how far the second value lies from the first.\n\n"
+        + markdown(["kind", "what", "pairs", "median", "90 % below"], floor)
+    )
+
+
+def _about(dataset: Dataset, parts: Sequence[Dataset]) -> list[list[str]]:
     hardware: Mapping[str, Any] = dataset.meta.get("hardware") or {}
-    sessions: Sequence[Mapping[str, Any]] = dataset.meta.get("sessions") or []
+    given: Sequence[Mapping[str, Any]] = dataset.meta.get("sessions") or []
+    sessions = sorted(given, key=lambda session: str(session.get("utc")))
     first, last = (sessions[0], sessions[-1]) if sessions else ({}, {})
     size = f"{hardware.get('cores', '?')} cores" + (", virtual" if hardware.get("virtual") else "")
     software = [f"{name} {first[name]}" for name in ("torch", "transformers", "python", "kernel") if name in first]
     software += [f"{name} {hardware[name]}" for name in ("cuda", "driver") if hardware.get(name)]
     protocol = PROTOCOLS.get(str(hardware.get("type")), PROTOCOLS["cuda"])
+    versions = ", ".join(sorted({str(part.meta.get("protocol_version", "?")) for part in parts}))
     tested = last.get("self_test") or {}
     return [
         ["device", f"{dataset.device}, {size}"],
         ["caches", f"L2 {_mib(hardware.get('l2_bytes'))}, last level {_mib(hardware.get('llc_bytes'))}"],
         ["software", ", ".join(software)],
         ["collected", "; ".join(_spans(sessions))],
-        ["protocol", f"version {dataset.meta.get('protocol_version', '?')}: {protocol}"],
+        ["protocol", f"version {versions}: {protocol}"],
         [
             "speed of the machine",
             f"`sentinel_s`: one fixed layer timed throughout, {_us(dataset.sentinel_s)} at its usual "
             "speed; it is stored with every row, from version 4 on with its second call in a row, `sentinel_again_s`",
         ],
-        ["power", _power(dataset)],
+        ["power", _power(dataset, parts)],
         ["meter's self-test", ", ".join(f"{name} {value}" for name, value in sorted(tested.items())) or "none"],
     ]
 
@@ -130,12 +161,13 @@ def _noise_floor(kind: str, table: pd.DataFrame) -> Iterator[list[str]]:
             yield [f"`{kind}`", name, str(len(apart)), f"{apart.median():.1%}", f"{apart.quantile(0.9):.1%}"]
 
 
-def _power(dataset: Dataset) -> str:
+def _power(dataset: Dataset, parts: Sequence[Dataset]) -> str:
     sources: set[str] = set()
     for table in dataset.tables.values():
         if "power_source" in table:
             sources |= set(table["power_source"].dropna()) - {"none"}
-    return ", ".join(sorted(sources)) or f"none: {dataset.meta.get('power_reason', 'see the columns')}"
+    reasons = dict.fromkeys(str(part.meta.get("power_reason", "see the columns")) for part in parts)
+    return ", ".join(sorted(sources)) or f"none: {', '.join(reasons)}"
 
 
 def _gaps(dataset: Dataset) -> Iterator[str]:

@@ -1,0 +1,35 @@
+"""`neuralpower merge`: datasets of one device -> one folder of shards."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from neuralpower.cli import options
+from neuralpower.cli.output import say
+from neuralpower.terminal import visible
+
+app = typer.Typer()
+
+
+@app.command()
+def merge(
+    datasets: list[str] = typer.Argument(
+        help="Folders of datasets of one device, or places such as s3://bucket/name, in the order in which they are to be read."
+    ),
+    out: Path = typer.Option(help="The folder that is to hold them, each as a shard, beside those that are there."),
+) -> None:
+    """Join datasets of one device into one folder, each as a shard of it; they stay where they are, too."""
+    from neuralpower.dataset import read_dataset, replace_file
+    from neuralpower.report.cards import dataset_card
+    from neuralpower.shards import merge_folders
+
+    options.check_named(datasets, "dataset")
+    rows = merge_folders([*dict.fromkeys(name.rstrip("/") for name in datasets)], out)
+    replace_file(out / "README.md", dataset_card(read_dataset(out)))
+    for shard, counts in rows.items():
+        kinds = ", ".join(f"{kind} {count}" for kind, count in counts.items())
+        say(f"{shard}: {sum(counts.values())} rows ({kinds})")
+    print(visible(f"dataset: {out}"), file=sys.stderr)
