@@ -145,8 +145,9 @@ def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
 
 
 def shard_folders(folder: Path) -> list[Path]:
-    """The folders of its shards, in the order of their names; empty where it has none."""
-    return sorted(file.parent for file in folder.glob("shard-*/dataset.json"))
+    """The folders of its shards, in the order of the numbers in their names; empty where it has none."""
+    found = [file.parent for file in folder.glob("shard-*/dataset.json")]
+    return sorted(found, key=lambda shard: ([int(number) for number in re.findall(r"\d+", shard.name)], shard.name))
 
 
 def merge(datasets: Sequence[Dataset]) -> list[Dataset]:
@@ -163,7 +164,7 @@ def merge(datasets: Sequence[Dataset]) -> list[Dataset]:
 
 
 def _without_start(dataset: Dataset) -> Dataset:
-    """The dataset without what autograd's start added to each backward pass, where it says that this is in its rows."""
+    """The dataset without autograd's start in its backward passes, where it says that this is in its rows."""
     import pandas as pd
 
     from neuralpower.layers.base import BACKWARD

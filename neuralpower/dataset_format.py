@@ -1,8 +1,7 @@
 """What `dataset.json` and a collection's journal may say: a Struct per object, whose types are its rules.
 
-The descriptions of `dataset.json`'s rules say them in words.
-
-Names that no Struct has are left alone, as long as none is nearly one that means something. null is not known.
+The descriptions of `dataset.json`'s rules say them in words. null is not known. Names that no Struct has are left
+alone, as long as none is nearly one that means something.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Record(msgspec.Struct, kw_only=True, tag_field="type"):
 
 
 class SessionRecord(Record, kw_only=True, tag="session"):
-    """Who measures from here on, on what and with which software; further names go to `sessions` of `dataset.json`."""
+    """Who measures from here on, and with what; its further names go to `sessions` of `dataset.json`."""
 
     session_id: str
     utc: str
@@ -117,7 +116,7 @@ OWNERS = {"sessions": "{} of a session", "peak_flops_per_s": "peak_flops_per_s o
 
 
 def check_meta(meta: Mapping[str, Any]) -> None:
-    """Raise DatasetError for what would be taken for something else, or not be seen, in a file of this schema."""
+    """Raise DatasetError for what would be taken for something else, or would not be seen."""
     _refuse_near(meta, "field", META)
     _check_names(meta.get("hardware"))
     _check({**meta, "schema": SCHEMA}, DatasetMeta)  # 1.0 is 1

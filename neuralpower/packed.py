@@ -1,7 +1,7 @@
-"""Whole numbers as text: each takes the same few bits, the highest first, and base 64 makes letters of the bits.
+"""Whole numbers as text: each takes the same few bits, the highest first; base 64 makes letters of the bits.
 
-A text of them is a third as long as a JSON list, and is read a hundred times as fast. Nothing is compressed: what a text
-takes in memory follows from its length.
+Such a text is a third as long as a JSON list, and is read faster. Nothing is compressed: what it takes in memory
+follows from how many numbers it says that it holds.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ WAY_OUT = "train it again with train-predictor, or take another copy of the file
 LEAST_NUMBER, MOST_NUMBER = 1e-30, 1e30
 MOST_LOG = 100.0  # of a factor: e^100 more or less than predicted says nothing
 MOST_OCTAVES = 1100.0  # of a number in double precision
-# A leaf is one of so many steps of its tree's own size: of 400 trees together, rounding moves log time by some 1e-5.
+# Leaves are whole steps of a size that each tree has for itself. In 400 trees, rounding moves log time by 4e-5.
 LEAF_BITS, LEAST_EXPONENT = 16, -80
 MOST_NODES, MOST_MEASURED = 2**20, 2**24  # of one regressor: some 16 and 500 times what any here has
 
@@ -177,7 +177,7 @@ class TreesPart(Part, frozen=True):
 
 
 class MeasuredPart(Part, frozen=True):
-    """Upper halves of configurations' numbers, sorted: how far each lies from the one before, as `packed` has it."""
+    """Upper halves of configurations' numbers, sorted; `steps` lead from each to the next, as `packed` has them."""
 
     count: Annotated[int, Meta(ge=0, le=MOST_MEASURED)]
     bits: Annotated[int, Meta(ge=1, le=MOST_BITS)]
@@ -253,7 +253,7 @@ class PredictorPart(Part, frozen=True, kw_only=True):
 
 
 class OlderTreesPart(Part, frozen=True):
-    """`TreesPart` with a list entry per node: its feature, -1 for a leaf, and its threshold or the leaf's value."""
+    """`TreesPart` with two lists: each node's feature, -1 for a leaf, and its threshold or the leaf's value."""
 
     features: list[Name]
     roots: list[Count]
@@ -643,7 +643,7 @@ def _nodes(part: TreesPart) -> tuple[Array, Array, Array]:
     inner = _numbers("splits", part.splits, 1, part.nodes) > 0
     roots = starts(inner)
     if roots is None:
-        raise ValueError("residual.splits must say of whole trees, one after the other in preorder, which nodes split")
+        raise ValueError("residual.splits must be those of whole trees, one after the other in preorder")
     cut = _numbers("cut", part.cut, width(len(cuts) - 1), int(inner.sum()))
     if len(cut) and cut.max() >= len(cuts):
         raise _wrong("residual.cut", int(cut.max()), f"the place of one of {len(cuts)} cuts")

@@ -1,4 +1,4 @@
-"""Datasets of one device side by side in one folder, each a shard of it: the collections of many days are one dataset."""
+"""Datasets of one device in one folder, each a shard of it: the collections of many days are one dataset."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from neuralpower.locations import PUBLISHED, fetched, is_remote
 
 
 def merge_folders(sources: Sequence[str | Path], out: Path) -> dict[str, dict[str, int]]:
-    """Copy datasets, and the shards of those that have some, into a folder: rows by kind of each new shard, by its name.
+    """Copy datasets into a folder, each as a shard; of a dataset that has shards, each of them.
 
-    The shards are read in the order in which they were given, after those that are there. All of them appear in the
-    folder, each as a whole, or none does.
+    The new shards stand behind those that are there, in the order in which they were given. All of them appear,
+    each as a whole, or none does. What is returned says how many rows of each kind a new shard has, by its name.
 
     Raises:
-        DatasetError: no such dataset, one that is not sealed, one of another device, one whose shard is there already,
-            or a folder that cannot be written or is being written to by another.
+        DatasetError: no such dataset, one that is not sealed, one of another device, one that is there already,
+            or a folder that cannot be written, or to which another writes.
     """
     with contextlib.ExitStack() as stack:
         local = [stack.enter_context(fetched(str(s))) if is_remote(s) else Path(s) for s in sources]
@@ -82,7 +82,7 @@ def _names(labels: Sequence[str], out: Path) -> list[str]:
 
 
 def _check_alike(given: Mapping[str, Dataset], out: Path) -> None:
-    """Raise DatasetError unless all are collections of one device, and none is in the folder already or twice."""
+    """Raise DatasetError unless all are collections of one device, none of them there already or twice."""
     there = {shard.name: read_folder(shard, samples=False, empty=True) for shard in shard_folders(out)}
     seen: dict[str, str] = {}
     for name, dataset in (*there.items(), *given.items()):
@@ -93,7 +93,8 @@ def _check_alike(given: Mapping[str, Dataset], out: Path) -> None:
     parts = merge([*there.values(), *given.values()])
     devices = list(dict.fromkeys(part.device for part in parts))
     if len(devices) > 1:
-        raise DatasetError(f"{out}: cannot hold datasets of {', '.join(devices)}; make one folder for each device")
+        said = ", ".join(devices)
+        raise DatasetError(f"{out}: cannot hold datasets of {said}; make one folder for each device")
     if len(parts) > 1:
         raise DatasetError(
             f"{', '.join(str(part.path) for part in parts)}: tables without config_id cannot be told apart; "
@@ -102,7 +103,7 @@ def _check_alike(given: Mapping[str, Dataset], out: Path) -> None:
 
 
 def _copy(folders: Mapping[str, Path], out: Path) -> None:
-    """Write all aside, then rename each: whatever ends it early, no part of a shard is left. Raises OSError."""
+    """Write all aside, then rename each: what ends it early leaves no part of a shard. Raises OSError."""
     for left in out.glob(".shard-*.new"):  # by a run that was killed: whoever merges is the only writer
         shutil.rmtree(left)
     aside, placed = {name: out / f".{name}.new" for name in folders}, []

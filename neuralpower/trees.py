@@ -94,10 +94,10 @@ def _leaves(feature: Array, right: Array, root: int) -> tuple[list[int], list[tu
 
 
 def starts(inner: Array) -> Array | None:
-    """Where trees begin, [trees], whose nodes stand in preorder, one tree after the other; None where the last is cut off.
+    """Where trees begin, [trees], whose nodes stand in preorder; None where the last tree is cut off.
 
-    `inner`: which nodes split, [nodes]. An inner node opens one subtree more than it closes, a leaf closes one: a tree ends
-    where the first of its nodes is closed.
+    `inner`: which nodes split, [nodes]. An inner node opens one subtree more than it closes, a leaf closes one. A
+    tree ends where the first of its nodes is closed.
     """
     depth = np.cumsum(np.where(inner, 1, -1))
     lowest = np.minimum.accumulate(np.concatenate([[0], depth]))

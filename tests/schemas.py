@@ -1,4 +1,4 @@
-"""JSON Schema of the files that neuralpower writes, from their declarations: `python -m tests.schemas` writes them anew."""
+"""JSON Schemas of what neuralpower writes, from their declarations: `python -m tests.schemas` writes them anew."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The declared formats: their JSON Schema in docs/schemas is up to date, and what is written keeps to them."""
+"""The declared formats: their JSON Schemas are up to date, and what is written keeps to them."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Datasets of one device become shards of one folder, whole or not at all; what is learnt from them stays the same."""
+"""Datasets of one device become shards of one folder, whole or not at all, and teach the same."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from neuralpower.collect.plan import draw
-from neuralpower.dataset import merge, read_dataset, write_meta
+from neuralpower.dataset import merge, read_dataset, shard_folders, write_meta
 from neuralpower.errors import DatasetError
 from neuralpower.journal import Journal
 from neuralpower.layers import KINDS
@@ -89,10 +89,14 @@ def test_later_shards_stand_behind_those_that_are_there(two: list[Path], tmp_pat
     merge_folders(two[:1], out)
     assert [*merge_folders(two[1:], out)] == ["shard-002-mine-later"]
     again = tmp_path / "again"
-    dataset(again / "shard-1-of-2", 3)
-    assert [*merge_folders([out, again], tmp_path / "all")] == [
-        *("shard-001-mine", "shard-002-mine-later", "shard-003-again-1-of-2")
+    for number in (10, 2):
+        dataset(again / f"shard-{number}-of-12", number)
+    merged = tmp_path / "all"
+    assert [*merge_folders([out, again], merged)] == [
+        *("shard-001-mine", "shard-002-mine-later", "shard-003-again-2-of-12", "shard-004-again-10-of-12")
     ]
+    assert [*merge_folders(two[:1], again)] == ["shard-011-mine"]
+    assert [shard.name for shard in shard_folders(again)] == ["shard-2-of-12", "shard-10-of-12", "shard-011-mine"]
 
 
 def test_a_collection_of_a_folder_with_shards_is_read_behind_them(two: list[Path], tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ app = typer.Typer()
 @app.command()
 def merge(
     datasets: list[str] = typer.Argument(
-        help="Folders of datasets of one device, or places such as s3://bucket/name, in the order in which they are to be read."
+        help="Folders of datasets of one device, or places such as s3://bucket/name; of rows alike the last counts."
     ),
-    out: Path = typer.Option(help="The folder that is to hold them, each as a shard, beside those that are there."),
+    out: Path = typer.Option(help="The folder that is to hold them, behind the shards that it has."),
 ) -> None:
     """Join datasets of one device into one folder, each as a shard of it; they stay where they are, too."""
     from neuralpower.dataset import read_dataset, replace_file
