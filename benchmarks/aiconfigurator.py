@@ -21,14 +21,14 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.peers import flops_only, original, work
-from neuralpower import regress
-from neuralpower.dataset import Dataset, Rows, read_dataset, screen, write_meta
-from neuralpower.features import describe, describe_power
+from neuralpower.data.dataset import Dataset, Rows, read_dataset, screen, write_meta
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import fingerprint, peak_flops
 from neuralpower.layers.choice import chosen_tile
-from neuralpower.learn import SHORTEST_WITH_POWER_S, hardware_from, train
-from neuralpower.regress import FOLDS, Problem, Regressor
+from neuralpower.learn import fit as regress
+from neuralpower.learn.features import describe, describe_power
+from neuralpower.learn.fit import FOLDS, Problem, Regressor
+from neuralpower.learn.train import SHORTEST_WITH_POWER_S, hardware_from, train
 from neuralpower.report.cards import write_predictor
 
 Array = np.ndarray

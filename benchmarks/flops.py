@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.networks.zoo import ZOO
 from neuralpower.profiling import profile
-from neuralpower.sources import InputRequest, resolve
-from neuralpower.zoo import ZOO
 
 SMALL = "num_hidden_layers=2&hidden_size=64&num_attention_heads=4&intermediate_size=128"
 TEXT = f"{SMALL}&vocab_size=100"

@@ -23,7 +23,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.softmax import Softmax
-from neuralpower.trace import trace
+from neuralpower.trace.tracer import trace
 
 ATTENTION = "as_measured"
 AUTO = {

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from neuralpower.collect.keys import device_key
-from neuralpower.collect.plan import draw
-from neuralpower.dataset import seal, write_meta
-from neuralpower.journal import Journal
+from neuralpower.data.dataset import seal, write_meta
+from neuralpower.data.journal import Journal
 from neuralpower.layers import KINDS, columns_of
+from neuralpower.measure.collect.keys import device_key
+from neuralpower.measure.collect.plan import draw
 
 ROWS = 1_000_000
 SHARES = {"linear": 0.3, "conv2d": 0.3, "matmul": 0.2, "elementwise": 0.2}

@@ -23,11 +23,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from neuralpower.layers.base import FORWARD
-from neuralpower.memory import Memory, forward_memory, settings_of, training_lifetimes
-from neuralpower.phases import DECODE, PREFILL, Phase, passes
-from neuralpower.sources import InputRequest, resolve
-from neuralpower.trace import trace
-from neuralpower.training import RECIPE, TRAINING, Recipe
+from neuralpower.networks.phases import DECODE, PREFILL, Phase, passes
+from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.predict.memory.peak import Memory, forward_memory, settings_of, training_lifetimes
+from neuralpower.trace.tracer import trace
+from neuralpower.trace.training import RECIPE, TRAINING, Recipe
 
 NEEDED, KEPT = "needed", "kept"
 HEAPS: dict[str, dict[str, str]] = {

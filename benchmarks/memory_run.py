@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from neuralpower.evaluate import Case, built
 from neuralpower.layers import Call
-from neuralpower.phases import DECODE, PREFILL, Again, Phase
-from neuralpower.sources import resolve
-from neuralpower.training import TRAINING, Recipe, TrainingStep
+from neuralpower.networks.phases import DECODE, PREFILL, Again, Phase
+from neuralpower.networks.sources import resolve
+from neuralpower.predict.evaluate import Case, built
+from neuralpower.trace.training import TRAINING, Recipe, TrainingStep
 
 STEPS = 3  # the first makes the optimizer's state, the second finds a heap with holes
 THREADS = 2

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError, NeuralPowerError
-from neuralpower.phases import Decoder, Pass
-from neuralpower.running import WAYS
-from neuralpower.sources import InputRequest, Source, resolve
-from neuralpower.trace import Trace, trace
+from neuralpower.networks.phases import Decoder, Pass
+from neuralpower.networks.running import WAYS
+from neuralpower.networks.sources import InputRequest, Source, resolve
+from neuralpower.trace.tracer import Trace, trace
 
 LAYERS = (
     "num_hidden_layers",

@@ -35,13 +35,13 @@ from benchmarks.peers import (
     work,
     write_dataset,
 )
-from neuralpower.codec import load
-from neuralpower.dataset import Dataset, read_dataset
+from neuralpower.data.dataset import Dataset, read_dataset
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import as_columns
-from neuralpower.learn import hardware_from, train
-from neuralpower.predictor import Predictor
+from neuralpower.learn.codec import load
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.train import hardware_from, train
 from neuralpower.report.cards import write_predictor
 
 Array = np.ndarray

@@ -10,11 +10,11 @@ import time
 import numpy as np
 import torch
 
-from neuralpower.measure import prepare_process
+from neuralpower.measure.cpu.timer import prepare_process
+from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.profiling.steps import Step, prepared, repeat
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.sources import InputRequest, resolve
-from neuralpower.trace import trace
+from neuralpower.trace.tracer import trace
 
 NETWORKS = (("zoo:resnet50", None), ("transformers:BertModel", 128), ("zoo:mobilenet_v2", None))
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from neuralpower.dataset import write_meta
+from neuralpower.data.dataset import write_meta
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import Layer
 

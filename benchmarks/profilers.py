@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralpower.networks.sources import InputRequest, Inputs, resolve
 from neuralpower.profiling import profile
 from neuralpower.profiling.conventions import flop_counter_total
-from neuralpower.sources import InputRequest, Inputs, resolve
 
 NETWORKS = (
     ("zoo:resnet50", None),

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.lifetimes import INPUTS, WEIGHTS, Lifetimes, Storage
-from neuralpower.running import Answers
+from neuralpower.networks.running import Answers
+from neuralpower.trace.lifetimes import INPUTS, WEIGHTS, Lifetimes, Storage
 
 MIB = 2**20
 ROUND = 512

@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.codec import default_predictor
-from neuralpower.collect.plan import draw
 from neuralpower.devices.host import read_cpu
-from neuralpower.explore.score import score
-from neuralpower.explore.space import Point, explore
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.base import take
-from neuralpower.predictor import Predictor
+from neuralpower.learn.codec import default_predictor
+from neuralpower.learn.predictor import Predictor
+from neuralpower.measure.collect.plan import draw
+from neuralpower.predict.explore.score import score
+from neuralpower.predict.explore.space import Point, explore
 
 PYTHON = sys.executable
 LLAMA_70B = {

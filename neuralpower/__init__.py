@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neuralpower import compat as compat
     from neuralpower.api import LoadedPredictor as LoadedPredictor
     from neuralpower.api import load as load
-    from neuralpower.compat import Profile as Profile
-    from neuralpower.phases import Phase as Phase
+    from neuralpower.networks.phases import Phase as Phase
+    from neuralpower.profiling import compat as compat
     from neuralpower.profiling import profile as profile
-    from neuralpower.training import Recipe as Recipe
+    from neuralpower.profiling.compat import Profile as Profile
+    from neuralpower.trace.training import Recipe as Recipe
 
 __version__ = "0.1.0"
 __all__ = ["LoadedPredictor", "Phase", "Profile", "Recipe", "__version__", "compat", "load", "profile"]
 
 _HOMES = {
     "LoadedPredictor": "neuralpower.api",
-    "Phase": "neuralpower.phases",
-    "Profile": "neuralpower.compat",
-    "Recipe": "neuralpower.training",
-    "compat": "neuralpower.compat",
+    "Phase": "neuralpower.networks.phases",
+    "Profile": "neuralpower.profiling.compat",
+    "Recipe": "neuralpower.trace.training",
+    "compat": "neuralpower.profiling.compat",
     "load": "neuralpower.api",
     "profile": "neuralpower.profiling",
 }

@@ -12,22 +12,22 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from neuralpower import codec
-from neuralpower.compose import Prediction
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import InputError, unknown
-from neuralpower.evaluate import Case, device_memory, predict_case, predict_pass
-from neuralpower.explore.compare import Comparison, Side, compare
-from neuralpower.explore.fit import Fit, Request, bytes_of, fit
-from neuralpower.explore.score import Score, score
-from neuralpower.explore.sweep import Sweep, sweep
-from neuralpower.inputs import Inputs, batch_of, called_with, is_count
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.phases import PHASES, PREDICTED, Pass, Phase
-from neuralpower.predictor import Predictor
-from neuralpower.sources import resolve
-from neuralpower.training import RECIPE, TRAINING, Recipe
-from neuralpower.values import tensors_of
+from neuralpower.learn import codec
+from neuralpower.learn.predictor import Predictor
+from neuralpower.networks.inputs import Inputs, batch_of, called_with, is_count
+from neuralpower.networks.phases import PHASES, PREDICTED, Pass, Phase
+from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.sources import resolve
+from neuralpower.predict.compose import Prediction
+from neuralpower.predict.evaluate import Case, device_memory, predict_case, predict_pass
+from neuralpower.predict.explore.compare import Comparison, Side, compare
+from neuralpower.predict.explore.fit import Fit, Request, bytes_of, fit
+from neuralpower.predict.explore.score import Score, score
+from neuralpower.predict.explore.sweep import Sweep, sweep
+from neuralpower.trace.training import RECIPE, TRAINING, Recipe
 
 FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # of what is asked of `fit`
 Arguments = ParamSpec("Arguments")
@@ -140,7 +140,7 @@ class LoadedPredictor:
     def score(
         self, candidates: Iterable[str | Mapping[str, Any]], by: str = "latency", *, trust_code: bool = False
     ) -> list[Score]:
-        """Scores of candidates in their order, ranked: see `neuralpower.explore.score`; raises InputError.
+        """Scores of candidates in their order, ranked: see `neuralpower.predict.explore.score`; raises InputError.
 
         `trust_code` lets candidates name functions and exported programs, which run code.
         """
@@ -161,7 +161,7 @@ class LoadedPredictor:
         input_shape: Sequence[int] | None = None,
         memory: str | float | None = None,
     ) -> Sweep:
-        """A grid of sizes from few traces; raises as `neuralpower.explore.sweep`. `memory` of the device, such as "24GB", or bytes.
+        """A grid of sizes from few traces; raises as `neuralpower.predict.explore.sweep`. `memory` of the device, such as "24GB", or bytes.
 
         `dtypes`: a module's own by default, else float32; `input_shape`: of one sample.
         """

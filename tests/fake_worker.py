@@ -1,6 +1,6 @@
 """A measuring process that does as it is told: it dies, hangs, runs out of memory, poisons its device, loses its meter.
 
-It stands for `python -m neuralpower.collect`, answers the same requests, and starts in milliseconds.
+It stands for `python -m neuralpower.measure.collect`, answers the same requests, and starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from neuralpower.collect.process import Worker
-from neuralpower.collect.recover import Local
-from neuralpower.collect.request import Progress, Request
-from neuralpower.collect.supervisor import collect
-from neuralpower.dataset import read_dataset
+from neuralpower.data.dataset import read_dataset
+from neuralpower.measure.collect.process import Worker
+from neuralpower.measure.collect.recover import Local
+from neuralpower.measure.collect.request import Progress, Request
+from neuralpower.measure.collect.supervisor import collect
 
 SCRIPT = r"""
 import json, os, signal, sys, time

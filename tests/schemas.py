@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from neuralpower.dataset_format import RECORDS, DatasetMeta
-from neuralpower.predictor_format import PredictorPart
+from neuralpower.data.dataset_format import RECORDS, DatasetMeta
+from neuralpower.learn.predictor_format import PredictorPart
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
 DECLARED: dict[str, Any] = {

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from neuralpower.energy import Clock
-from neuralpower.meters import Description, MeterUnavailable, Reading
-from neuralpower.meters.rapl import RaplMeter
+from neuralpower.measure.meters import Description, MeterUnavailable, Reading
+from neuralpower.measure.meters.rapl import RaplMeter
+from neuralpower.measure.power.energy import Clock
 
 
 class Time:

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from neuralpower.collect.recover import Results
-from neuralpower.collect.schedule import POWER, Batch
 from neuralpower.layers.base import Call
+from neuralpower.measure.collect.recover import Results
+from neuralpower.measure.collect.schedule import POWER, Batch
 
 START_S = 41.0  # process, libraries, self-test
 RESTART_S = 14.0

@@ -1,6 +1,6 @@
 """A CUDA device that exists in a test only: two clocks, kernels of known length, graphs that are lists of them.
 
-It obeys what `neuralpower.cuda.Cuda` promises. Time passes where the host issues, waits or sleeps; nothing really runs.
+It obeys what `neuralpower.measure.cuda.runtime.Cuda` promises. Time passes where the host issues, waits or sleeps; nothing really runs.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuralpower.bench_cuda import CudaBench
-from neuralpower.cuda import Condition, NotCapturable, Properties
 from neuralpower.layers import Call, Layer
-from neuralpower.measure_cuda import CudaTimer
+from neuralpower.measure.cuda.bench import CudaBench
+from neuralpower.measure.cuda.runtime import Condition, NotCapturable, Properties
+from neuralpower.measure.cuda.timer import CudaTimer
 
 META = torch.device("meta")
 GRAPH_S = 6e-6  # of the host for a replay, however long
@@ -81,7 +81,7 @@ class SimulatedCuda:
         self.slept_s.append(seconds)
         self.host_s += seconds
 
-    # ---- neuralpower.cuda.Cuda ----
+    # ---- neuralpower.measure.cuda.runtime.Cuda ----
 
     def properties(self) -> Properties:
         return Properties("Simulated", "GPU-0", 100, self.l2_bytes, 10**10, "9.0")

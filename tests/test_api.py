@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import neuralpower
 from neuralpower.api import LoadedPredictor
 from neuralpower.errors import InputError, ModelError, PredictorError, StepError
-from neuralpower.evaluate import Case, predict_case
-from neuralpower.phases import Phase
+from neuralpower.networks.phases import Phase
+from neuralpower.predict.evaluate import Case, predict_case
 
 ROOT = Path(__file__).parent.parent
 

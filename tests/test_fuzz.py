@@ -19,16 +19,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neuralpower.codec import load
-from neuralpower.dataset import Dataset, read_dataset, screen
+from neuralpower.data.dataset import Dataset, read_dataset, screen
 from neuralpower.errors import DatasetError, PredictorError
-from neuralpower.features import describe
-from neuralpower.json_files import not_finite
+from neuralpower.files.json_files import not_finite
 from neuralpower.layers import KINDS, Hardware, columns_of
 from neuralpower.layers.linear import Linear
-from neuralpower.learn import hardware_from, train
-from neuralpower.predictor_format import from_json, to_json
-from neuralpower.trees import Trees, right_children
+from neuralpower.learn.codec import load
+from neuralpower.learn.features import describe
+from neuralpower.learn.predictor_format import from_json, to_json
+from neuralpower.learn.train import hardware_from, train
+from neuralpower.learn.trees import Trees, right_children
 from tests.program import Ran, run
 
 bounded = settings(

@@ -20,8 +20,8 @@ from neuralpower.cli.interrupts import end_like_ctrl_c
 from neuralpower.cli.output import GONE, ReaderGone, open_descriptors, results_apart
 from neuralpower.cli.places import check_places
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line, quoted, unwritten
-from neuralpower.terminal import visible_streams
-from neuralpower.tether import end_with_parent
+from neuralpower.files.terminal import visible_streams
+from neuralpower.processes.tether import end_with_parent
 
 INTERRUPTED = 130  # 128 + SIGINT
 

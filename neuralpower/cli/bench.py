@@ -14,8 +14,8 @@ import typer
 from typer.core import TyperCommand
 
 from neuralpower.cli.output import say
-from neuralpower.json_files import json_text
-from neuralpower.terminal import visible
+from neuralpower.files.json_files import json_text
+from neuralpower.files.terminal import visible
 
 app = typer.Typer()
 BOOLEANS = (

@@ -9,8 +9,8 @@ import typer
 
 from neuralpower.cli.output import say
 from neuralpower.errors import unknown
-from neuralpower.json_files import json_text
-from neuralpower.terminal import visible
+from neuralpower.files.json_files import json_text
+from neuralpower.files.terminal import visible
 
 app = typer.Typer()
 

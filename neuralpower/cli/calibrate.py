@@ -22,11 +22,11 @@ def calibrate(
     out: Path | None = typer.Option(None, help="The predictor file; models/THIS-MACHINE-calibrated.json by default."),
 ) -> None:
     """Adapt a predictor to this machine within two minutes, and say what that gained."""
-    from neuralpower import calibrate as calibration
-    from neuralpower.codec import check_places, load
     from neuralpower.devices.host import read_cpu
     from neuralpower.errors import DeviceError
-    from neuralpower.measure import prepare_process
+    from neuralpower.learn import calibrate as calibration
+    from neuralpower.learn.codec import check_places, load
+    from neuralpower.measure.cpu.timer import prepare_process
     from neuralpower.report.cards import write_predictor
 
     given = load(source)

@@ -13,11 +13,11 @@ import typer
 from neuralpower.cli import options
 from neuralpower.cli.output import say
 from neuralpower.dtypes import FLOATING
-from neuralpower.terminal import visible
+from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
-    from neuralpower.collect.recover import Executor
-    from neuralpower.collect.request import Progress
+    from neuralpower.measure.collect.recover import Executor
+    from neuralpower.measure.collect.request import Progress
 
 app = typer.Typer()
 
@@ -49,14 +49,14 @@ def collect_data(
     out: str | None = typer.Option(None, help="A folder, or a place such as s3://bucket/name; datasets/THIS-MACHINE."),
 ) -> None:
     """Measure layers on this machine. The same command continues what was interrupted."""
-    from neuralpower.collect.presets import preset_named
-    from neuralpower.collect.request import Request
-    from neuralpower.collect.supervisor import collect
+    from neuralpower.data.locations import continue_from, folder_name, is_remote, publish
     from neuralpower.devices.host import cuda_number, read_cpu
     from neuralpower.errors import unknown
-    from neuralpower.locations import continue_from, folder_name, is_remote, publish
-    from neuralpower.meters import METERS
-    from neuralpower.meters.base import CHOICES
+    from neuralpower.measure.collect.presets import preset_named
+    from neuralpower.measure.collect.request import Request
+    from neuralpower.measure.collect.supervisor import collect
+    from neuralpower.measure.meters import METERS
+    from neuralpower.measure.meters.base import CHOICES
 
     cuda_number(device)  # refuses a name that no device has
     phases = options.names(phase, "phase") or ()
@@ -123,7 +123,7 @@ def collect_data(
             console.print("what was measured is kept; give the same command again to continue")
             raise
 
-    from neuralpower.dataset import read_dataset, replace_file
+    from neuralpower.data.dataset import read_dataset, replace_file
     from neuralpower.report.cards import dataset_card
 
     replace_file(request.folder / "README.md", dataset_card(read_dataset(request.folder)))
@@ -136,8 +136,8 @@ def collect_data(
 
 def _budget_s(text: str, device: str) -> float:
     """Seconds of a time budget; raises InputError where a run could measure nothing within them."""
-    from neuralpower.collect.schedule import shortest_budget_s
     from neuralpower.errors import InputError
+    from neuralpower.measure.collect.schedule import shortest_budget_s
 
     budget_s, shortest_s = options.duration_s(text), shortest_budget_s(device.partition(":")[0])
     if budget_s < shortest_s:
@@ -150,13 +150,13 @@ def _budget_s(text: str, device: str) -> float:
 
 def _executor(name: str, address: str | None, device: str, power: str, threads: int, wait: bool = False) -> Executor:
     """Where the measuring processes run; raises InputError."""
-    from neuralpower.collect.lock import DeviceLock
-    from neuralpower.collect.process import Worker, command
-    from neuralpower.collect.recover import Local
     from neuralpower.errors import InputError, unknown
+    from neuralpower.measure.collect.lock import DeviceLock
+    from neuralpower.measure.collect.process import Worker, command
+    from neuralpower.measure.collect.recover import Local
 
     if name == "ray":
-        from neuralpower.collect.fleet import Fleet
+        from neuralpower.measure.collect.fleet import Fleet
 
         return Fleet(address, partial(command, device, power), accelerator=device != "cpu", wait=wait)
     if name != "local":

@@ -10,11 +10,11 @@ import typer
 from neuralpower.cli.output import say
 from neuralpower.devices.spec import KEYS, DeviceSpec, known_specs, read_spec, spec_of
 from neuralpower.errors import InputError
-from neuralpower.json_files import json_text
-from neuralpower.terminal import visible
+from neuralpower.files.json_files import json_text
+from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
-    from neuralpower.meters import MeterStatus, MeterUnavailable
+    from neuralpower.measure.meters import MeterStatus, MeterUnavailable
 
 app = typer.Typer()
 
@@ -39,10 +39,10 @@ def devices(
 
 
 def _show_machine(as_json: bool) -> None:
-    from neuralpower.codec import known_predictors, readable
     from neuralpower.devices.host import read_cpu
-    from neuralpower.meters import MeterUnavailable
-    from neuralpower.meters.nvml import list_gpus
+    from neuralpower.learn.codec import known_predictors, readable
+    from neuralpower.measure.meters import MeterUnavailable
+    from neuralpower.measure.meters.nvml import list_gpus
 
     cpu = read_cpu()
     found, refused = readable(known_predictors())
@@ -94,7 +94,7 @@ def _show_machine(as_json: bool) -> None:
 
 def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterStatus]:
     """How each meter does on each device; NVML's one line where it lists no GPU to try it on."""
-    from neuralpower.meters import METERS, MeterStatus, meter_status
+    from neuralpower.measure.meters import METERS, MeterStatus, meter_status
 
     tried = [status for device in devices for name in METERS if (status := meter_status(name, device)) is not None]
     return [*tried, MeterStatus("nvml", "cuda", missing.reason, str(missing))] if missing is not None else tried

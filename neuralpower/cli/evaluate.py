@@ -10,11 +10,11 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
-from neuralpower.json_files import json_text
-from neuralpower.terminal import visible
+from neuralpower.files.json_files import json_text
+from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
-    from neuralpower.phases import Phase
+    from neuralpower.networks.phases import Phase
 
 app = typer.Typer()
 MEASURED = ("forward", "training", "prefill", "decode")
@@ -57,9 +57,9 @@ def evaluate(
         raise unknown("phase", phase, MEASURED)
     asked = options.phase(phase, context, prompt)
 
-    from neuralpower.dataset import check_place
-    from neuralpower.evaluate import Case
-    from neuralpower.evaluate import evaluate as run
+    from neuralpower.data.dataset import check_place
+    from neuralpower.predict.evaluate import Case
+    from neuralpower.predict.evaluate import evaluate as run
     from neuralpower.report.chrome import write
     from neuralpower.report.tables import evaluation_json, evaluation_table
 
@@ -119,8 +119,8 @@ def evaluate(
 def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:
     """(MODEL, batch size, sequence length, phase) of each line, None for what it leaves out; raises InputError."""
     from neuralpower.errors import InputError, first_line
-    from neuralpower.paths import check_regular
-    from neuralpower.trust import check_model
+    from neuralpower.files.paths import check_regular
+    from neuralpower.networks.trust import check_model
 
     check_regular(file)
     try:

@@ -11,11 +11,11 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
-from neuralpower.json_files import json_text
-from neuralpower.terminal import visible
+from neuralpower.files.json_files import json_text
+from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
-    from neuralpower.predictor import Predictor
+    from neuralpower.learn.predictor import Predictor
 
 app = typer.Typer()
 MODEL = typer.Argument(help="transformers:bert, a folder with config.json, zoo:alexnet, ...")
@@ -40,8 +40,8 @@ def sweep(
 ) -> None:
     """Predict a grid of batch sizes, lengths, types and devices from few traces; the points nothing beats are marked."""
     from neuralpower.errors import InputError
-    from neuralpower.explore import fit as fitting
-    from neuralpower.explore import sweep as sweeping
+    from neuralpower.predict.explore import fit as fitting
+    from neuralpower.predict.explore import sweep as sweeping
     from neuralpower.report.explored import check_plot, sweep_plot, sweep_table
 
     if plot is not None:
@@ -90,11 +90,11 @@ def compare(
 ) -> None:
     """Compare two models, or a model on two devices: ratio of the times, and how likely one is the faster."""
     from neuralpower.errors import InputError
-    from neuralpower.evaluate import Case, predict_case
-    from neuralpower.explore.compare import Side
-    from neuralpower.explore.compare import compare as compared
+    from neuralpower.predict.evaluate import Case, predict_case
+    from neuralpower.predict.explore.compare import Side
+    from neuralpower.predict.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
-    from neuralpower.training import TRAINING
+    from neuralpower.trace.training import TRAINING
 
     shape = options.shape(input_shape)
     case_phase = options.phase(phase, context, prompt, new_tokens)
@@ -134,9 +134,9 @@ def score(
 ) -> None:
     """Rank candidates: configurations with changed fields, or lists of layers."""
     from neuralpower.errors import InputError
-    from neuralpower.explore.score import score as scored
-    from neuralpower.memory import ASSUMED
-    from neuralpower.paths import check_regular
+    from neuralpower.files.paths import check_regular
+    from neuralpower.predict.explore.score import score as scored
+    from neuralpower.predict.memory.peak import ASSUMED
     from neuralpower.report.explored import score_table
 
     options.check_named([file], "file")
@@ -186,8 +186,8 @@ def fit(
     as_json: bool = JSON,
 ) -> None:
     """Say whether a model fits into a device's memory (exit code 0, or 1 where not), and the largest that would."""
-    from neuralpower.explore.fit import Request
-    from neuralpower.explore.fit import fit as fitted
+    from neuralpower.predict.explore.fit import Request
+    from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
 
     room, accelerator, name = _room(device, memory)
@@ -217,7 +217,7 @@ def _room(device: str | None, memory: str | None) -> tuple[float, bool, str]:
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import spec_of
     from neuralpower.errors import InputError
-    from neuralpower.explore.fit import bytes_of as parsed
+    from neuralpower.predict.explore.fit import bytes_of as parsed
 
     if device is None:
         cpu = read_cpu()

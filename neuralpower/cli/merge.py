@@ -9,7 +9,7 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
-from neuralpower.terminal import visible
+from neuralpower.files.terminal import visible
 
 app = typer.Typer()
 
@@ -22,9 +22,9 @@ def merge(
     out: Path = typer.Option(help="The folder that is to hold them, behind the shards that it has."),
 ) -> None:
     """Join datasets of one device into one folder, each as a shard of it; they stay where they are, too."""
-    from neuralpower.dataset import read_dataset, replace_file
+    from neuralpower.data.dataset import read_dataset, replace_file
+    from neuralpower.data.shards import merge_folders
     from neuralpower.report.cards import dataset_card
-    from neuralpower.shards import merge_folders
 
     options.check_named(datasets, "dataset")
     rows = merge_folders([*dict.fromkeys(name.rstrip("/") for name in datasets)], out)

@@ -7,7 +7,7 @@ import dataclasses
 import typer
 
 from neuralpower.cli.output import say
-from neuralpower.json_files import json_text
+from neuralpower.files.json_files import json_text
 
 app = typer.Typer()
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from neuralpower.errors import InputError
-from neuralpower.paths import check_read, is_folder, is_there
+from neuralpower.files.paths import check_read, is_folder, is_there
 
 if TYPE_CHECKING:
-    from neuralpower.phases import Phase
-    from neuralpower.predictor import Predictor
-    from neuralpower.training import Recipe
+    from neuralpower.learn.predictor import Predictor
+    from neuralpower.networks.phases import Phase
+    from neuralpower.trace.training import Recipe
 
 MODEL = typer.Argument(
     help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
@@ -102,22 +102,22 @@ def check_batch_size(asked: int | None) -> None:
 
 def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> int:
     """What is asked for, else the network's own; raises InputError. Imports torch."""
-    from neuralpower.sources import resolve
+    from neuralpower.networks.sources import resolve
 
     return resolve(model).batch_size(asked, shape) if asked is None else asked
 
 
 def predictor(name: str | None) -> Predictor:
     """That of the name or in the file, else this machine's; raises InputError. Imports torch."""
-    from neuralpower.codec import default_predictor, load
     from neuralpower.devices.host import read_cpu
+    from neuralpower.learn.codec import default_predictor, load
 
     return load(name) if name else default_predictor(read_cpu())
 
 
 def phase(name: str, context: int | None, prompt: int | None = None, new_tokens: int | None = None) -> Phase:
     """The phase of a generation, or a forward pass for training and backward; raises InputError. Imports torch."""
-    from neuralpower.phases import PHASES, PREDICTED, Phase
+    from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 
     asked = Phase(name, None, context, prompt, new_tokens)
     asked.check(PREDICTED)  # under the name that was given, backward and training among them
@@ -126,7 +126,7 @@ def phase(name: str, context: int | None, prompt: int | None = None, new_tokens:
 
 def check_file(file: Path | None, example: str) -> None:
     """Raise InputError where one that is given cannot be written: to be asked before a long work. Imports numpy."""
-    from neuralpower.dataset import check_place
+    from neuralpower.data.dataset import check_place
 
     # what is there already may be a device, such as /dev/stdout
     if file is not None and (is_folder(file) or not is_there(file)):
@@ -158,7 +158,7 @@ def dtype(text: str) -> str:
 
 def recipe(optimizer: str, accumulation: int, checkpointing: bool, phase: str) -> Recipe:
     """How to train, of "adamw" or "adamw:fused"; raises InputError, also where it is not the usual and nothing is trained."""
-    from neuralpower.training import RECIPE, TRAINING, Recipe
+    from neuralpower.trace.training import RECIPE, TRAINING, Recipe
 
     name, _, way = optimizer.partition(":")
     name = "sgd" if name == "momentum" else name  # as `fit` calls it, which knows sgd without momentum, too

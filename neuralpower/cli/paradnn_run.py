@@ -12,10 +12,10 @@ from neuralpower.cli.output import say
 from neuralpower.cli.paradnn_options import MODES, Common
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
-from neuralpower.json_files import json_text
+from neuralpower.files.json_files import json_text
+from neuralpower.files.terminal import visible
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.result import FAILED, NEGATIVE, OK, OOM, SHORT, STATES, Result, Setup
-from neuralpower.terminal import visible
 
 COVERED = 0.95  # of a predicted time must be learnt, or it is said
 
@@ -101,7 +101,7 @@ def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
 
     import torch
 
-    from neuralpower.measure import prepare_process
+    from neuralpower.measure.cpu.timer import prepare_process
     from neuralpower.suites.paradnn.run import check_setup, measure
 
     check_setup(setup)

@@ -12,8 +12,8 @@ import typer
 from neuralpower.cli import options
 from neuralpower.cli.output import say
 from neuralpower.errors import InputError, unknown
-from neuralpower.json_files import json_text
-from neuralpower.paths import check_regular, is_file
+from neuralpower.files.json_files import json_text
+from neuralpower.files.paths import check_regular, is_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ def report(
     """Heat maps, regressions, rooflines and comparisons of sweeps, as a page with pictures and tables."""
     import pandas as pd
 
-    from neuralpower.csv_files import write_csv as write_rows
+    from neuralpower.files.csv_files import write_csv as write_rows
     from neuralpower.report.page import write_csv, write_html, write_markdown
     from neuralpower.suites.paradnn.page import page_of
 
@@ -95,7 +95,7 @@ def merge(
     out: Path | None = typer.Option(None, help="The table; printed where it is not given."),
 ) -> None:
     """One CSV of several, each point once."""
-    from neuralpower.dataset import replace_file
+    from neuralpower.data.dataset import replace_file
     from neuralpower.suites.paradnn.sweep import read_results
     from neuralpower.suites.paradnn.table import merged, read_csv, row_of
 

@@ -8,7 +8,7 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
-from neuralpower.json_files import json_text
+from neuralpower.files.json_files import json_text
 
 app = typer.Typer()
 
@@ -68,18 +68,18 @@ def predict(
     shape = options.shape(input_shape)
     case_phase = options.phase(phase, context, prompt, new_tokens)
 
-    from neuralpower.codec import on
-    from neuralpower.dataset import check_place
-    from neuralpower.evaluate import Case, predict_case
+    from neuralpower.data.dataset import check_place
+    from neuralpower.files.paths import is_file
     from neuralpower.layers.base import torch_dtype
-    from neuralpower.paths import is_file
+    from neuralpower.learn.codec import on
+    from neuralpower.networks.sources import resolve
+    from neuralpower.predict.evaluate import Case, predict_case
+    from neuralpower.predict.timeline import Omitted, Stage
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
     from neuralpower.report.tables import prediction_csv, prediction_table
-    from neuralpower.routing import Routing
-    from neuralpower.sources import resolve
-    from neuralpower.timeline import Omitted, Stage
-    from neuralpower.training import TRAINING
+    from neuralpower.trace.routing import Routing
+    from neuralpower.trace.training import TRAINING
 
     options.check_file(csv, "rows.csv")
     if trace_file is not None:

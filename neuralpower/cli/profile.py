@@ -8,7 +8,7 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
-from neuralpower.json_files import json_text
+from neuralpower.files.json_files import json_text
 
 app = typer.Typer()
 
@@ -51,17 +51,17 @@ def profile(
         raise InputError("a trace file shows a run, and --repeat 0 makes none; choose --repeat 1 or more")
     shape = options.shape(input_shape)
 
-    from neuralpower.cuda import device_named
-    from neuralpower.dataset import check_place
+    from neuralpower.data.dataset import check_place
     from neuralpower.devices.host import read_cpu
-    from neuralpower.files import aside
+    from neuralpower.files.atomic import aside
     from neuralpower.layers.base import torch_dtype
-    from neuralpower.measure import prepare_process
+    from neuralpower.measure.cpu.timer import prepare_process
+    from neuralpower.measure.cuda.runtime import device_named
+    from neuralpower.networks.sources import InputRequest, resolve
     from neuralpower.profiling import profile as run
     from neuralpower.profiling.conventions import check_convention
     from neuralpower.profiling.result import SORTS, VIEWS
     from neuralpower.profiling.steps import PHASES
-    from neuralpower.sources import InputRequest, resolve
 
     for what, value, known in (("view", by, VIEWS), ("order", sort, SORTS), ("phase", phase, PHASES)):
         if value not in known:

@@ -36,8 +36,8 @@ def report(
     batches = options.numbers(batch_size, "batch size", "1,64,256")
     budget_s = options.duration_s(time_budget)
 
-    from neuralpower.cuda import device_named
-    from neuralpower.journal import sole_writer
+    from neuralpower.data.journal import sole_writer
+    from neuralpower.measure.cuda.runtime import device_named
     from neuralpower.report.page import write_csv, write_html, write_markdown
     from neuralpower.suites.roofline.analysis import View
     from neuralpower.suites.roofline.gather import MODELS, Gathering, Request

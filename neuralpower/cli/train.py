@@ -11,10 +11,10 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
-from neuralpower.terminal import visible
+from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
-    from neuralpower.learn import Trained
+    from neuralpower.learn.train import Trained
 
 app = typer.Typer()
 FEW_WARNINGS = 2  # of one kind that are printed without being asked for
@@ -33,10 +33,10 @@ def train_predictor(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Print a line per regressor, and every warning."),
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
-    from neuralpower.codec import check_places
-    from neuralpower.dataset import read_dataset, summarised
+    from neuralpower.data.dataset import read_dataset, summarised
     from neuralpower.errors import InputError
-    from neuralpower.learn import train
+    from neuralpower.learn.codec import check_places
+    from neuralpower.learn.train import train
     from neuralpower.report.cards import write_predictor
     from neuralpower.report.tables import training_summary, training_table
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, unknown
-from neuralpower.json_files import read_json, shown
-from neuralpower.paths import check_regular, is_file
+from neuralpower.files.json_files import read_json, shown
+from neuralpower.files.paths import check_regular, is_file
 
 if TYPE_CHECKING:
     from neuralpower.layers.base import Hardware

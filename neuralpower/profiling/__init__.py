@@ -24,10 +24,12 @@ from torch.utils._pytree import tree_map
 from neuralpower.devices.host import clock_hz, read_cpu
 from neuralpower.devices.spec import known_hardware
 from neuralpower.errors import InputError, NeuralPowerError, unknown
-from neuralpower.inputs import is_count
 from neuralpower.layers import Layer
 from neuralpower.layers.optimizer import CLASSES, Optimizer
-from neuralpower.meters import PowerMeter, open_meter
+from neuralpower.measure.meters import PowerMeter, open_meter
+from neuralpower.networks.inputs import is_count
+from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.users_code import users_code
 from neuralpower.profiling.conventions import (
     PRODUCTS,
     Rules,
@@ -39,11 +41,9 @@ from neuralpower.profiling.conventions import (
 from neuralpower.profiling.result import Check, NetworkProfile, Total, Unmodelled, whole
 from neuralpower.profiling.rows import Builder, ModuleRow, Row, total
 from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, repeat, title_of
-from neuralpower.sparse import Rows
-from neuralpower.trace import Trace, trace, unwrapped
-from neuralpower.training import Loss
-from neuralpower.users_code import users_code
-from neuralpower.values import tensors_of
+from neuralpower.trace.sparse_gradients import Rows
+from neuralpower.trace.tracer import Trace, trace, unwrapped
+from neuralpower.trace.training import Loss
 
 __all__ = ["Check", "ModuleRow", "NetworkProfile", "Row", "Total", "Unmodelled", "profile"]
 

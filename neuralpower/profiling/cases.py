@@ -8,15 +8,15 @@ from typing import Any
 from torch import nn
 
 from neuralpower.errors import ModelError
-from neuralpower.evaluate import Case, Evaluation, built, predict_case
 from neuralpower.layers.base import FORWARD
-from neuralpower.phases import Again
-from neuralpower.predictor import Predictor
+from neuralpower.learn.predictor import Predictor
+from neuralpower.networks.phases import Again
+from neuralpower.predict.evaluate import Case, Evaluation, built, predict_case
+from neuralpower.predict.timeline import Omitted, Stage
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.report.chrome import Process, document
 from neuralpower.report.perfetto import about, predicted
-from neuralpower.timeline import Omitted, Stage
-from neuralpower.training import RECIPE, TRAINING, Recipe, TrainingStep
+from neuralpower.trace.training import RECIPE, TRAINING, Recipe, TrainingStep
 
 MOST_REPEATS = 9  # of a profile: its typical run is drawn, so that more say little
 WARMUP = 2

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers import Layer
-from neuralpower.trace import LayerCall, ModuleCall, Trace, undisturbed
+from neuralpower.trace.tracer import LayerCall, ModuleCall, Trace, undisturbed
 
 CONVENTIONS = ("matmul", "all-ops", "thop", "fvcore", "pytorch-api")
 FORWARD_ONLY = ("thop", "fvcore", "pytorch-api")

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neuralpower import markdown
-from neuralpower.csv_files import csv_text
 from neuralpower.errors import InputError, unknown, writing
-from neuralpower.files import aside
-from neuralpower.json_files import json_text
+from neuralpower.files import markdown
+from neuralpower.files.atomic import aside
+from neuralpower.files.csv_files import csv_text
+from neuralpower.files.json_files import json_text
+from neuralpower.files.terminal import visible
 from neuralpower.profiling.conventions import UNITS
 from neuralpower.profiling.rows import (
     OVERHEAD,
@@ -31,7 +32,6 @@ from neuralpower.profiling.steps import Runs, Spread
 from neuralpower.profiling.timeline import process
 from neuralpower.report.chrome import Process, document, write
 from neuralpower.report.tables import grid, quantity
-from neuralpower.terminal import visible
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from neuralpower.compose import ranges
 from neuralpower.layers import BY_OPERATOR, Layer
 from neuralpower.layers.base import Hardware
+from neuralpower.predict.compose import ranges
 from neuralpower.profiling.conventions import PRODUCTS, layer_flops, product_flops
 from neuralpower.profiling.steps import Runs
 from neuralpower.profiling.stopwatch import ACCUMULATE
-from neuralpower.trace import FREE, LayerCall, Shapes, Trace, UnmodelledCall, pattern
+from neuralpower.trace.tracer import FREE, LayerCall, Shapes, Trace, UnmodelledCall, pattern
 
 REMAINDER = "(between operators)"  # Python, dispatch and instrumentation, while the timed runs ran
 OVERHEAD = "(instrumentation)"  # what the timed runs took longer than the clean ones: taken out again

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
-from neuralpower.bench import failure
 from neuralpower.devices.host import read_cpu
-from neuralpower.energy import PowerWindow, measure_power
 from neuralpower.errors import DeviceError, InputError, ModelError, OutOfMemory, UsersError, quoted
-from neuralpower.lifetimes import tensors_within
-from neuralpower.meters import NullMeter, PowerMeter
+from neuralpower.measure.bench import failure
+from neuralpower.measure.meters import NullMeter, PowerMeter
+from neuralpower.measure.power.energy import PowerWindow, measure_power
+from neuralpower.networks.users_code import raised, users_code
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
-from neuralpower.trace import LOSS, forget, undisturbed
-from neuralpower.training import Loss, default_loss
-from neuralpower.users_code import raised, users_code
+from neuralpower.trace.lifetimes import tensors_within
+from neuralpower.trace.tracer import LOSS, forget, undisturbed
+from neuralpower.trace.training import Loss, default_loss
 
 PHASES = ("forward", "training")
 CLEAN_PER_TIMED = 2  # runs: instrumentation then costs a few percent of the whole, even for small operators

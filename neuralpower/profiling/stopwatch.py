@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from neuralpower.lifetimes import WEIGHTS, Lifetimes
-from neuralpower.running import is_composite, name_of
-from neuralpower.trace import ModuleStack
+from neuralpower.networks.running import is_composite, name_of
+from neuralpower.trace.lifetimes import WEIGHTS, Lifetimes
+from neuralpower.trace.tracer import ModuleStack
 
 _now = time.perf_counter_ns
 ACCUMULATE = "accumulate_grad"  # autograd's own node that adds to a parameter's gradient

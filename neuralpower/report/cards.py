@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower import markdown as md
-from neuralpower.codec import save
-from neuralpower.dataset import Dataset, read_folder, replace_file, shard_folders
+from neuralpower.data.dataset import Dataset, read_folder, replace_file, shard_folders
+from neuralpower.files import markdown as md
+from neuralpower.files.markdown import inline
 from neuralpower.layers import KINDS
-from neuralpower.markdown import inline
-from neuralpower.predictor import Predictor
+from neuralpower.learn.codec import save
+from neuralpower.learn.predictor import Predictor
 from neuralpower.report.tables import score_cells
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from neuralpower.dataset import replace_file
-from neuralpower.json_files import json_text
+from neuralpower.data.dataset import replace_file
+from neuralpower.files.json_files import json_text
 
 Event = dict[str, Any]
 

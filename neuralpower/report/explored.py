@@ -6,16 +6,16 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuralpower.compose import Interval
 from neuralpower.errors import InputError
-from neuralpower.explore.compare import Comparison
-from neuralpower.explore.fit import Fit, Request
-from neuralpower.explore.score import Score
-from neuralpower.explore.sweep import Sweep, SweepPoint
-from neuralpower.phases import DECODE
+from neuralpower.files.terminal import visible
+from neuralpower.networks.phases import DECODE
+from neuralpower.predict.compose import Interval
+from neuralpower.predict.explore.compare import Comparison
+from neuralpower.predict.explore.fit import Fit, Request
+from neuralpower.predict.explore.score import Score
+from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.report.tables import grid, memory_line, quantity
 from neuralpower.report.tokens import counted, plain
-from neuralpower.terminal import visible
 
 PLOTS = (".html", ".png", ".svg")
 MOST_SAID = 60  # characters of a cell that says what is wrong

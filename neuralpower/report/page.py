@@ -16,15 +16,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from neuralpower import markdown
-from neuralpower.csv_files import write_csv as write_rows
 from neuralpower.errors import InputError, writing
-from neuralpower.files import aside
-from neuralpower.json_files import json_text
+from neuralpower.files import markdown
+from neuralpower.files.atomic import aside
+from neuralpower.files.csv_files import write_csv as write_rows
+from neuralpower.files.json_files import json_text
+from neuralpower.files.terminal import visible
 from neuralpower.report import static
 from neuralpower.report.charts import Chart, slug
 from neuralpower.report.plots import plot
-from neuralpower.terminal import visible
 
 Cell = str | float | int | None
 LONG = 60  # letters of a cell, from which on it may break into lines

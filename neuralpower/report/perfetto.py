@@ -1,7 +1,7 @@
 """A prediction as a timeline: rows of nested modules and calls, power and memory beside them.
 
     one row      the calls, within the modules that make them: a CPU, or a device of which only the sum is known
-    host, device the calls as the host issues them, and as the device runs them, waits between (`neuralpower.timeline`)
+    host, device the calls as the host issues them, and as the device runs them, waits between (`neuralpower.predict.timeline`)
 
 A slice's `dur` is its part of the predicted time, so that what is side by side adds up to what it is inside of. A module
 called again right after itself is drawn as one.
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neuralpower import __version__
-from neuralpower.compose import Prediction
-from neuralpower.predictor import BASES, Predictor
+from neuralpower.learn.predictor import BASES, Predictor
+from neuralpower.predict.compose import Prediction
+from neuralpower.predict.timeline import Omitted, Stage, Timed, memory_bytes, timed
 from neuralpower.report.chrome import Counter, Process, Row, Slice
-from neuralpower.timeline import Omitted, Stage, Timed, memory_bytes, timed
 
 WAIT = "(waits for the host)"
 DIGITS = 6  # significant ones of figures in args

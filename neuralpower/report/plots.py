@@ -6,9 +6,9 @@ import html
 import math
 from typing import Any
 
+from neuralpower.files.terminal import visible
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
 from neuralpower.report.labels import is_far, on_lines, place
-from neuralpower.terminal import visible
 
 SYMBOLS = (
     "circle", "square", "diamond", "triangle-down", "triangle-up", "cross", "x", "triangle-left", "triangle-right", "star",

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError, writing
-from neuralpower.files import aside
+from neuralpower.files.atomic import aside
+from neuralpower.files.terminal import visible_lines
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies, cell, colour, limits, room, symbol
 from neuralpower.report.labels import is_far, on_lines, place
-from neuralpower.terminal import visible_lines
 
 MARKERS = "osD^vPX<>*"
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "++")

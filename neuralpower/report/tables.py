@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.compose import COLUMNS, Prediction, Row, Training
-from neuralpower.csv_files import write_csv
 from neuralpower.errors import InputError, one_line
-from neuralpower.evaluate import Case, Evaluation, summary
+from neuralpower.files.csv_files import write_csv
+from neuralpower.files.terminal import visible
 from neuralpower.layers.base import BACKWARD, FORWARD
-from neuralpower.learn import Trained
-from neuralpower.memory import Memory
-from neuralpower.predictor import Key
-from neuralpower.regress import Regressor
+from neuralpower.learn.fit import Regressor
+from neuralpower.learn.predictor import Key
+from neuralpower.learn.train import Trained
+from neuralpower.predict.compose import COLUMNS, Prediction, Row, Training
+from neuralpower.predict.evaluate import Case, Evaluation, summary
+from neuralpower.predict.memory.peak import Memory
 from neuralpower.report.tokens import bounded, counted, plain, tokens
 from neuralpower.report.tokens import quantity as quantity
-from neuralpower.terminal import visible
-from neuralpower.training import STEPS
+from neuralpower.trace.training import STEPS
 
 WIDEST = 24  # letters of a group
 

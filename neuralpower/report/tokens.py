@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neuralpower.compose import Interval, Prediction
-from neuralpower.generation import Generation, Step
+from neuralpower.predict.compose import Interval, Prediction
+from neuralpower.predict.generation import Generation, Step
 
 
 def quantity(value: float | None, unit: str) -> str:

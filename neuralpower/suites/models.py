@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuralpower.errors import ModelError, unknown
-from neuralpower.inputs import InputRequest
+from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.sources import resolve
+from neuralpower.networks.zoo import ZOO, zoo_entry
 from neuralpower.profiling.conventions import product_flops
-from neuralpower.sources import resolve
-from neuralpower.trace import trace
-from neuralpower.zoo import ZOO, zoo_entry
+from neuralpower.trace.tracer import trace
 
 
 @dataclass(frozen=True)

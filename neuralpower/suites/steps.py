@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, unknown
-from neuralpower.inputs import Inputs
-from neuralpower.memory import OPTIMIZERS
+from neuralpower.networks.inputs import Inputs
+from neuralpower.predict.memory.peak import OPTIMIZERS
 from neuralpower.profiling.steps import Spread, Step, told
 from neuralpower.profiling.stopwatch import Clock, CudaClock
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError, unknown
-from neuralpower.json_files import read_json
-from neuralpower.paths import check_regular
+from neuralpower.files.json_files import read_json
+from neuralpower.files.paths import check_regular
+from neuralpower.networks.trust import check_model
 from neuralpower.suites.bench.options import Options, arguments, boolean
-from neuralpower.trust import check_model
 
 IMAGE = "hpe/pytorch:cuda9-cudnn7"
 OPTIONS = {

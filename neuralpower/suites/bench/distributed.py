@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch import nn
 
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, OutOfMemory, first_line
+from neuralpower.processes.tether import environment, tethered
 from neuralpower.suites.bench.options import Options
-from neuralpower.tether import environment, tethered
 
 ADDRESS = "127.0.0.1"
 

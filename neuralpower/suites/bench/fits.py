@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from neuralpower.errors import NeuralPowerError, OutOfMemory
-from neuralpower.inputs import InputRequest, Inputs
+from neuralpower.networks.inputs import InputRequest, Inputs
+from neuralpower.networks.promised_values import tensors_of
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.bench.network import Network, Scores, optimizer_of
 from neuralpower.suites.precision import Precision
-from neuralpower.values import tensors_of
 
 SPARE = 0.25  # of the available memory: work space of kernels (a squeezenet took 29 % more), the loader, everybody else
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from neuralpower.data.journal import Journal
 from neuralpower.errors import InputError
-from neuralpower.journal import Journal
+from neuralpower.processes.tether import environment
 from neuralpower.suites.bench.lines import parse
 from neuralpower.suites.bench.options import FIELDS, Options, arguments, options_of
-from neuralpower.tether import environment
 
 OK, OOM, FAILED, SKIPPED, INTERRUPTED = "ok", "oom", "failed", "skipped", "interrupted"
 LIMIT = 100_000  # points

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
 from neuralpower.errors import InputError, one_line
-from neuralpower.paths import check_regular, is_there
+from neuralpower.files.paths import check_regular, is_there
 from neuralpower.suites.bench.augment import augmented
 from neuralpower.suites.bench.datum import Datum, parse_datum
 

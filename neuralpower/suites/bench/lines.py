@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from neuralpower.json_files import json_text, nullable
+from neuralpower.files.json_files import json_text, nullable
 
 PATTERN = re.compile(r"[ \t]*__(.+?(?=__[ \t]*[=]))__[ \t]*=(.+)")
 

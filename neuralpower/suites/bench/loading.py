@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, first_line
-from neuralpower.inputs import Inputs
+from neuralpower.networks.inputs import Inputs
 from neuralpower.suites.bench.distributed import World
 from neuralpower.suites.bench.images import Images
 from neuralpower.suites.steps import Batch

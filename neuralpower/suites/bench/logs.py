@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neuralpower.csv_files import write_csv as write_rows
+from neuralpower.data.journal import NAME, read_journal
 from neuralpower.errors import InputError
-from neuralpower.journal import NAME, read_journal
-from neuralpower.json_files import json_text
-from neuralpower.paths import check_regular, is_file, is_folder
+from neuralpower.files.csv_files import write_csv as write_rows
+from neuralpower.files.json_files import json_text
+from neuralpower.files.paths import check_regular, is_file, is_folder
 from neuralpower.suites.bench.grid import values_of
 from neuralpower.suites.bench.lines import parse
 

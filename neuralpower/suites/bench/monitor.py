@@ -12,8 +12,8 @@ from pathlib import Path
 
 from neuralpower.devices.host import PROC, text_of
 from neuralpower.errors import writing
-from neuralpower.files import aside
-from neuralpower.meters import MeterUnavailable, NullMeter, PowerMeter, Reading, open_meter
+from neuralpower.files.atomic import aside
+from neuralpower.measure.meters import MeterUnavailable, NullMeter, PowerMeter, Reading, open_meter
 
 COLUMNS = ("process_pid", "time", "virt", "res", "shrd", "cpu", "mem", "power")
 """Processor time (s), bytes of virtual, resident and shared memory, % of a core, % of memory, W of the CPU's packages."""

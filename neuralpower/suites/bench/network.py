@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, NeuralPowerError
-from neuralpower.inputs import InputRequest, Inputs
-from neuralpower.sources import Source, resolve
+from neuralpower.networks.inputs import InputRequest, Inputs
+from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.sources import Source, resolve
+from neuralpower.networks.users_code import users_code
+from neuralpower.networks.zoo import ZOO, ZooEntry
 from neuralpower.suites.bench.options import Options
 from neuralpower.suites.precision import Autocasting, Precision
 from neuralpower.suites.steps import make_optimizer
-from neuralpower.training import default_loss
-from neuralpower.users_code import users_code
-from neuralpower.values import tensors_of
-from neuralpower.zoo import ZOO, ZooEntry
+from neuralpower.trace.training import default_loss
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
 

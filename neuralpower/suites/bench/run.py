@@ -19,7 +19,7 @@ from torch import nn
 
 from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line
-from neuralpower.inputs import InputRequest, place
+from neuralpower.networks.inputs import InputRequest, place
 from neuralpower.profiling.steps import clock_of, title_of, told
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel
 from neuralpower.suites.bench.fits import TooLarge, check_host_memory, largest, peak_bytes

@@ -11,8 +11,8 @@ import torch
 from neuralpower import __version__
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import installed, read_machine
-from neuralpower.meters import MeterUnavailable
-from neuralpower.meters.nvml import list_gpus
+from neuralpower.measure.meters import MeterUnavailable
+from neuralpower.measure.meters.nvml import list_gpus
 
 PACKAGES = ("numpy", "pillow", "lmdb", "transformers")
 

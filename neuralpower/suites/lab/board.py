@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import DeviceError, InputError, writing
+from neuralpower.processes.tether import environment, tethered
 from neuralpower.suites.lab.images import SIDE, Split, normalised
 from neuralpower.suites.lab.training import Point
-from neuralpower.tether import environment, tethered
 
 EXPERIMENT = Path("logs/mnist_experiment_1")
 GRID = 8  # images a side

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from neuralpower.csv_files import csv_text
 from neuralpower.errors import InputError, writing
-from neuralpower.json_files import json_text, read_json
+from neuralpower.files.csv_files import csv_text
+from neuralpower.files.json_files import json_text, read_json
 from neuralpower.suites.lab.images import Digits
 from neuralpower.suites.lab.operators import Operator, OperatorTable
 from neuralpower.suites.lab.training import Point, Settings, written

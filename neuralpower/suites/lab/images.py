@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from neuralpower.errors import InputError
-from neuralpower.paths import check_regular
+from neuralpower.files.paths import check_regular
 
 SIDE = 28
 MEAN, DEVIATION = 0.1307, 0.3081  # of MNIST's training pixels, on a scale from 0 to 1

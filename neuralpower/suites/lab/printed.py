@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from neuralpower.errors import InputError
-from neuralpower.paths import check_regular
+from neuralpower.files.paths import check_regular
 from neuralpower.suites.lab.operators import Operator, OperatorTable
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

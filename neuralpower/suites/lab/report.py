@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from neuralpower.errors import InputError
+from neuralpower.networks.zoo.mnist import MnistCnn
 from neuralpower.profiling import profile
 from neuralpower.report.charts import XY, Bars, BarSeries, Chart, Series
 from neuralpower.report.page import Page, Part, Picture, Section, Table, write_html, write_markdown
@@ -16,7 +17,6 @@ from neuralpower.suites.lab import comparison, environment
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.operators import TOP, Operator, OperatorTable
 from neuralpower.suites.lab.training import Point
-from neuralpower.zoo.mnist import MnistCnn
 
 TITLE = "A network that reads digits: training, and where its time goes"
 TOP_HEADER = (

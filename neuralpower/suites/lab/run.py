@@ -6,8 +6,8 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from neuralpower.data.journal import sole_writer
 from neuralpower.errors import InputError
-from neuralpower.journal import sole_writer
 from neuralpower.suites.lab import board, steps
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.images import load_digits

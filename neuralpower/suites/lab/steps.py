@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import torch
 
 from neuralpower.errors import DeviceError, InputError
+from neuralpower.networks.zoo.mnist import MnistCnn
 from neuralpower.suites.lab import board
 from neuralpower.suites.lab.environment import environment
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.images import Digits
 from neuralpower.suites.lab.inference import profile_inference
 from neuralpower.suites.lab.training import Settings, Training, read_state, save_model, written
-from neuralpower.zoo.mnist import MnistCnn
 
 BATCHES = (1, 16, 64)
 MODEL = "mnist_cnn.pt"

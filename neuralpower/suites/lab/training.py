@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, first_line
-from neuralpower.files import aside
+from neuralpower.files.atomic import aside
+from neuralpower.networks.zoo.mnist import MnistCnn
 from neuralpower.suites.lab.images import Digits, Split, normalised
-from neuralpower.zoo.mnist import MnistCnn
 
 LEARNT = ("model", "optimizer", "scheduler")  # parts of a training whose states a checkpoint holds
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from neuralpower.dtypes import FLOATING
 from neuralpower.layers import Layer
 from neuralpower.layers.recurrent import Recurrent
+from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.profiling.conventions import PRODUCTS, product_flops
-from neuralpower.sources import InputRequest, resolve
 from neuralpower.suites.paradnn.points import Point
-from neuralpower.trace import trace
+from neuralpower.trace.tracer import trace
 
 TRAIN, INFER = "train", "infer"
 MODES = (TRAIN, INFER)

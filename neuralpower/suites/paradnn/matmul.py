@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from neuralpower.calls import products
-from neuralpower.cuda import device_named
 from neuralpower.errors import InputError, OutOfMemory
+from neuralpower.measure.calls import products
+from neuralpower.measure.cuda.runtime import device_named
 from neuralpower.profiling.steps import clock_of, told
 from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.roof import check_dtype

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from neuralpower.errors import InputError, unknown
-from neuralpower.zoo.paradnn import BLOCKS, CELLS, SWEEPS, VARIANTS
+from neuralpower.networks.zoo.paradnn import BLOCKS, CELLS, SWEEPS, VARIANTS
 
 BATCH = "batch_size"
 

@@ -13,10 +13,10 @@ import torch
 
 from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import NeuralPowerError
-from neuralpower.evaluate import Case, predict_case
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.optimizer import Optimizer
-from neuralpower.predictor import ROOFLINE, Predictor
+from neuralpower.learn.predictor import ROOFLINE, Predictor
+from neuralpower.predict.evaluate import Case, predict_case
 from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted
 from neuralpower.suites.paradnn.learning import LAYER_FUNCTIONS, optimizer_settings
 from neuralpower.suites.paradnn.points import Point

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.calls import products
-from neuralpower.cuda import device_named
 from neuralpower.errors import InputError, LostDeviceError, ModelError, NeuralPowerError, OutOfMemory, unknown
-from neuralpower.inputs import Inputs
+from neuralpower.measure.calls import products
+from neuralpower.measure.cuda.runtime import device_named
+from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.sources import resolve
 from neuralpower.profiling.steps import clock_of
-from neuralpower.sources import resolve
 from neuralpower.suites.paradnn.formulas import MODES, TRAIN, counted, formula_flops, phi
 from neuralpower.suites.paradnn.learning import optimizer_of, optimizer_settings, scheduled
 from neuralpower.suites.paradnn.points import Point

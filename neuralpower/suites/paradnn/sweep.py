@@ -1,6 +1,6 @@
 """Points in turn, each recorded when it is known: the same sweep again does what is left.
 
-A journal (`neuralpower.journal`) keeps what was begun and what came of it. A point that was begun twice and has no result has
+A journal (`neuralpower.data.journal`) keeps what was begun and what came of it. A point that was begun twice and has no result has
 ended the process, as a host without memory does: it is stored as not finished, and passed over from then on.
 """
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from neuralpower.dataset import replace_file
+from neuralpower.data.dataset import replace_file
+from neuralpower.data.journal import NAME, Journal, read_journal
 from neuralpower.errors import DatasetError, DeviceError
-from neuralpower.journal import NAME, Journal, read_journal
-from neuralpower.json_files import json_text
+from neuralpower.files.json_files import json_text
 from neuralpower.suites.paradnn.points import Point
 from neuralpower.suites.paradnn.result import NOT_FINISHED, NOT_RUN, STATES, UNHEALTHY, Result, Setup
 from neuralpower.suites.paradnn.table import csv_text

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from neuralpower.csv_files import csv_text as csv_text_of
 from neuralpower.dtypes import ITEMSIZE, TENSORFLOAT32
 from neuralpower.errors import DatasetError
-from neuralpower.paths import check_regular
+from neuralpower.files.csv_files import csv_text as csv_text_of
+from neuralpower.files.paths import check_regular
 from neuralpower.suites.paradnn.points import FAMILIES, family_named
 from neuralpower.suites.paradnn.result import OK, SHORT, Result
 

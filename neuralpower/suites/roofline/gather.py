@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuralpower.codec import default_predictor, known_predictors, load
-from neuralpower.compose import compose
+from neuralpower.data.journal import sole_writer
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError, ModelError, NeuralPowerError, one_line
-from neuralpower.journal import sole_writer
 from neuralpower.layers.base import torch_dtype
-from neuralpower.predictor import Predictor
+from neuralpower.learn.codec import default_predictor, known_predictors, load
+from neuralpower.learn.predictor import Predictor
+from neuralpower.networks.sources import resolve
+from neuralpower.predict.compose import compose
 from neuralpower.report.tables import short
-from neuralpower.sources import resolve
 from neuralpower.suites.roofline.records import (
     BUDGET,
     FAILED,
@@ -47,7 +47,7 @@ from neuralpower.suites.roofline.records import (
 from neuralpower.suites.roofline.roof import measured_roof
 from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Bench
 from neuralpower.suites.roofline.work import Sketch, flops_by_phase, kinds_of
-from neuralpower.trace import Trace
+from neuralpower.trace.tracer import Trace
 
 MODELS = (
     "zoo:resnet18",

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from neuralpower.dataset import replace_file
+from neuralpower.data.dataset import replace_file
 from neuralpower.errors import InputError
-from neuralpower.json_files import json_text, read_json
-from neuralpower.paths import check_regular
+from neuralpower.files.json_files import json_text, read_json
+from neuralpower.files.paths import check_regular
 
 SCHEMA = 1
 MEASURED, PREDICTED = "measured", "predicted"

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuralpower.bench import failure
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes
 from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import InputError, ModelError, first_line, quoted
-from neuralpower.inputs import InputRequest
 from neuralpower.layers.base import Call, torch_dtype
-from neuralpower.measure import ROUNDS, SLOW_CALL_S, Sentinel, prepare_process, time_calls
+from neuralpower.measure.bench import failure
+from neuralpower.measure.cpu.timer import ROUNDS, SLOW_CALL_S, Sentinel, prepare_process, time_calls
+from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.sources import resolve
+from neuralpower.networks.users_code import raised, users_code
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.profiling.steps import clock_of, title_of
-from neuralpower.sources import resolve
-from neuralpower.users_code import raised, users_code
 
 CUDA_SAMPLES = 20
 CUDA_LIMIT_S = 2.0  # after which no further sample begins, from the fifth on

@@ -9,17 +9,17 @@ import torch
 from torch import nn
 
 from neuralpower.errors import NeuralPowerError
-from neuralpower.inputs import InputRequest, Inputs
 from neuralpower.layers import KINDS
+from neuralpower.networks.inputs import InputRequest, Inputs
+from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.sources import resolve
+from neuralpower.networks.users_code import users_code
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.sources import resolve
 from neuralpower.suites.roofline.records import Calls, Kind, Network, Work
-from neuralpower.trace import Trace, trace
-from neuralpower.users_code import users_code
-from neuralpower.values import tensors_of
+from neuralpower.trace.tracer import Trace, trace
 
 
 class Sketch:

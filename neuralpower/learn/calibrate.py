@@ -1,0 +1,148 @@
+"""A predictor of one machine adapted to another of its class: a few dozen layers measured there, factors learnt from them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from neuralpower.devices.host import Cpu
+from neuralpower.errors import DeviceError, InputError
+from neuralpower.layers import KINDS, Layer
+from neuralpower.layers.base import FORWARD
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.whole_networks import fit_factors
+from neuralpower.measure.collect.plan import draw
+from neuralpower.measure.collect.presets import PRESETS, Preset
+from neuralpower.measure.cpu.timer import ROUNDS, Sentinel, Timing, time_calls
+
+FEWEST_SAMPLES = 10
+BATCH = 25  # layers that are timed in turn
+ROUNDING = 1e-9  # of an error: no gain
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The adapted predictor, and geometric mean errors of the measured layers, each by a fit that had not seen it.
+
+    Of how many times too high or too low, less 1: a few layers that are far too high do not make up for all others.
+    """
+
+    predictor: Predictor
+    rows: int
+    before: float
+    after: float  # as before where factors gain nothing
+
+    @property
+    def gained(self) -> bool:
+        """Whether the factors say more of this machine than none."""
+        return self.after < self.before
+
+
+def check(predictor: Predictor, samples: int) -> None:
+    """Raise InputError unless the predictor can be calibrated on a CPU by so many layers, and was not before.
+
+    And PredictorError where it has learnt no floating numbers, or serves several devices and none is chosen.
+    """
+    if samples < FEWEST_SAMPLES:
+        raise InputError(f"samples {samples}: {FEWEST_SAMPLES} or more are needed; the default is 50")
+    if "calibrated_from" in predictor.dataset:
+        raise InputError(
+            f"predictor {predictor.name!r} is calibrated itself, from {predictor.dataset['calibrated_from']!r}; calibrate that one"
+        )
+    if predictor.accelerator:
+        raise InputError(
+            f"predictor {predictor.name!r} was learnt on {predictor.device}, an accelerator, and this machine is a CPU: "
+            "factors do not lead from one class to the other; choose a predictor of a CPU"
+        )
+    predictor.check(next(iter(predictor.dtypes), "float32"), FORWARD)
+
+
+def calibration_layers(predictor: Predictor, samples: int, seed: int = 0) -> list[Layer]:
+    """Layers of the kinds that it knows, in its dtype, as many of each as a sweep would have, one at least while there is room."""
+    preset: Preset = PRESETS["quick"]
+    kinds = [KINDS[name] for name in predictor.kinds]
+    shares = sum(kind.sweep_share for kind in kinds)
+    layers: list[Layer] = []
+    for kind in sorted(kinds, key=lambda kind: -kind.sweep_share):
+        for layer in draw(kind, max(round(samples * kind.sweep_share / shares), 1), seed, preset):
+            if layer.dtype in (*predictor.dtypes, "float32"):
+                layers.append(replace(layer, dtype=predictor.dtypes[0]))
+    return layers[:samples]
+
+
+def measure_layers(
+    layers: Sequence[Layer], seed: int = 0, show: Callable[[str], None] = lambda text: None
+) -> tuple[list[Layer], list[Timing]]:
+    """Those that could be timed on this CPU, with their times; the process must have been prepared."""
+    generator, sentinel = random.Random(seed), Sentinel().settle()
+    torch.manual_seed(seed)
+    kept: list[Layer] = []
+    timings: list[Timing] = []
+    shuffled = generator.sample(list(layers), len(layers))
+    for start in range(0, len(shuffled), BATCH):
+        batch = shuffled[start : start + BATCH]
+        show(f"measuring layers {start + 1} to {start + len(batch)} of {len(layers)}")
+        calls = [layer.build(torch.device("cpu")) for layer in batch]
+        for layer, timing in zip(batch, time_calls(calls, sentinel, generator, rounds=ROUNDS), strict=True):
+            if isinstance(timing, Timing):
+                kept.append(layer)
+                timings.append(timing)
+    return kept, timings
+
+
+def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[Timing], cpu: Cpu) -> Calibration:
+    """Factors per regressor, pulled to a common one; intervals widen where the machines differ in more than factors.
+
+    Layers are compared with what they take alone: by how much they take longer in networks was learnt of those, and stays. Where
+    factors predict layers that they had not seen no better than none, they are left out.
+
+    Raises:
+        DeviceError: fewer than FEWEST_SAMPLES layers were measured.
+    """
+    if len(layers) < FEWEST_SAMPLES:
+        raise DeviceError(f"{len(layers)} layers could be measured here, {FEWEST_SAMPLES} are needed")
+    alone = {key: replace(r, factor=1.0, short=0.0) for key, r in predictor.regressors.items()}
+    estimates = replace(predictor, regressors=alone).estimate(layers)
+    sentinel_s = float(np.median([timing.sentinel_s for timing in timings]))
+    slow = np.array([timing.sentinel_s / sentinel_s for timing in timings]) ** estimates.exponent
+    measured = np.array([timing.runtime_s for timing in timings]) / slow
+    keys = list(predictor.regressors)
+    known = estimates.regressor >= 0
+    of_key = np.equal.outer(estimates.regressor[known], np.arange(len(keys)))
+    shares = of_key * (estimates.runtime_s / measured)[known, None]
+    factors, held_out = fit_factors(shares, common=True)
+    relative = shares.sum(axis=1)
+    before, after = (float(np.expm1(np.mean(np.abs(np.log(np.maximum(r, 1e-12)))))) for r in (relative, held_out))
+    if after > before - ROUNDING:
+        factors, held_out, after = np.ones(len(keys)), relative, before
+    error = -np.log(np.maximum(held_out, 1e-12))
+    expected = estimates.deviation[known]
+    system = float(np.sqrt(max(np.median(error**2) / 0.455 - np.median(expected) ** 2, 0.0)))  # 0.455: median of chi^2
+    regressors = {
+        key: replace(
+            r, factor=r.factor * factor, short=r.short * factor, measured=None, spread=r.spread.widened(system)
+        )
+        for (key, r), factor in zip(predictor.regressors.items(), factors.tolist(), strict=True)
+    }
+    about = {**predictor.dataset, "calibrated_from": predictor.name, "calibrated_with": int(known.sum())}
+    about["hardware"] = {**(about.get("hardware") or {}), **cpu.to_json()}
+    speed = predictor.speed
+    if speed and predictor.sentinel_s:
+        usual_s = speed.sentinel_s * sentinel_s / predictor.sentinel_s
+        ratios = [timing.sentinel_again_s / timing.sentinel_s for timing in timings if timing.sentinel_again_s]
+        speed = replace(speed, sentinel_s=usual_s, again_s=usual_s * float(np.median(ratios)) if ratios else None)
+    adapted = replace(
+        predictor,
+        device=cpu.name,
+        regressors=regressors,
+        sentinel_s=sentinel_s,
+        speed=speed,
+        dataset=about,
+        power=None,  # times say nothing of what this machine draws
+        hardware=predictor.hardware and replace(predictor.hardware, idle_w=None, limit_w=None),
+    )
+    return Calibration(adapted, int(known.sum()), before, after)

@@ -1,0 +1,146 @@
+"""Predictor <-> JSON file, and where predictors are found by name. No pickle: a file from a stranger runs no code."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from neuralpower.data.dataset import check_place, replace_file
+from neuralpower.devices.host import Cpu
+from neuralpower.devices.spec import known_spec, spec_of
+from neuralpower.errors import DatasetError, InputError, PredictorError, one_line, unknown, writing
+from neuralpower.files.json_files import json_text, read_json
+from neuralpower.files.paths import is_file
+from neuralpower.layers import Hardware
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_format import from_json, to_json
+
+DIGITS = 7  # significant ones of the numbers in the file
+
+
+def check_places(path: Path) -> None:
+    """Raise InputError where no predictor's file and card can stand: to be asked before a long work. Makes their folder."""
+    with writing(path, "--out"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    check_place(path, "predictor.json")
+    card = path.with_suffix(".md")
+    if card == path:
+        raise InputError(f"{path}: is where the predictor's card goes; choose a file's name, such as {path.stem}.json")
+    check_place(card, "predictor.json")
+
+
+def save(predictor: Predictor, path: Path) -> None:
+    """Write the JSON file; raises DatasetError where it cannot be written."""
+    with writing(path, "place", DatasetError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json_text(_rounded(to_json(predictor)), compact=True) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to DIGITS significant digits, so that the file stays small."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def predictor_folders() -> list[Path]:
+    """Where predictors are looked for by name: ./models, the package's own, the source tree's."""
+    package = Path(str(importlib.resources.files("neuralpower")))
+    return [Path("models"), package / "models", package.parent / "models"]
+
+
+def known_predictors() -> dict[str, Path]:
+    """Files by name; a nearer folder hides a farther one."""
+    found: dict[str, Path] = {}
+    for folder in predictor_folders():
+        for file in sorted(folder.glob("*.json")):
+            found.setdefault(file.stem, file)
+    return found
+
+
+def readable(names: Iterable[str]) -> tuple[dict[str, Predictor], list[PredictorError]]:
+    """The predictors of these names, and why the others cannot be read."""
+    found, refused = {}, []
+    for name in names:
+        try:
+            found[name] = load(name)
+        except PredictorError as error:
+            refused.append(error)
+    return found, refused
+
+
+def load(name: str | Path) -> Predictor:
+    """The predictor of that name, or in that file; with @DEVICE behind it, one of several devices for that device.
+
+    Raises:
+        PredictorError: unknown, cut off, no JSON, of another schema, or it cannot serve the device.
+        InputError: the device is not known, or its spec sheet is wrong.
+    """
+    if not isinstance(name, (str, os.PathLike)):
+        raise unknown("predictor", name, known_predictors(), PredictorError)
+    path = Path(name)
+    if not is_file(path):
+        text, known = str(name), known_predictors()
+        parts = [(text[:at], text[at + 1 :]) for at, mark in enumerate(text) if mark == "@"]
+        if parts:  # the names of many CPUs have one of their own
+            learnt, device = next((p for p in parts if p[0] in known or is_file(p[0])), parts[-1])
+            there, slug = on(load(learnt), device)
+            return dataclasses.replace(there, name=f"{Path(learnt).stem}@{slug}")
+        if str(name) in known:
+            path = known[str(name)]
+        elif not os.path.lexists(path):
+            raise unknown("predictor", str(name), known, PredictorError)
+    try:
+        data = read_json(path)
+    except (ValueError, OSError) as error:
+        raise PredictorError(
+            f"{path}: is no predictor file, or cut off ({one_line(error)}); train it again with train-predictor"
+        ) from None
+    return from_json(data, path.stem, str(path))
+
+
+def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
+    """(A predictor of several devices for one that it was learnt on, or one with a spec sheet; the device's short name).
+
+    Raises:
+        PredictorError: it cannot serve the device.
+        InputError: the device is not known, or its spec sheet is wrong.
+    """
+    known, device = predictor.dataset.get("devices") or {}, str(device)
+    if device in known:
+        return predictor.on(Hardware(**known[device]), device), device
+    spec = spec_of(device)
+    there = predictor.on(spec.hardware(), spec.name)
+    sheets = [known_spec(name) for name in predictor.device.split(", ")]
+    vendors = {None if sheet is None else sheet.vendor for sheet in sheets}
+    if spec.vendor not in vendors and not {spec.vendor, *vendors} & {None}:
+        there = dataclasses.replace(there, dataset={**there.dataset, "unknown_vendor": spec.vendor})
+    return there, spec.slug
+
+
+def default_predictor(cpu: Cpu) -> Predictor:
+    """That of the CPU most like this one among those of its name, else the first of a CPU; it says where they differ.
+
+    Files of other names that cannot be read, as those of other versions, are passed over.
+
+    Raises:
+        InputError: there is none of a CPU.
+        PredictorError: one of its name cannot be read.
+    """
+    known = known_predictors()
+    named = [load(name) for name in known if name == cpu.slug or name.startswith(f"{cpu.slug}-")]
+    found = _of_cpus(named) or _of_cpus(readable(known)[0].values())
+    if found:
+        best = min(found, key=lambda predictor: len(predictor.unlike(cpu)))
+        return dataclasses.replace(best, dataset={**best.dataset, "unlike": best.unlike(cpu)})
+    raise InputError("there is no predictor yet: run collect-data and train-predictor, or name a file with --predictor")
+
+
+def _of_cpus(predictors: Iterable[Predictor]) -> list[Predictor]:
+    return [p for p in predictors if p.hardware is not None and not p.hardware.accelerator]

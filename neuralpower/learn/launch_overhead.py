@@ -1,0 +1,166 @@
+"""Two clocks: what the host takes to issue calls, learnt per kind, and how a queue of calls then runs.
+
+    host   += dispatch_i                  the host issues one call after the other
+    start_i = max(host, device)           the device runs them in order, when it has them
+    device  = start_i + kernel_i
+
+What the host does for a call depends on what is called, hardly on its size: checks, allocations and launches are the same
+for ten numbers and for a million. So a median per kind, phase and function says it, and a line where a call is a chain of
+launches, as a recurrent layer's steps or an optimizer's tensors are (`Layer.launches`). Layers are timed as bare calls of
+their functions. A network's host walks modules and makes views between them: how much longer that takes is one factor,
+from whole networks, where some were measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neuralpower.layers import Layer
+from neuralpower.layers.base import distinct
+from neuralpower.learn.fit import NINETY
+from neuralpower.learn.slopes import robust_deviation
+
+Array = np.ndarray
+Key = tuple[str, str, str]  # kind, phase, function; "" for what has none, and for all functions of a kind
+
+FEWEST_NETWORKS = 3  # for a factor
+
+
+def device_end_s(dispatch_s: Array, kernel_s: Array) -> float:
+    """When the device has done all calls, in their order, counted from when the host began with the first; s.
+
+    Call i starts when it is issued or when those before it are done, so the last one ends with the call that was waited for
+    longest: max_i (sum of dispatch up to i + sum of kernels from i on).
+    """
+    if not len(kernel_s):
+        return 0.0
+    return float(np.max(np.cumsum(dispatch_s) + np.cumsum(kernel_s[::-1])[::-1]))
+
+
+class Observation(NamedTuple):
+    """The host's times of one kind's calls, each [rows]."""
+
+    kind: str
+    phase: Array
+    function: Array
+    launches: Array
+    dispatch_s: Array
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one kind, phase and function: the host's seconds for a call, and for each launch of a chain."""
+
+    call_s: float
+    launch_s: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """What the host takes to issue calls."""
+
+    costs: Mapping[Key, Cost]
+    other_s: float  # of calls of kinds that were not measured
+    deviation: float  # standard deviation of log(measured / this)
+    factor: float = 1.0  # of a network's host over the sum of its layers'
+
+    @property
+    def unknown_s(self) -> float:
+        """Of a call of which nothing is known."""
+        return self.factor * self.other_s
+
+    def seconds(self, layers: Sequence[Layer]) -> Array:
+        """[layers], in their order."""
+        found: dict[Layer, float] = {}
+        for layer in layers:
+            if layer not in found:
+                found[layer] = self.factor * self._call_s(layer)
+        return np.array([found[layer] for layer in layers])
+
+    def seconds_of_columns(self, columns: Layer) -> Array:
+        """[rows], of a table's columns (layers.as_columns)."""
+        rows = len(columns.dtype)
+        launches = np.broadcast_to(np.asarray(columns.launches(), dtype=float), (rows,))
+        phases, phase = distinct(np.asarray(columns.phase))
+        functions, function = distinct(np.broadcast_to(np.asarray(function_of(columns)), (rows,)))
+        found = np.empty(rows)
+        for i, named in enumerate(phases):
+            for j, called in enumerate(functions):
+                cost, where = self._cost((columns.kind, str(named), str(called))), (phase == i) & (function == j)
+                found[where] = cost.call_s + cost.launch_s * launches[where]
+        return self.factor * found
+
+    def _call_s(self, layer: Layer) -> float:
+        cost = self._cost((layer.kind, layer.phase, str(function_of(layer))))
+        return cost.call_s + cost.launch_s * float(layer.launches())
+
+    def _cost(self, key: Key) -> Cost:
+        """Of a function, else of its kind, else of what was not measured."""
+        return self.costs.get(key) or self.costs.get((*key[:2], "")) or Cost(self.other_s, 0.0, 0)
+
+    def ends_s(self, dispatch_s: Array, kernel_s: Array, low: float, high: float) -> tuple[float, float, float]:
+        """(value, low, high) of a network's time; the device's part alone lies between `low` and `high` times its value."""
+        spread = math.exp(NINETY * self.deviation)
+        return (
+            device_end_s(dispatch_s, kernel_s),
+            device_end_s(dispatch_s / spread, kernel_s * low),
+            device_end_s(dispatch_s * spread, kernel_s * high),
+        )
+
+    def corrected(self, ratios: Sequence[float]) -> Dispatch:
+        """With the factor of networks whose host took so many times what this says."""
+        known = [ratio for ratio in ratios if math.isfinite(ratio) and ratio > 0]
+        if len(known) < FEWEST_NETWORKS:
+            return self
+        factor = float(np.median(known))
+        return replace(self, factor=self.factor * factor, deviation=robust_deviation(np.log(np.array(known) / factor)))
+
+
+def function_of(layer: Layer) -> Any:
+    """What tells calls of a kind apart, of a layer or a table's columns; "" where no field does."""
+    return getattr(layer, "function") if "function" in layer.field_names() else ""  # noqa: B009  # not of every kind
+
+
+def learn_dispatch(observations: Iterable[Observation]) -> Dispatch | None:
+    """From rows with `dispatch_s`; None where there are none."""
+    parts: dict[Key, list[Array]] = {}
+    for seen in observations:
+        usable = np.isfinite(seen.dispatch_s) & (seen.dispatch_s > 0)
+        rows = np.stack([seen.launches, seen.dispatch_s])[:, usable]
+        phases, phase = distinct(seen.phase[usable])
+        functions, function = distinct(seen.function[usable])
+        for i, name in enumerate(phases):
+            key = (seen.kind, str(name))
+            parts.setdefault((*key, ""), []).append(rows[:, phase == i])
+            for j, called in enumerate(functions):
+                of_function = (phase == i) & (function == j)
+                if called and of_function.any():
+                    parts.setdefault((*key, str(called)), []).append(rows[:, of_function])
+    if not parts:
+        return None
+    joined = {key: np.concatenate(some, axis=1) for key, some in sorted(parts.items())}
+    costs = {key: _cost(*rows) for key, rows in joined.items()}
+    everything = np.concatenate([rows for (_, _, function), rows in joined.items() if not function], axis=1)
+    named = {key[:2] for key in joined if key[2]}
+    errors = [
+        np.log(rows[1] / (costs[key].call_s + costs[key].launch_s * rows[0]))
+        for key, rows in joined.items()
+        if key[2] or key[:2] not in named  # each row once, as its function where it has one
+    ]
+    return Dispatch(costs, float(np.median(everything[1])), robust_deviation(np.concatenate(errors)))
+
+
+def _cost(launches: Array, dispatch_s: Array) -> Cost:
+    """A median, or a non-negative line of least relative squares where the launches differ."""
+    from scipy.optimize import nnls
+
+    if np.ptp(launches) == 0:
+        return Cost(float(np.median(dispatch_s)), 0.0, len(dispatch_s))
+    (call_s, launch_s), _ = nnls(np.column_stack([1 / dispatch_s, launches / dispatch_s]), np.ones(len(dispatch_s)))
+    return Cost(float(call_s), float(launch_s), len(dispatch_s))

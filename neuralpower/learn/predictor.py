@@ -1,0 +1,663 @@
+"""A Predictor: one regressor per kind, dtype, phase and group; layers in, seconds with 90 % bounds and their basis out.
+
+Layers are given one by one (`estimate`), as a table of columns (`estimate_columns`), or as networks (`predict_many`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from neuralpower.devices.host import Cpu, unlike
+from neuralpower.dtypes import FLOATING, ITEMSIZE
+from neuralpower.errors import PredictorError
+from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, RECURRING, Draw, as_columns, distinct, take
+from neuralpower.learn.features import describe, describe_power
+from neuralpower.learn.fit import BASE_FEATURE, NINETY, Problem, Regressor, Spread
+from neuralpower.learn.launch_overhead import Dispatch
+
+Array = np.ndarray
+
+MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
+BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
+EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
+# Of a recurrent layer that was not learnt, on an accelerator: a step waits for the one before it, two kernels of 3 to 5 us.
+STEP_S = 8e-6
+TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
+# Of the last-level cache, what a network's weights may fill to stay there from pass to pass. An eighth to a whole of it predicted
+# networks held out by family nearly as well on a Zen 4, a quarter best; on a Zen 5, too.
+KEPT = 0.25
+ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says, or another group, whose code is not the same
+STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
+INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
+ALL = "all"  # group of layers that are not told apart
+TOGETHER = "+"  # between groups that were learnt from together, since each had too few rows
+ANY = "any"  # dtype, phase and group of what was learnt from all rows of a kind together
+HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
+# Of the shortest call's time, what a queue hides: the rest is the device's own, to start a kernel, to end it and to wait
+# for the one before. 35 networks on five GPUs are predicted best with 0.6 to 0.7.
+HIDDEN_SHARE = 2 / 3
+# Of a GPU's memory bandwidth, which no call gets past: the most by any of 300,000 calls on five of NVIDIA's, 2016 to 2020.
+REACHED_AT_MOST = 0.9
+
+LONGEST_S, MOST_W = 1e30, 1e9  # no call takes longer, and nothing draws more: what says so was not learnt of a device
+WIDEST = (
+    100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing, and farther ones are no numbers
+)
+CHUNK = 8192  # rows described at a time, so that they stay in the cache
+
+Key = tuple[str, str, str, str]  # kind, dtype, phase, group
+
+
+def whole_kind(kind: str) -> Key:
+    """The key of a regressor for all of a kind's dtypes, phases and groups."""
+    return kind, ANY, ANY, ANY
+
+
+def groups_of(key: Key) -> frozenset[str]:
+    """The groups that its regressor has learnt, one or several together."""
+    return frozenset(key[3].split(TOGETHER))
+
+
+def recurs(key: Key) -> bool:
+    """Whether its regressor has learnt calls that a loop makes again and again."""
+    return key[3].endswith(RECURRING)
+
+
+def stands_alone(key: Key) -> bool:
+    """Whether no other group of the kind stands in for the key's, which says nothing of the others either."""
+    return _once(key[3]) in KINDS[key[0]].alone
+
+
+def _once(group: str) -> str:
+    """The group of the same calls where no loop makes them."""
+    return group.removesuffix(f" {RECURRING}")
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The simplest predictors, fitted on the same rows: what a learnt one has to beat."""
+
+    flops_per_s: float  # roofline: max(FLOP / flops_per_s, B / bytes_per_s)
+    bytes_per_s: float
+    flops_only_per_s: float  # FLOPs alone
+
+    def seconds(self, flops: Any, size: Any) -> Any:
+        """The roofline's time."""
+        return np.maximum(flops / self.flops_per_s, size / self.bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Of a sequence of layers, in their order; each [layers]."""
+
+    runtime_s: Array
+    low_s: Array  # 90 % bounds
+    high_s: Array
+    shared: Array  # standard deviation of the part of log(measured / predicted) that a regressor's layers share
+    hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
+    held_bytes: Array  # of the last-level cache, that a later pass would have to find again
+    regressor: Array  # a number per regressor, -1 for the roofline
+    exponent: Array  # how each follows the machine's slow-downs
+    basis_code: Array  # position in BASES
+    power_w: Array  # NaN where not learnt
+    power_low_w: Array
+    power_high_w: Array
+
+    @property
+    def basis(self) -> tuple[str, ...]:
+        """How each is known, one of BASES."""
+        return tuple(BASES[code] for code in self.basis_code)
+
+    @property
+    def deviation(self) -> Array:
+        """Standard deviation of log(measured / predicted) of each, as its bounds say; of what takes no time, 0."""
+        known = self.low_s > 0
+        ratio = np.divide(self.high_s, self.low_s, out=np.ones(len(known)), where=known)
+        return np.asarray(np.log(ratio) / 2 / NINETY)
+
+    def at(self, index: Array) -> Estimates:
+        """Some of the layers."""
+        return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+    def times(self, factor: float) -> Estimates:
+        """The same with all times so many times as long."""
+        return replace(self, **{name: getattr(self, name) * factor for name in TIMES})
+
+    def slowdown(self, machine: float, counts: Array | float = 1.0) -> float:
+        """How much longer all of them, each called so many times, take when the machine is that much slower than usual."""
+        time = self.runtime_s * counts
+        return float(np.sum(time * machine**self.exponent) / np.sum(time)) if len(time) else 1.0
+
+    def totals(self, counts: Any, system: float = 0.0) -> Totals:
+        """Sums over networks, `counts` [networks, layers], dense or sparse: how often each makes each layer's call.
+
+        A layer's error repeats with every call of it; errors of one regressor's layers have a part in common; those of
+        different regressors go their own ways. `system`: standard deviation of what all layers share. Where times were
+        taken with the host's launches, a queue of calls takes as long as the slower of host and device.
+        """
+        own = self.runtime_s**2 * np.maximum(self.deviation**2 - self.shared**2, 0)
+        apart = counts @ self.runtime_s
+        value = np.maximum(counts @ (self.runtime_s - self.hidden_s), counts @ self.hidden_s)
+        variance = counts.power(2) @ own if hasattr(counts, "power") else counts**2 @ own
+        for regressor in np.unique(self.regressor):
+            variance = variance + (counts @ (self.runtime_s * self.shared * (self.regressor == regressor))) ** 2
+        deviation = np.sqrt(variance / np.maximum(apart, 1e-30) ** 2 + system**2)
+        return Totals(value, value * np.exp(-NINETY * deviation), value * np.exp(NINETY * deviation), deviation)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Seconds of whole networks with 90 % bounds, each [networks]."""
+
+    value: Array
+    low: Array
+    high: Array
+    deviation: Array  # standard deviation of log(measured / predicted)
+
+    def times(self, factor: Array) -> Totals:
+        """The same, each network's time so many times as long [networks]."""
+        return Totals(self.value * factor, self.low * factor, self.high * factor, self.deviation)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What the sentinel took beside something measured (s): how fast the machine was."""
+
+    sentinel_s: float
+    again_s: float | None = None  # its second call in a row, if known: what ran before tells on it much less
+
+
+@dataclass(frozen=True)
+class NetworkSpeed:
+    """How whole networks follow the machine's speed.
+
+    More than their layers do: a layer's 10th percentile is of moments that are shorter than a network's pass; and less where
+    weights are read for few rows, which others on the cores slow down little. The sentinel itself takes longer after a
+    network than between layers.
+    """
+
+    sentinel_s: float  # the sentinel's usual time beside networks
+    exponent: float
+    streaming_exponent: float  # of products of a few rows
+    again_s: float | None = None  # as `sentinel_s`, of its second call in a row
+    # Times the sentinel's usual, that 95 % of its networks met at most; beyond, networks slow down less than the sentinel.
+    slowest: float | None = None
+
+    def slowdown(self, pace: Pace, streaming: float) -> float:
+        """How much longer a network takes than usual at such a pace; `streaming`: share of such work."""
+        exponent = (1 - streaming) * self.exponent + streaming * self.streaming_exponent
+        return float(min(self.over(pace), self.slowest or np.inf) ** exponent)
+
+    def over(self, pace: Pace) -> float:
+        """How many times its usual time the sentinel takes."""
+        return pace.again_s / self.again_s if pace.again_s and self.again_s else pace.sentinel_s / self.sentinel_s
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What was learnt of one device, or of several relative to their peaks."""
+
+    device: str
+    hardware: Hardware | None  # None: learnt from several devices, `on` says for which one to predict
+    regressors: Mapping[Key, Regressor]
+    rooflines: Mapping[str, Roofline]  # by dtype
+    dataset: Mapping[str, Any]  # name, software, rows: where it was learnt
+    learner: str = "hybrid"
+    name: str = ""
+    sentinel_s: float | None = None  # the sentinel's time that all runtimes refer to
+    power: Mapping[Key, Regressor] | None = None
+    portable: bool = False  # its terms are relative to a device's peaks
+    system: float = 0.0  # standard deviation of what all layers of a network share in log(measured / predicted)
+    dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
+    speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
+    # By which share a network of hardly any weights takes longer than its layers say; negative where it takes less.
+    resident: float = 0.0
+
+    @cached_property
+    def dtypes(self) -> tuple[str, ...]:
+        """Floating types that it has learnt; where it has learnt products, those of products: casts alone are no dtype."""
+        learnt = [key for key in self.regressors if key[1] != INTEGER]
+        products = [key for key in learnt if KINDS[key[0]].multiplies]
+        return tuple(dict.fromkeys(key[1] for key in products or learnt))
+
+    @property
+    def accelerator(self) -> bool:
+        """Whether its device is known to be one, or its devices are."""
+        return self.hardware.accelerator if self.hardware is not None else bool(self.dataset.get("accelerator"))
+
+    @cached_property
+    def phases(self) -> tuple[str, ...]:
+        """Phases that it has learnt."""
+        return tuple(dict.fromkeys(key[2] for key in self.regressors))
+
+    @cached_property
+    def _in_phases(self) -> frozenset[tuple[str, str]]:
+        return frozenset((key[0], key[2]) for key in self.regressors)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Layer kinds that it has learnt."""
+        return tuple(dict.fromkeys(key[0] for key in self.regressors))
+
+    def in_cache(self, found: Estimates, counts: Any) -> Any:
+        """How much longer, as a factor, networks of `counts` [networks, layers] or [layers] take for what stays in the cache.
+
+        Layers are timed with cold weights; those of a small network lie in the last-level cache from one pass to the next.
+        """
+        if not self.resident or self.hardware is None:
+            return np.ones(counts.shape[:-1])
+        return 1 + self.resident * resident_share(counts @ found.held_bytes, self.hardware)
+
+    def estimate_network(self, layers: Sequence[Layer], counts: Array) -> Estimates:
+        """Each layer's time in a network that calls each so many times [layers]."""
+        found = self.estimate(layers)
+        return found.times(float(self.in_cache(found, counts)))
+
+    def streaming(self, found: Estimates, counts: Array | float) -> float:
+        """The share of the layers' time that products of a few rows take, each called so many times."""
+        groups = np.array([groups_of(key) <= set(STREAMING) for key in self.regressors])
+        time = found.runtime_s * counts
+        return float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum()) if len(time) else 0.0
+
+    def slowdown(self, found: Estimates, pace: Pace | None, counts: Array | float = 1.0) -> float:
+        """How much longer a network of so many calls of each takes than usual at such a pace; 1 if that is not known."""
+        if pace is None:
+            return 1.0
+        if self.speed is not None:
+            return self.speed.slowdown(pace, self.streaming(found, counts))
+        return found.slowdown(pace.sentinel_s / self.sentinel_s, counts) if self.sentinel_s else 1.0
+
+    def over(self, pace: Pace) -> float | None:
+        """Times its usual beside networks that the sentinel takes; None where that is not known."""
+        return self.speed.over(pace) if self.speed is not None else None
+
+    def too_slow(self, pace: Pace) -> float | None:
+        """The same, where it is more than beside 95 % of the networks that it learnt from."""
+        times, most = self.over(pace), self.speed and self.speed.slowest
+        return times if times and most and times > most else None
+
+    def unlike(self, cpu: Cpu) -> list[str]:
+        """What tells the device that it was learnt on from this CPU, in words; nothing where they are alike."""
+        return unlike({**(self.dataset.get("hardware") or {}), "name": self.device}, cpu.to_json())
+
+    def has_learnt(self, kind: str, phase: str) -> bool:
+        """Whether it has a regressor of the kind in that phase."""
+        return (kind, phase) in self._in_phases
+
+    def check(self, dtype: str, phase: str) -> None:
+        """Raise PredictorError unless it knows the dtype, the phase and its device."""
+        passes = [phase for phase in self.phases if phase in (FORWARD, BACKWARD)]
+        for what, asked, has in (("dtype", dtype, self.dtypes), ("phase", phase, passes)):
+            if asked not in has:
+                more = f", or collect-data --{what} {asked}" if asked in (*FLOATING, FORWARD, BACKWARD) else ""
+                way = f"it has {', '.join(has)}; choose one of them" if has else "it has none; choose another predictor"
+                raise PredictorError(
+                    f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: {way}{more}"
+                )
+        hardware = self._known_hardware()
+        if self.portable and dtype not in hardware.peak_flops_per_s:
+            raise PredictorError(
+                f"{self.device}: its spec sheet has no peak for {dtype}, which a predictor of several devices needs; add "
+                f"it, or choose one of {', '.join(hardware.peak_flops_per_s)}"
+            )
+
+    def on(self, hardware: Hardware, device: str) -> Predictor:
+        """The same for another device, from its peaks.
+
+        Raises:
+            PredictorError: it was learnt for one device alone, or from devices of another class; peaks are missing.
+        """
+        if not self.portable:
+            raise PredictorError(
+                f"predictor {self.name or self.device!r} was learnt on one device and holds for it alone; "
+                "train one from datasets of several devices, or calibrate this one on the new device"
+            )
+        if hardware.accelerator != self.dataset.get("accelerator", hardware.accelerator):
+            raise PredictorError(
+                f"{device}: is {'an accelerator' if hardware.accelerator else 'a CPU'}, predictor "
+                f"{self.name or self.device!r} was learnt from {'CPUs' if hardware.accelerator else 'accelerators'}; "
+                "choose a device of their class"
+            )
+        known = {dtype for _, dtype, _, _ in self.regressors if dtype != INTEGER}
+        if hardware.memory_bytes_per_s <= 1 or not known & set(hardware.peak_flops_per_s):
+            raise PredictorError(
+                f"{device}: its spec sheet has no peak for {', '.join(sorted(known))}, or no memory bandwidth; "
+                "a predictor of several devices needs them"
+            )
+        peaks = {
+            dtype: Roofline(peak, hardware.memory_bytes_per_s, peak)
+            for dtype, peak in hardware.peak_flops_per_s.items()
+        }
+        # which of them a layer was measured on is not known
+        regressors = {key: replace(regressor, measured=None) for key, regressor in self.regressors.items()}
+        return replace(self, hardware=hardware, device=device, rooflines=peaks, regressors=regressors)
+
+    def _known_hardware(self) -> Hardware:
+        if self.hardware is None:
+            raise PredictorError(
+                f"predictor {self.name!r} serves several devices ({self.device}); "
+                f"say which: {self.name or 'NAME'}@{next(iter(self.dataset.get('devices') or {}), 'nvidia-l4')} "
+                "(devices --specs lists more names)"
+            )
+        return self.hardware
+
+    def estimate(self, layers: Sequence[Layer]) -> Estimates:
+        """Each layer's time; equal layers are computed once."""
+        at: dict[Layer, int] = {}
+        order = np.array([at.setdefault(layer, len(at)) for layer in layers], dtype=int)
+        return self._distinct(list(at)).at(order)
+
+    def predict_many(self, networks: Sequence[Sequence[Layer]]) -> Totals:
+        """Totals of networks given as their layers in order; each distinct layer is predicted once."""
+        from scipy.sparse import coo_array
+
+        at: dict[Layer, int] = {}
+        columns = [at.setdefault(layer, len(at)) for network in networks for layer in network]
+        rows = np.repeat(np.arange(len(networks)), [len(network) for network in networks])
+        counts = coo_array((np.ones(len(columns)), (rows, columns)), shape=(len(networks), len(at))).tocsr()
+        estimates = self._distinct(list(at))
+        totals = estimates.totals(counts, self.system).times(self.in_cache(estimates, counts))
+        if self.dispatch is None:
+            return totals
+        dispatch_s = self.dispatch.seconds(list(at))
+        ends = np.empty((len(networks), 3))
+        stop = 0
+        for i, network in enumerate(networks):
+            calls = columns[stop : (stop := stop + len(network))]
+            low, high = (float(bound[i] / max(totals.value[i], 1e-30)) for bound in (totals.low, totals.high))
+            ends[i] = self.dispatch.ends_s(dispatch_s[calls], estimates.runtime_s[calls], low, high)
+        value, lows, highs = ends.T
+        deviation = np.log(np.maximum(highs, 1e-30) / np.maximum(lows, 1e-30)) / 2 / NINETY
+        return Totals(value, lows, highs, deviation)
+
+    def _distinct(self, layers: Sequence[Layer]) -> Estimates:
+        kinds: dict[str, list[int]] = {}
+        for i, layer in enumerate(layers):
+            kinds.setdefault(layer.kind, []).append(i)
+        found = _empty(len(layers))
+        for kind, index in kinds.items():
+            _put(found, np.array(index), self.estimate_columns(columns_of(KINDS[kind], [layers[i] for i in index])))
+        return found
+
+    def estimate_columns(self, columns: Layer) -> Estimates:
+        """Each row's time, of a table's columns (layers.as_columns)."""
+        rows = len(columns.dtype)
+        group = columns.group_on(self.accelerator, self.portable)
+        labels = [np.broadcast_to(np.asarray(v), (rows,)) for v in (columns.dtype, columns.phase, group)]
+        found = _empty(rows)
+        for (dtype, phase, group), index in _groups(labels):
+            for start in range(0, len(index), CHUNK):
+                some = index[start : start + CHUNK]
+                _put(found, some, self._group(take(columns, some), (columns.kind, dtype, phase, group)))
+        return found
+
+    def _group(self, columns: Layer, key: Key) -> Estimates:
+        found, exact = self.regressor_of(key)
+        rows = len(columns.dtype)
+        nothing = np.full(rows, np.nan)
+        # a step of training goes through gradients and whatever the backward pass needs: nothing lies there until the next
+        held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
+        if found is None:
+            works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)  # views do not, and take nothing
+            t, hidden = (value * works for value in self._unlearnt(columns, key[1]))
+            wide = np.full(rows, np.log(ROOFLINE_FACTOR) / NINETY)
+            code = np.full(rows, BASES.index(ROOFLINE))
+            bounds = (t / ROOFLINE_FACTOR, t * ROOFLINE_FACTOR)
+            zero, none = np.zeros(rows), np.full(rows, -1)
+            return Estimates(t, *bounds, wide, hidden, held, none, zero, code, nothing, nothing, nothing)
+        hardware, regressor = self._known_hardware(), self.regressors[found]
+        featured, also = regressor.trees is not None, regressor.dimensions()
+        problem = describe(columns, hardware, portable=self.portable, featured=featured, also=also)
+        t, outside = self._predict(found, regressor, problem, LONGEST_S)
+        least = self._least(columns, hardware)
+        t = np.maximum(t, least)
+        spread = regressor.spread if exact else regressor.spread.widened(float(np.log(ROOFLINE_FACTOR)) / NINETY)
+        low, high = _bounds(spread, t, outside)
+        code = np.where(outside > EXTRAPOLATION_OCTAVES, BASES.index(EXTRAPOLATED), BASES.index(IN_RANGE))
+        code = np.where(regressor.has_measured(problem.config), BASES.index(MEASURED), code)
+        if not exact:
+            code = np.full(rows, BASES.index(EXTRAPOLATED))
+        return Estimates(
+            t,
+            np.maximum(t * np.exp(low), least),
+            t * np.exp(high),
+            np.minimum(spread.shared(t, outside), WIDEST),
+            np.minimum(HIDDEN_SHARE * regressor.launch_s, HIDDEN_AT_MOST * t),
+            held,
+            np.full(rows, list(self.regressors).index(found)),
+            np.full(rows, regressor.exponent),
+            code,
+            *self._power(columns, hardware, found, t),
+        )
+
+    def _predict(self, key: Key, regressor: Regressor, problem: Problem, most: float) -> tuple[Array, Array]:
+        """(target, octaves outside the box), each [rows]; raises PredictorError where a target is no number up to `most`."""
+        self._check(key, regressor, problem)
+        with np.errstate(all="ignore"):  # a base of 0 has no logarithm, and what overflows is refused below
+            value, outside = regressor.predict(problem.dimensions, problem.special, problem.features, problem.axes)
+        wrong = ~((value >= 0) & (value <= most))
+        if wrong.any():
+            raise PredictorError(
+                f"predictor {self.name or self.device!r} gives {value[wrong][0]:.4g} {'W' if problem.bounded else 's'} for a layer "
+                f"of {' '.join(key)}, which is impossible: its numbers are wrong; train it again with train-predictor"
+            )
+        return value, outside
+
+    def _least(self, columns: Layer, hardware: Hardware) -> Array | float:
+        """Seconds [rows] that memory takes for the weights, and for what the last-level cache cannot hold of the rest.
+
+        0 on a device that was measured: its rows tell.
+        """
+        if not (self.portable and self.accelerator):
+            return 0.0
+        given, weights, written = columns.bytes()
+        crossing = weights + np.maximum(given + written - hardware.llc_bytes, 0)
+        return np.asarray(crossing / (REACHED_AT_MOST * hardware.memory_bytes_per_s))
+
+    def check_formulas(self) -> None:
+        """Raise PredictorError where a regressor has terms, axes or features that its kind of layers does not have."""
+        hardware = self.hardware or Hardware(accelerator=self.accelerator)
+        for some, of_power in ((self.regressors, False), (self.power or {}, True)):
+            problems: dict[str, Problem] = {}
+            for key, regressor in some.items():
+                if key[0] not in problems:
+                    problems[key[0]] = self._example(KINDS[key[0]], hardware, of_power)
+                self._check(key, regressor, problems[key[0]])
+                missing = sorted(problems[key[0]].axes.keys() - regressor.box.keys())
+                if missing:  # of a layer far away along it nothing would say so
+                    raise PredictorError(
+                        f"predictor {self.name or self.device!r}: the box of {' '.join(key)} lacks {', '.join(missing)}; "
+                        "train it again with train-predictor"
+                    )
+
+    def _example(self, kind: type[Layer], hardware: Hardware, of_power: bool) -> Problem:
+        """Any one layer of a kind, as its regressors see it."""
+        columns = columns_of(kind, [kind.sample(Draw(0))])
+        with np.errstate(all="ignore"):
+            if of_power:
+                return describe_power(columns, hardware, np.ones(1))
+            return describe(columns, hardware, portable=self.portable)
+
+    def _check(self, key: Key, regressor: Regressor, problem: Problem) -> None:
+        """Raise PredictorError where the layers' formulas are not those that the regressor was fitted with."""
+        special = [
+            *(term.special for term in regressor.terms if term.special),
+            *(regressor.alignment.slopes if regressor.alignment else ()),
+        ]
+        powers = [name for term in regressor.terms for name, _ in term.powers]
+        gone = [name for name in special if name not in problem.special]
+        gone += [name for name in powers if name not in problem.dimensions]
+        gone += sorted(regressor.box.keys() - problem.axes.keys())
+        featured = regressor.trees is None or regressor.trees.features == (*problem.feature_names, BASE_FEATURE)
+        if gone or not featured:
+            raise PredictorError(
+                f"predictor {self.name or self.device!r} was trained by a version that described {key[0]} otherwise "
+                f"({', '.join(dict.fromkeys(gone)) or 'other features'}); train it again with train-predictor"
+            )
+
+    def _power(self, columns: Layer, hardware: Hardware, key: Key, runtime_s: Array) -> tuple[Array, Array, Array]:
+        """Watts with 90 % bounds, between what the device draws idle and its limit; of the whole kind where the key has none."""
+        known = self.power or {}
+        regressor = known.get(key) or known.get(whole_kind(key[0]))
+        if regressor is None:
+            nothing = np.full(len(runtime_s), np.nan)
+            return nothing, nothing, nothing
+        problem = describe_power(columns, hardware, runtime_s)
+        power, outside = self._predict(key, regressor, problem, MOST_W)
+        low, high = _bounds(regressor.spread, power, outside)
+        floor, ceiling = hardware.idle_w or 0.0, hardware.limit_w or np.inf
+        inside = [np.clip(value, floor, ceiling) for value in (power, power * np.exp(low), power * np.exp(high))]
+        return inside[0], inside[1], inside[2]
+
+    def regressor_of(self, key: Key) -> tuple[Key | None, bool]:
+        """The regressor of a key and whether it learnt such layers, else the nearest.
+
+        Numbers that are no floats count as floats where such a group was not learnt of them, calls that recur as those that do
+        not, a group as that of all or of several, if there is one, or as its largest sibling, unless none stands in for it.
+        """
+        kind, dtype, phase, group = key
+        dtypes = [dtype]
+        if dtype not in FLOATING:
+            dtypes = [INTEGER, "float32" if "float32" in self.dtypes else next(iter(self.dtypes), INTEGER)]
+        for dtype in dtypes:
+            for exact in ((kind, dtype, phase, group), (kind, dtype, phase, ALL)):
+                if exact in self.regressors:
+                    return exact, True
+            together = next(
+                (k for k in self.regressors if k[:3] == (kind, dtype, phase) and group in groups_of(k)), None
+            )
+            if together:
+                return together, True
+        if stands_alone(key):
+            return None, False
+        once = _once(group)
+        if once != group:
+            return self.regressor_of((kind, key[1], phase, once))
+        siblings = next(filter(None, ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)), [])
+        siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
+        return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
+
+    def assumed(self, layers: Sequence[Layer]) -> tuple[str, ...]:
+        """In words: what stands in for groups that were not learnt, and what is not known of the device."""
+        different = list(dict.fromkeys(layers))
+        keys = dict.fromkeys(self._key(layer) for layer in different)
+        texts = []
+        for key in keys:
+            near, exact = self.regressor_of(key)
+            if near is not None and not exact:
+                taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
+                texts.append(f"{' '.join(key)} was not learnt and {taken}")
+        hardware = self._known_hardware()
+        if self.portable and self.accelerator and any(layer.multiplies for layer in different):
+            unknown = [name for name in ("limit_w", "year") if getattr(hardware, name) is None]
+            if unknown:
+                texts.append(
+                    f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to reach what its units "
+                    "could, which its power limit may not allow"
+                )
+        return (*texts, *self.foreign())
+
+    def foreign(self) -> tuple[str, ...]:
+        """In words: why the device may be another than all that it was learnt on, which bounds do not allow for."""
+        texts = []
+        if self.dataset.get("unlike"):
+            texts.append(
+                f"it was learnt on another CPU ({'; '.join(self.dataset['unlike'])}), and bounds do not allow for that: "
+                "calibrate it on this one, or collect and train"
+            )
+        vendor = self.dataset.get("unknown_vendor")
+        if vendor:
+            texts.append(f"nothing was learnt on devices by {vendor}, and bounds do not allow for that")
+        return tuple(texts)
+
+    def _key(self, layer: Layer) -> Key:
+        return layer.kind, layer.dtype, layer.phase, str(layer.group_on(self.accelerator, self.portable))
+
+    def _unlearnt(self, columns: Layer, dtype: str) -> tuple[Array, Array]:
+        """(time, what of it a queue hides) of a kind that was not learnt, each [rows]: the roofline's.
+
+        On an accelerator copies, sums and look-ups take at least what an element-wise pass over as many bytes does.
+        """
+        t = self._roofline(columns, dtype)
+        if columns.multiplies and self.accelerator:
+            t = np.maximum(t, STEP_S * (np.asarray(columns.launches()) - 1))
+        like = ("elementwise", "float32", "forward", "cheap")
+        if columns.multiplies or not self.accelerator or like not in self.regressors:
+            return t, np.zeros(len(t))
+        elements = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape) / (2 * ITEMSIZE["float32"])
+        kind, given = KINDS["elementwise"], {"function": "add", "operands": 1, "broadcast": False}
+        fields: dict[str, Any] = {name: [value] * len(t) for name, value in (kind.defaults() | given).items()}
+        fields["elements"] = np.maximum(elements, 1)
+        passes = self._group(as_columns(kind, fields), like)
+        return np.maximum(t, passes.runtime_s), passes.hidden_s
+
+    def _roofline(self, columns: Layer, dtype: str) -> Array:
+        t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + 1e-6
+        return np.broadcast_to(np.asarray(t, dtype=np.float64), (len(columns.dtype),))
+
+    def roofline(self, dtype: str) -> Roofline:
+        """That of the dtype, else of the first."""
+        return self.rooflines.get(dtype) or next(iter(self.rooflines.values()))
+
+    def formula(self, key: Key) -> str:
+        """The base of one regressor in plain text; dimensions are the kind's fields."""
+        r = self.regressors[key]
+        parts = [
+            f"{weight * r.factor:.4g}" + ("" if str(term) == "1" else f" {term}")
+            for term, weight in zip(r.terms, r.weights, strict=True)
+        ]
+        kind, dtype, phase, group = key
+        text = f"{kind}[{group}, {dtype}, {phase}] seconds = " + " + ".join(parts)
+        if r.alignment:
+            saved = " + ".join(f"{slope:.4g} {name}" for name, slope in r.alignment.slopes.items())
+            text += f", times exp(-(1 - ({r.alignment.floor * r.factor:.4g} / seconds)^4) ({saved}))"
+        if r.least > sum(weight for term, weight in zip(r.terms, r.weights, strict=True) if str(term) == "1"):
+            text += f", at least {r.least * r.factor:.4g}"
+        if r.short:
+            text += f", {'plus' if r.short > 0 else 'less'} {abs(r.short) / r.factor:.4g} of their first "
+            text += f"{r.factor * r.short_s * 1e6:.4g} us"
+        return text
+
+
+def _bounds(spread: Spread, predicted: Array, outside: Array) -> tuple[Array, Array]:
+    """Logarithms of the 90 % bounds relative to the prediction, each [rows], as far away as says something."""
+    low, high = spread.bounds(predicted, outside)
+    return np.maximum(low, -WIDEST), np.minimum(high, WIDEST)
+
+
+def resident_share(held_bytes: Any, hardware: Hardware) -> Any:
+    """Share of the cache's part for weights that is left: 1 for networks without weights, 0 for those that fill it."""
+    return np.maximum(1 - held_bytes / max(KEPT * hardware.llc_bytes, 1), 0.0)
+
+
+def _empty(rows: int) -> Estimates:
+    whole = {"regressor", "basis_code"}
+    return Estimates(*(np.empty(rows, int if name in whole else float) for name in Estimates.__dataclass_fields__))
+
+
+def _put(whole: Estimates, index: Array, part: Estimates) -> None:
+    for name in whole.__dataclass_fields__:
+        getattr(whole, name)[index] = getattr(part, name)
+
+
+def _groups(labels: Sequence[Array]) -> list[tuple[tuple[str, str, str], Array]]:
+    """Rows of each combination of the labels."""
+    code = np.zeros(len(labels[0]), dtype=int)
+    names = []
+    for label in labels:
+        unique, inverse = distinct(label)
+        code = code * len(unique) + inverse
+        names.append(unique)
+    groups = []
+    for value in np.unique(code):
+        dtype, phase, group = np.unravel_index(value, [len(unique) for unique in names])
+        groups.append(
+            ((str(names[0][dtype]), str(names[1][phase]), str(names[2][group])), np.flatnonzero(code == value))
+        )
+    return groups

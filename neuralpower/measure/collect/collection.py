@@ -1,0 +1,313 @@
+"""One run of a collection: what an earlier one left, what is measured in the time there is, and what is written of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import platform
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neuralpower.data.dataset import kept_rows
+from neuralpower.data.journal import Journal
+from neuralpower.devices.machine import read_machine, up_since
+from neuralpower.measure.collect.checkout import checkout
+from neuralpower.measure.collect.keys import PROTOCOL_VERSION, device_key, plan_hash, software_key
+from neuralpower.measure.collect.presets import preset_named
+from neuralpower.measure.collect.recover import ROUNDS, Executor
+from neuralpower.measure.collect.request import Progress, Request
+from neuralpower.measure.collect.resume import Unfinished, row_key
+from neuralpower.measure.collect.schedule import (
+    POWER,
+    RUNTIME,
+    Batch,
+    Costs,
+    Schedule,
+    Task,
+    batched,
+    estimate,
+    make_schedule,
+    margin_s,
+)
+from neuralpower.measure.meters.base import no_power
+
+ATTEMPTS = 3  # of a noisy configuration
+ENDED = "the machine went down twice while this was measured alone"
+MISMATCH = 0.1  # of the runtime
+NOT_MEASURED = "not measured"  # the power_reason of a row whose turn has not come
+OF_THE_CALL = (  # reasons for which a call's power is not tried again; all others are the meter's
+    *("host_bound", "too_few_ticks", "no_readings", "no_counter", "counter_anomaly", "power_anomaly"),
+    *("oom", "crashed", "timeout", "error", "unsupported"),
+)
+METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which a meter is not asked again
+
+
+Taken = tuple[Task, dict[str, Any], float]  # what was measured, its columns, and how long that took (s)
+
+
+class Collection:
+    """One run: what is done, what is left, and how long it takes."""
+
+    def __init__(
+        self,
+        request: Request,
+        journal: Journal,
+        executor: Executor,
+        opened: Mapping[str, Any],
+        plan: Sequence[dict[str, Any]],
+        unfinished: Unfinished,
+        earlier: Sequence[Mapping[str, Any]],
+        show: Callable[[Progress], None],
+        clock: Callable[[], float],
+        started: float,
+    ) -> None:
+        self.request, self.journal, self.executor = request, journal, executor
+        self.opened, self.unfinished = opened, unfinished
+        self.show, self.clock, self.started = show, clock, started
+        self.session = uuid.uuid4().hex[:12]
+        self.attempts: Counter[tuple[str, int]] = Counter()  # at a runtime, those of earlier runs among them
+        self.rows: dict[tuple[str, int], dict[str, Any]] = {}  # that may get their power measured
+        self.owed_s = 0.0  # put aside for what is to be measured again
+        self.begun = self.meter_lost = False
+        self.plan_hash = plan_hash(plan)
+        hardware = self.opened["hardware"]
+        self.stamp = {
+            "session_id": self.session,
+            "device_key": device_key(hardware),
+            "software_key": software_key(hardware, self.opened["versions"]),
+            "protocol_version": PROTOCOL_VERSION,
+        }
+        self.costs = Costs.planned_for(hardware.get("type", ""))
+        preset = preset_named(request.preset, accelerator=hardware.get("type") != "cpu")
+        power = preset.power if self.opened["power_reason"] is None else 0
+        if starts := [s["start_s"] for s in earlier if s.get("start_s")]:
+            self.costs.start_s = starts[-1]
+        schedule = make_schedule(plan, power, request.shard, request.replicates, preset.powers_per_kind)
+        self.todo = self._without_finished(schedule)
+        count, left = (len(s.runtime) + len(s.runtime_again) for s in (schedule, self.todo))
+        outlook = estimate(self.todo.tasks, self.costs, request.budget_s, executor.lanes)
+        self.progress = Progress(count, count - left, outlook, budget_s=request.budget_s)
+
+    def _without_finished(self, schedule: Schedule) -> Schedule:
+        """What the folder has no verdict on; learns how long things take from what it has."""
+        tasks = {(task.tier, task.key): task for task in schedule.tasks}
+        timed: set[tuple[str, int]] = set()
+        metered: set[tuple[str, int]] = set()
+        columns = ("config_id", "replicate", "status", "attempt", "power_w", "power_reason", "wall_s", "power_wall_s")
+        for _, row in kept_rows(self.request.folder, columns):
+            key = row_key(row)
+            if row.get("status") == "noisy" and (row.get("attempt") or ATTEMPTS) < ATTEMPTS:
+                self.attempts[key] = int(row["attempt"])
+                continue
+            for tier, seen, seconds in ((RUNTIME, timed, "wall_s"), (POWER, metered, "power_wall_s")):
+                if (tier == RUNTIME or _power_settled(row)) and key not in seen:
+                    seen.add(key)
+                    if row.get(seconds) and row.get("status") == "ok" and (tier, key) in tasks:
+                        self.costs.add([tasks[tier, key]], row[seconds])
+        power = {key for tier, key in tasks if tier == POWER}
+        self.pending = power - metered
+        waiting = {name for name, _ in self.pending & timed}
+        for _, row in kept_rows(self.request.folder, ids=waiting) if waiting else ():
+            self._remember(row)
+        return Schedule(
+            [task for task in schedule.runtime if task.key not in timed],
+            [task for task in schedule.power if task.key not in metered],
+            [task for task in schedule.runtime_again if task.key not in timed],
+            [task for task in schedule.power_again if task.key not in metered],
+        )
+
+    def _remember(self, row: dict[str, Any]) -> None:
+        """Keep a row whose power is still to be measured."""
+        if row_key(row) in self.pending and row.get("status") == "ok":
+            self.rows[row_key(row)] = row
+
+    def begin(self, answer: Mapping[str, Any]) -> None:
+        """Write who measures, on what, and what its meter can do, as its process answered to `self_test`."""
+        self.costs.start_s = self.clock() - self.started
+        self.journal.append(
+            {
+                "type": "session",
+                **self.stamp,
+                "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "rounds": ROUNDS,
+                "threads": self.opened["hardware"].get("cores"),
+                "shard": list(self.request.shard),
+                "start_s": self.costs.start_s,
+                "power": self.request.power,
+                "power_reason": self.opened["power_reason"],
+                "self_test": answer["self_test"],
+                "lanes": answer.get("lanes"),
+                **self.request.plan_key(),
+                "plan_hash": self.plan_hash,
+                "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+                **checkout(),
+                "python": platform.python_version(),
+                **self.opened["versions"],
+                "up": up_since(),
+                "settings": self.opened.get("settings"),
+                "machine": self.opened.get("machine") or read_machine(),
+            }
+        )
+        self._tell()
+
+    def run(self) -> None:
+        """All that fits into the budget; one task in any case: the same command, given often enough, comes to an end."""
+        self._keep_all([(task, {"status": "crashed", "error_msg": ENDED}, 0.0) for task in self._culprits()])
+        for task in (*self.todo.power, *self.todo.power_again):
+            if task.key in self.unfinished.power_culprits & self.rows.keys():
+                self._powered(task, {"status": "crashed"}, 0.0)
+        again, power_again = self.todo.runtime_again, self.todo.power_again
+        self._runtimes(self.todo.runtime)
+        self._powers(self._affordable(again, power_again))
+        self._runtimes(again, fresh=True)
+        waiting = {name for name, replicate in self.rows if not replicate}  # for power that there was no time for
+        self._powers([task for task in power_again if task.key[0] not in waiting])
+
+    def _affordable(self, again: Sequence[Task], power_again: Sequence[Task]) -> Iterator[Task]:
+        """Tasks of power; time is put aside for what is to be measured again, of power as much as has been begun."""
+        twice = {task.key[0]: task for task in power_again}
+        first = [task for task in self.todo.power if task.key in self.rows]
+        waiting = {task.key[0] for task in first}
+        begun = [task for name, task in twice.items() if name not in waiting]
+        self.owed_s = self.costs.of([*again, *begun]) + self.costs.restart_s * bool(again or twice)
+        for task in first:
+            self.owed_s += self.costs.of([twice[task.key[0]]] if task.key[0] in twice else [])
+            yield task
+        self.owed_s = 0.0
+
+    def _powers(self, tasks: Iterable[Task]) -> None:
+        """Measure their power, where their runtime is known."""
+        for batch, results, seconds in self.executor.run(self._issued(tasks, 1, fresh=False)):
+            self._powered(batch.tasks[0], results[0], seconds)
+        self.owed_s = 0.0
+
+    def _culprits(self) -> list[Task]:
+        """What the machine went down with twice is not measured a third time."""
+        culprits = self.unfinished.culprits
+        tasks = [*self.todo.runtime, *self.todo.runtime_again]
+        self.todo = dataclasses.replace(
+            self.todo,
+            runtime=[task for task in self.todo.runtime if task.key not in culprits],
+            runtime_again=[task for task in self.todo.runtime_again if task.key not in culprits],
+        )
+        return [task for task in tasks if task.key in culprits]
+
+    def _runtimes(self, tasks: Sequence[Task], fresh: bool = False) -> None:
+        """Time them; noisy ones are taken again at the end, by a later run where there is no time."""
+        noisy: dict[tuple[str, int], Taken] = {}
+        for attempt in range(1, ATTEMPTS + 1):
+            again: dict[tuple[str, int], Taken] = {}
+            for batch, results, seconds in self.executor.run(self._issued(tasks, attempt, fresh)):
+                if batch.fresh:  # its time is a process's start more than anything else
+                    self.costs.restart_s = seconds
+                    seconds = self.costs.of(batch.tasks)
+                elif all(result["status"] in ("ok", "noisy") for result in results):
+                    self.costs.add(batch.tasks, seconds)
+                finished = []
+                parts = self.costs.parts(batch.tasks, seconds)
+                for task, result, part in zip(batch.tasks, results, parts, strict=True):
+                    noisy.pop(task.key, None)
+                    self.attempts[task.key] += 1
+                    taken = task, {**result, "attempt": self.attempts[task.key]}, part
+                    if result["status"] == "noisy" and self.attempts[task.key] < ATTEMPTS:
+                        again[task.key] = taken
+                    else:
+                        finished.append(taken)
+                self._keep_all(finished)
+            self._keep_all(list(noisy.values()), settled=False)
+            tasks, noisy, fresh = [task for task, _, _ in again.values()], again, False
+
+    def _issued(self, tasks: Iterable[Task], attempt: int, fresh: bool) -> Iterator[Batch]:
+        """Batches, each announced in the journal, as long as there is time."""
+        block = self.opened["block"]
+        for number, some in enumerate(batched(tasks, block, self.unfinished.suspects)):
+            anew = fresh and number < self.executor.lanes
+            need_s = self.costs.of(some) + self.owed_s + self.costs.restart_s * anew
+            if self.begun and self._left_s() < need_s:
+                return
+            if some[0].tier == POWER and (self.meter_lost or some[0].key not in self.rows):
+                continue
+            issued = some if self.begun else self._fitting(some, self._left_s() - need_s + self.costs.of(some))
+            self.begun = True
+            names = [list(task.key) for task in issued]
+            self.journal.append({"type": "start", "tier": some[0].tier, "attempt": attempt, "tasks": names}, sync=False)
+            yield Batch(tuple(issued), self.costs.patience(issued), anew)
+            if len(issued) < len(some):
+                return
+
+    def _fitting(self, tasks: list[Task], left_s: float) -> list[Task]:
+        """As many of the first tasks as the time is enough for, to within a factor of 2; one in any case."""
+        while len(tasks) > 1 and self.costs.of(tasks) > left_s:
+            tasks = tasks[: len(tasks) // 2]
+        return tasks
+
+    def _left_s(self) -> float:
+        budget_s = self.request.budget_s
+        return budget_s - margin_s(budget_s) - (self.clock() - self.started)
+
+    def _keep_all(self, finished: Sequence[Taken], settled: bool = True) -> None:
+        records = []
+        for task, result, seconds in finished:
+            reason = self.opened["power_reason"] or NOT_MEASURED
+            row = {
+                **task.item["row"],
+                "source": task.item["source"],
+                "config_id": task.item["config_id"],
+                **self.stamp,
+                "replicate": task.replicate,
+                **no_power(reason),
+                "wall_s": seconds,
+                **result,
+            }
+            records.append({"type": "result", "kind": task.item["kind"], "row": row})
+            self._remember(row)
+            self.progress.noisy += result["status"] == "noisy"
+            self.progress.failed += result["status"] not in ("ok", "noisy")
+        if not records:
+            return
+        self.journal.append(*records)
+        self.progress.measured += len(records)
+        self.progress.done += len(records) * settled
+        self._tell()
+
+    def _powered(self, task: Task, result: dict[str, Any], seconds: float) -> None:
+        """Write the task's row again, with its power; its runtime stands, whatever became of that."""
+        row = self.rows.pop(task.key)
+        columns = {name: value for name, value in result.items() if name not in ("status", "error_class", "error_msg")}
+        if "status" in result:  # the process ended, or the call failed
+            columns = {"power_reason": result["status"]}
+        else:
+            self.costs.add([task], seconds)
+        flags = [*(row.get("flags") or ()), *columns.get("flags", ()), *_mismatch(row, columns)]
+        columns["flags"] = list(dict.fromkeys(flags)) or None
+        known = {name: value for name, value in row.items() if value is not None}
+        how = {"power_session_id": self.session, "power_wall_s": seconds}
+        row = {**self.stamp, **known, **no_power(), **columns, **how}
+        self.journal.append({"type": "result", "kind": task.item["kind"], "row": row})
+        self.progress.powered += row["power_w"] is not None
+        if columns.get("power_reason") in METER_LOST and not self.meter_lost:
+            self.meter_lost = True
+            self.journal.append({"type": "event", "event": "meter_lost", "config_id": task.key[0]})
+        self._tell()
+
+    def _tell(self) -> None:
+        self.progress.spent_s = self.clock() - self.started
+        self.show(self.progress)
+
+
+def _mismatch(row: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[str, ...]:
+    """A flag where a call took another time in its power window than when it was timed."""
+    seconds = columns.get("window_runtime_s")
+    known = seconds and row.get("runtime_s")
+    return ("window_mismatch",) if known and abs(seconds / row["runtime_s"] - 1) > MISMATCH else ()
+
+
+def _power_settled(row: Mapping[str, Any]) -> bool:
+    """Whether a row's power needs no (further) turn: it is known, was tried, or would be that of a call that fails."""
+    reason = row.get("power_reason") or OF_THE_CALL[0]
+    tried = row.get("power_wall_s") is not None and reason.partition(":")[0] in OF_THE_CALL
+    return row.get("power_w") is not None or tried or row.get("status") != "ok"

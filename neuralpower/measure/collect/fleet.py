@@ -1,0 +1,213 @@
+"""A fleet: the devices of an existing Ray cluster measure one collection, and the driver keeps its journal.
+
+A node offers its devices as a custom resource, one unit each, and has neuralpower installed:
+
+    ray start --address HEAD:6379 --resources '{"neuralpower": 1}'
+    neuralpower collect-data --executor ray --address HEAD:6379
+
+Each unit becomes a lane: an actor that holds the unit, its device's lock and a measuring process, and gets one batch at a
+time. What a lost node was measuring is measured elsewhere; only what has come back is in the journal.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from neuralpower.devices.host import read_cpu
+from neuralpower.errors import DeviceError, InputError, LostDeviceError, NeuralPowerError, first_line
+from neuralpower.measure.collect.keys import device_key, software_key
+from neuralpower.measure.collect.lock import DeviceLock
+from neuralpower.measure.collect.process import Worker
+from neuralpower.measure.collect.recover import Local, Results
+from neuralpower.measure.collect.schedule import Batch
+
+RESOURCE = "neuralpower"
+CONNECT_S = 5.0
+
+
+class Lane:
+    """One device of the cluster, in an actor of its node, where Ray numbers the devices that it gave to the actor from 0."""
+
+    def __init__(self, command: Callable[[], list[str]], accelerator: bool, wait: bool) -> None:
+        lock = DeviceLock("cuda:0" if accelerator else "cpu", wait)
+        self.local = Local(Worker(read_cpu().cores, command()), lock)
+
+    def hold(self) -> None:
+        """As an executor's."""
+        self.local.hold()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """As an executor's."""
+        return self.local.ask(request)
+
+    def measure(self, batch: Batch) -> tuple[Results, float]:
+        """The batch's results, and the seconds that they took."""
+        ((_, results, seconds),) = self.local.run([batch])
+        return results, seconds
+
+    def stop(self) -> None:
+        """End the measuring process, and give the device back."""
+        self.local.close()
+
+
+class Fleet:
+    """All devices that a Ray cluster offers; they are of one model, with the same software."""
+
+    def __init__(
+        self, address: str | None, command: Callable[[], list[str]], accelerator: bool = False, wait: bool = False
+    ) -> None:
+        self.address, self.command, self.accelerator, self.wait = address, command, accelerator, wait
+        self._lanes: list[Any] = []
+        self._abouts: list[dict[str, Any]] = []  # what each answered when it was opened
+        self._connected = False
+
+    @property
+    def lanes(self) -> int:
+        """Devices that answer."""
+        return len(self._lanes)
+
+    def hold(self) -> None:
+        """Join the cluster, and take every device that it offers."""
+        self._connect()
+        for reference in [lane.hold.remote() for lane in self._lanes]:
+            self._got(reference)
+        self._compare()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The first device's answer; to a self-test that of all.
+
+        Each device tests its own meter: its processes to come need to know what was found.
+        """
+        if request["do"] != "self_test":
+            return dict(self._got(self._lanes[0].ask.remote(request)))
+        tested = []
+        asked = [(lane, about, lane.ask.remote(request)) for lane, about in zip(self._lanes, self._abouts, strict=True)]
+        for lane, about, reference in asked:
+            try:
+                tested.append({**about, **self._got(reference)})
+            except LostDeviceError:
+                self._lanes.remove(lane)
+                if not self._lanes:
+                    raise
+        return {"self_test": tested[0]["self_test"], "lanes": tested}
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
+        """Batches as they are done, one at a time per device; raises LostDeviceError when no device is left."""
+        import ray
+
+        source, lost = iter(batches), deque[Batch]()
+        free, busy = list(self._lanes), dict[Any, tuple[Any, Batch]]()
+        while True:
+            while free and (batch := lost.popleft() if lost else next(source, None)) is not None:
+                lane = free.pop()
+                busy[lane.measure.remote(batch)] = lane, batch
+            if not busy:
+                if lost:
+                    raise LostDeviceError(
+                        f"Ray cluster {self.address}: all of its devices are lost; start nodes, then go on"
+                    )
+                return
+            (done, *_), _ = ray.wait(list(busy))
+            lane, batch = busy.pop(done)
+            try:
+                results, seconds = self._got(done)
+            except LostDeviceError:
+                self._lanes.remove(lane)
+                lost.append(batch)
+                continue
+            free.append(lane)
+            yield batch, results, seconds
+
+    def close(self) -> None:
+        """End the measuring processes, give the devices back, and leave the cluster as it was found."""
+        if not self._connected:
+            return
+        import ray
+
+        ray.wait(
+            [lane.stop.remote() for lane in self._lanes] or [ray.put(None)], num_returns=max(self.lanes, 1), timeout=5
+        )
+        self._connected, self._lanes = False, []
+        ray.shutdown()
+
+    def _connect(self) -> None:
+        """Join the cluster and make a lane of every device that it offers; raises InputError, DeviceError."""
+        ray = _ray()
+        _reachable(self.address)
+        try:
+            ray.init(address=self.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
+        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+            raise _no_cluster(self.address, error) from None
+        self._connected = True
+        deadline = time.monotonic() + CONNECT_S
+        while not (count := int(ray.available_resources().get(RESOURCE, 0))):
+            if not ray.cluster_resources().get(RESOURCE, 0) or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)  # what another driver has just given back is free a moment later
+        if not count:
+            offered = int(ray.cluster_resources().get(RESOURCE, 0))
+            raise InputError(
+                f"Ray cluster {self.address}: {offered} devices are offered and 0 are free; start a node with "
+                f"ray start --resources '{{\"{RESOURCE}\": 1}}'"
+            )
+        actor = ray.remote(Lane).options(resources={RESOURCE: 1}, num_cpus=0, num_gpus=int(self.accelerator))
+        self._lanes = [actor.remote(self.command, self.accelerator, self.wait) for _ in range(count)]
+
+    def _compare(self) -> None:
+        """Open all devices; raises InputError unless they are of one model, with the same software."""
+        self._abouts = [self._got(lane.ask.remote({"do": "open"})) for lane in self._lanes]
+        found = {
+            (device_key(about["hardware"]), software_key(about["hardware"], about["versions"])): about["hardware"][
+                "name"
+            ]
+            for about in self._abouts
+        }
+        if len(found) > 1:
+            raise InputError(
+                f"Ray cluster {self.address}: its devices or their software differ ({', '.join(found.values())}); offer the "
+                f"resource {RESOURCE} on nodes of one kind"
+            )
+
+    def _got(self, reference: Any) -> Any:
+        """What an actor answered; raises what it raised, and LostDeviceError where it is gone."""
+        import ray
+
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            raise (cause if isinstance(cause, NeuralPowerError) else DeviceError(str(cause))) from None
+        except ray.exceptions.RayActorError as error:
+            raise LostDeviceError(first_line(error)) from None
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
+    return ray
+
+
+def _reachable(address: str | None) -> None:
+    """Raise InputError unless something listens at HOST:PORT; Ray itself would try for a minute."""
+    if address is None:
+        raise InputError("executor ray: no cluster is named; add --address auto, or --address HOST:6379")
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise _no_cluster(address, error) from None
+
+
+def _no_cluster(address: str | None, error: Exception) -> InputError:
+    return InputError(
+        f"address {address!r}: no Ray cluster answers ({first_line(error)}); start one with ray start --head, "
+        "or leave out --executor ray"
+    )

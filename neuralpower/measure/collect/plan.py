@@ -1,0 +1,352 @@
+"""What to measure: a seeded sweep of every kind, and the distinct layers of real networks, as they are and jittered."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+
+from neuralpower.data.dataset import config_id
+from neuralpower.dtypes import FLOATING, TENSORFLOAT32
+from neuralpower.errors import InputError, NeuralPowerError, unknown
+from neuralpower.layers import KINDS, Draw, Layer
+from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, torch_dtype, typed
+from neuralpower.measure.bench import BLOCK
+from neuralpower.measure.collect.networks import NETWORKS, QUICK, Network, jittered, swept, variant_of
+from neuralpower.measure.collect.presets import PRESETS, Preset
+from neuralpower.measure.collect.schedule import NETWORK, NETWORK_BLOCK
+from neuralpower.networks.phases import Decoder
+from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.trace.tracer import Trace, trace
+from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, default_loss, training_tasks
+
+NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
+NETWORK_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that a module can be cast to
+FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator
+FEWEST_RECURRING = 40  # of a kind, such as loops make: they are of several groups
+SCALES = (2, 4, 8, 16, 32, 64)  # of batches on an accelerator, beside those of a CPU
+BACKWARD_EVERY = 3  # on a CPU, of so many layers one backward: that takes twice as long
+TRAINED_EVERY = 2  # on a CPU, of so many networks one is trained for a step: that takes four times as long
+BATCHES = ("batch", "rows", "tokens", "elements")  # the field of a kind that grows with the batch
+
+
+def kinds_named(names: Sequence[str] | None, phases: Sequence[str] = (FORWARD,)) -> list[type[Layer]]:
+    """The kinds; all that the phases make where none is named. Raises InputError for an unknown name.
+
+    `network` may stand among the names: whole networks are no layer.
+    """
+    for name in names or ():
+        if name not in (*KINDS, NETWORK):
+            raise unknown("layer kind", name, (*KINDS, NETWORK))
+    return [kind for name, kind in KINDS.items() if (name in names if names else phases_of(kind, phases))]
+
+
+def phases_of(kind: type[Layer], phases: Sequence[str]) -> list[str]:
+    """In which of the phases there is such a layer: what runs forward runs backward, too, an optimizer is a phase of its own."""
+    own = kind.defaults()["phase"]
+    return [phase for phase in phases if phase == own or (own, phase) == (FORWARD, BACKWARD)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A network at one batch size and length."""
+
+    model: str
+    batch_size: int
+    seq_len: int | None
+    trace: Trace
+    context: int | None = None  # of a decoder's step: tokens in its cache
+
+    @property
+    def size(self) -> tuple[str, int, int | None]:
+        """What it was traced from."""
+        return self.model, self.batch_size, self.seq_len
+
+
+def make_plan(
+    preset: Preset,
+    kinds: Sequence[type[Layer]],
+    models: Sequence[str] | None,
+    dtypes: Sequence[str],
+    seed: int,
+    whole: bool = False,
+    phases: Sequence[str] = (FORWARD,),
+) -> list[dict[str, Any]]:
+    """Configurations in the order to measure them: `{"kind", "config_id", "source", "flops", "bytes", "row"}`, each once.
+
+    They come in blocks of BLOCK that are measured in turn: the layers of one network together, so that they meet the caches
+    as that network's do, and layers of the sweep, mixed. Blocks are shuffled: a collection that is cut off is a smaller one
+    of the same make-up. `whole`: networks as a whole, too, each at one of its sizes.
+
+    On a CPU every layer comes in all dtypes, forward, and one in BACKWARD_EVERY of a kind backward, too; on an accelerator in
+    one dtype and phase, the layers of a kind in turn: what the preset counts is then a total.
+    """
+    generator = random.Random(seed)
+    sweep = list(_sweep(preset, kinds, seed, dtypes, phases))
+    generator.shuffle(sweep)
+    seen: set[str] = set()
+    sources: list[list[dict[str, Any]]] = []
+    turns: Counter[tuple[str, bool]] = Counter()
+    networks = list(_networks(preset, models, seed))
+    for source, layers in (("sweep", sweep), *((network.model, network.trace.layers) for network in networks)):
+        items = []
+        for layer in dict.fromkeys(layers):
+            if type(layer) not in kinds or not affordable(layer, preset) or (layer.recurs and preset.accelerator):
+                continue
+            variants = [
+                variant
+                for variant in dict.fromkeys(_variants(layer, dtypes, phases))
+                if variant.phase != BACKWARD or affordable(variant, preset)
+            ]
+            turn = layer.kind, layer.recurs
+            turns[turn] += 1
+            if preset.accelerator and variants:
+                variants = [variants[turns[turn] % len(variants)]]
+            elif FORWARD in phases and turns[turn] % BACKWARD_EVERY:
+                variants = [variant for variant in variants if variant.phase != BACKWARD]
+            for variant in variants:
+                item = _item(variant, source)
+                if item["config_id"] not in seen:
+                    seen.add(item["config_id"])
+                    items.append(item)
+        sources.append(items)
+    sources[1:] = _thinned(sources[1:], preset.traced, generator)
+    blocks = [items[i : i + BLOCK] for items in sources for i in range(0, len(items), BLOCK)]
+    floats = [dtype for dtype in dtypes if dtype in (NETWORK_DTYPES if preset.accelerator else ("float32",))]
+    if whole and floats and FORWARD in phases:
+        totals = list(islice(_totals(networks, preset, generator, floats, phases), preset.networks))
+        blocks += [totals[i : i + NETWORK_BLOCK] for i in range(0, len(totals), NETWORK_BLOCK)]
+    generator.shuffle(blocks)
+    return [item for block in blocks for item in block]
+
+
+def _variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Iterator[Layer]:
+    """The layer in every element type and phase; integers stay what they are; what has no gradient has no backward pass.
+
+    Beside a backward pass stands the forward pass before it, where evaluation has none like it.
+    """
+    for phase in phases_of(type(layer), phases):
+        trained = layer.in_training() if phase == BACKWARD else layer
+        staged = []
+        if phase != BACKWARD or trained.differentiable():
+            staged.append(dataclasses.replace(trained, phase=phase))
+        if phase == BACKWARD and trained.only_in_training():
+            staged.append(dataclasses.replace(trained, phase=FORWARD))
+        for one in staged:
+            yield from (typed(one, dtype) for dtype in dtypes) if layer.dtype == "float32" else (one,)
+
+
+def _thinned(
+    sources: Sequence[list[dict[str, Any]]], most: int | None, generator: random.Random
+) -> Iterator[list[dict[str, Any]]]:
+    """So many items of all together, at most, drawn at random; each source keeps its order."""
+    count = sum(map(len, sources))
+    kept = set(range(count)) if most is None or count <= most else set(generator.sample(range(count), most))
+    numbers = iter(range(count))
+    for items in sources:
+        yield [item for item in items if next(numbers) in kept]
+
+
+def _item(layer: Layer, source: str) -> dict[str, Any]:
+    row = layer.to_row()
+    size = int(sum(layer.bytes()) + layer.parameters() * layer.itemsize)
+    name = config_id(layer.identity())
+    flops = int(layer.flops())
+    return {"kind": layer.kind, "config_id": name, "source": source, "flops": flops, "bytes": size, "row": row}
+
+
+def _totals(
+    networks: Sequence[Traced],
+    preset: Preset,
+    generator: random.Random,
+    dtypes: Sequence[str],
+    phases: Sequence[str],
+) -> Iterator[dict[str, Any]]:
+    """Rows of kind `network`, with their layers: one size of each model that is known in full and can be afforded.
+
+    On a CPU a step of each decoder, too, since its cache can be put back between two calls; and where all phases are asked
+    for, a step of training of one network in TRAINED_EVERY.
+    """
+    seen: set[tuple[str, bool]] = set()
+    trains = not preset.accelerator and {BACKWARD, OPTIMIZER} <= set(phases)
+    for network in generator.sample(networks, len(networks)):
+        layers, is_step = network.trace.layers, network.context is not None
+        named = variant_of(network.model), is_step
+        weights = network.trace.parameter_bytes
+        flops = sum(int(layer.flops()) for layer in layers)
+        if named in seen or network.trace.unmodelled or not layers or (is_step and preset.accelerator):
+            continue
+        if flops > NETWORK_LAYERS * preset.most_flops or weights > NETWORK_LAYERS * preset.most_bytes:
+            continue
+        seen.add(named)
+        for dtype in dtypes:
+            traced = network.trace if dtype == "float32" else _traced(*network.size, named=False, dtype=dtype)
+            if traced is not None and not traced.unmodelled:
+                held = 2 * max(int(sum(layer.bytes())) for layer in traced.layers)
+                yield _total(network, Counter(traced.layers), traced.parameter_bytes + held, dtype)
+        if trains and not is_step and len(seen) % TRAINED_EVERY == 0:
+            step = _training_step(network)
+            if step is not None and step["flops"] <= NETWORK_LAYERS * preset.most_flops:
+                yield step
+
+
+def _training_step(network: Traced) -> dict[str, Any] | None:
+    """The row of a step by the usual recipe; None where there is nothing to train, or not all of it is known."""
+    traced = _traced(*network.size, named=False, training=True)
+    if traced is None or traced.unmodelled or not traced.trained:
+        return None
+    counts: Counter[Layer] = Counter()
+    for task in training_tasks(traced, RECIPE.on(accelerator=False), lambda kind, phase: True):
+        counts[task.layer] += task.share  # type: ignore[assignment]  # part of a backward pass
+    held = 4 * traced.parameter_bytes + sum(int(layer.bytes().output) for layer in traced.layers)
+    return _total(network, counts, held, "float32", TRAINING)
+
+
+def _total(
+    network: Traced, layers: Mapping[Layer, float], held_bytes: int, dtype: str, phase: str = FORWARD
+) -> dict[str, Any]:
+    given = {"seq_len": network.seq_len, "context": network.context}
+    row = {
+        "model": network.model,
+        "batch": network.batch_size,
+        "input": json.dumps({name: value for name, value in given.items() if value}),
+        "dtype": dtype,
+        "phase": phase,
+    }
+    counts = [[layer.kind, layer.to_row(), n] for layer, n in layers.items()]
+    return {
+        "kind": NETWORK,
+        **({"power": False} if network.context or phase == TRAINING else {}),  # copies would not do the same again
+        "config_id": config_id({"kind": NETWORK, **row}),
+        "source": network.model,
+        "flops": round(sum(int(layer.flops()) * n for layer, n in layers.items())),
+        "bytes": held_bytes,
+        "row": {**row, "layers": json.dumps(counts, separators=(",", ":"))},
+    }
+
+
+def affordable(layer: Layer, preset: Preset) -> bool:
+    """Whether one call stays inside the preset's bounds of work and memory; backward it takes twice as much of both."""
+    times = 2 if layer.phase == BACKWARD else 1
+    return times * layer.flops() * 4 / layer.itemsize <= preset.most_flops and (
+        times * (sum(layer.bytes()) + layer.parameters() * layer.itemsize) <= preset.most_bytes
+    )
+
+
+def draw(
+    kind: type[Layer], count: int, seed: int, preset: Preset = PRESETS["standard"], sort: str = ""
+) -> Iterator[Layer]:
+    """`count` distinct layers of a kind's sweep, inside the preset's bounds; fewer where the sweep has no more.
+
+    `sort`: of those that only TRAINING has, or of those that a loop makes (RECURRING).
+    """
+    source = Draw(f"{kind.kind} {seed}{sort and ' '}{sort}")
+    sample = {"": kind.sample, TRAINING: kind.sample_training, RECURRING: kind.sample_recurring}[sort]
+    seen: set[Layer] = set()
+    for _ in range(50 * count):
+        if len(seen) == count:
+            return
+        layer = sample(source)
+        if preset.accelerator and source.chance(0.5):
+            layer = scaled(layer, source.choice(SCALES))
+        if layer.recurs and sum(layer.bytes()) > NEAR_BYTES:
+            continue  # no longer in the cache when it comes again
+        if layer not in seen and affordable(layer, preset):
+            seen.add(layer)
+            yield layer
+
+
+def scaled(layer: Layer, factor: int) -> Layer:
+    """The layer with so many times its batch."""
+    name = next(name for name in BATCHES if name in layer.field_names())
+    changes: dict[str, Any] = {name: factor * getattr(layer, name)}
+    return dataclasses.replace(layer, **changes)
+
+
+def _sweep(
+    preset: Preset, kinds: Sequence[type[Layer]], seed: int, dtypes: Sequence[str], phases: Sequence[str]
+) -> Iterator[Layer]:
+    shares = sum(kind.sweep_share for kind in KINDS.values())
+    for kind in kinds:
+        variants = len(dtypes) * len(phases_of(kind, phases)) if preset.accelerator else 1
+        count = max(round(preset.sweep * kind.sweep_share / shares), FEWEST, FEWEST_EACH * variants)
+        yield from draw(kind, count, seed, preset)
+        if BACKWARD in phases and kind.training_share:
+            yield from draw(kind, max(round(count * kind.training_share), FEWEST), seed, preset, TRAINING)
+        if FORWARD in phases and kind.recurring_share and not preset.accelerator:
+            yield from draw(kind, max(round(count * kind.recurring_share), FEWEST_RECURRING), seed, preset, RECURRING)
+
+
+def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterator[Traced]:
+    """Every network, variant, batch size and length."""
+    generator = random.Random(seed)
+    if models is not None:
+        chosen = [
+            network
+            for m in models
+            if m != "none"
+            for network in swept(m, generator) or [next((n for n in NETWORKS if n.model == m), Network(m, (1, 4)))]
+        ]
+    else:
+        chosen = [n for n in NETWORKS if preset.jitters or n.model in QUICK]
+    for network in chosen:
+        for variant in (network, *(jittered(network, generator) for _ in range(preset.jitters))):
+            for batch in variant.batch_sizes:
+                for seq_len in variant.seq_lens:
+                    scale = generator.choice((1, *SCALES)) if preset.accelerator else 1
+                    traced = _traced(variant.model, scale * batch, seq_len, named=models is not None)
+                    if traced is not None:
+                        yield Traced(variant.model, scale * batch, seq_len, traced)
+            for batch, context in variant.steps:
+                step = _step(variant.model, batch, context)
+                if step is not None:
+                    yield Traced(variant.model, batch, None, *step)
+
+
+def _traced(
+    model: str, batch_size: int, seq_len: int | None, named: bool, dtype: str = "float32", training: bool = False
+) -> Trace | None:
+    try:
+        source = resolve(model)
+        request = InputRequest(batch_size=batch_size, seq_len=seq_len, dtype=torch_dtype(dtype))
+        module = source.build("meta", request.dtype)
+        inputs = source.inputs(module, request, "meta")
+        loss = default_loss if training else None
+        return trace(module, inputs.args, inputs.kwargs, training=training, loss=loss)
+    except NeuralPowerError:
+        if named:
+            raise
+        # of our own list, a network that this version of a library no longer builds is passed over
+        return None
+
+
+def _step(model: str, batch_size: int, context: int) -> tuple[Trace, int] | None:
+    """One step of a decoder, and its context: the longest that its positions allow where the one asked for is too long."""
+    try:
+        module = resolve(model).build("meta")
+        decoder = Decoder(module, InputRequest(batch_size))
+        limit = context + 1 if decoder.limit is None else decoder.limit
+        one = decoder.decode(min(context, limit - 1))
+        return trace(module, one.inputs.args, one.inputs.kwargs), one.context
+    except NeuralPowerError:  # a network that this version of a library no longer builds, or no decoder, is passed over
+        return None
+
+
+def check_dtypes(dtypes: Sequence[str], device: torch.device) -> None:
+    """Raise InputError unless every one is a floating type that torch takes on the device."""
+    for dtype in dtypes:
+        if dtype not in FLOATING:
+            raise unknown("dtype", dtype, FLOATING)
+        if dtype == TENSORFLOAT32 and device.type == "cpu":
+            raise InputError(f"dtype {dtype}: a CPU has no such arithmetic; choose float32")
+        try:
+            x, weight = (torch.ones(2, 2, dtype=torch_dtype(dtype), device=device) for _ in range(2))
+            torch.nn.functional.linear(x.neg_(), weight)  # inputs are negated between calls
+        except RuntimeError as error:
+            raise InputError(f"dtype {dtype}: torch cannot use it on {device} ({error}); choose float32") from None

@@ -1,0 +1,142 @@
+"""The measuring process as its owner sees it: ask, wait for an answer so long, end it for good."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from neuralpower.devices.host import worker_environment
+from neuralpower.errors import DeviceError, InputError, LostDeviceError
+from neuralpower.processes.tether import environment
+
+START_S = 120.0  # that a process may take to import torch and open the device
+SELF_TEST_S, PLAN_S = 120.0, 1200.0  # that the others of its requests may take
+TERM_S, KILL_S = 2.0, 10.0  # from a polite end to a hard one, and from that to giving up
+
+
+def command(device: str = "cpu", power: str = "auto") -> list[str]:
+    """What starts a measuring process for a device and its meter."""
+    return [sys.executable, "-m", "neuralpower.measure.collect", "--device", device, "--power", power]
+
+
+class Ended(Exception):  # noqa: N818  # what happened, not yet a fault
+    """The process gave no answer; `status` is crashed or timeout."""
+
+    def __init__(self, status: str) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Worker:
+    """The measuring process, started again where it died."""
+
+    def __init__(self, threads: int, command: Sequence[str], term_s: float = TERM_S, kill_s: float = KILL_S) -> None:
+        self.threads = threads
+        self.command = list(command)
+        self.term_s, self.kill_s = term_s, kill_s
+        self.tested: dict[str, Any] | None = None  # what the bench found out about its meter, for the processes to come
+        self.meter_lost = False  # which the first process had, and one after it has not
+        self._metered = False
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, request: dict[str, Any], patience_s: float | None = None) -> dict[str, Any]:
+        """The worker's answer; the process is ended where it gives none, without `patience_s` in the usual time.
+
+        Raises:
+            Ended: it died, or gave no answer in time.
+            InputError, DeviceError: what it has to say to the user.
+        """
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+            # opening the device has a time of its own
+            if self.tested is not None or self._metered or "items" in request:
+                self._told({"do": "open", "tested": self.tested})
+        return self._told(request, patience_s)
+
+    def _told(self, request: dict[str, Any], patience_s: float | None = None) -> dict[str, Any]:
+        """The answer, of which is kept what processes to come need to know."""
+        answer = self._exchange(request, _longest_s(request) if patience_s is None else patience_s)
+        self.tested = answer.get("self_test", self.tested)
+        if "power_reason" in answer:
+            self.meter_lost = self._metered and answer["power_reason"] is not None
+            self._metered |= answer["power_reason"] is None
+        return answer
+
+    def _exchange(self, request: dict[str, Any], patience_s: float) -> dict[str, Any]:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise DeviceError("the measuring process has no pipes; this is a fault of neuralpower")
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            self.stop()
+            raise Ended("crashed") from None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if not selector.select(patience_s):
+                self.stop()
+                raise Ended("timeout")
+        line = process.stdout.readline()
+        if not line.endswith("\n"):  # it died, maybe in the middle of its answer
+            self.stop()
+            raise Ended("crashed")
+        answer = json.loads(line, parse_constant=lambda _: None)  # NaN and infinity are no numbers, and no JSON
+        if "error" in answer:
+            raise (DeviceError if answer.get("exit_code") == DeviceError.exit_code else InputError)(answer["error"])
+        return dict(answer)
+
+    def _start(self) -> None:
+        self.stop()
+        self._process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(worker_environment(self.threads)),
+            start_new_session=True,  # Ctrl-C is for the supervisor, which ends the worker itself
+        )
+
+    def stop(self) -> None:
+        """End the process and all that it started: TERM, after `term_s` KILL; raises LostDeviceError if it outlives that."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            for number, patience_s in ((signal.SIGTERM, self.term_s), (signal.SIGKILL, self.kill_s)):
+                if _ended(process, number, patience_s):
+                    return
+            raise LostDeviceError(
+                f"the measuring process {process.pid} cannot be ended, the device hangs in it; reset the device, "
+                "and give the same command again"
+            )
+        finally:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):  # what it did not read
+                        pipe.close()
+
+
+def _longest_s(request: dict[str, Any]) -> float:
+    """Seconds that a request may take in a process that has just been started."""
+    testing: bool = request["do"] == "self_test" or ("tested" in request and request["tested"] is None)
+    planning: bool = request["do"] == "plan"
+    return START_S + SELF_TEST_S * testing + PLAN_S * planning
+
+
+def _ended(process: subprocess.Popen[str], number: signal.Signals, patience_s: float) -> bool:
+    """Whether the process is reaped within so many seconds of the signal to its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

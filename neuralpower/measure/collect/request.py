@@ -1,0 +1,51 @@
+"""What is to be collected, and where a collection stands; needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neuralpower.measure.collect.schedule import REPLICATES, Estimate
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked to collect."""
+
+    preset: str
+    kinds: tuple[str, ...] | None
+    models: tuple[str, ...] | None
+    dtypes: tuple[str, ...]
+    seed: int
+    budget_s: float
+    out: Path
+    phases: tuple[str, ...] = ("forward",)
+    power: str = "auto"
+    shard: tuple[int, int] = (1, 1)
+    replicates: float = REPLICATES
+
+    @property
+    def folder(self) -> Path:
+        """Where this shard is written: one of several has a folder of its own, with a journal and a lock of its own."""
+        number, shards = self.shard
+        return self.out if shards == 1 else self.out / f"shard-{number}-of-{shards}"
+
+    def plan_key(self) -> dict[str, Any]:
+        """What the plan depends on; a resumed collection with the same key does the plan minus the results."""
+        return {name: getattr(self, name) for name in ("preset", "kinds", "models", "dtypes", "phases", "seed")}
+
+
+@dataclass
+class Progress:
+    """Where a collection stands; handed to the display after every batch."""
+
+    planned: int  # configurations to be timed by this shard
+    done: int
+    estimate: Estimate  # of what is left
+    measured: int = 0
+    powered: int = 0
+    failed: int = 0
+    noisy: int = 0  # rows whose times are too far apart, which are measured again as long as that may help
+    spent_s: float = 0.0
+    budget_s: float = 0.0

@@ -1,0 +1,180 @@
+"""The measuring process: reads requests from stdin, one JSON object a line, and answers on stdout; imports torch.
+
+Started by the supervisor with its thread environment set; whatever kills it, the journal is not its own.
+
+    {"do": "open"}                       -> {"hardware", "block", "power_reason", "versions", "settings", "machine"}
+    {"do": "open", "tested": {...}}      -> the same and {"self_test": {...}}: of an earlier process, or made now where null
+    {"do": "self_test"}                  -> {"self_test": {...}}
+    {"do": "plan", ...}                  -> {"plan": [...]}
+    {"do": "runtime", "items": [...]}    -> {"results": [{"config_id", "status", columns...}]}
+    {"do": "power", "items": [...]}      -> {"results": [{"config_id", "power_source" or "power_reason", columns...}]}
+
+An answer with `lost` says that the device no longer answers; one with `error` is for the user.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from neuralpower.devices.machine import read_machine
+from neuralpower.errors import NeuralPowerError
+from neuralpower.files.json_files import json_text, nullable
+from neuralpower.files.terminal import Visible
+from neuralpower.layers import KINDS, Call
+from neuralpower.layers.base import torch_dtype
+from neuralpower.measure.bench import Bench, failure, open_bench
+from neuralpower.measure.calls import call_of
+from neuralpower.measure.collect.keys import versions
+from neuralpower.measure.collect.plan import check_dtypes, kinds_named, make_plan
+from neuralpower.measure.collect.presets import preset_named
+from neuralpower.measure.collect.schedule import NETWORK
+from neuralpower.measure.collect.settings import read_settings
+from neuralpower.measure.cpu.timer import ROUNDS
+from neuralpower.networks.phases import Phase, cached_call
+from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.processes.streams import quiet
+from neuralpower.trace.training import RECIPE, TRAINING, TrainingStep
+
+
+def measure_items(
+    items: Sequence[dict[str, Any]], bench: Bench, rounds: int = ROUNDS, seed: int = 0
+) -> list[dict[str, Any]]:
+    """One result per item: status ok, noisy, oom, poisoned or error, and the columns of a row."""
+    results: list[dict[str, Any]] = []
+    calls: list[Call] = []
+    torch.manual_seed(seed)
+    for item in items:
+        build, work = _prepared(item, bench.device)
+        result = {"config_id": item["config_id"], **work}
+        results.append(result)
+        try:
+            calls.append(build())
+        except Exception as error:  # what a configuration does to torch is its result
+            result.update(failure(error))
+            calls.append(Call(lambda: None, ()))
+    for result, columns in zip(results, bench.time(calls, rounds), strict=True):
+        if "status" not in result:
+            result.update(columns)
+    return results
+
+
+def measure_power(items: Sequence[dict[str, Any]], bench: Bench) -> list[dict[str, Any]]:
+    """One result per item: the columns of its power, or the `status` of its failure; its runtime stands."""
+    results = []
+    for item in items:
+        build, _ = _prepared(item, bench.device)
+        try:
+            columns = bench.power(build())
+        except Exception as error:  # as above
+            columns = failure(error)
+        results.append({"config_id": item["config_id"], "power_w": None, "energy_j": None, **columns})
+    return results
+
+
+def _prepared(item: dict[str, Any], device: torch.device) -> tuple[Callable[[], Call], dict[str, int]]:
+    """What makes the call, of a layer or a whole network, and how much work it is."""
+    row = item["row"]
+    if item["kind"] != NETWORK:
+        layer = KINDS[item["kind"]].from_row(row)
+        return lambda: call_of(layer, device), {"flops": int(layer.flops()), "bytes": int(sum(layer.bytes()))}
+    given = json.loads(row["input"])
+    request = InputRequest(row["batch"], given.get("seq_len"), None, torch_dtype(row["dtype"]))
+    work = {"flops": item["flops"], "bytes": item["bytes"]}
+    if "context" in given:
+        step = Phase.decode(context=given["context"])
+        return lambda: cached_call(resolve(row["model"]), request, step), work
+    if row["phase"] == TRAINING:
+        return lambda: training_step(resolve(row["model"]).call(request, str(device))), work
+    return lambda: resolve(row["model"]).call(request, str(device)), work
+
+
+def training_step(call: Call) -> Call:
+    """A step of training the network that a call runs, by the usual recipe."""
+    return Call(TrainingStep(call, RECIPE), (), warm=call.warm)
+
+
+class Answers:
+    """What the process answers; the bench is opened with the first request that needs it.
+
+    `open_it` is told whether the device may be looked at for some seconds before it is woken: only the process that tests the
+    meter has the time.
+    """
+
+    def __init__(self, open_it: Callable[[bool], Bench]) -> None:
+        self.open_it = open_it
+        self.bench: Bench | None = None
+        self.asked = 0
+
+    def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one request; raises NeuralPowerError."""
+        if request["do"] == "plan":
+            return {"plan": self._plan(request)}
+        bench = self._opened(first=request["do"] == "open" and not request.get("tested"))
+        if request["do"] == "open":
+            about: dict[str, Any] = {"block": bench.block, "power_reason": bench.power_reason, "versions": versions()}
+            about.update(settings=read_settings(), machine=read_machine())
+            if "tested" in request:
+                about["self_test"] = tested = request["tested"] or bench.self_test()
+                bench.resume(tested)
+            return {**about, "hardware": bench.hardware()}
+        if request["do"] == "self_test":
+            return {"self_test": bench.self_test()}
+        self.asked += 1
+        if request["do"] == "power":
+            results = measure_power(request["items"], bench)
+        else:
+            results = measure_items(request["items"], bench, request["rounds"], self.asked)
+        failed = any(result.get("error_class") for result in results)
+        return {"results": results, "lost": failed and bench.is_lost()}
+
+    def _opened(self, first: bool = False) -> Bench:
+        self.bench = self.bench or self.open_it(first)
+        return self.bench
+
+    def _plan(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        device = self._opened().device
+        check_dtypes(request["dtypes"], device)
+        preset = preset_named(request["preset"], device.type != "cpu")
+        kinds = kinds_named(request["kinds"], request["phases"])
+        whole = request["kinds"] is None or NETWORK in request["kinds"]
+        models, dtypes, seed = request["models"], request["dtypes"], request["seed"]
+        return make_plan(preset, kinds, models, dtypes, seed, whole, request["phases"])
+
+
+def main() -> None:
+    """Answer until stdin ends; `python -m neuralpower.measure.collect` has tied this process to its supervisor by then."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--power", default="auto")
+    parser.add_argument("--bench", help="module:class of another bench, made without arguments")
+    options = parser.parse_args()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print goes to stderr: stdout is the answers'
+    # a terminal that is gone is no fault of what is measured
+    sys.stdout, sys.stderr = Visible(quiet(1)), Visible(quiet(2))
+
+    def opened(first: bool) -> Bench:
+        if options.bench:
+            module, _, name = options.bench.partition(":")
+            bench: Bench = getattr(importlib.import_module(module), name)()
+            return bench
+        return open_bench(options.device, options.power, int(os.environ["OMP_NUM_THREADS"]), first)
+
+    answer_to = Answers(opened)
+    for line in sys.stdin:
+        try:
+            answer = answer_to(json.loads(line))
+        except NeuralPowerError as error:
+            answer = {"error": str(error), "exit_code": error.exit_code}
+        try:
+            print(json_text(nullable(answer)), file=answers, flush=True)
+        except BrokenPipeError:  # the supervisor has ended: nobody waits for the answer, nor for a word of its loss
+            os._exit(1)

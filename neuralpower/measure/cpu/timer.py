@@ -1,0 +1,386 @@
+"""Time calls as they run inside a network: interleaved rounds, warm inputs, cold weights.
+
+    batch of ~60 calls, each built and warmed up
+    round 1:  call 17 | call 4 | ... | sentinel | ... | call 52      a new random order in every round
+    round 2:  call 33 | ...
+    ...
+    round 9:  ...                          runtime_s = 10th percentile of a call's 9 times
+
+Within a round each call first writes its inputs afresh (a network has just computed them), then runs once; its weights
+were last touched a round ago, and are as cold as they are in a network. A whole network of less than COLD_CALL_S comes just
+after an untimed run of its own: it runs again and again where it is used, and finds its code and small weights in the caches.
+
+A backward pass is called through autograd, which takes 13 us and more to start, cold three times that. A network pays it once
+a step, not once a layer: a pass through nothing but a view goes before, and what such a pass takes is taken off.
+
+Power takes a pass of its own: half a second and more of one call alone, over so many copies of its tensors that no cache
+holds them (`power_columns`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import math
+import random
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from neuralpower.devices.host import steal_ticks
+from neuralpower.dtypes import FLOATING
+from neuralpower.errors import NeuralPowerError
+from neuralpower.layers.base import Call
+from neuralpower.measure.calls import Backward, Gradient, Step, call_bytes, copy_call, settings_of, step_of, warm_of
+from neuralpower.measure.meters import NullMeter, PowerMeter
+from neuralpower.measure.power.energy import Clock, PowerWindow, measure_power
+from neuralpower.networks.users_code import raised, users_code
+
+ROUNDS = 9
+NETWORK_ROUNDS = 21  # of whole networks, which are few: a 10th percentile that another run finds again
+SENTINEL_EVERY = 12  # calls
+SENTINEL_EVERY_S = 0.02
+WARM_UP_S = 0.1
+# In turn with others a network finds its code and small weights gone. Of 80 networks on a CPU that cost each up to 0.8 ms, a sixth
+# of 5 ms; beyond 50 ms it did not show.
+COLD_CALL_S = 0.05
+SLOW_CALL_S = 0.3  # a call of this length and more is timed in fewer rounds
+STEAL_LIMIT = 0.01
+SWITCH_LIMIT = 3 / 9  # share of a call's rounds with an involuntary switch, above what its length explains
+SWITCH_PERIOD_S = 0.004  # the scheduler's tick: longer calls meet it anyhow
+COLD = 4  # times the last-level cache, that the copies of a call's tensors fill together
+MOST_COPIES = 512
+BATCH_S = 0.001  # calls between two looks at the clock: a look takes microseconds, as do short calls
+MEMORY_SHARE = 0.25  # of the machine's memory, for the copies
+SHORTEST_NODE_S = 1e-7  # of a backward pass, without autograd's start
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The times of one call on a CPU, in seconds, and how quiet it was while they were taken."""
+
+    samples_s: tuple[float, ...]
+    first_call_s: float
+    sentinel_s: float  # 10th percentile of the sentinel's times in this call's rounds: the machine's speed by itself
+    sentinel_slowdown: float  # their median over the 10th percentile of all of the sentinel's times since the start
+    switches_per_call: float
+    faults_per_call: float
+    steal: float  # share of the machine's time that others took
+    start_s: float = 0.0  # of autograd, which is not in the samples of a backward pass
+    sentinel_again_s: float | None = None  # as `sentinel_s`, of the second of its two calls in a row
+
+    @property
+    def runtime_s(self) -> float:
+        """The 10th percentile: a shared machine only ever gets slower."""
+        return float(np.percentile(self.samples_s, 10))
+
+    @property
+    def noisy(self) -> bool:
+        """Whether others ran on these cores; such a timing is taken again."""
+        expected = self.runtime_s / SWITCH_PERIOD_S
+        return self.steal > STEAL_LIMIT or self.switches_per_call > SWITCH_LIMIT + expected
+
+    def to_row(self) -> dict[str, Any]:
+        """Columns of a dataset row."""
+        q25, median, q75 = (float(q) for q in np.percentile(self.samples_s, (25, 50, 75)))
+        return {
+            "runtime_s": self.runtime_s,
+            "runtime_median_s": median,
+            "runtime_q25_s": q25,
+            "runtime_q75_s": q75,
+            "runtime_min_s": min(self.samples_s),
+            "n": len(self.samples_s),
+            "samples_s": list(self.samples_s),
+            "first_call_s": self.first_call_s,
+            "sentinel_s": self.sentinel_s,
+            "sentinel_again_s": self.sentinel_again_s,
+            "sentinel_slowdown": self.sentinel_slowdown,
+            "nivcsw_per_call": self.switches_per_call,
+            "minflt_per_call": self.faults_per_call,
+            "steal": self.steal,
+            **({"start_s": self.start_s} if self.start_s else {}),
+        }
+
+
+class Sentinel:
+    """One fixed layer, timed throughout: how fast the machine is right now, cores and memory together.
+
+    Its input is warm and its weights are cold, as those of a network's layers are: it takes a different matrix at each call,
+    of as many as no last-level cache holds. One that stays in the caches misses what other tenants do to the memory.
+
+    It is called twice in a row: what the first takes depends on the network that ran just before, by 5 % (one standard
+    deviation), the second by 1 %.
+    """
+
+    MATRICES = 27  # of 2.25 MiB
+
+    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.clock_ns = clock_ns
+        self.times: list[float] = []
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(128, 768, generator=generator)
+        self.weights = torch.randn(self.MATRICES, 768, 768, generator=generator)
+
+    def __call__(self) -> tuple[float, float]:
+        """Time it twice (s)."""
+        first, again = (2 * len(self.times) + i for i in range(2))
+        self.times.append(self._time(first))
+        return self.times[-1], self._time(again)
+
+    def _time(self, number: int) -> float:
+        weight = self.weights[number % self.MATRICES]
+        self.x.neg_()
+        start = self.clock_ns()
+        F.linear(self.x, weight)
+        return (self.clock_ns() - start) / 1e9
+
+    def settle(self, calls: int = 50) -> Sentinel:
+        """Warm up, so that the first times count as much as later ones."""
+        for _ in range(calls):
+            self()
+        return self
+
+
+class Autograd:
+    """Starts autograd, so that it is as warm as inside a network, and knows what that takes beside the nodes that it runs."""
+
+    NODES = 11  # of the longer of two passes, whose difference is the nodes'
+
+    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.clock_ns = clock_ns
+        self.one, self.many = (Backward(partial(_views, count)).step(torch.ones(2)) for count in (1, self.NODES))
+        self.one_s: list[float] = []
+        self.many_s: list[float] = []
+
+    def __call__(self) -> None:
+        """A pass through one view, to be warm, and another, to be timed."""
+        self.one()
+        self._time(self.one, self.one_s)
+
+    def settle(self, calls: int = 50) -> Autograd:
+        """Warm up; the nodes' time."""
+        for _ in range(calls):
+            self()
+            self._time(self.many, self.many_s)
+        return self
+
+    @property
+    def start_s(self) -> float:
+        """Without the node, from 10th percentiles as a call's own time."""
+        one, many = (float(np.percentile(times, 10)) for times in (self.one_s, self.many_s))
+        return max(one - (many - one) / (self.NODES - 1), 0.0)
+
+    def _time(self, step: Gradient, times: list[float]) -> None:
+        start = self.clock_ns()
+        step()
+        times.append((self.clock_ns() - start) / 1e9)
+
+
+def _views(count: int, x: torch.Tensor) -> torch.Tensor:
+    """A chain of nodes that do nothing."""
+    for _ in range(count):
+        x = x.view(-1)
+    return x
+
+
+def prepare_process(threads: int) -> None:
+    """Settings that a measuring process needs: thread counts, denormals flushed to zero, a heap that stays."""
+    torch.set_num_threads(threads)
+    with contextlib.suppress(RuntimeError):  # allowed once per process
+        torch.set_num_interop_threads(1)
+    torch.set_flush_denormal(True)
+    keep_heap()
+
+
+def keep_heap() -> bool:
+    """Have glibc keep freed memory instead of giving it back; False where the C library is another.
+
+    A fresh process pays for a page fault per 4 KiB whenever its heap has shrunk or a tensor is mapped afresh, depending on
+    all that it allocated before: the same forward pass took 68 or 124 ms. A process that keeps its memory, as one with a
+    caching allocator does, pays once; only that is a property of the network.
+    """
+    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of malloc.h
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return bool(mallopt(mmap_max, 0)) and bool(mallopt(trim_threshold, -1))
+
+
+def time_calls(
+    calls: Sequence[Call],
+    sentinel: Sentinel,
+    generator: random.Random,
+    *,
+    rounds: int = ROUNDS,
+    clock_ns: Callable[[], int] = time.perf_counter_ns,
+) -> list[Timing | Exception]:
+    """Each call's times over interleaved rounds, or the exception that it raised.
+
+    `rounds` holds for calls below SLOW_CALL_S; slower ones take a third of them. Of a backward pass the forward pass runs
+    once, before the first round. Calls that are timed in turn share the sentinel's times: the few just before one call
+    tell more of that moment than of the machine.
+    """
+    first: list[float | Exception] = []
+    steps: list[Step] = []
+    with torch.inference_mode():
+        for call in calls:
+            steps.append(call)
+            try:
+                with users_code("a call that is timed"), settings_of(call):
+                    steps[-1] = step_of(call)
+                    first.append(_warm_up(steps[-1], clock_ns))
+            except NeuralPowerError as error:  # whatever the configuration does to torch, the sweep goes on
+                cause = raised(error)
+                first.append(cause if isinstance(cause, Exception) else error)
+        alive = [i for i, f in enumerate(first) if isinstance(f, float)]
+        samples: dict[int, list[float]] = {i: [] for i in alive}
+        switches = dict.fromkeys(alive, 0)
+        faults = dict.fromkeys(alive, 0)
+        sentinels: list[list[tuple[float, float]]] = []  # by round
+        with torch.inference_mode(False):
+            autograd = Autograd(clock_ns).settle() if any(isinstance(step, Gradient) for step in steps) else None
+        stolen, ticks = steal_ticks()
+        for number in range(rounds):
+            order = [i for i in alive if number % 3 == 0 or float(first[i]) < SLOW_CALL_S]  # type: ignore[arg-type]  # alive
+            generator.shuffle(order)
+            sentinels.append([])
+            due = 0
+            for position, i in enumerate(order):
+                if position % SENTINEL_EVERY == 0 or clock_ns() > due:
+                    sentinels[-1].append(sentinel())
+                    due = clock_ns() + round(SENTINEL_EVERY_S * 1e9)
+                call, step = calls[i], steps[i]
+                with contextlib.nullcontext() if isinstance(step, Call) else settings_of(call):
+                    function, args, kwargs = (
+                        (step.function, step.args, step.kwargs) if isinstance(step, Call) else (step, (), {})
+                    )
+                    if call.recurs and float(first[i]) < COLD_CALL_S:  # type: ignore[arg-type]  # alive
+                        function(*args, **kwargs)
+                    _rewrite(warm_of(call, step))
+                    if autograd is not None and isinstance(step, Gradient):
+                        autograd()
+                    before = resource.getrusage(resource.RUSAGE_SELF)
+                    start = clock_ns()
+                    function(*args, **kwargs)  # the result is freed here, as networks free theirs
+                    end = clock_ns()
+                    after = resource.getrusage(resource.RUSAGE_SELF)
+                samples[i].append((end - start) / 1e9)
+                switches[i] += after.ru_nivcsw > before.ru_nivcsw
+                faults[i] += after.ru_minflt - before.ru_minflt
+        stolen_after, ticks_after = steal_ticks()
+    steal = (stolen_after - stolen) / max(ticks_after - ticks, 1)
+    usual = float(np.percentile(sentinel.times, 10)) if alive else 1.0
+    rounds_of = sentinels, sentinels[::3]  # of quick calls, and of slow ones
+    speeds = [np.array(list(itertools.chain.from_iterable(some))).reshape(-1, 2) for some in rounds_of]
+    started = [autograd.start_s if autograd and isinstance(step, Gradient) else 0.0 for step in steps]
+    return [
+        Timing(
+            tuple(max(s - started[i], SHORTEST_NODE_S) for s in samples[i]) if started[i] else tuple(samples[i]),
+            f,
+            float(np.percentile(speeds[f >= SLOW_CALL_S][:, 0], 10)),
+            float(np.median(speeds[f >= SLOW_CALL_S][:, 0])) / usual,
+            switches[i] / len(samples[i]),
+            faults[i] / len(samples[i]),
+            steal,
+            started[i],
+            float(np.percentile(speeds[f >= SLOW_CALL_S][:, 1], 10)),
+        )
+        if isinstance(f, float)
+        else f
+        for i, f in enumerate(first)
+    ]
+
+
+def _warm_up(step: Step, clock_ns: Callable[[], int]) -> float:
+    """At least two calls, then until two in a row agree within 5 % or WARM_UP_S is spent; the last call's time (s)."""
+    spent = last = 0.0
+    for number in range(8):
+        start = clock_ns()
+        step()
+        elapsed = (clock_ns() - start) / 1e9
+        spent += elapsed
+        if number >= 1 and (abs(elapsed - last) <= 0.05 * elapsed or spent > WARM_UP_S):
+            return elapsed
+        last = elapsed
+    return last
+
+
+def _rewrite(warm: Sequence[torch.Tensor]) -> None:
+    """Write the inputs in place, values of the same size."""
+    for tensor in warm:
+        if str(tensor.dtype).removeprefix("torch.") in FLOATING:
+            tensor.neg_()
+
+
+def copies_of(bytes_held: int, llc_bytes: int, memory_bytes: int | None) -> int:
+    """How many sets of a call's tensors fill the last-level cache four times, as far as memory allows; one at least."""
+    wanted = math.ceil(COLD * llc_bytes / max(bytes_held, 1))
+    room = MOST_COPIES if memory_bytes is None else int(MEMORY_SHARE * memory_bytes / max(bytes_held, 1))
+    return max(1, min(wanted, room, MOST_COPIES))
+
+
+def power_columns(
+    call: Call,
+    meter: PowerMeter,
+    *,
+    llc_bytes: int,
+    memory_bytes: int | None = None,
+    idle_w: float | None = None,
+    period_s: float | None = None,
+    counter: bool = True,
+    clock: Clock | None = None,
+) -> dict[str, Any]:
+    """Power columns of one call on a CPU, which it has to itself meanwhile, and `flags`.
+
+    Args:
+        call: whose tensors are copied, views and strides as they are.
+        meter: open.
+        llc_bytes: the last-level cache.
+        memory_bytes: the machine's memory; a quarter of it may be taken.
+        idle_w: power of the idle machine.
+        period_s: the longest usual time between two ticks of the counter, as the self-test found it.
+        counter: False integrates samples of power instead.
+        clock: the process's own by default.
+
+    Returns:
+        The columns of `PowerWindow.to_row` and the list `flags`. What the call raises is raised.
+    """
+    if isinstance(meter, NullMeter):
+        return {**PowerWindow(None, meter.reason).to_row(), "flags": []}
+    clock = clock or Clock()
+    with torch.inference_mode():
+        count = copies_of(call_bytes(call), llc_bytes, memory_bytes)
+        with settings_of(call):
+            step = step_of(call)
+            batch = max(1, int(BATCH_S / max(_warm_up(step, clock.now_ns), SHORTEST_NODE_S)))
+            steps = itertools.cycle([step, *(step_of(copy_call(call)) for _ in range(count - 1))])
+
+        def run_once() -> int:
+            with settings_of(call):
+                for step in itertools.islice(steps, batch):
+                    step()
+            return batch
+
+        window = measure_power(run_once, meter, clock, idle_w=idle_w, period_s=period_s, counter=counter)
+    return {**window.to_row(), "flags": window.flags}
+
+
+def steady_load(size: int = 1024) -> Callable[[], None]:
+    """A heavy call of some milliseconds for the self-test of a CPU's meter: a product of two square matrices."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, size, size, generator=generator)
+
+    def multiply() -> None:
+        with torch.inference_mode():
+            torch.mm(left, right)
+
+    return multiply

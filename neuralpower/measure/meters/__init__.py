@@ -1,0 +1,35 @@
+"""Power meters, one file each; every file in this folder is imported, so adding a meter touches one file."""
+
+import importlib
+import pkgutil
+
+from neuralpower.measure.meters.base import (
+    METERS,
+    Description,
+    MeterStatus,
+    MeterUnavailable,
+    NullMeter,
+    PowerMeter,
+    Reading,
+    meter_status,
+    open_meter,
+    power_meter,
+)
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+for _name in sorted(METERS):  # whichever file imports which
+    METERS[_name] = METERS.pop(_name)
+
+__all__ = [
+    "METERS",
+    "Description",
+    "MeterStatus",
+    "MeterUnavailable",
+    "NullMeter",
+    "PowerMeter",
+    "Reading",
+    "meter_status",
+    "open_meter",
+    "power_meter",
+]

@@ -1,0 +1,61 @@
+"""What PyTorch refuses by the types of tensors, and does not look at where they have no values.
+
+A linear layer that is given whole numbers, a mask of floats: meta and fake tensors pass through, and no device would run it.
+Products take one type. Other calls that mix types, or work on whole numbers, are tried on real tensors of two numbers a side.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._pytree import tree_map
+
+from neuralpower.errors import first_line
+from neuralpower.networks.repeats import tensors_in
+
+PRODUCTS = frozenset(
+    """
+    linear mm bmm matmul addmm baddbmm mv addmv dot vdot addbmm convolution _convolution conv1d conv2d conv3d
+    conv_transpose1d conv_transpose2d conv_transpose3d
+    """.split()
+)
+GPU_ONLY = ("histc",)  # counts whole numbers there, and none on a CPU
+WHOLE = (
+    r"not implemented for '(Long|Int|Short|Char|Byte|Bool|Float|Double)'"  # of others a GPU may have what a CPU has not
+)
+TYPES = re.compile(rf"dtype|scalar type|only support floating|Boolean inputs not|{WHOLE}")
+
+
+def refused(name: str, func: Any, args: Any, kwargs: Any) -> str:
+    """What PyTorch says against a call's types; "" where they fit."""
+    tensors = tensors_in((args, kwargs))
+    types = dict.fromkeys(tensor.dtype for tensor in tensors)
+    if name in PRODUCTS:
+        names = [str(one).removeprefix("torch.") for one in types]
+        return f"it takes one dtype, but got {' and '.join(names)}" if len(names) > 1 else ""
+    if name in GPU_ONLY:
+        return ""
+    if len(types) == 1 and next(iter(types)).is_floating_point and name != "index_select":
+        return ""
+    return _tried(func, args, kwargs) if tensors else ""
+
+
+def _tried(func: Any, args: Any, kwargs: Any) -> str:
+    try:
+        with unset_fake_temporarily(), torch.random.fork_rng(devices=[]):
+            func(*tree_map(_tiny, args), **tree_map(_tiny, kwargs))
+    except Exception as error:
+        said = first_line(error)
+        return said if TYPES.search(said) else ""
+    return ""
+
+
+def _tiny(value: Any) -> Any:
+    """A real tensor of the type and the number of axes; the CPU for another device."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    return torch.zeros((2,) * value.dim(), dtype=value.dtype, device="cpu") if isinstance(value, Tensor) else value

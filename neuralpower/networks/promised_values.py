@@ -1,0 +1,107 @@
+"""Tensors without values that know where to get them: they take no memory until a run on the CPU asks.
+
+Shapes are all that a prediction reads, except where a forward pass decides by what its tensors hold.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neuralpower.errors import NeuralPowerError
+from neuralpower.networks.users_code import users_code
+
+DRAW = "neuralpower_draw"  # attribute of a tensor on the meta device: what returns one of its shape with values
+MADE_UP = "neuralpower_made_up"  # attribute of a tensor: why its values are nobody's, in words
+HELD_BYTES = 64 * 2**20  # inputs that keep their values, all together: 100 images of 3x224x224, 8 million token ids
+WHOLE_BYTES = 2**30  # what is made for real, at most, for the sake of such inputs: some seconds
+RANDOM = "random numbers"  # why values are made up, where nobody has given any
+SMALL = 0.02  # standard deviation of random weights: what most language models start from
+
+
+def promise(tensor: Tensor, draw: Callable[[], Tensor]) -> Tensor:
+    """`tensor`, which is on the meta device; `draw` returns the same with values, on any device."""
+    setattr(tensor, DRAW, draw)
+    return tensor
+
+
+def promised(tensor: Tensor) -> Callable[[], Tensor] | None:
+    """What draws a tensor's values, or None where nothing is known of them."""
+    draw: Callable[[], Tensor] | None = getattr(tensor, DRAW, None)
+    return draw
+
+
+def made_up(tensor: Tensor) -> str:
+    """Why a tensor's values are nobody's, in words; "" where they are somebody's or computed."""
+    return str(getattr(tensor, MADE_UP, ""))
+
+
+def say_made_up(tensor: Tensor, why: str) -> Tensor:
+    """`tensor`, which says from now on why its values are made up."""
+    setattr(tensor, MADE_UP, why)
+    return tensor
+
+
+def alike(new: Tensor, old: Tensor) -> Tensor:
+    """`new`, a copy of `old`: where those values are made up, these are, too."""
+    return say_made_up(new, why) if (why := made_up(old)) and new is not old else new
+
+
+def with_values(tensor: Tensor) -> Tensor:
+    """A copy on the CPU; a meta tensor's is what it promises, else small random numbers, or ones where these are no floats."""
+    draw = promised(tensor)
+    if draw is not None:
+        drawn = draw()
+        return alike(drawn.detach().to("cpu", tensor.dtype, copy=True), drawn)
+    if not tensor.is_meta:
+        return alike(tensor.detach().cpu().clone(), tensor)
+    if tensor.is_floating_point():
+        return say_made_up(torch.randn(tensor.shape).mul_(SMALL).to(tensor.dtype), RANDOM)
+    return say_made_up(torch.ones(tensor.shape, dtype=tensor.dtype), "ones, as nothing gives them values")
+
+
+def without_values(make: Callable[[str], Any]) -> Any:
+    """`make("meta")`, each of its tensors with the promise of its like in `make("cpu")`; that itself, where it needs values."""
+    try:
+        with users_code("inputs on meta cannot be made"), torch.device("meta"):
+            shapes = make("meta")
+    except NeuralPowerError:
+        return make("cpu")
+    real = functools.cache(lambda: tensors_of(make("cpu")))
+    order = itertools.count()
+
+    def bound(tensor: Tensor) -> Tensor:
+        place = next(order)
+        return promise(tensor.detach(), lambda: real()[place])
+
+    return map_tensors(shapes, bound)
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with every tensor in its tuples, lists and mappings changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(item, change) for item in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_tensors(item, change) for item in value)
+    return value
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """All tensors in `value`, in order."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(value, note)
+    return found

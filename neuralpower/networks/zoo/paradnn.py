@@ -1,0 +1,205 @@
+"""ParaDnn's networks, whose sizes are parameters: Wang, Wei and Brooks, MLSys 2020 (arXiv 1907.10701), section 2.
+
+Keywords set the sizes, those of the inputs among them: `zoo:paradnn_fc?layers=8&nodes=1024&input_size=2000`. SWEEPS are
+the ranges of the paper's table 1; those of the convolutional and recurrent networks stand there in part only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from neuralpower.errors import ModelError
+from neuralpower.networks.zoo.base import Sweep, zoo_model
+from neuralpower.networks.zoo.blocks import Residual, conv_unit, named, relu
+from neuralpower.networks.zoo.dense import perceptron
+from neuralpower.networks.zoo.text import LanguageModel
+
+VARIANTS = {"paradnn": 0, "pytorch": 1}  # square matrices beyond layers - 1
+CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+BLOCKS = ("residual", "bottleneck")
+GROUPS = 4
+SMALLEST_IMAGE = 193  # five halvings, each rounded up, leave the 7x7 that the average pool needs
+
+
+def doublings(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
+    """`low`, `factor` times that, and so on up to `high`."""
+    sizes = [low]
+    while sizes[-1] * factor <= high:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)
+
+
+SWEEPS: Mapping[str, Sweep] = {
+    "paradnn_fc": {
+        "layers": doublings(4, 128),
+        "nodes": doublings(32, 8192),
+        "input_size": tuple(range(2000, 8001, 2000)),
+        "output_size": tuple(range(200, 1001, 200)),
+        "batch_size": doublings(64, 16384),
+    },
+    "paradnn_cnn": {
+        "block": BLOCKS,
+        "blocks": tuple(range(1, 9)),
+        "filters": doublings(16, 64),
+        "input_size": (200, 250, 300),
+        "output_size": (500, 1000, 1500),
+        "batch_size": doublings(64, 1024),
+    },
+    "paradnn_rnn": {
+        "cell": tuple(CELLS),
+        "layers": (1, 5, 9, 13),
+        "embed": (100, 500, 900),
+        "length": (10, 50, 90),
+        "vocabulary": doublings(2, 1024, 4),
+        "batch_size": doublings(16, 1024, 4),
+    },
+}
+
+
+def fc_inputs(batch_size: int, input_size: int = 1000) -> tuple[Tensor, ...]:
+    """Vectors [batch_size, input_size], uniform in [0, 1)."""
+    return (torch.rand(batch_size, input_size),)
+
+
+def cnn_inputs(batch_size: int, input_size: int = 224) -> tuple[Tensor, ...]:
+    """Images [batch_size, 3, input_size, input_size], uniform in [0, 1)."""
+    return (torch.rand(batch_size, 3, input_size, input_size),)
+
+
+def rnn_inputs(
+    batch_size: int, seq_len: int | None = None, length: int = 50, vocabulary: int = 1024
+) -> tuple[Tensor, ...]:
+    """Token ids [batch_size, seq_len or length]."""
+    return (torch.randint(vocabulary, (batch_size, seq_len or length)),)
+
+
+@zoo_model(
+    "paradnn_fc",
+    title="ParaDnn fully connected",
+    input_shape=(1000,),
+    classes=100,
+    example_inputs=fc_inputs,
+    sweep=SWEEPS["paradnn_fc"],
+)
+def paradnn_fc(
+    layers: int = 8, nodes: int = 1024, input_size: int = 1000, output_size: int = 100, variant: str = "paradnn"
+) -> nn.Module:
+    """Vectors [batch, input_size] -> [batch, output_size], a rectifier after all linear layers but the last.
+
+    `variant`: paradnn has layers - 1 square matrices, as the paper's count of parameters says; pytorch has `layers` of them.
+
+    Raises:
+        ModelError: no such variant.
+    """
+    check_choice("variant", variant, VARIANTS)
+    return perceptron((input_size, *[nodes] * (layers + VARIANTS[variant]), output_size))
+
+
+@zoo_model(
+    "paradnn_cnn",
+    title="ParaDnn convolutional",
+    input_shape=(3, 224, 224),
+    example_inputs=cnn_inputs,
+    sweep=SWEEPS["paradnn_cnn"],
+)
+def paradnn_cnn(
+    blocks: int | Sequence[int] = 1,
+    filters: int = 16,
+    input_size: int = 224,
+    output_size: int = 1000,
+    block: str = "residual",
+) -> nn.Module:
+    """Images [batch, 3, input_size, input_size] -> [batch, output_size].
+
+    Four groups of `blocks` blocks with `filters` filters, twice as many in each further group; `block`: residual (3x3, 3x3)
+    or bottleneck (1x1, 3x3, 1x1 with four times the filters). The first block of every group projects its shortcut.
+    Paddings are symmetric, sizes those of TensorFlow's SAME.
+
+    Raises:
+        ModelError: an image below 193, no such block, or not one number of blocks for each group.
+    """
+    counts = [blocks] * GROUPS if isinstance(blocks, int) else [*blocks]
+    if len(counts) != GROUPS:
+        raise ModelError(f"blocks {counts}: there are {GROUPS} groups; give one number, or one for each of them")
+    check_choice("block", block, BLOCKS)
+    size = pooled_size(input_size)
+    network = named(stem=conv_unit(3, filters, 7, 2), pool=nn.MaxPool2d(3, 2, padding=1))
+    channels = filters
+    for group, count in enumerate(counts):
+        width, units = filters * 2**group, nn.Sequential()
+        for number in range(count):
+            stride = 2 if group and not number else 1
+            body = _bottleneck(channels, width, stride) if block == "bottleneck" else _residual(channels, width, stride)
+            outputs = 4 * width if block == "bottleneck" else width
+            shortcut = None if number else conv_unit(channels, outputs, 1, stride, activation=None)
+            units.add_module(f"block{number + 1}", Residual(body, shortcut, relu()))
+            channels = outputs
+        network.add_module(f"group{group + 1}", units)
+    network.add_module("average", nn.AvgPool2d(7, stride=1))
+    network.add_module("flatten", nn.Flatten())
+    network.add_module("classifier", nn.Linear(channels * size**2, output_size))
+    return network
+
+
+def pooled_size(image: int) -> int:
+    """Side of the map that is flattened, of an image's side; raises ModelError for an image below 193."""
+    if image < SMALLEST_IMAGE:
+        raise ModelError(
+            f"image of {image} pixels: the 7x7 average pool needs a map of 7x7 after five halvings; "
+            f"choose {SMALLEST_IMAGE} or more"
+        )
+    side = image
+    for _ in range(5):
+        side = (side + 1) // 2
+    return side - 6
+
+
+def _residual(inputs: int, width: int, stride: int) -> nn.Sequential:
+    return _starting_at_zero(
+        named(first=conv_unit(inputs, width, 3, stride), second=conv_unit(width, width, 3, activation=None))
+    )
+
+
+def _bottleneck(inputs: int, width: int, stride: int) -> nn.Sequential:
+    return _starting_at_zero(
+        named(
+            reduce=conv_unit(inputs, width),
+            middle=conv_unit(width, width, 3, stride),
+            expand=conv_unit(width, 4 * width, activation=None),
+        )
+    )
+
+
+def _starting_at_zero(body: nn.Sequential) -> nn.Sequential:
+    """The last normalisation of a block scales by 0 at first: the block starts as its shortcut."""
+    nn.init.zeros_(body[-1].normalisation.weight)  # type: ignore[union-attr, arg-type]  # a conv_unit
+    return body
+
+
+@zoo_model(
+    "paradnn_rnn",
+    title="ParaDnn recurrent",
+    input_shape=(50,),
+    classes=1024,
+    example_inputs=rnn_inputs,
+    sweep=SWEEPS["paradnn_rnn"],
+)
+def paradnn_rnn(
+    layers: int = 5, embed: int = 100, length: int = 50, vocabulary: int = 1024, cell: str = "lstm"
+) -> nn.Module:
+    """Tokens [batch, length] -> [batch, length, vocabulary]; `length` is of the inputs alone.
+
+    Raises:
+        ModelError: no such cell.
+    """
+    check_choice("cell", cell, CELLS)
+    return LanguageModel(vocabulary, embed, layers, CELLS[cell])
+
+
+def check_choice(name: str, value: str, known: Mapping[str, object] | Sequence[str]) -> None:
+    """Raise ModelError unless the value is among those known."""
+    if value not in known:
+        raise ModelError(f"{name} {value!r}: choose {' or '.join(known)}")

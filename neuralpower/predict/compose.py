@@ -1,0 +1,563 @@
+"""Trace + Predictor -> Prediction: every layer's time, folded, and their sum with an interval.
+
+A network takes the sum of its layers; where the host's part of each is known apart, on two clocks: the device then idles
+while it waits for calls (`neuralpower.learn.launch_overhead`). Errors of layers of one regressor have a part in common, those of
+different ones do not: `Estimates.totals` adds them up accordingly.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from neuralpower.dtypes import TENSORFLOAT32
+from neuralpower.layers import Layer
+from neuralpower.layers.base import BACKWARD, FORWARD, in_tf32
+from neuralpower.learn.launch_overhead import Dispatch
+from neuralpower.learn.predictor import (
+    BASES,
+    EXTRAPOLATED,
+    IN_RANGE,
+    ROOFLINE,
+    ROOFLINE_FACTOR,
+    Estimates,
+    Predictor,
+    Roofline,
+)
+from neuralpower.predict.memory.peak import Memory
+from neuralpower.trace.sparse_gradients import grows
+from neuralpower.trace.tracer import Trace, UnmodelledCall, pattern
+from neuralpower.trace.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, Task, backward_tasks, training_tasks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
+NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
+VISIBLY = 1.05  # times the network's: from here on its rows' sum wants an explanation
+HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
+ENERGY_COVERAGE = 0.9  # of the time must have a learnt power before energy is given
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 90 % bounds."""
+
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, float]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+class Part(Protocol):
+    """Something more that a prediction says, such as what it means for a text's tokens."""
+
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object."""
+
+
+# of tables of a prediction's rows
+COLUMNS = tuple("path kind count runtime_s low_s high_s flops bytes bound share basis power_w energy_j step".split())
+
+
+@dataclass(frozen=True)
+class Row:
+    """`count` equal calls together; `path` names their modules, ranges of repeated blocks in brackets."""
+
+    path: str
+    kind: str
+    count: int
+    runtime_s: float
+    low_s: float
+    high_s: float
+    flops: int
+    bytes: int
+    bound: str  # compute or memory: the side of the roofline that the calls lie on
+    basis: str
+    share: float = 0.0  # of the whole
+    power_w: Interval | None = None
+    step: str = FORWARD  # of a training step: forward, backward or optimizer
+    layer: Layer | None = None  # None of what is not modelled, and of different ones together
+
+    @property
+    def energy_j(self) -> float | None:
+        """Of all calls together."""
+        return None if self.power_w is None else self.power_w.value * self.runtime_s
+
+    def cells(self) -> dict[str, Any]:
+        """Its numbers and words by COLUMNS; of power the value alone."""
+        cells = {name: getattr(self, name) for name in COLUMNS}
+        return {**cells, "power_w": None if self.power_w is None else self.power_w.value}
+
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object, which calls the step a phase."""
+        cells = self.cells()
+        return {"phase": cells.pop("step"), **cells}
+
+
+@dataclass(frozen=True)
+class Unmodelled:
+    """Calls that no regressor describes: their share is a roofline estimate."""
+
+    operator: str
+    reason: str
+    count: int
+    runtime_s: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training step, by what it is made of."""
+
+    recipe: Recipe
+    samples: int  # that a step takes: batch size times micro-batches
+    steps: Mapping[str, Interval]  # forward, backward, optimizer (s)
+    model_flops: int  # forward and backward, without what is computed again
+    peak_flops_per_s: float | None  # of the dtype, dense; None where it is not known
+    derived: tuple[str, ...] = ()  # kinds whose backward pass was not measured, and is what its formulas say
+
+    def utilisation(self, runtime_s: float) -> float | None:
+        """Model-FLOPs utilisation: of the dense peak (Chowdhery et al., PaLM, 2022, appendix B)."""
+        return self.model_flops / runtime_s / self.peak_flops_per_s if self.peak_flops_per_s else None
+
+    def to_json(self, runtime_s: float) -> dict[str, object]:
+        """As a JSON object, given the step's time."""
+        return {
+            **{f"{step}_s": interval.to_json() for step, interval in self.steps.items()},
+            "optimizer": self.recipe.optimizer,
+            "implementation": self.recipe.implementation,
+            "accumulation": self.recipe.accumulation,
+            "checkpointing": self.recipe.checkpointing,
+            "samples": self.samples,
+            "samples_per_s": self.samples / runtime_s,
+            "derived": list(self.derived),
+            "model_flops": self.model_flops,
+            "model_flops_utilisation": self.utilisation(runtime_s),
+        }
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a network will take on a device; times in seconds."""
+
+    model: str
+    predictor: str
+    device: str
+    batch_size: int
+    dtype: str
+    phase: str
+    runtime_s: Interval
+    rows: tuple[Row, ...]
+    unmodelled: tuple[Unmodelled, ...]
+    parameters: int
+    method: str  # how it was traced
+    notes: tuple[str, ...] = ()
+    power_w: Interval | None = None
+    energy_j: Interval | None = None
+    power_reason: str = ""  # why there is no power
+    idle_s: float | None = None  # of the device, while it waits for the host; None where only the sum is known
+    training: Training | None = None
+    assumptions: tuple[str, ...] = ()  # what was taken for granted
+    generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
+    memory: Memory | None = None  # at the peak
+
+    @property
+    def flops(self) -> int:
+        """Of all rows."""
+        return sum(row.flops for row in self.rows)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the time that regressors account for; shares add up to 1 but for rounding."""
+        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis == ROOFLINE))
+
+    @property
+    def extrapolated(self) -> float:
+        """Share of the time outside what was sampled."""
+        return sum(row.share for row in self.rows if row.basis == EXTRAPOLATED)
+
+    @property
+    def host_bound(self) -> bool | None:
+        """Whether the host sets the pace; None where its part is not known."""
+        if self.idle_s is None:
+            return None
+        return self.runtime_s.value > HOST_BOUND * (self.runtime_s.value - self.idle_s)
+
+    @property
+    def basis(self) -> str:
+        """The least well known that makes up 5 % of the time."""
+        shares = {basis: sum(row.share for row in self.rows if row.basis == basis) for basis in BASES}
+        return next((basis for basis in reversed(BASES) if shares[basis] >= 0.05), IN_RANGE)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was taken for granted, and why rows add up to more than the whole."""
+        rows_s = sum(row.runtime_s for row in self.rows)
+        if rows_s <= VISIBLY * self.runtime_s.value:
+            return self.assumptions
+        hidden = (
+            f"the rows add up to {rows_s * 1e3:.3g} ms: each call holds the host's launch, which a queue of calls hides"
+        )
+        return *self.assumptions, hidden
+
+    def by_kind(self) -> list[Row]:
+        """One row per kind, the slowest first."""
+        return _merged(self.rows, lambda row: ("", row.kind))
+
+    def by_module(self, depth: int = 2) -> list[Row]:
+        """One row per module down to `depth` names of its path, in the order they first run."""
+        return _merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""), in_order=True)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per folded layer, SI units, in COLUMNS, as `predict --csv` has them, and the `layer` itself."""
+        import pandas as pd
+
+        return pd.DataFrame([{**row.cells(), "layer": row.layer} for row in self.rows], columns=[*COLUMNS, "layer"])
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the totals, and the ten slowest rows."""
+        t = self.runtime_s
+        parts = [f"latency {t.value * 1e3:.3g} ms ({t.low * 1e3:.3g} to {t.high * 1e3:.3g}, 90 %)"]
+        if self.energy_j is not None:
+            parts.append(f"energy {self.energy_j.value:.3g} J")
+        if self.memory is not None:
+            parts.append(f"memory {self.memory.value_bytes / 1e6:.0f} MB")
+        head = f"{self.model}, batch {self.batch_size}, {self.dtype}, {self.phase}, on {self.device}"
+        table = self.to_pandas().nlargest(10, "runtime_s")[
+            ["path", "kind", "count", "runtime_s", "share", "bound", "basis"]
+        ]
+        return f"<p><b>{html.escape(head)}</b><br>{', '.join(parts)}</p>{table.to_html(index=False)}"
+
+    def to_json(self) -> dict[str, object]:
+        """The contract of `predict --json`."""
+        return {
+            "schema": SCHEMA,
+            "model": self.model,
+            "predictor": self.predictor,
+            "device": self.device,
+            "batch_size": self.batch_size,
+            "dtype": self.dtype,
+            "phase": self.phase,
+            "runtime_s": self.runtime_s.to_json(),
+            "power_w": self.power_w.to_json() if self.power_w else None,
+            "energy_j": self.energy_j.to_json() if self.energy_j else None,
+            "memory_bytes": self.memory.bounds_json() if self.memory else None,
+            "memory": self.memory.to_json() if self.memory else None,
+            "power_reason": self.power_reason or None,
+            "host_bound": self.host_bound,
+            "flops": self.flops,
+            "parameters": self.parameters,
+            "coverage": self.coverage,
+            "extrapolated": self.extrapolated,
+            "basis": self.basis,
+            "unmodelled": [asdict(u) for u in self.unmodelled],
+            "training": self.training.to_json(self.runtime_s.value) if self.training else None,
+            "generation": None if self.generation is None else self.generation.to_json(),
+            "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
+            "layers": [row.to_json() for row in self.rows],
+        }
+
+
+def compose(
+    trace: Trace,
+    predictor: Predictor,
+    *,
+    model: str,
+    batch_size: int,
+    dtype: str = "float32",
+    phase: str = FORWARD,
+    recipe: Recipe = RECIPE,
+) -> Prediction:
+    """Predict every layer of a forward pass's trace in a phase, and add up.
+
+    `phase`: forward, backward, or training, a step by `recipe` of a trace in training mode with its loss.
+
+    Raises:
+        PredictorError: a dtype or phase that was not learnt.
+        InputError: nothing to train.
+    """
+    predictor.check(dtype, FORWARD if phase == TRAINING else phase)
+    recipe = recipe.on(predictor.accelerator)
+    work = work_of(trace, predictor, dtype=dtype, phase=phase, recipe=recipe)
+    rows = [*_rows(work, predictor.roofline(dtype))]
+    rows += [unmodelled_row(missing, seconds) for missing, seconds in zip(work.unknown, work.unknown_s, strict=True)]
+    shared, total = _with_shares(rows)
+    busy = runtime = _total(work, predictor.system)
+    if predictor.dispatch is not None:
+        runtime = _on_two_clocks(busy, work, predictor.dispatch)
+    idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
+    power, energy, reason = _energy(shared, busy, runtime, idle_w)
+    return Prediction(
+        model=model,
+        predictor=predictor.name,
+        device=predictor.device,
+        batch_size=batch_size,
+        dtype=dtype,
+        phase=phase,
+        runtime_s=runtime,
+        rows=shared,
+        unmodelled=_unmodelled(work, total),
+        parameters=trace.parameters,
+        method=trace.method,
+        notes=trace.notes,
+        power_w=power,
+        energy_j=energy,
+        power_reason=reason,
+        idle_s=None if predictor.dispatch is None else runtime.value - busy.value,
+        training=_training(trace, work, predictor, batch_size, dtype, recipe) if phase == TRAINING else None,
+        assumptions=(*trace.assumptions, *predictor.assumed(work.layers), *_of_rows(trace, phase, recipe)),
+    )
+
+
+def _of_rows(trace: Trace, phase: str, recipe: Recipe) -> tuple[str, ...]:
+    """In words, which step it is where they differ."""
+    return (
+        (grows(trace.sparse, recipe.accumulation),)
+        if phase == TRAINING and trace.sparse and recipe.optimizer == "sgd"
+        else ()
+    )
+
+
+@dataclass(frozen=True)
+class Work:
+    """All calls of a pass or step, with what each is estimated to take."""
+
+    tasks: Sequence[Task]  # in order
+    estimates: Estimates  # of the tasks, of a whole call each
+    unknown: Sequence[UnmodelledCall] = ()
+    unknown_s: Sequence[float] = ()
+
+    @cached_property
+    def layers(self) -> list[Layer]:
+        """Of the tasks."""
+        return [task.layer for task in self.tasks]
+
+    @cached_property
+    def shares(self) -> np.ndarray:
+        """Of the tasks."""
+        return np.array([task.share for task in self.tasks])
+
+    def of(self, step: str) -> Work:
+        """The tasks of a part of a training step."""
+        index = np.array([i for i, task in enumerate(self.tasks) if task.step == step], dtype=int)
+        return replace(self.at(index), unknown=(), unknown_s=())
+
+    def at(self, index: np.ndarray) -> Work:
+        """Some of the tasks."""
+        return replace(self, tasks=[self.tasks[i] for i in index], estimates=self.estimates.at(index))
+
+
+def work_of(trace: Trace, predictor: Predictor, *, dtype: str, phase: str, recipe: Recipe) -> Work:
+    """What `compose` adds up; raises InputError where there is nothing to train."""
+    tasks = _tasks(trace, predictor, phase, recipe)
+    if dtype == TENSORFLOAT32:
+        tasks = [replace(task, layer=in_tf32(task.layer)) for task in tasks]
+    # what is not modelled takes as long backward as forward
+    passes = recipe.accumulation if phase == TRAINING else 1
+    unknown = [m for m in trace.unmodelled for _ in range(passes * (1 if m.once or phase != TRAINING else 2))]
+    roof = predictor.roofline(dtype)
+    unknown_s = [missing.work_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in unknown]
+    shares = np.array([task.share for task in tasks])
+    found = predictor.estimate_network([task.layer for task in tasks], shares)
+    # loops' views, where the predictor knows nothing of them, are no rows
+    return Work(tasks, found, unknown, unknown_s).at(np.flatnonzero(found.runtime_s > 0))
+
+
+def joined(
+    first: Prediction, others: Sequence[Prediction], runtime_s: Interval, energy_j: Interval | None
+) -> Prediction:
+    """One prediction of several passes after each other; their rows stand together, each with its share of all."""
+    everything = (first, *others)
+    shared, total = _with_shares([row for p in everything for row in p.rows])
+    power = None
+    if energy_j is not None:
+        power = Interval(*(getattr(energy_j, b) / getattr(runtime_s, b) for b in ("value", "low", "high")))
+    return replace(
+        first,
+        runtime_s=runtime_s,
+        rows=shared,
+        unmodelled=tuple(replace(u, share=u.runtime_s / total) for p in everything for u in p.unmodelled),
+        notes=tuple(dict.fromkeys(note for p in everything for note in p.notes)),
+        power_w=power,
+        energy_j=energy_j,
+        power_reason=next((p.power_reason for p in everything if p.power_reason), ""),
+        idle_s=None if first.idle_s is None else max(runtime_s.value - total, 0.0),
+        assumptions=tuple(dict.fromkeys(text for p in everything for text in p.assumptions)),
+    )
+
+
+def _tasks(trace: Trace, predictor: Predictor, phase: str, recipe: Recipe) -> list[Task]:
+    if phase == TRAINING:
+        return training_tasks(trace, recipe, predictor.has_learnt)
+    if phase == BACKWARD:
+        return backward_tasks(trace, predictor.has_learnt)
+    return [Task.forward(call) for call in trace.calls]
+
+
+def _rows(work: Work, roof: Roofline) -> Iterator[Row]:
+    """Equal tasks of repeated blocks together."""
+    tasks, estimates = work.tasks, work.estimates
+    basis = estimates.basis
+    grouped: dict[tuple[object, ...], list[int]] = {}
+    for i, task in enumerate(tasks):
+        grouped.setdefault((pattern(task.path), task.layer, task.step, task.share, task.asked), []).append(i)
+    for index in grouped.values():
+        first = index[0]
+        task, n = tasks[first], len(index) * tasks[first].share
+        flops, size = task.flops_and_bytes()
+        yield Row(
+            ranges([tasks[i].path for i in index]),
+            task.layer.kind,
+            len(index),
+            n * float(estimates.runtime_s[first]),
+            n * float(estimates.low_s[first]),
+            n * float(estimates.high_s[first]),
+            round(len(index) * flops),
+            round(len(index) * size),
+            "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",
+            basis[first],
+            power_w=_power(estimates, first),
+            step=task.step,
+            layer=task.layer,
+        )
+
+
+def unmodelled_row(missing: UnmodelledCall, seconds: float) -> Row:
+    """The row of a call that no kind describes, with a roofline's bounds."""
+    bounds = seconds / ROOFLINE_FACTOR, seconds * ROOFLINE_FACTOR
+    return Row(missing.path, missing.operator, 1, seconds, *bounds, 0, missing.bytes, "memory", ROOFLINE)
+
+
+def _unmodelled(work: Work, total: float) -> tuple[Unmodelled, ...]:
+    times: dict[tuple[str, str], list[float]] = {}
+    for call, taken in zip(work.unknown, work.unknown_s, strict=True):
+        times.setdefault((call.operator, call.reason), []).append(taken)
+    return tuple(Unmodelled(*name, len(some), sum(some), sum(some) / total) for name, some in times.items())
+
+
+def _training(trace: Trace, work: Work, predictor: Predictor, batch_size: int, dtype: str, recipe: Recipe) -> Training:
+    """The parts of a step."""
+    steps = {step: _total(work.of(step), predictor.system) for step in STEPS}
+    peaks = predictor.hardware.peak_flops_per_s if predictor.hardware is not None else {}
+    flops = sum(t.flops_and_bytes()[0] for t in work.tasks if t.step != OPTIMIZER and not t.again)
+    derived = sorted(
+        {c.layer.kind for c in trace.calls if c.gradient and not predictor.has_learnt(c.layer.kind, BACKWARD)}
+    )
+    return Training(recipe, batch_size * recipe.accumulation, steps, round(flops), peaks.get(dtype), tuple(derived))
+
+
+def _with_shares(rows: Sequence[Row]) -> tuple[tuple[Row, ...], float]:
+    """(the rows, each with its share of all, the time of all)."""
+    total = sum(row.runtime_s for row in rows) or 1e-12
+    return tuple(replace(row, share=row.runtime_s / total) for row in rows), total
+
+
+def _power(estimates: Estimates, i: int) -> Interval | None:
+    if not np.isfinite(estimates.power_w[i]):
+        return None
+    return Interval(float(estimates.power_w[i]), float(estimates.power_low_w[i]), float(estimates.power_high_w[i]))
+
+
+def _total(work: Work, system: float) -> Interval:
+    """The sum of all calls; those that are not modelled are as uncertain as a roofline."""
+    first: dict[Layer, int] = {}
+    counts = np.zeros((1, len(work.tasks)))
+    for i, (layer, share) in enumerate(zip(work.layers, work.shares, strict=True)):
+        counts[0, first.setdefault(layer, i)] += share
+    total = work.estimates.totals(counts, system)
+    value, low, high = (float(part[0]) for part in (total.value, total.low, total.high))
+    extra = sum(work.unknown_s)
+    return Interval(value + extra, low + extra / ROOFLINE_FACTOR, high + extra * ROOFLINE_FACTOR)
+
+
+def _on_two_clocks(busy: Interval, work: Work, dispatch: Dispatch) -> Interval:
+    """Until the device is done, `busy` or idle; calls that are not modelled come last, since their place is not known."""
+    issued = np.concatenate([dispatch.seconds(work.layers), np.full(len(work.unknown_s), dispatch.unknown_s)])
+    kernels = np.concatenate([work.shares * work.estimates.runtime_s, np.asarray(work.unknown_s, dtype=float)])
+    if not len(kernels):
+        return busy
+    return Interval(*dispatch.ends_s(issued, kernels, busy.low / busy.value, busy.high / busy.value))
+
+
+def _energy(
+    rows: Sequence[Row], busy: Interval, runtime: Interval, idle_w: float | None
+) -> tuple[Interval | None, Interval | None, str]:
+    """(power, energy, why there is none): the rows' powers weighed by their times, idle power while the device waits."""
+    known = [(row.power_w, row.share) for row in rows if row.power_w is not None]
+    if not known:
+        return None, None, "the predictor has not learnt power"
+    covered = sum(share for _, share in known)
+    if covered < ENERGY_COVERAGE:
+        return None, None, f"power is learnt for {covered:.0%} of the time; {ENERGY_COVERAGE:.0%} are needed"
+    idle = 1 - busy.value / runtime.value if runtime.value > busy.value else 0.0
+    if idle > NEGLIGIBLE_IDLE and idle_w is None:
+        return None, None, f"the device idles {idle:.0%} of the time, and what it then draws is not known"
+    energies, powers = [], []
+    for bound in ("value", "low", "high"):
+        power = sum(getattr(power, bound) * share for power, share in known) / covered
+        waits = max(getattr(runtime, bound) - getattr(busy, bound), 0.0)
+        energies.append(power * getattr(busy, bound) + waits * (idle_w or 0.0))
+        powers.append(power * (1 - idle) + idle * (idle_w or 0.0))
+    return Interval(*powers), Interval(*energies), ""
+
+
+def ranges(paths: Sequence[str]) -> str:
+    """Equal paths as themselves, paths that differ in numbered blocks with their numbers in brackets."""
+    if len(set(paths)) == 1:
+        return paths[0]
+    columns = zip(*(path.split(".") for path in paths), strict=True)
+    return ".".join(names[0] if len(set(names)) == 1 else f"[{_runs(names)}]" for names in columns)
+
+
+def _runs(names: Sequence[str]) -> str:
+    numbers = sorted({int(name) for name in names})
+    parts = []
+    for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
+    return ",".join(parts)
+
+
+def _merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]], in_order: bool = False) -> list[Row]:
+    """One row for each path and kind that `key` gives; a kind of "" stands for all that there are."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    merged = [
+        Row(
+            path,
+            kind or ", ".join(sorted({r.kind for r in some})),
+            sum(r.count for r in some),
+            sum(r.runtime_s for r in some),
+            sum(r.low_s for r in some),
+            sum(r.high_s for r in some),
+            sum(r.flops for r in some),
+            sum(r.bytes for r in some),
+            max(some, key=lambda r: r.runtime_s).bound,
+            max((r.basis for r in some), key=BASES.index),
+            sum(r.share for r in some),
+            _mean_power(some),
+        )
+        for (path, kind), some in groups.items()
+    ]
+    return merged if in_order else sorted(merged, key=lambda row: -row.runtime_s)
+
+
+def _mean_power(rows: Sequence[Row]) -> Interval | None:
+    """Over the rows' time; None where one of them is not known."""
+    known = [(row.power_w, row.runtime_s) for row in rows if row.power_w is not None]
+    total = sum(seconds for _, seconds in known)
+    if len(known) < len(rows) or total <= 0:
+        return None
+    return Interval(*(sum(getattr(p, bound) * s for p, s in known) / total for bound in ("value", "low", "high")))

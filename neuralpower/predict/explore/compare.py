@@ -1,0 +1,117 @@
+"""Two predictions beside each other: their ratio with its interval, and how likely one is the faster.
+
+    log(A / B) = log of the predicted ratio + sum_i (a_i - b_i) own_i + sum_r shared_r sum_{i of r} (a_i - b_i) s_i + system
+
+a_i, b_i: layer i's share of either time. Errors of layers that both have, and of layers of one regressor, are in both and
+go out of the ratio to that extent; those of different predictors have nothing in common. What whole networks of a device
+share beyond their layers (`Predictor.system`) is each network's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuralpower.errors import InputError
+from neuralpower.layers import Layer
+from neuralpower.learn.fit import NINETY
+from neuralpower.learn.predictor import ROOFLINE_FACTOR, Predictor
+from neuralpower.predict.compose import Interval, Prediction
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A against B."""
+
+    a: str
+    b: str
+    a_s: Interval
+    b_s: Interval
+    ratio: Interval  # A's time over B's
+    a_faster: float  # probability
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "schema": 1,
+            "a": {"name": self.a, "runtime_s": self.a_s.to_json()},
+            "b": {"name": self.b, "runtime_s": self.b_s.to_json()},
+            "ratio": self.ratio.to_json(),
+            "a_faster": self.a_faster,
+        }
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two: what was predicted of it, and by whom."""
+
+    name: str
+    prediction: Prediction
+    predictor: Predictor
+
+    @property
+    def runtime_s(self) -> Interval:
+        """Its time."""
+        return self.prediction.runtime_s
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """The ratio of two sides' times; raises InputError where one takes none."""
+    for side in (a, b):
+        if side.runtime_s.value <= 0:
+            raise InputError(
+                f"{side.name}: takes {side.runtime_s.value:g} s, a ratio needs more; compare networks with layers"
+            )
+    one = a.predictor is b.predictor
+    deviation = _together(a, b) if one else math.hypot(_deviation(a.runtime_s), _deviation(b.runtime_s))
+    value = a.runtime_s.value / b.runtime_s.value
+    spread = math.exp(NINETY * deviation)
+    ratio = Interval(value, value / spread, value * spread)
+    if deviation == 0:
+        return Comparison(a.name, b.name, a.runtime_s, b.runtime_s, ratio, 0.5 if value == 1 else float(value < 1))
+    faster = 0.5 * math.erfc(math.log(value) / deviation / math.sqrt(2))
+    return Comparison(a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster)
+
+
+def _deviation(interval: Interval) -> float:
+    return math.log(interval.high / interval.low) / 2 / NINETY
+
+
+def _together(a: Side, b: Side) -> float:
+    """Standard deviation of log(ratio) where one predictor says both."""
+    at: dict[Layer, int] = {}
+    for side in (a, b):
+        for row in side.prediction.rows:
+            if row.layer is not None:
+                at.setdefault(row.layer, len(at))
+    estimates = a.predictor.estimate(list(at))
+    apart = np.zeros(len(at))
+    unmodelled: dict[str, float] = defaultdict(float)
+    for side, sign in ((a, 1), (b, -1)):
+        total = sum(row.runtime_s for row in side.prediction.rows) or 1e-30
+        for row in side.prediction.rows:
+            share = sign * row.runtime_s / total
+            if row.layer is None:
+                unmodelled[row.kind] += share
+            else:
+                apart[at[row.layer]] += share
+    variance = float(apart**2 @ np.maximum(estimates.deviation**2 - estimates.shared**2, 0))
+    for regressor in np.unique(estimates.regressor):
+        same = estimates.regressor == regressor
+        variance += float(np.sum(apart[same] * estimates.shared[same])) ** 2
+    variance += sum((math.log(ROOFLINE_FACTOR) / NINETY * share) ** 2 for share in unmodelled.values())
+    if _calls(a.prediction) != _calls(b.prediction):
+        variance += 2 * a.predictor.system**2
+    return math.sqrt(variance)
+
+
+def _calls(prediction: Prediction) -> Counter[Layer | str]:
+    """How often each layer, or operator that is none, is called."""
+    calls: Counter[Layer | str] = Counter()
+    for row in prediction.rows:
+        calls[row.layer or row.kind] += row.count
+    return calls

@@ -1,0 +1,542 @@
+"""A family of networks as a table of formulas: a few members are traced, the layers of all others follow.
+
+Members differ in numbers: batch size, length, fields of the configuration. Each integer of each layer, parameter and
+storage is solved as a form of these numbers (`neuralpower.predict.explore.forms`) and checked against members that were held
+out. A table serves the members that lie between traced ones that it gives back: networks change where a number passes
+another (a window, a number of positions), or is no multiple of one (a block), and a form says nothing beyond that.
+Depth is apart: members are traced with two blocks; what a third adds, each further one adds again, which is checked
+by the layers and the parameter count of members with as many blocks as the deepest has.
+A member that is unlike all that were traced, or whose numbers come out broken, is traced itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from neuralpower.dtypes import TENSORFLOAT32
+from neuralpower.errors import NeuralPowerError, one_line
+from neuralpower.layers import Layer
+from neuralpower.layers.base import in_tf32
+from neuralpower.predict.explore.forms import Form, Solver, constant
+from neuralpower.trace.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage, peak
+from neuralpower.trace.tracer import Trace, pattern
+
+Array = np.ndarray
+Key = tuple[str, str, str, int]  # pattern of the path, operator, kind, how often that operator was called there before
+Slot = tuple[str, str, bool]  # pattern of a parameter's or buffer's name, its dtype, whether it is learnt
+
+LENGTH = "seq_len"  # the number that blocks of one sort may use in another way than those of another sort
+SHALLOW, DEEPER = 2, 3  # blocks
+EXTRA = 3  # examples more than fields that vary, one of them held out, so that a wrong form shows
+MOST_EXAMPLES = 24  # of a class
+ROUNDING = 1e-9  # of logarithms
+
+
+@dataclass(frozen=True)
+class Example:
+    """One member, traced."""
+
+    layers: tuple[tuple[Key, Layer], ...]
+    unmodelled: tuple[tuple[Key, str, int], ...]  # (key, reason, bytes)
+    parameters: tuple[tuple[Slot, int, int], ...]  # (slot, numbers, bytes), each tensor once, buffers among them
+    storages: tuple[Storage, ...]  # but for weights
+
+    @cached_property
+    def fields(self) -> list[dict[str, Any]]:
+        """Of each layer, by name."""
+        return [layer.to_row() for _, layer in self.layers]
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """The numbers among these."""
+        return [value for row in self.fields for value in row.values() if _is_number(value)]
+
+    @cached_property
+    def structure(self) -> tuple[object, ...]:
+        """What must be equal for numbers to be compared one by one."""
+        return (
+            tuple((key, _words(row)) for (key, _), row in zip(self.layers, self.fields, strict=True)),
+            tuple((key, reason) for key, reason, _ in self.unmodelled),
+            tuple(slot for slot, _, _ in self.parameters),
+            tuple((s.birth, s.death, s.part) for s in self.storages),
+            tuple(size == 0 for size in self._sizes),
+        )
+
+    @cached_property
+    def numbers(self) -> list[float]:
+        """All of them, in the order of the structure."""
+        values = [float(size) for size in self._sizes]
+        values += [float(size) for _, _, size in self.unmodelled]
+        values += [float(v) for _, count, size in self.parameters for v in (count, size)]
+        return values + [float(s.bytes) for s in self.storages]
+
+
+@dataclass(frozen=True)
+class RowForms:
+    """One distinct layer of the family: its fields as forms, and how often it is called at two and at three blocks."""
+
+    example: Layer
+    forms: Mapping[str, Form]
+    count: int
+    deeper: int
+
+    def calls(self, depth: Array) -> Array:
+        """How often at each depth."""
+        return self.count + (depth - SHALLOW) * (self.deeper - self.count)
+
+
+@dataclass(frozen=True)
+class SizeForm:
+    """Numbers or bytes that are there once at two blocks, and how often at three."""
+
+    form: Form
+    deeper: float
+
+    def count(self, depth: Array) -> Array:
+        """How often at each depth."""
+        return 1 + (depth - SHALLOW) * (self.deeper - 1)
+
+
+def added(sizes: Sequence[SizeForm], fields: Array, depth: Array) -> Array:
+    """All together [rows]."""
+    total = np.zeros(len(fields))
+    for size in sizes:
+        total += size.form(fields) * size.count(depth)
+    return total
+
+
+@dataclass(frozen=True)
+class Table:
+    """Formulas of all members of one structure."""
+
+    rows: tuple[RowForms, ...]
+    unmodelled: tuple[SizeForm, ...]
+    learnt: tuple[SizeForm, ...]  # numbers of parameters
+    weights: tuple[SizeForm, ...]  # bytes of parameters and buffers
+    storages: tuple[tuple[Storage, Form], ...]
+    known_peak: bool  # whether a deeper member's peak is what the storages say
+    forms: tuple[Form, ...]  # of all numbers of an example, in its order
+    cache_per_block: tuple[Form, ...]  # bytes
+
+    def parameter_count(self, fields: Array, depth: Array) -> Array:
+        """Numbers learnt [rows]."""
+        return added(self.learnt, fields, depth)
+
+    def weights_bytes(self, fields: Array, depth: Array) -> Array:
+        """Of parameters and buffers [rows]."""
+        return added(self.weights, fields, depth)
+
+    def peaks(self, fields: Array, depth: Array, accelerator: bool = False) -> tuple[Array, Array]:
+        """(bytes at the peak, of them what comes and goes) [rows]: that of two blocks, and more caches.
+
+        Work space is that of a CPU's kernels; an accelerator has none of it.
+        """
+        if not self.known_peak:
+            return np.full(len(fields), np.nan), np.full(len(fields), np.nan)
+        if not self.storages:
+            return self.weights_bytes(fields, depth), np.zeros(len(fields))
+        last = max(max(s.birth, s.death or 0) for s, _ in self.storages)
+        live = np.zeros((2, last + 2, len(fields)))  # all, and of them what comes and goes
+        for storage, form in self.storages:
+            if accelerator and storage.part == WORKSPACE:
+                continue
+            size = form(fields)
+            parts = live if storage.part in MOVING else live[:1]
+            parts[:, storage.birth] += size
+            if storage.death is not None:
+                parts[:, storage.death + 1] -= size
+        total, moving = np.cumsum(live, axis=1)
+        when = np.argmax(total, axis=0)[None]
+        highest, moving = (np.take_along_axis(some, when, axis=0)[0] for some in (total, moving))
+        more = np.sum([form(fields) for form in self.cache_per_block], axis=0) * (depth - SHALLOW)
+        more = np.where(depth < SHALLOW, np.nan, more)  # one block may have its peak elsewhere
+        return self.weights_bytes(fields, depth) + highest + more, moving
+
+    @cached_property
+    def shown(self) -> frozenset[int]:
+        """Places of the fields that any form has."""
+        return frozenset(i for form in self.forms for e in form.exponents for i, power in enumerate(e) if power)
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether a CPU's kernels need work space, and so the library that they come from."""
+        return any(storage.part == WORKSPACE for storage, _ in self.storages)
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What was found of a set of members: tables, and which member each serves; -1 where none does."""
+
+    tables: tuple[Table, ...]
+    table_of: Array  # [members]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Members:
+    """Members of a family, and how to trace one: `trace_of(numbers, depth)`; depth None is the member's own."""
+
+    names: tuple[str, ...]
+    values: Array  # [members, names]
+    depth: Array | None  # [members] blocks, where the family's depth can be changed
+    full: Array | None  # the same, also where nothing is to be extrapolated from fewer
+    trace_of: Callable[[Mapping[str, float], float | None], Example]
+    widths: frozenset[int] = frozenset()  # of the configuration that do not vary
+    traces: int = 0
+    seen: dict[tuple[object, ...], Example] = field(default_factory=dict)  # by values and blocks
+
+    def without_depth(self) -> Members:
+        """Each traced in full."""
+        return replace(self, depth=None)
+
+    def part(self, index: Array) -> Members:
+        """Some of them; what was traced is kept."""
+        depth, full = (None if of is None else of[index] for of in (self.depth, self.full))
+        return replace(self, values=self.values[index], depth=depth, full=full)
+
+    def blocks(self, index: int) -> float | None:
+        """Of a member in full; None where they cannot be set."""
+        if self.full is None:
+            return None
+        own = float(self.full[index])
+        return int(own) if own.is_integer() else own  # which the configuration refuses, as it does for one network
+
+    def example(self, index: int, blocks: float | None) -> Example:
+        """Trace one, in full where `blocks` is None; raises NeuralPowerError."""
+        blocks = self.blocks(index) if blocks is None else blocks
+        key = (*self.values[index].tolist(), blocks)
+        if key not in self.seen:
+            self.traces += 1
+            self.seen[key] = self.trace_of(self.named(index), blocks)
+        return self.seen[key]
+
+    def named(self, index: int) -> dict[str, float]:
+        """A member's numbers by name, its depth not among them."""
+        return dict(zip(self.names, self.values[index].tolist(), strict=True))
+
+
+def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
+    """A trace as an example; the module's parameters and buffers by name."""
+    seen: Counter[tuple[str, str]] = Counter()
+
+    def key(path: str, operator: str, kind: str) -> Key:
+        seen[path, operator] += 1
+        return pattern(path), operator, kind, seen[path, operator]
+
+    layers = tuple(
+        (key(c.path, c.operator, c.layer.kind), in_tf32(c.layer) if dtype == TENSORFLOAT32 else c.layer)
+        for c in traced.calls
+    )
+    unmodelled = tuple((key(u.path, u.operator, ""), u.reason, u.work_bytes) for u in traced.unmodelled)
+    tensors = [(n, t, True) for n, t in module.named_parameters()] + [(n, t, False) for n, t in module.named_buffers()]
+    parameters = tuple(
+        ((pattern(name), str(t.dtype), learnt), t.numel(), t.numel() * t.element_size())
+        for name, t, learnt in tensors
+        if t.numel()
+    )
+    return Example(layers, unmodelled, parameters, tuple(s for s in traced.storages if s.part != WEIGHTS))
+
+
+@dataclass
+class Found:
+    """A table, with the members that speak for it."""
+
+    structure: tuple[object, ...]
+    table: Table
+    traced: list[int] = field(default_factory=list)  # members that it gives back
+    in_full: list[int] = field(default_factory=list)  # of them those whose further blocks were looked at
+
+    def gives(self, example: Example, values: Array) -> bool:
+        """Whether the table gives an example back."""
+        if self.structure != example.structure:
+            return False
+        said = np.array([form(values[None])[0] for form in self.table.forms])
+        return np.allclose(said, example.numbers, rtol=1e-9, atol=0)
+
+    def takes(self, index: int, members: Members, notes: list[str]) -> bool:
+        """Add a member that the table gives back; False where its further blocks are others than the table says."""
+        if members.depth is not None and not self._looked_at(members, [index])[0]:
+            table = _holding(self.table, index, members, notes)
+            if table is None:
+                return False
+            self.table = table
+            self.in_full.append(index)
+        self.traced.append(index)
+        return True
+
+    def reaches(self, members: Members, index: Sequence[int] | Array) -> Array:
+        """Which members lie between those that the table gives back [index]."""
+        near = _between(members.values, self.traced, index)
+        return near if members.depth is None else near & self._looked_at(members, index)
+
+    def starts(self, alike: Sequence[int], members: Members, notes: list[str]) -> bool:
+        """Add the members that it was solved from, the ends of the lengths first; False where the first does not hold."""
+        at = members.names.index(LENGTH) if LENGTH in members.names else 0
+        shortest, *others = sorted(alike, key=lambda i: float(members.values[i, at]))
+        if not self.takes(shortest, members, notes):
+            return False
+        for i in reversed(others):
+            self.takes(i, members, notes)
+        return True
+
+    def serves(self, members: Members, index: Array, apart: Sequence[int]) -> Array:
+        """Which members follow it [index]; where one of `apart` lies between those traced, what does so says nothing."""
+        if self.reaches(members, apart).any():
+            return _among(members.values[index], members.values[self.traced])
+        return self.reaches(members, index)
+
+    def _looked_at(self, members: Members, index: Sequence[int] | Array) -> Array:
+        """Which members' further blocks are known: a field may show there alone, a length may matter there alone."""
+        some, known = members.values[index], members.values[self.in_full]
+        silent = [i for i in range(len(members.names)) if i not in self.table.shown]
+        near = (some[:, None, silent] == known[None, :, silent]).all(axis=2).any(axis=1)
+        if self.in_full and LENGTH in members.names:
+            length, lengths = some[:, members.names.index(LENGTH)], known[:, members.names.index(LENGTH)]
+            near &= (length >= lengths.min()) & (length <= lengths.max())
+        return np.asarray(near)
+
+
+def learn(members: Members) -> Learnt:
+    """Tables for as many members as possible; members that raise when they are traced have none."""
+    notes: list[str] = []
+    found: list[Found] = []
+    served = np.full(len(members.values), -1)
+    for group in _classes(members):
+        _learn_class(members, group, found, served, notes)
+    return Learnt(tuple(f.table for f in found), served, tuple(dict.fromkeys(notes)))
+
+
+def _learn_class(members: Members, group: Array, found: list[Found], served: Array, notes: list[str]) -> None:
+    """Trace members of a class until each lies between some that a table, there already or new, gives back."""
+    values, needed = members.values, _needed(members.values[group])
+    traced: list[int] = []
+    apart: dict[int, Example] = {}  # those of them that no table gives back
+    while len(traced) < MOST_EXAMPLES:
+        pending = group[served[group] < 0]
+        pending = pending[~_among(values[pending], values[list(apart)])]
+        if not len(pending):
+            return
+        i = _farthest(values[group], values[pending], values[traced], pending)
+        traced.append(i)
+        try:
+            apart[i] = members.example(i, SHALLOW if members.depth is not None else None)
+        except NeuralPowerError as error:
+            notes.append(one_line(error))
+            return  # and the members of this class are traced one by one
+        place = next(
+            (n for n, f in enumerate(found) if f.gives(apart[i], values[i]) and f.takes(i, members, notes)), None
+        )
+        if place is None:
+            if len(apart) + len(np.unique(values[pending], axis=0)) - 1 < needed:
+                return  # tracing them all is as quick
+            alike = [j for j in apart if apart[j].structure == apart[i].structure]
+            table = _solved(alike, apart, members, notes) if len(alike) >= needed else None
+            if table is None:
+                continue
+            new = Found(apart[i].structure, table)
+            if not new.starts(alike, members, notes):
+                return  # its blocks are of several sorts
+            place = len(found)
+            found.append(new)
+        apart = {j: example for j, example in apart.items() if j not in found[place].traced}
+        pending = group[served[group] < 0]
+        served[pending[found[place].serves(members, pending, list(apart))]] = place
+
+
+def _classes(members: Members) -> list[Array]:
+    """Members that may differ in numbers alone: as many sizes of one, as many heads of one sort as of another, as deep.
+
+    And as wide as another part: between parts of one width some networks leave a projection out.
+    """
+    heads = [i for i, name in enumerate(members.names) if "head" in name]
+    sizes = [i for i, name in enumerate(members.names) if is_width(name)]
+    labels: dict[tuple[object, ...], list[int]] = {}
+    for i, row in enumerate(members.values.tolist()):
+        ones = tuple(value == 1 for value in row)
+        equal = tuple(row[j] == row[k] for j in heads for k in heads if j < k)
+        equal += tuple((j, row[j]) for j in sizes if row[j] in members.widths)
+        labels.setdefault((ones, equal, members.blocks(i) if members.depth is None else None), []).append(i)
+    return sorted((np.array(index) for index in labels.values()), key=len, reverse=True)
+
+
+def is_width(name: str) -> bool:
+    """Whether a field of a configuration says how wide a part is."""
+    return name.endswith(("_size", "_dim", "d_model"))
+
+
+def _farthest(group: Array, pending: Array, traced: Array, index: Array) -> int:
+    """Which of `index`, whose values are `pending`, to trace next: that farthest from all before."""
+    span = np.ptp(np.log2(group), axis=0)
+    rows, known = (np.log2(some) / np.where(span > 0, span, 1) for some in (pending, traced))
+    if not len(known):
+        return int(index[np.argmin(rows.sum(axis=1))])  # a small one first: it takes the least to build
+    distance = np.min([np.abs(rows - one).sum(axis=1) for one in known], axis=0)
+    return int(index[np.argmax(distance)])
+
+
+def _among(rows: Array, some: Array) -> Array:
+    """Which rows are equal to one of some [rows]."""
+    return np.asarray((rows[:, None] == some[None]).all(axis=2).any(axis=1))
+
+
+def _between(values: Array, traced: Sequence[int], index: Sequence[int] | Array) -> Array:
+    """Which members lie between traced ones [index]: in each number, in each ratio of two, and in steps as theirs.
+
+    Between two lengths on one side of a window there is no window; between multiples of a block only multiples are.
+    """
+    logs = np.log2(values)
+    ratios = [logs[:, i] - logs[:, j] for i, j in itertools.combinations(range(logs.shape[1]), 2)]
+    places = np.column_stack([logs, *ratios])
+    low, high = places[traced].min(axis=0) - ROUNDING, places[traced].max(axis=0) + ROUNDING
+    near = np.all((places[index] >= low) & (places[index] <= high), axis=1)
+    for known, some in zip(values[traced].T, values[index].T, strict=True):
+        if np.all(known % 1 == 0):
+            step = np.gcd.reduce((known - known[0]).astype(np.int64))
+            near &= (some - known[0]) % step == 0 if step else some == known[0]
+    return np.asarray(near)
+
+
+def _needed(values: Array) -> int:
+    """Examples for forms of what varies."""
+    varied = int((np.ptp(values, axis=0) > 0).sum())
+    return varied + EXTRA if varied else 1
+
+
+def _solved(mine: Sequence[int], examples: Mapping[int, Example], members: Members, notes: list[str]) -> Table | None:
+    """The table that all examples of a structure follow, the last one held out; None where there is none yet."""
+    fitted, values = list(mine[:-1]) or list(mine), members.values
+    solver = Solver(values[fitted])
+    numbers = np.array([examples[i].numbers for i in fitted]).T
+    forms = [solver.solve(tuple(column)) for column in numbers]
+    known = [form for form in forms if form is not None]
+    if len(known) < len(forms):
+        return None
+    said = np.array([form(values[[mine[-1]]])[0] for form in known])
+    if not np.allclose(said, examples[mine[-1]].numbers, rtol=1e-9, atol=0):
+        return None
+    return _table(examples[mine[0]], known, members, mine[0], notes)
+
+
+def alone(members: Members, index: int) -> Table:
+    """The table of one member, which is traced in full; raises NeuralPowerError."""
+    example = members.example(index, None)
+    forms = [constant(value, len(members.names)) for value in example.numbers]
+    table = _table(example, forms, members.without_depth(), index, [])
+    assert table is not None  # nothing is compared where there is no depth
+    return table
+
+
+def _table(example: Example, forms: Sequence[Form], members: Members, index: int, notes: list[str]) -> Table | None:
+    """The forms in their places, with counts at two and three blocks."""
+    deeper = example
+    if members.depth is not None:
+        try:
+            deeper = members.example(index, DEEPER)
+        except NeuralPowerError as error:
+            notes.append(one_line(error))
+            return None
+    left = iter(forms)
+    rows: dict[tuple[object, ...], list[int]] = {}
+    made: dict[tuple[object, ...], tuple[Layer, dict[str, Form]]] = {}
+    counted, more = Counter(key for key, _ in example.layers), Counter(key for key, _ in deeper.layers)
+    if counted.keys() != more.keys():
+        notes.append("a deeper member has other layers")
+        return None
+    repeated: Counter[Key] = Counter()
+    for (key, layer), fields in zip(example.layers, example.fields, strict=True):
+        own = {name: next(left) for name, value in fields.items() if _is_number(value)}
+        same = (layer.kind, _words(fields), tuple(own.values()))
+        calls = rows.setdefault(same, [0, 0])
+        calls[0] += 1
+        if not repeated[key]:
+            calls[1] += more[key]
+        repeated[key] += 1
+        made.setdefault(same, (layer, own))
+    unmodelled_counts = Counter(key for key, _, _ in deeper.unmodelled)
+    own_counts = Counter(key for key, _, _ in example.unmodelled)
+    unmodelled = [SizeForm(next(left), unmodelled_counts[key] / own_counts[key]) for key, _, _ in example.unmodelled]
+    slots = Counter(slot for slot, _, _ in example.parameters)
+    more_slots = Counter(slot for slot, _, _ in deeper.parameters)
+    learnt, sizes = [], []
+    for slot, _, _ in example.parameters:
+        number, size = (SizeForm(next(left), more_slots[slot] / slots[slot]) for _ in range(2))
+        sizes.append(size)
+        if slot[2]:
+            learnt.append(number)
+    storages = tuple(zip(example.storages, left, strict=True))
+    caches = tuple(form.scaled(1 / SHALLOW) for s, form in storages if s.part == CACHE)
+    return Table(
+        tuple(RowForms(*made[same], *calls) for same, calls in rows.items()),
+        tuple(unmodelled),
+        tuple(learnt),
+        tuple(sizes),
+        storages,
+        True,
+        tuple(forms),
+        caches if members.depth is not None else (),
+    )
+
+
+def _holding(table: Table, index: int, members: Members, notes: list[str]) -> Table | None:
+    """The table where it says what a member has with three blocks and with the fewest and most of all members; else None."""
+    assert members.full is not None  # nothing is compared where there is no depth
+    for blocks in dict.fromkeys((DEEPER, int(members.full.max()), max(1, min(SHALLOW, int(members.full.min()))))):
+        try:
+            seen = members.example(index, blocks)
+        except NeuralPowerError as error:
+            notes.append(one_line(error))
+            return None
+        told = _told(table, members.values[[index]], np.array([float(blocks)]))
+        if told != _seen(seen):
+            notes.append(f"{blocks} blocks are not two blocks and what a third adds: members are traced in full")
+            return None
+        needed = peak(seen.storages)[0] + sum(size for _, _, size in seen.parameters)
+        said = table.peaks(members.values[[index]], np.array([float(blocks)]))[0][0]
+        if abs(needed - said) > 1e-9 * needed:
+            notes.append(f"memory of {blocks} blocks is {needed} B, {said:.0f} B were expected: none is given")
+            table = replace(table, known_peak=False)
+    return table
+
+
+Content = tuple[Counter[Layer], int, int, int]  # layers, learnt numbers, calls and bytes that are not modelled
+
+
+def _told(table: Table, fields: Array, depth: Array) -> Content:
+    """What a table says of one member."""
+    layers = Counter[Layer]()
+    for row in table.rows:
+        layers[member_layer(row, fields)] += int(row.calls(depth)[0])
+    calls = sum(float(size.count(depth)[0]) for size in table.unmodelled)
+    size = added(table.unmodelled, fields, depth)[0]
+    learnt = table.parameter_count(fields, depth)[0]
+    return layers, round(learnt), round(calls), round(size)
+
+
+def _seen(example: Example) -> Content:
+    """What a member has."""
+    learnt = sum(count for (_, _, is_learnt), count, _ in example.parameters if is_learnt)
+    sizes = [size for _, _, size in example.unmodelled]
+    return Counter(layer for _, layer in example.layers), learnt, len(sizes), sum(sizes)
+
+
+def member_layer(row: RowForms, fields: Array) -> Layer:
+    """The layer of one member, `fields` [1, names]."""
+    numbers: dict[str, Any] = {name: round(float(form(fields)[0])) for name, form in row.forms.items()}
+    return replace(row.example, **numbers)
+
+
+def _words(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of a layer's fields that are no numbers."""
+    return tuple(value for value in fields.values() if not _is_number(value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

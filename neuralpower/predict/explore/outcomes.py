@@ -1,0 +1,148 @@
+"""Many networks at once: their layers in one pool, each distinct one predicted once, totals with 90 % bounds.
+
+Time follows `Estimates.totals`, energy `compose`: the layers' powers weighed by their times, where power is known for
+nine tenths of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import coo_array, csr_array
+
+from neuralpower.layers import KINDS, Layer
+from neuralpower.layers.base import as_columns
+from neuralpower.learn.fit import NINETY
+from neuralpower.learn.predictor import BASES, ROOFLINE, ROOFLINE_FACTOR, Estimates, Predictor
+from neuralpower.predict.compose import ENERGY_COVERAGE, UNMODELLED_OVERHEAD_S
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Of networks in their order, each [networks]; NaN where not known."""
+
+    runtime_s: Array
+    low_s: Array
+    high_s: Array
+    energy_j: Array
+    coverage: Array  # share of the time that regressors account for
+
+
+def finite(value: float) -> float | None:
+    """A number of outcomes; None for NaN."""
+    return float(value) if np.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Work:
+    """Networks as counts of distinct layers, predicted."""
+
+    estimates: Estimates
+    counts: csr_array  # [networks, distinct layers]
+    unmodelled_s: Array  # [networks] by roofline
+    host_s: Array | None  # [networks] of the host alone, where the predictor knows it
+
+    def outcomes(self, predictor: Predictor) -> Outcomes:
+        """Their totals."""
+        e, counts = self.estimates, self.counts
+        total = e.totals(counts, predictor.system).times(predictor.in_cache(e, counts))
+        extra = self.unmodelled_s
+        value = busy = total.value + extra
+        low, high = total.low + extra / ROOFLINE_FACTOR, total.high + extra * ROOFLINE_FACTOR
+        if self.host_s is not None and predictor.dispatch is not None:  # the slower of the two sets the pace
+            spread = float(np.exp(NINETY * predictor.dispatch.deviation))
+            value = np.maximum(value, self.host_s)
+            low, high = np.maximum(low, self.host_s / spread), np.maximum(high, self.host_s * spread)
+        apart = np.maximum(counts @ e.runtime_s + extra, 1e-30)
+        known = np.isfinite(e.power_w)
+        covered = counts @ np.where(known, e.runtime_s, 0.0) / apart
+        idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
+        powered = counts @ np.where(known, e.runtime_s * np.nan_to_num(e.power_w), 0.0)
+        mean_w = powered / apart / np.maximum(covered, 1e-9)
+        waits_j = (value - busy) * (np.where(value > busy, np.nan, 0.0) if idle_w is None else idle_w)
+        energy = np.where(covered >= ENERGY_COVERAGE, mean_w * busy + waits_j, np.nan)
+        unlearnt = counts @ np.where(e.basis_code == BASES.index(ROOFLINE), e.runtime_s, 0.0)
+        return Outcomes(value, low, high, energy, np.maximum(0.0, 1 - (unlearnt + extra) / apart))
+
+
+class Pool:
+    """Layers of many networks, kind by kind, as columns."""
+
+    def __init__(self, networks: int) -> None:
+        self.networks = networks
+        self.unmodelled_bytes = np.zeros(networks)
+        self.unmodelled_calls = np.zeros(networks)
+        self._parts: dict[str, list[tuple[Layer, Mapping[str, Array], Array, Array]]] = {}
+
+    def add(self, example: Layer, numbers: Mapping[str, Array], networks: Array, counts: Array) -> None:
+        """A layer like `example` in each of some networks, with these numbers, so many times."""
+        self._parts.setdefault(example.kind, []).append((example, numbers, networks, counts))
+
+    def work(self, predictor: Predictor, dtype: str = "float32") -> Work:
+        """Predict each distinct layer once."""
+        none, start = np.zeros(0), 0
+        found, rows, columns = [predictor.estimate([])], [none.astype(int)], [none.astype(int)]
+        counts, host = [none], [none]
+        for kind, parts in self._parts.items():
+            inverse, estimated, dispatch_s = self._estimated(kind, parts, predictor)
+            found.append(estimated)
+            rows.append(np.concatenate([networks for _, _, networks, _ in parts]))
+            counts.append(np.concatenate([count for _, _, _, count in parts]))
+            columns.append(start + inverse)
+            host.append(dispatch_s)
+            start += len(estimated.runtime_s)
+        estimates = Estimates(
+            *(np.concatenate([getattr(e, name) for e in found]) for name in Estimates.__dataclass_fields__)
+        )
+        where = (np.concatenate(rows), np.concatenate(columns))
+        matrix = coo_array((np.concatenate(counts), where), shape=(self.networks, start)).tocsr()
+        roof = predictor.roofline(dtype)
+        unmodelled_s = self.unmodelled_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S * self.unmodelled_calls
+        host_s: Array | None = None
+        if predictor.dispatch is not None:
+            host_s = matrix @ np.concatenate(host) + self.unmodelled_calls * predictor.dispatch.unknown_s
+        return Work(estimates, matrix, unmodelled_s, host_s)
+
+    @staticmethod
+    def _estimated(
+        kind: str, parts: Sequence[tuple[Layer, Mapping[str, Array], Array, Array]], predictor: Predictor
+    ) -> tuple[Array, Estimates, Array]:
+        """(place of each row among the distinct ones, their estimates, the host's seconds of each)."""
+        names = KINDS[kind].field_names()
+        texts: dict[tuple[object, ...], int] = {}
+        examples: list[Layer] = []
+        blocks = []
+        for example, numbers, networks, _ in parts:
+            words = tuple(v for name in names if isinstance(v := getattr(example, name), str))
+            if words not in texts:
+                texts[words] = len(texts)
+                examples.append(example)
+            block = np.empty((len(networks), len(names) + 1))
+            block[:, -1] = texts[words]
+            for i, name in enumerate(names):
+                value = getattr(example, name)
+                block[:, i] = 0.0 if isinstance(value, str) else numbers.get(name, float(value))
+            blocks.append(block)
+        unique, inverse = np.unique(np.concatenate(blocks), axis=0, return_inverse=True)
+        word = unique[:, -1].astype(int)
+        table: dict[str, Any] = {
+            name: np.array([getattr(e, name) for e in examples], dtype=object)[word].astype(str)
+            if isinstance(getattr(examples[0], name), str)
+            else unique[:, i]
+            for i, name in enumerate(names)
+        }
+        layers = as_columns(KINDS[kind], table)
+        host_s = np.zeros(len(unique)) if predictor.dispatch is None else predictor.dispatch.seconds_of_columns(layers)
+        return inverse.reshape(-1), predictor.estimate_columns(layers), host_s
+
+
+def outcomes_of(layers: Sequence[Layer], counts: csr_array, predictor: Predictor) -> Outcomes:
+    """Of networks given as counts [networks, layers] of distinct layers."""
+    host_s = None if predictor.dispatch is None else counts @ predictor.dispatch.seconds(layers)
+    nothing = np.zeros(counts.shape[0])
+    return Work(predictor.estimate(layers), counts, nothing, host_s).outcomes(predictor)

@@ -1,0 +1,192 @@
+"""A grid of batch sizes, lengths and types by predictors -> a table, with the points that no other point beats."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neuralpower.errors import InputError
+from neuralpower.files.csv_files import write_csv as write_rows
+from neuralpower.layers.base import FORWARD
+from neuralpower.learn.predictor import Predictor
+from neuralpower.networks.inputs import is_count
+from neuralpower.predict.evaluate import device_memory
+from neuralpower.predict.explore.outcomes import finite
+from neuralpower.predict.explore.space import Point, explore
+from neuralpower.predict.memory.peak import ASSUMED, framework_of, margin_of
+
+MOST_POINTS = 10_000
+HEAPLESS = (
+    "memory is without what the allocator keeps of tensors that are gone; its upper bound and predict have that, too"
+)
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One point; None where not known."""
+
+    model: str
+    predictor: str
+    device: str
+    batch_size: int
+    seq_len: int | None
+    dtype: str
+    runtime_s: float | None
+    low_s: float | None
+    high_s: float | None
+    samples_per_s: float | None
+    energy_j: float | None
+    memory_bytes: float | None
+    memory_high_bytes: float | None
+    # whether the memory's high figure, with the process's own, is within the device's, less what is kept free
+    fits: bool | None
+    basis: str  # formula or traced
+    coverage: float | None
+    best: bool = False  # on the Pareto front of its model
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All points, in the order of the grid."""
+
+    points: tuple[SweepPoint, ...]
+    front: str  # what the front is of
+    traces: int
+    notes: tuple[str, ...] = ()
+
+
+def sweep(
+    model: Any,
+    predictors: Sequence[Predictor],
+    *,
+    batch_sizes: Sequence[int] = (1,),
+    lengths: Sequence[int | None] = (None,),
+    dtypes: Sequence[str] = ("float32",),
+    input_shape: Sequence[int] | None = None,
+    memory_bytes: float | None = None,
+) -> Sweep:
+    """Predict the grid; `input_shape` of one sample, `memory_bytes` of the device, by default those of its spec sheet.
+
+    Raises:
+        InputError: what is no list, a size that is not whole and positive, no point, or more than MOST_POINTS.
+        PredictorError: a dtype that a predictor has not learnt.
+    """
+    for what, given in (("batch sizes", batch_sizes), ("lengths", lengths), ("dtypes", dtypes)):
+        if isinstance(given, str) or not isinstance(given, Sized):
+            raise InputError(f"{what} {given!r}: a sweep takes a list of them; give [{given!r}]")
+    count = len(dtypes) * len(lengths) * len(batch_sizes) * len(predictors)
+    if count > MOST_POINTS:
+        raise InputError(f"{count} points: at most {MOST_POINTS} are swept; leave some out")
+    if not count:
+        raise InputError(
+            "no point to sweep: give a batch size, a length (None for a model's own), a dtype and a predictor"
+        )
+    for what, values in (("batch size", batch_sizes), ("length", [length for length in lengths if length is not None])):
+        for size in values:
+            if not is_count(size):
+                raise InputError(f"{what} {size!r}: a sweep takes a list of whole numbers, each 1 or more")
+    lengths = [None if length is None else int(length) for length in lengths]  # JSON has no numbers of NumPy's
+    grid = list(itertools.product(dtypes, lengths, map(int, batch_sizes)))
+    shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
+    found: list[SweepPoint] = []
+    traces, notes = 0, dict[str, None]()
+    for predictor in predictors:
+        explored = explore([Point(model, b, s, d, input_shape=shape) for d, s, b in grid], predictor)
+        traces += explored.traces
+        notes |= dict.fromkeys(explored.notes)
+        notes[ASSUMED if predictor.accelerator else HEAPLESS] = None
+        room = memory_bytes if memory_bytes is not None else device_memory(predictor)
+        taken_bytes = framework_of(predictor.accelerator).process_bytes
+        usable_bytes = None if room is None else room * (1 - margin_of(predictor.accelerator, FORWARD))
+        for i, (dtype, length, batch) in enumerate(grid):
+            o = explored.outcomes
+            value, high = finite(o.runtime_s[i]), finite(explored.memory_high_bytes[i])
+            found.append(
+                SweepPoint(
+                    model=model if isinstance(model, str) else type(model).__name__,
+                    predictor=predictor.name,
+                    device=predictor.device,
+                    batch_size=batch,
+                    seq_len=length,
+                    dtype=dtype,
+                    runtime_s=value,
+                    low_s=finite(o.low_s[i]),
+                    high_s=finite(o.high_s[i]),
+                    samples_per_s=batch / value if value else None,
+                    energy_j=finite(o.energy_j[i]),
+                    memory_bytes=finite(explored.memory_bytes[i]),
+                    memory_high_bytes=high,
+                    fits=high + taken_bytes <= usable_bytes if usable_bytes is not None and high is not None else None,
+                    basis=explored.basis[i],
+                    coverage=finite(o.coverage[i]),
+                    error=explored.errors.get(i, ""),
+                )
+            )
+    known = [p for p in found if not p.error]
+    energy = bool(known) and all(p.energy_j is not None for p in known)
+    front = "latency and energy per sample" if energy else "throughput and latency"
+    usable = [i for i, p in enumerate(found) if p.runtime_s is not None and p.fits is not False]
+    first = np.array([found[i].runtime_s for i in usable], dtype=float)
+    second = [
+        (found[i].energy_j or 0.0) / found[i].batch_size if energy else -(found[i].samples_per_s or 0.0) for i in usable
+    ]
+    best = {usable[j] for j in pareto(first, np.array(second, dtype=float))}
+    points = tuple(replace(p, best=i in best) for i, p in enumerate(found))
+    return Sweep(points, front, traces, tuple(notes))
+
+
+def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
+    """Places where no other is as small in both and smaller in one."""
+    found: list[int] = []
+    best = (np.inf, np.inf)  # of those found, the smallest second, with its first
+    for i in np.lexsort((second, first)).tolist():
+        here = float(second[i]), float(first[i])
+        if here[0] < best[0] or here == best:
+            found.append(i)
+            best = here
+    return sorted(found)
+
+
+def sizes(text: str, what: str) -> tuple[int, ...]:
+    """(1, 2, 4, 8) for "1:8" (doubling), (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d+))?)?\s*", part)
+        if not match or int(match.group(1)) < 1:
+            raise InputError(f"{what} {text!r}: write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64")
+        low, high, step = int(match.group(1)), int(match.group(2) or match.group(1)), match.group(3)
+        if high < low or (step is not None and int(step) < 1):
+            raise InputError(
+                f"{what} {part!r}: the end must not be below the start, a step not below 1; turn them round"
+            )
+        if step is not None:
+            if (high - low) // int(step) >= MOST_POINTS:
+                raise InputError(f"{what} {part!r}: more than {MOST_POINTS} sizes; take larger steps")
+            found += range(low, high + 1, int(step))
+        else:
+            while low <= high:
+                found.append(low)
+                low *= 2
+    return tuple(dict.fromkeys(found))
+
+
+def write_csv(result: Sweep, path: Path) -> None:
+    """One line per point, SI units; raises InputError where the file cannot be written."""
+    names = list(SweepPoint.__dataclass_fields__)
+    write_rows(path, [names, *([getattr(p, name) for name in names] for p in result.points)])
+
+
+def to_json(result: Sweep) -> dict[str, Any]:
+    """As a JSON object."""
+    points: list[Mapping[str, Any]] = [
+        {name: getattr(p, name) for name in SweepPoint.__dataclass_fields__ if name != "error" or p.error}
+        for p in result.points
+    ]
+    return {"schema": 1, "front": result.front, "traces": result.traces, "notes": list(result.notes), "points": points}

@@ -1,0 +1,209 @@
+"""When each call of a predicted pass runs: the sum of `compose` laid out in time.
+
+    one row      calls back to back. Each takes its estimate; where times were learnt with the host's launches, which a
+                 queue of calls hides, the part of the side that sets the pace: the device's (estimate without what is
+                 hidden), or the host's (what is hidden). So the calls' sum is the predicted time
+    two clocks   the host issues one call after the other, the device runs them in order when it has them and waits in
+                 between (`neuralpower.learn.launch_overhead`): its calls and its waits are the predicted time
+
+A call without a layer kind stands where it is called. On two clocks it comes last, as it does in the predicted time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neuralpower.layers.base import BACKWARD, FORWARD
+from neuralpower.learn.predictor import Predictor
+from neuralpower.predict.compose import Prediction, unmodelled_row, work_of
+from neuralpower.predict.memory.peak import StepLifetimes
+from neuralpower.trace.lifetimes import alive
+from neuralpower.trace.tracer import Trace
+from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING
+
+UNPLACED = "not modelled"  # the part of a pass with the calls that stand nowhere
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pass or step of training, as it was traced and predicted."""
+
+    name: str
+    trace: Trace
+    prediction: Prediction
+    memory: StepLifetimes | None = None  # of a step of training
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether it is known what lives when: of a forward pass always."""
+        return self.memory is not None or self.prediction.phase not in (TRAINING, BACKWARD)
+
+
+@dataclass(frozen=True)
+class Omitted:
+    """Steps that are known together alone."""
+
+    name: str
+    runtime_s: float
+    energy_j: float | None
+
+
+Seen = Callable[[Stage | Omitted], None]
+"""Told of each stage of a prediction, in order."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One call in time; seconds from the stage's begin, figures of this call."""
+
+    path: str
+    name: str  # operator, or kind
+    kind: str
+    step: str  # of training: forward, backward, optimizer
+    start_s: float
+    end_s: float
+    runtime_s: float  # its estimate
+    low_s: float
+    high_s: float
+    flops: int
+    bytes: int
+    basis: str
+    power_w: float | None
+    at: int = 0  # operator call of a forward pass that it is
+    host_start_s: float | None = None  # when the host issues it; None where only the sum is known
+    host_end_s: float | None = None
+
+    @property
+    def energy_j(self) -> float | None:
+        """Power times the time that it takes in the sum."""
+        return None if self.power_w is None else self.power_w * (self.end_s - self.start_s)
+
+
+def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
+    """The calls of a stage in order, by the predictor that made its prediction."""
+    p = stage.prediction
+    phase = p.phase if p.phase in (TRAINING, BACKWARD) else FORWARD
+    recipe = p.training.recipe if p.training else RECIPE
+    work = work_of(stage.trace, predictor, dtype=p.dtype, phase=phase, recipe=recipe)
+    estimates, shares = work.estimates, work.shares
+    hidden = shares * estimates.hidden_s
+    taken = shares * estimates.runtime_s
+    if predictor.dispatch is None:
+        taken = max(taken - hidden, hidden, key=np.sum)
+    basis = estimates.basis
+    calls = []
+    for i, task in enumerate(work.tasks):
+        flops, size = task.flops_and_bytes()
+        power = float(estimates.power_w[i])
+        calls.append(
+            Timed(
+                task.path,
+                task.operator or task.layer.kind,
+                task.layer.kind,
+                task.step,
+                0.0,
+                float(taken[i]),
+                float(shares[i] * estimates.runtime_s[i]),
+                float(shares[i] * estimates.low_s[i]),
+                float(shares[i] * estimates.high_s[i]),
+                round(flops),
+                round(size),
+                basis[i],
+                power if np.isfinite(power) else None,
+                task.at,
+            )
+        )
+    steps = (FORWARD, BACKWARD) if phase == TRAINING else (phase,)
+    if predictor.dispatch is not None:
+        steps = (UNPLACED,)
+    missing = []
+    for number, (call, seconds) in enumerate(zip(work.unknown, work.unknown_s, strict=True)):
+        row, step = unmodelled_row(call, seconds), steps[number % len(steps)]
+        rest = (seconds, row.low_s, row.high_s, 0, call.bytes, row.basis, None)
+        missing.append(Timed(call.path, call.operator, call.operator, step, 0.0, seconds, *rest, call.at))
+    if predictor.dispatch is None:
+        return _back_to_back(_placed(calls, missing))
+    issued = predictor.dispatch.seconds(work.layers).tolist()
+    return _on_two_clocks([*calls, *missing], issued + [predictor.dispatch.unknown_s] * len(missing))
+
+
+def memory_bytes(stage: Stage, calls: Sequence[Timed]) -> list[int]:
+    """[calls + 1] bytes of tensors alive during each call, the most since the one before it, and at last after all.
+
+    A forward pass's calls are found among its operator calls. In a step of training each part's operator calls are
+    spread evenly over its layers' calls.
+    """
+    if stage.memory is None:
+        total = alive(stage.trace.storages)
+        within = _called(calls, len(total) - 2)
+    else:
+        total = alive(stage.memory.steady, stage.memory.end + 2)
+        within = _spread(stage.memory, calls)
+    last = len(total) - 1
+    sizes = [int(total[min(first, last) : max(end, first) + 1].max()) for first, end in within]
+    after = last if stage.memory is None or not within else min(max(within[-1]) + 1, last)
+    return [*sizes, int(total[after])]
+
+
+def _called(calls: Sequence[Timed], last: int) -> list[tuple[int, int]]:
+    """(first, last) operator call of each call of a forward pass: those since the one before it, at the end the others."""
+    within: list[tuple[int, int]] = []
+    for call in calls:
+        first = within[-1][1] + 1 if within else 0
+        within.append((first, max(call.at, first)))
+    if within:
+        within[-1] = (within[-1][0], max(within[-1][1], last))
+    return within
+
+
+def _spread(memory: StepLifetimes, calls: Sequence[Timed]) -> list[tuple[int, int]]:
+    """(first, last) operator call of each call of a step of training."""
+    ends = (-1, *memory.passes, memory.end)
+    parts = {
+        FORWARD: [(ends[i] + 1, ends[i + 1]) for i in range(0, len(memory.passes), 2)],
+        BACKWARD: [(ends[i] + 1, ends[i + 1]) for i in range(1, len(memory.passes), 2)],
+        OPTIMIZER: [(ends[-2] + 1, ends[-1])],
+        UNPLACED: [(memory.end + 1, memory.end + 1)],
+    }
+    within: list[tuple[int, int]] = []
+    for step, block in itertools.groupby(calls, key=lambda call: call.step):
+        ranges = parts[step]
+        (first, last), count = ranges.pop(0) if len(ranges) > 1 else ranges[0], len(list(block))
+        edges = [first + (last + 1 - first) * i // count for i in range(count + 1)]
+        within += [(low, high - 1) for low, high in itertools.pairwise(edges)]
+    return within
+
+
+def _placed(calls: list[Timed], missing: Sequence[Timed]) -> list[Timed]:
+    """Calls without a layer kind among the others: forward where they are called, backward behind the first backward pass."""
+    blocks = [list(block) for _, block in itertools.groupby(calls, key=lambda call: call.step)]
+    for step in dict.fromkeys(call.step for call in missing):
+        own = [call for call in missing if call.step == step]
+        places = [block for block in blocks if block[0].step == step]  # of every micro-batch
+        if not places:
+            blocks.append(own)
+        for number, block in enumerate(places):
+            block += own[number :: len(places)]
+            if step == FORWARD:
+                block.sort(key=lambda call: call.at)
+    return [call for block in blocks for call in block]
+
+
+def _back_to_back(calls: Sequence[Timed]) -> list[Timed]:
+    ends = np.cumsum([0.0, *(call.end_s for call in calls)]).tolist()
+    return [replace(call, start_s=ends[i], end_s=ends[i + 1]) for i, call in enumerate(calls)]
+
+
+def _on_two_clocks(calls: Sequence[Timed], issued_s: Sequence[float]) -> list[Timed]:
+    host = device = 0.0
+    found = []
+    for call, issue in zip(calls, issued_s, strict=True):
+        begun, host = host, host + issue
+        start = max(host, device)
+        device = start + call.end_s
+        found.append(replace(call, start_s=start, end_s=device, host_start_s=begun, host_end_s=host))
+    return found

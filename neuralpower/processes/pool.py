@@ -1,0 +1,147 @@
+"""Calls that run in processes of their own: results in order, and no process outlives the one that asked.
+
+A child reads a pickled call from its stdin and writes the pickled result, behind its length, to its stdout. It needs no
+semaphore and no shared memory, so nothing stays behind where a process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from neuralpower.errors import DeviceError
+from neuralpower.processes.streams import quiet
+from neuralpower.processes.tether import end_with_parent, environment
+
+LENGTH = struct.Struct("<Q")  # of a result, in bytes
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Pool:
+    """`jobs` children, started with the first calls; without children where `jobs` is 1. A context manager.
+
+    joblib hands out the calls, a thread for each child. Its own processes leave semaphores where they are killed.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        """`jobs` below 0 counts back from the number of cores: -1 is all of them."""
+        import joblib  # not above: a child has to be tied to its parent before it imports much
+
+        self.jobs = joblib.effective_n_jobs(jobs)
+        self.threads = max(joblib.cpu_count() // self.jobs, 1)
+        self._children: list[_Child] = []
+
+    def __enter__(self) -> Pool:
+        """Nothing is started yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill the children; what they were asked and have not answered is lost."""
+        for child in self._children:
+            child.kill()
+
+    def results(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """`function(*call)` of each call, in their order. Raises what the function raises.
+
+        Raises:
+            DeviceError: a child was ended from outside, as for want of memory.
+        """
+        from joblib import Parallel, delayed
+
+        jobs = min(self.jobs, len(calls))
+        if jobs < 2:
+            yield from (function(*call) for call in calls)
+            return
+        while len(self._children) < jobs:
+            self._children.append(_Child(self.threads))
+        idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
+        for child in self._children:
+            idle.put(child)
+
+        def done(call: tuple[Any, ...]) -> Any:
+            child = idle.get()
+            try:
+                child.ask(function, call)
+                return child.answer()
+            finally:
+                idle.put(child)
+
+        threads = Parallel(jobs, backend="threading", return_as="generator", batch_size=1, pre_dispatch=jobs)
+        yield from threads(delayed(done)(call) for call in calls)
+
+
+class _Child:
+    """One process, in a session of its own: a terminal's Ctrl-C and hang-up are for the parent, which ends it."""
+
+    def __init__(self, threads: int) -> None:
+        limits = {name: str(threads) for name in THREADS if name not in os.environ}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "neuralpower.processes.pool"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**environment(), **limits},
+            start_new_session=True,
+        )
+        if self._process.stdin is None or self._process.stdout is None:
+            raise DeviceError("a fitting process has no pipes; this is a fault of neuralpower")
+        self._stdin, self.stdout = self._process.stdin, self._process.stdout
+
+    def ask(self, function: Callable[..., Any], call: tuple[Any, ...]) -> None:
+        try:
+            pickle.dump((function, call), self._stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            self._stdin.flush()
+        except BrokenPipeError:
+            raise self._lost() from None
+
+    def answer(self) -> Any:
+        head = self.stdout.read(LENGTH.size)
+        data = self.stdout.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
+        if not data:
+            raise self._lost()
+        done, value = pickle.loads(data)
+        if not done:
+            raise value
+        return value
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._stdin, self.stdout):
+            with contextlib.suppress(OSError):  # what it did not read
+                pipe.close()
+
+    def _lost(self) -> DeviceError:
+        code = self._process.wait()
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        return DeviceError(f"a process that fits was ended {how}, as for want of memory; give --jobs 1")
+
+
+def main() -> None:
+    """Answer until stdin ends; whoever asked may be gone by then, which is said to nobody."""
+    end_with_parent()
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what libraries print is no answer
+    sys.stdout, sys.stderr = quiet(1), quiet(2)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(answers, "wb") as out:
+        while True:
+            try:
+                function, call = pickle.load(sys.stdin.buffer)
+            except (EOFError, pickle.UnpicklingError):  # the asker has ended, maybe in the middle of a call
+                return
+            try:
+                data = pickle.dumps((True, function(*call)), protocol=pickle.HIGHEST_PROTOCOL)
+            except Exception as error:  # whatever the function raises is its result
+                data = pickle.dumps((False, error), protocol=pickle.HIGHEST_PROTOCOL)
+            out.write(LENGTH.pack(len(data)) + data)
+            out.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Child processes that end with the process that started them, however that one ends.
+
+The parent starts its child with `environment()`, which holds the parent's number. The child calls `end_with_parent` before it
+imports anything heavy. `python -m neuralpower.processes.tether MODULE ARGUMENTS` does so for a module that knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+PARENT = "NEURALPOWER_PARENT"
+PR_SET_PDEATHSIG = 1  # of prctl.h
+LOOK_S = 0.5  # between two looks at the parent where the system tells nobody of its end
+
+
+def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a child that ends with this process; it imports this very package, wherever it is started."""
+    above = Path(__file__).parent.parent
+    places = [place for place in base.get("PYTHONPATH", "").split(os.pathsep) if place and place != str(above)]
+    # of a checkout; an installed package is found, behind Python's own modules
+    if above.name not in ("site-packages", "dist-packages"):
+        places.insert(0, str(above))
+    return {**base, **({"PYTHONPATH": os.pathsep.join(places)} if places else {}), PARENT: str(os.getpid())}
+
+
+def tethered(module: str) -> list[str]:
+    """The command that runs a foreign module as a child which ends with its parent."""
+    return [sys.executable, "-m", "neuralpower.processes.tether", module]
+
+
+def end_with_parent() -> None:
+    """Have this process killed as soon as the one that started it is gone; where it is gone already, end at once.
+
+    The signal is asked for first, so no end of the parent falls between the two. A process without `PARENT` goes on.
+    """
+    parent = os.environ.pop(PARENT, "")  # popped: children of this process have another parent
+    if not parent.isdigit():
+        return
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (AttributeError, OSError):  # another system than Linux
+        threading.Thread(target=_look_after, args=(int(parent),), daemon=True).start()
+    if os.getppid() != int(parent):
+        os._exit(1)
+
+
+def _look_after(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os._exit(1)
+
+
+def main() -> None:
+    """Run the module that the command line names; its own children are to end with it, too."""
+    end_with_parent()
+    del sys.argv[0]
+    os.environ.update(environment())
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

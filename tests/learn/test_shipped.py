@@ -1,0 +1,60 @@
+"""The predictors that come with the package: each loads, says where it is from, and predicts what it has learnt."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from neuralpower.data.dataset import shard_folders
+from neuralpower.layers import KINDS
+from neuralpower.learn.codec import load
+from neuralpower.measure.collect.plan import draw
+
+MODELS = sorted((Path(__file__).parents[2] / "models").glob("*.json"))
+
+
+DATASETS = sorted((Path(__file__).parents[2] / "datasets").glob("*/README.md"))
+
+
+def test_there_is_one_for_each_cpu_of_this_repository_s_datasets() -> None:
+    assert [file.parent.name for file in DATASETS] == ["amd-epyc-2c", "amd-epyc-2c-zen5"]
+    assert {file.parent.name for file in DATASETS} <= {file.stem for file in MODELS}
+
+
+@pytest.mark.parametrize("card", DATASETS, ids=lambda card: card.parent.name)
+def test_a_dataset_s_card_tells_of_each_shard_and_its_predictor_of_it(card: Path) -> None:
+    text, folder = card.read_text(), card.parent
+    assert all(f"| `{shard.name}` |" in text for shard in shard_folders(folder))
+    assert load(folder.name).dataset["name"] == folder.name
+
+
+@pytest.mark.parametrize("file", MODELS, ids=[file.stem for file in MODELS])
+def test_a_shipped_predictor_has_a_card_and_predicts(file: Path) -> None:
+    predictor = load(file)
+    card = file.with_suffix(".md").read_text()
+    assert card.startswith(f"# Predictor `{file.stem}`")
+    for what in (*predictor.kinds, *predictor.dtypes, *predictor.phases):
+        assert what in card
+    if predictor.portable:
+        predictor = load(f"{file}@nvidia-l4")
+    if predictor.accelerator:
+        assert "MIT" in card or "Apache-2.0" in card  # others' measurements, under their licences
+    for kind in predictor.kinds:
+        dtype = next(key[1] for key in predictor.regressors if key[0] == kind)
+        layers = [dataclasses.replace(layer, dtype=dtype) for layer in draw(KINDS[kind], 5, 3)]
+        found = predictor.estimate(layers)
+        assert (found.low_s <= found.runtime_s).all()
+        assert (found.runtime_s <= found.high_s).all()
+        assert set(found.basis) <= {"measured", "in-range", "extrapolated"}
+
+
+@pytest.mark.parametrize("file", MODELS, ids=[file.stem for file in MODELS])
+def test_a_shipped_predictor_s_bases_grow_in_proportion_to_each_dimension(file: Path) -> None:
+    regressors = load(file).regressors.values()
+    assert all(power == 1 for regressor in regressors for term in regressor.terms for _, power in term.powers)
+
+
+def test_the_shipped_predictors_stay_small() -> None:
+    sizes = [file.stat().st_size for file in MODELS]
+    assert max(sizes) <= 4e6
+    assert sum(sizes) <= 12e6

@@ -1,0 +1,89 @@
+"""Plans for an accelerator: how many configurations, how large, in which dtypes."""
+
+import dataclasses
+import json
+import warnings
+from collections import Counter
+from typing import Any
+
+from neuralpower.layers import KINDS
+from neuralpower.measure.collect.plan import kinds_named, make_plan
+from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS
+from neuralpower.measure.collect.worker import Answers
+from tests.simulated_cuda import SimulatedCuda, bench_of
+
+TINY = "transformers:BertModel?num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64"
+
+
+def accelerator_plan(**changes: Any) -> list[dict[str, Any]]:
+    """Two networks and a sweep of 320, in two dtypes and two phases."""
+    dtypes, phases = ["bfloat16", "float32"], ["forward", "backward"]
+    preset = dataclasses.replace(
+        ACCELERATOR_PRESETS["standard"], **{"sweep": 320, "jitters": 0, "traced": 20, **changes}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as above
+        return make_plan(preset, kinds_named(None, phases), [TINY, "zoo:resnet18"], dtypes, 0, True, phases)
+
+
+def test_an_accelerators_preset_counts_all_dtypes_and_phases_together() -> None:
+    items = accelerator_plan(networks=3)
+    networks = [item for item in items if item["kind"] == "network"]
+    swept = [item for item in items if item["source"] == "sweep"]
+    assert len(networks) == 3
+    assert len(items) - len(networks) - len(swept) == 20
+    # 320 by share, of which small kinds have 5 in each of 4 variants: 160 more at the very most (8 kinds of 20)
+    assert 320 <= len(swept) <= 480
+    each = Counter((item["row"]["dtype"], item["row"]["phase"]) for item in swept if item["kind"] == "linear")
+    assert len(each) == 4  # 4 of 34.4 shares: 37 layers, in turn
+    assert set(each.values()) == {9, 10}
+
+
+def test_an_accelerators_layers_and_networks_are_larger_than_a_cpus() -> None:
+    items = accelerator_plan()
+    assert max(item["flops"] for item in items) > 100 * PRESETS["standard"].most_flops
+    assert max(item["row"]["rows"] for item in items if item["kind"] == "linear") > 4096
+    assert any(item["flops"] < 1e8 for item in items if item["kind"] == "linear")
+    batches = [item["row"]["batch"] for item in items if item["kind"] == "network"]
+    assert max(batches) > 4
+    preset = ACCELERATOR_PRESETS["standard"]
+    for item in items:
+        if item["kind"] != "network":
+            layer = dataclasses.replace(KINDS[item["kind"]].from_row(item["row"]), phase="forward")
+            assert layer.flops() <= preset.most_flops
+            assert item["bytes"] <= 2 * preset.most_bytes
+
+
+def test_a_worker_plans_for_the_device_that_it_measures_on() -> None:
+    asked = {"do": "plan", "preset": "standard", "kinds": ["softmax"], "models": ["none"], "dtypes": ["float32"]}
+    answers = Answers(lambda first: bench_of(SimulatedCuda()))
+    # 0.8 of 34.4 shares of 1,250; of a CPU's 6,900 it would be 160
+    assert len(answers({**asked, "phases": ["forward"], "seed": 0})["plan"]) == 29
+
+
+def test_whole_networks_are_measured_in_every_dtype_on_an_accelerator() -> None:
+    networks = [item["row"] for item in accelerator_plan() if item["kind"] == "network"]
+    assert {(row["model"], row["dtype"]) for row in networks} == {
+        (model, dtype) for model in (TINY, "zoo:resnet18") for dtype in ("bfloat16", "float32")
+    }
+    for row in networks:
+        linear = [fields["dtype"] for kind, fields, _ in json.loads(row["layers"]) if kind == "linear"]
+        assert set(linear) == {row["dtype"]}
+
+
+def test_what_has_no_gradient_is_not_planned_backward() -> None:
+    items = make_plan(
+        PRESETS["standard"],
+        kinds_named(["movement", "reduction"]),
+        ["none"],
+        ["float32"],
+        0,
+        False,
+        ["forward", "backward"],
+    )
+    functions: dict[str, set[str]] = {"forward": set(), "backward": set()}
+    for item in items:
+        functions[item["row"]["phase"]].add(item["row"]["function"])
+    assert {"fill", "argmax"} <= functions["forward"]
+    assert functions["backward"]
+    assert not {"fill", "argmax"} & functions["backward"]
