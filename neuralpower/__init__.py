@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from neuralpower import compat as compat
     from neuralpower.api import LoadedPredictor as LoadedPredictor
     from neuralpower.api import load as load
     from neuralpower.networks.phases import Phase as Phase
-    from neuralpower.profiling import compat as compat
     from neuralpower.profiling import profile as profile
     from neuralpower.profiling.compat import Profile as Profile
     from neuralpower.trace.training import Recipe as Recipe
@@ -21,7 +21,7 @@ _HOMES = {
     "Phase": "neuralpower.networks.phases",
     "Profile": "neuralpower.profiling.compat",
     "Recipe": "neuralpower.trace.training",
-    "compat": "neuralpower.profiling.compat",
+    "compat": "neuralpower.compat",
     "load": "neuralpower.api",
     "profile": "neuralpower.profiling",
 }

@@ -161,9 +161,10 @@ class LoadedPredictor:
         input_shape: Sequence[int] | None = None,
         memory: str | float | None = None,
     ) -> Sweep:
-        """A grid of sizes from few traces; raises as `neuralpower.predict.explore.sweep`. `memory` of the device, such as "24GB", or bytes.
+        """A grid of sizes from few traces; raises as `neuralpower.predict.explore.sweep`.
 
-        `dtypes`: a module's own by default, else float32; `input_shape`: of one sample.
+        `memory`: of the device, such as "24GB", or bytes. `dtypes`: a module's own by default, else float32.
+        `input_shape`: of one sample.
         """
         room = bytes_of(memory) if memory is not None else None
         grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes or (_dtype(model),)}

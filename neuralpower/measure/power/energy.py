@@ -4,7 +4,8 @@
     | call | call | call | call | call | call | call | call | call | call | call | call | call | call |
      reads .......................................................................................
 
-Power is the mean over the window (`neuralpower.measure.power.counter`), time is the window's, too, and energy per call their product.
+Power is the mean over the window (`neuralpower.measure.power.counter`). Time is the window's, too, and energy per call
+is their product.
 """
 
 from __future__ import annotations

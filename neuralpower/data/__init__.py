@@ -1,0 +1,1 @@
+"""Tables of measurements: their columns, how they are read, screened and sealed."""

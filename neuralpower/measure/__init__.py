@@ -1,0 +1,1 @@
+"""Time, power and energy of calls on this machine."""

@@ -1,0 +1,1 @@
+"""A CPU as the device under test."""

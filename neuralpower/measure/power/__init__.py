@@ -1,0 +1,1 @@
+"""Mean power from meters' readings, and what a meter is worth."""

@@ -1,0 +1,1 @@
+"""A trace and a predictor become a prediction."""

@@ -1,0 +1,1 @@
+"""Child processes and streams: none outlives the process that started it."""
