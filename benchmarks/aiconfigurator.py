@@ -34,8 +34,8 @@ from neuralpower.learn.held_out import FOLDS
 from neuralpower.learn.problem import Problem
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.rows import SHORTEST_WITH_POWER_S, hardware_from
-from neuralpower.learn.train import train
 from neuralpower.report.cards import write_predictor
+from neuralpower.suites.lab.run import train
 
 Array = np.ndarray
 

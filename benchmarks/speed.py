@@ -184,7 +184,7 @@ def _configuration(generator: random.Random) -> Mapping[str, Any]:
 
 def main() -> None:
     """Print the table."""
-    given = sys.argv[1] if len(sys.argv) > 1 else sorted(Path("datasets").glob("*/dataset.json"))[0].parent
+    given = sys.argv[1] if len(sys.argv) > 1 else sorted(Path("datasets").glob("*/shard-001-*"))[0]
     rows = [*commands(), *training(Path(given)), *throughput(), *exploration(), *candidates()]
     width = max(len(row[0]) for row in rows)
     print(f"{'what':{width}}  {'took':>9}  {'asked':>9}")

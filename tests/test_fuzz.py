@@ -5,7 +5,9 @@ Warnings are errors, and what is no `SystemExit` goes through `run`: neither can
 
 from __future__ import annotations
 
+import base64
 import copy
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +29,8 @@ from neuralpower.learn.features import describe
 from neuralpower.learn.predictor_format import from_json, to_json
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.shelf import load
-from neuralpower.learn.train import train
+from neuralpower.learn.trees import Trees, right_children
+from neuralpower.suites.lab.run import train
 from tests.program import Ran, run
 
 bounded = settings(
@@ -165,10 +168,13 @@ def predictor() -> dict[str, Any]:
     measured = table().assign(power_w=50.0, sentinel_s=1e-3)
     meta = {"schema": 1, "device": "x", "hardware": {"cores": 2, "limit_w": 100, "flags": ["avx2"]}}
     learnt = train(Dataset(Path("x"), meta, {"linear": measured}), learner="lasso", jobs=1).predictor
-    data: dict[str, Any] = json.loads(json.dumps(to_json(learnt)))
     layer = Linear(rows=8, in_features=8, out_features=8, bias=True)
-    names = describe(columns_of(KINDS["linear"], [layer]), Hardware()).feature_names
-    trees = {"features": [*names, "log2_base"], "roots": [0, 1], "feature": [-1, 0, -1, 1, -1, -1]}
+    names = (*describe(columns_of(KINDS["linear"], [layer]), Hardware()).feature_names, "log2_base")
+    feature, number = np.array([-1, 0, -1, 1, -1, -1]), np.array([0.01, 6.0, 0.1, 5.0, -0.1, 0.2])
+    trees = Trees(names, np.array([0, 1]), feature, right_children(feature), number)
+    (key, regressor), *others = learnt.regressors.items()
+    regressors = {key: dataclasses.replace(regressor, trees=trees, reach=1.0), **dict(others)}
+    data: dict[str, Any] = json.loads(json.dumps(to_json(dataclasses.replace(learnt, regressors=regressors))))
     cost = {"kind": "linear", "phase": "forward", "function": "", "call_s": 1e-6, "launch_s": 0.0, "rows": 9}
     data["dispatch"] = {"other_s": 1e-6, "deviation": 0.1, "factor": 1.0, "costs": [cost]}
     data["network_speed"] = {
@@ -178,9 +184,20 @@ def predictor() -> dict[str, Any]:
         "again_s": 1e-3,
         "slowest": 1.2,
     }
-    first = data["regressors"][0]
-    first["residual"] = {**trees, "number": [0.01, 6.0, 0.1, 5.0, -0.1, 0.2]}
-    first["reach"] = 1.0
+    return data
+
+
+@pytest.fixture(scope="module")
+def older(predictor: dict[str, Any]) -> dict[str, Any]:
+    """The same as schema 4 has it."""
+    learnt = from_json(predictor)
+    data = {**copy.deepcopy(predictor), "schema": 4}
+    both = (*learnt.regressors.values(), *(learnt.power or {}).values())
+    for written, regressor in zip(data["regressors"], both, strict=True):
+        written["measured"] = base64.b64encode(np.asarray(regressor.measured, "<u4").tobytes()).decode()
+        if regressor.trees is not None:
+            fields = ("features", "roots", "feature", "number")
+            written["residual"] = {name: np.array(getattr(regressor.trees, name)).tolist() for name in fields}
     return data
 
 
@@ -188,12 +205,19 @@ def predict(file: Path) -> Ran:
     return run("predict", NETWORK, "--predictor", file, "--json")
 
 
-def test_the_small_predictor_predicts(predictor: dict[str, Any], tmp_path: Path) -> None:
+def test_the_small_predictor_predicts(predictor: dict[str, Any], older: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "p.json"
-    file.write_bytes(text_of(predictor))
-    ran = predict(file)
-    assert ran.code == 0, ran.err
-    assert json.loads(ran.out)["runtime_s"]["value"] > 1e-6
+    found = []
+    for data in (predictor, older):
+        file.write_bytes(text_of(data))
+        ran = predict(file)
+        assert ran.code == 0, ran.err
+        found.append(json.loads(ran.out)["runtime_s"]["value"])
+    assert found[0] == found[1] > 1e-6
+
+
+def test_the_older_format_holds_the_same(predictor: dict[str, Any], older: dict[str, Any]) -> None:
+    assert to_json(from_json(older)) == to_json(from_json(predictor)) == predictor
 
 
 @pytest.mark.parametrize(
@@ -214,12 +238,31 @@ def test_the_small_predictor_predicts(predictor: dict[str, Any], tmp_path: Path)
         ("box_log2 rows", [5, 4], "box_log2.rows is [5.0, 4.0], but must be low and high"),
         ("spread low 0", 0.5, "spread.low is 0.5, but must be at most 0"),
         ("spread edges", [1.0], "spread has 1 edges, 1 low and 1 high bounds"),
-        ("measured", "abc", 'measured is "abc", but must be base 64'),
-        ("measured", "AAA=", "measured holds 2 bytes, but must hold numbers of 4 bytes"),
-        ("residual feature 1", 99, "residual.feature is 99, but must be -1 or the place of one of"),
-        ("residual feature 2", 0, "residual.roots must be where the trees begin"),
-        ("residual roots 1", 0, "residual.roots must be where the trees begin"),
-        ("residual number 0", 500.0, "residual.number is 500.2, but must be within 100 of 0"),
+        ("measured count", -1, "measured.count is -1, but must be a whole number >= 0"),
+        ("measured count", 2**40, "measured.count is 1099511627776, but must be a whole number <= 16777216"),
+        ("measured bits", 33, "measured.bits is 33, but must be a whole number <= 32"),
+        ("measured steps", "abc", "measured.steps must be base 64"),
+        ("measured steps", "AAA=", "measured.steps holds 2 bytes, but must hold 16 numbers of"),
+        (
+            "measured",
+            {"count": 2, "bits": 32, "steps": "//////////8="},
+            "measured.steps add up to 8589934590, but must",
+        ),
+        ("residual nodes", 0, "residual.nodes is 0, but must be a whole number >= 1"),
+        ("residual nodes", 9, "residual.splits holds 1 bytes, but must hold 9 numbers of 1 bits each"),
+        ("residual nodes", 5, "residual.splits must be those of whole trees"),
+        ("residual splits", "UA=", "residual.splits must be base 64"),
+        ("residual splits", "fA==", "residual.splits must be those of whole trees"),
+        ("residual features", [], "residual.cuts has"),
+        ("residual cuts 0", [7.0, 6.0], "residual.cuts must be in ascending order for each feature"),
+        ("residual cuts 0 0", 1e31, "residual.cuts[0][0] is 1e+31, but must be a number <= 1e+30"),
+        ("residual cuts 0 0", "6", 'residual.cuts[0][0] is "6", but must be a number'),
+        ("residual cuts 1", [], "residual.cut is 1, but must be the place of one of 1 cuts"),
+        ("residual cut", "", "residual.cut holds 0 bytes, but must hold 2 numbers of 1 bits each"),
+        ("residual exponents", [-20], "residual has 1 exponents, but must have one for each of 2 trees"),
+        ("residual exponents 1", 3, "residual.exponents[1] is 3, but must be a whole number <= 0"),
+        ("residual exponents 1", -3, "residual.leaves is "),
+        ("residual leaves", "AAAA", "residual.leaves holds 3 bytes, but must hold 4 numbers of 16 bits each"),
         ("scores inside", 1.5, "scores.inside is 1.5, but must be a number <= 1"),
         ("colour", 1, "it has colour, which is no field of it"),
     ],
@@ -227,6 +270,26 @@ def test_the_small_predictor_predicts(predictor: dict[str, Any], tmp_path: Path)
 def test_a_rule_that_a_regressor_breaks_is_said_with_its_name(
     predictor: dict[str, Any], place: str, value: Any, said: str
 ) -> None:
+    check_refused(predictor, place, value, said)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("measured", "abc", 'measured is "abc", but must be base 64'),
+        ("measured", "AAA=", "measured holds 2 bytes, but must hold numbers of 4 bytes"),
+        ("residual feature 1", 99, "residual.feature is 99, but must be -1 or the place of one of"),
+        ("residual feature 2", 0, "residual.roots must be where the trees begin"),
+        ("residual roots 1", 0, "residual.roots must be where the trees begin"),
+        ("residual number 0", 500.0, "residual.number is 500.1"),
+    ],
+)
+def test_a_rule_of_the_older_format_is_said_as_well(older: dict[str, Any], place: str, value: Any, said: str) -> None:
+    check_refused(older, place, value, said)
+
+
+def check_refused(predictor: dict[str, Any], place: str, value: Any, said: str) -> None:
+    """A value in place of another of the first regressor is refused with the file, the regressor and the rule."""
     data = copy.deepcopy(predictor)
     *steps, last = (int(step) if step.isdigit() else step for step in place.split())
     at(data["regressors"][0], tuple(steps))[last] = value
@@ -284,11 +347,14 @@ def test_numbers_that_fit_their_fields_and_make_no_time_are_said(predictor: dict
     assert "which is impossible: its numbers are wrong" in ran.err
 
 
-def test_a_broken_predictor_is_refused_or_answers_in_finite_numbers(predictor: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["predictor", "older"])
+def test_a_broken_predictor_is_refused_or_answers_in_finite_numbers(
+    version: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     file = tmp_path / "p.json"
 
     @settings(bounded, max_examples=100)
-    @given(mutated(predictor))
+    @given(mutated(request.getfixturevalue(version)))
     def holds(data: Any) -> None:
         file.write_bytes(text_of(data))
         judged(predict(file))

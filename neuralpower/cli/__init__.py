@@ -48,6 +48,7 @@ def root(version: bool = typer.Option(False, "--version", callback=_version, is_
 # In the order in which --help lists them.
 COMMANDS = (
     "collect",
+    "merge",
     "train",
     "predict",
     "evaluate",

@@ -4,6 +4,7 @@
     datasets/NAME/journal.jsonl         one checksummed line per record, while a collection is under way
     datasets/NAME/KIND.parquet (.csv)   one row per measurement: the kind's fields, runtime_s, and how it was taken
     datasets/NAME/shard-2-of-8/         the same again: a share of a collection, measured apart
+    datasets/NAME/shard-003-fourth/     the same again: a collection that `neuralpower merge` has put beside others
 
 Anyone's measurements come in the same way: `dataset.json` with a schema and a device name, and tables with the fields.
 """
@@ -19,11 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
+from neuralpower.data.dataset_format import LONGEST_S, ResultRecord
 from neuralpower.data.journal import NAME, read_journal
 from neuralpower.data.locations import fetched, is_remote
-from neuralpower.data.schema import KEY, LONGEST_S, READ, SAMPLES, SHORTEST_S, named, read_meta
+from neuralpower.data.schema import KEY, READ, SAMPLES, SHORTEST_S, named, read_meta
 from neuralpower.data.screening import check_cells, number_column
 from neuralpower.errors import DatasetError, first_line, unknown
 from neuralpower.files.json_files import shown
@@ -32,6 +35,8 @@ from neuralpower.files.paths import check_regular
 if TYPE_CHECKING:
     import pandas as pd
 
+
+SHORTEST_REST = 0.1  # of a backward pass that is hardly longer than autograd's start
 
 NETWORK = ("model", "batch", "input", "layers")  # columns of whole networks
 # A table of 20 columns for each of our kinds' fields, and of more rows than all collections here together, is read; wider and
@@ -82,10 +87,11 @@ def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
         with fetched(str(path)) as copy:
             return dataclasses.replace(read_dataset(copy, samples=samples), path=Path(str(path)))
     folder = Path(path)
-    shards = sorted(file.parent for file in folder.glob("shard-*-of-*/dataset.json"))
-    if not shards or (folder / "dataset.json").exists():
+    shards = shard_folders(folder)
+    if not shards:
         return read_folder(folder, samples)
-    parts = merge([read_folder(shard, samples, empty=True) for shard in shards])
+    own = [folder] if (folder / "dataset.json").exists() else []  # a collection that went on where others were merged
+    parts = merge([read_folder(shard, samples, empty=True) for shard in (*shards, *own)])
     if not any(part.tables for part in parts):
         raise _holds_nothing(folder)
     if len(parts) > 1:
@@ -95,16 +101,42 @@ def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
     return dataclasses.replace(parts[0], path=folder)
 
 
+def shard_folders(folder: Path) -> list[Path]:
+    """The folders of its shards, in the order of the numbers in their names; empty where it has none."""
+    found = [file.parent for file in folder.glob("shard-*/dataset.json")]
+    return sorted(found, key=lambda shard: ([int(number) for number in re.findall(r"\d+", shard.name)], shard.name))
+
+
 def merge(datasets: Sequence[Dataset]) -> list[Dataset]:
     """Collections of one device as one dataset: rows one below the other, of equal keys the latest that is ok.
 
-    What has no configurations' names, as somebody's own tables have none, stays as it is.
+    Backward passes lose what autograd's start added to them, where their dataset says that it did. What has no
+    configurations' names, as somebody's own tables have none, is not joined.
     """
     groups: dict[str, list[Dataset]] = {}
-    for number, dataset in enumerate(datasets):
+    for number, dataset in enumerate(map(_without_start, datasets)):
         collected = all("config_id" in table for table in dataset.tables.values())
         groups.setdefault(dataset.device if collected else f"{dataset.device} {number}", []).append(dataset)
     return [_joined(some) if len(some) > 1 else some[0] for some in groups.values()]
+
+
+def _without_start(dataset: Dataset) -> Dataset:
+    """The dataset without autograd's start in its backward passes, where it says that this is in its rows."""
+    import pandas as pd
+
+    from neuralpower.layers.base import BACKWARD
+
+    start_s = dataset.meta.get("autograd_start_s")
+    if not start_s:
+        return dataset
+    tables = dict(dataset.tables)
+    for kind, table in tables.items():
+        if "phase" in table and "runtime_s" in table:
+            runtime = pd.to_numeric(table["runtime_s"], errors="coerce")
+            rest = np.maximum(runtime - start_s, SHORTEST_REST * runtime)
+            tables[kind] = table.assign(runtime_s=table["runtime_s"].where(table["phase"] != BACKWARD, rest))
+    meta = {name: value for name, value in dataset.meta.items() if name != "autograd_start_s"}
+    return dataclasses.replace(dataset, meta=meta, tables=tables)
 
 
 def _joined(datasets: Sequence[Dataset]) -> Dataset:
@@ -156,7 +188,7 @@ def _holds_nothing(folder: Path) -> DatasetError:
 
 
 def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
-    """As `read_dataset`; one of several shards may be `empty`."""
+    """As `read_dataset`, without its shards; one of several may be `empty`."""
     import pandas as pd
 
     from neuralpower.layers import KINDS
@@ -175,7 +207,7 @@ def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
             ) from None
         parts.setdefault(file.stem, []).append(table)
     fresh: dict[str, list[dict[str, Any]]] = {}
-    for kind, row in results(folder):
+    for kind, row in _results(folder):
         if kind not in KINDS and kind != "network":
             raise unknown(f"layer kind of {folder / NAME}", kind, [*KINDS, "network"], DatasetError)
         fresh.setdefault(kind, []).append(row if samples else {k: v for k, v in row.items() if k not in SAMPLES})
@@ -254,14 +286,16 @@ def _check_width(columns: int) -> None:
         raise ValueError(f"it has {columns:,} columns, more than the {MOST_COLUMNS:,} that are read")
 
 
-def results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, row) of a journal's results; raises DatasetError."""
     for record in read_journal(folder):
         if record.get("type") == "result":
-            kind, row = record.get("kind"), record.get("row")
-            if not isinstance(kind, str) or not isinstance(row, dict):
+            try:
+                result = msgspec.convert(record, ResultRecord)
+            except msgspec.ValidationError:
+                kind, row = record.get("kind"), record.get("row")
                 raise DatasetError(
-                    f"{folder / NAME}: a result is of kind {shown(kind)} with row {shown(row)}, but must have a name and an "
-                    "object; take the journal away, or mend it"
-                )
-            yield kind, row
+                    f"{folder / NAME}: a result is of kind {shown(kind)} with row {shown(row)}, but must have a name "
+                    "and an object; take the journal away, or mend it"
+                ) from None
+            yield result.kind, result.row

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neuralpower.data.dataset_format import LONGEST_S
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W
 from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError, unknown
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from neuralpower.layers import Hardware, Layer
-from neuralpower.data.schema import LONGEST_S, SHORTEST_S, named
+from neuralpower.data.schema import SHORTEST_S, named
 
 LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments

@@ -18,7 +18,7 @@ from neuralpower.files.paths import check_regular
 if TYPE_CHECKING:
     import pandas as pd
 
-from neuralpower.data.dataset import read_folder, results
+from neuralpower.data.dataset import _results, read_folder
 from neuralpower.data.schema import SHORT, WHOLE
 
 
@@ -43,7 +43,7 @@ def kept_rows(
         except Exception as error:  # pyarrow has its own errors
             raise DatasetError(f"{file}: cannot be read ({first_line(error)}); move it away, or mend it") from None
         yield from ((file.stem, row) for row in table.to_pylist() if row["config_id"] is not None)
-    yield from ((kind, row) for kind, row in results(folder) if ids is None or row.get("config_id") in ids)
+    yield from ((kind, row) for kind, row in _results(folder) if ids is None or row.get("config_id") in ids)
 
 
 def seal(folder: Path) -> dict[str, int]:

@@ -15,13 +15,9 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from neuralpower.errors import DatasetError, InputError, writing
 from neuralpower.files.paths import is_file, is_there
-
-if TYPE_CHECKING:
-    pass
 
 LONGEST = 200  # bytes of a file's name that the hidden one repeats: 255 are allowed
 ABANDONED_S = 60.0  # since the last byte was written; a writer has its lock long before

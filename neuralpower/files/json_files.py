@@ -19,7 +19,7 @@ import msgspec
 from neuralpower.errors import InputError
 from neuralpower.files.paths import why_irregular
 
-# Eight times the largest predictor that comes with the package; Python's objects take some twenty times a JSON text's size.
+# Twenty times the largest predictor that comes with the package; lists of numbers take some twenty times their JSON.
 MOST_BYTES = 64 * 2**20
 SPACED = re.compile(r'"\s+:')  # between a name and its value
 LONG = 309  # digits of an integer: some of so many are beyond the largest float, none of fewer

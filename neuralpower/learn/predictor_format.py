@@ -18,11 +18,12 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
-from neuralpower.data.schema import check_hardware
+from neuralpower.data.dataset_format import check_hardware
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W, KEYS
 from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.json_files import shown
+from neuralpower.files.packed import MOST_BITS, packed, unpacked, width
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, RECURRING
 from neuralpower.learn.estimates import Roofline
@@ -32,10 +33,11 @@ from neuralpower.learn.pace import NetworkSpeed
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import Array, Regressor, Scores, Spread, Term
 from neuralpower.learn.slopes import Alignment
-from neuralpower.learn.trees import MOST_LEAVES, Trees, in_preorder, right_children
+from neuralpower.learn.trees import MOST_LEAVES, Trees, right_children, starts
 from neuralpower.version import __version__
 
-SCHEMA = 4
+SCHEMA = 5
+OLDER = 4  # is read, too: its trees are lists of nodes
 RUNTIME, POWER = "runtime_s", "power_w"
 KEY = ("kind", "dtype", "phase", "group")
 UNITS = {"runtime": "s", "power": "W", "flops": "FLOP (1 multiply-add = 2)", "bytes": "B"}
@@ -46,6 +48,9 @@ WAY_OUT = "train it again with train-predictor, or take another copy of the file
 LEAST_NUMBER, MOST_NUMBER = 1e-30, 1e30
 MOST_LOG = 100.0  # of a factor: e^100 more or less than predicted says nothing
 MOST_OCTAVES = 1100.0  # of a number in double precision
+# Leaves are whole steps of a size that each tree has for itself. In 400 trees, rounding moves log time by 4e-5.
+LEAF_BITS, LEAST_EXPONENT = 16, -80
+MOST_NODES, MOST_MEASURED = 2**20, 2**24  # of one regressor: some 16 and 500 times what any here has
 
 Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
 Positive = Annotated[float, Meta(ge=LEAST_NUMBER, le=MOST_NUMBER)]
@@ -160,16 +165,30 @@ class ScoresPart(Part, frozen=True):
 
 
 class TreesPart(Part, frozen=True):
-    """`Trees`: nodes in preorder, which says where right children are."""
+    """`Trees`: nodes in preorder, which says where trees begin and where right children are.
+
+    Texts hold whole numbers, as `packed` has them. The splits at one threshold of one feature share a cut.
+    """
 
     features: list[Name]
-    roots: list[Count]
-    feature: list[Annotated[int, Meta(ge=-1, le=10_000)]]
-    number: list[Number]
+    cuts: list[list[Number]]  # the thresholds of each feature, in ascending order
+    nodes: Annotated[int, Meta(ge=1, le=MOST_NODES)]  # of all trees
+    splits: str  # of each node, 1 bit: whether it splits
+    cut: str  # of each split, its place among all features' cuts, in as few bits as the last place takes
+    exponents: list[Annotated[int, Meta(ge=LEAST_EXPONENT, le=0)]]  # of each tree
+    leaves: str  # of each leaf, LEAF_BITS: its value is (number - 2^(LEAF_BITS - 1)) * 2^exponent
+
+
+class MeasuredPart(Part, frozen=True):
+    """Upper halves of configurations' numbers, sorted; `steps` lead from each to the next, as `packed` has them."""
+
+    count: Annotated[int, Meta(ge=0, le=MOST_MEASURED)]
+    bits: Annotated[int, Meta(ge=1, le=MOST_BITS)]
+    steps: str
 
 
 class RegressorPart(Part, frozen=True, kw_only=True):
-    """`Regressor`, with the key that it stands under; `reach` null is one without end, `measured` numbers in base 64."""
+    """`Regressor`, with the key that it stands under; `reach` null is one without end."""
 
     kind: Name
     dtype: Name
@@ -191,7 +210,7 @@ class RegressorPart(Part, frozen=True, kw_only=True):
     scores: ScoresPart
     reach: NotNegative | None
     trees: TreesPart | None = msgspec.field(name="residual")
-    measured: str
+    measured: MeasuredPart
 
 
 class CardPart(Part, frozen=True):
@@ -216,7 +235,7 @@ class CardPart(Part, frozen=True):
 class PredictorPart(Part, frozen=True, kw_only=True):
     """A whole file."""
 
-    schema: Literal[4]
+    schema: Literal[5]
     neuralpower: str
     device: Name
     learner: Literal["hybrid", "lasso"]
@@ -226,11 +245,37 @@ class PredictorPart(Part, frozen=True, kw_only=True):
     system: Deviation
     resident: Annotated[float, Meta(gt=-1, le=MOST_LOG)] = 0.0
     hardware: HardwarePart | None
-    dataset: dict[str, Any]  # a CardPart
+    dataset: CardPart
     dispatch: DispatchPart | None
     units: dict[str, str]
     rooflines: dict[str, RooflinePart]
     regressors: list[RegressorPart]
+
+
+# ---- the older format ----
+
+
+class OlderTreesPart(Part, frozen=True):
+    """`TreesPart` with two lists: each node's feature, -1 for a leaf, and its threshold or the leaf's value."""
+
+    features: list[Name]
+    roots: list[Count]
+    feature: list[Annotated[int, Meta(ge=-1, le=10_000)]]
+    number: list[Number]
+
+
+class OlderRegressorPart(RegressorPart, frozen=True, kw_only=True):
+    """`RegressorPart` whose `measured` is 4 bytes per number in base 64."""
+
+    trees: OlderTreesPart | None = msgspec.field(name="residual")  # type: ignore[assignment]
+    measured: str  # type: ignore[assignment]
+
+
+class OlderPredictorPart(PredictorPart, frozen=True, kw_only=True):
+    """`PredictorPart` of schema 4."""
+
+    schema: Literal[4]  # type: ignore[assignment]
+    regressors: list[OlderRegressorPart]  # type: ignore[assignment]
 
 
 # ---- from memory to the file ----
@@ -283,7 +328,6 @@ def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
         for term, weight in zip(r.terms, r.weights.tolist(), strict=True)
     ]
     scores = {name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(r.scores).items()}
-    measured = np.zeros(0, np.uint32) if r.measured is None else r.measured
     return _plain(
         RegressorPart,
         r,
@@ -292,9 +336,41 @@ def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
         terms=terms,
         scores=scores,
         reach=r.reach if math.isfinite(r.reach) else None,
-        trees=r.trees and _plain(TreesPart, r.trees),
-        measured=base64.b64encode(measured.astype("<u4").tobytes()).decode(),
+        trees=r.trees and _trees_to_json(r.trees),
+        measured=_measured_to_json(np.zeros(0, np.uint32) if r.measured is None else r.measured),
     )
+
+
+def _trees_to_json(trees: Trees) -> dict[str, Any]:
+    """Thresholds stand once each; leaves are rounded to whole steps of a power of two, one for each tree."""
+    inner = trees.feature >= 0
+    cuts, cut, first = [], np.zeros(len(inner), dtype=np.int64), 0
+    for j in range(len(trees.features)):
+        here = trees.feature == j
+        values, place = np.unique(trees.number[here], return_inverse=True)
+        cut[here] = first + place
+        cuts.append(values)
+        first += len(values)
+    most, values = 2 ** (LEAF_BITS - 1), np.where(inner, 0.0, trees.number)
+    exponents = np.frexp(np.maximum.reduceat(np.abs(values), trees.roots) / (most - 1))[1]
+    exponents = np.maximum(exponents, LEAST_EXPONENT)
+    scaled = np.round(np.ldexp(values, -np.repeat(exponents, np.diff(trees.roots, append=len(inner)))))
+    return _plain(
+        TreesPart,
+        trees,
+        cuts=cuts,
+        nodes=len(inner),
+        splits=packed(inner, 1),
+        cut=packed(cut[inner], width(first - 1)),
+        exponents=exponents,
+        leaves=packed(scaled[~inner] + most, LEAF_BITS),
+    )
+
+
+def _measured_to_json(measured: Array) -> dict[str, Any]:
+    steps = np.diff(measured.astype(np.int64), prepend=0)
+    bits = width(steps.max(initial=0))
+    return _plain(MeasuredPart, None, count=len(steps), bits=bits, steps=packed(steps, bits))
 
 
 # ---- from the file to memory ----
@@ -311,25 +387,28 @@ def from_json(data: Any, name: str = "", place: str = "") -> Predictor:
         raise PredictorError(
             f"{place}: holds a {type(data).__name__}, a predictor file holds an object; train it again"
         )
-    if data.get("schema") != SCHEMA or isinstance(data["schema"], (bool, float)):
+    schema = data.get("schema")
+    if schema not in (OLDER, SCHEMA) or isinstance(schema, (bool, float)):
         raise PredictorError(
-            f"predictor {name!r} has schema {shown(data.get('schema'))}, this version reads {SCHEMA}; "
+            f"predictor {name!r} has schema {shown(schema)}, this version reads {OLDER} and {SCHEMA}; "
             "train it again with train-predictor"
         )
     try:
-        predictor = _predictor(_converted(data, PredictorPart), name)
+        part = _converted(data, PredictorPart if schema == SCHEMA else OlderPredictorPart)
+        predictor = _predictor(part, data["dataset"], name)
     except (ValueError, InputError) as error:
         raise PredictorError(f"{place}: {error}; {WAY_OUT}") from None
     predictor.check_formulas()
     return predictor
 
 
-def _predictor(part: PredictorPart, name: str) -> Predictor:
+def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Predictor:
     _check_whole(part)
     regressors = _regressors(part.regressors)
     values = {
         **_shared(part, Predictor),
         "name": name,
+        "dataset": dataset,
         "regressors": regressors[RUNTIME],
         "power": regressors[POWER] or None,
         "hardware": part.hardware and Hardware(**_shared(part.hardware, Hardware)),
@@ -367,7 +446,7 @@ WORDS = (
 )
 
 
-def _converted(data: Mapping[str, Any], part: type[P], at: str = "") -> P:
+def _converted(data: Mapping[str, Any], part: type[P]) -> P:
     """Plain values as a part; raises ValueError with the place, the value and the rule."""
     required = [f.encode_name for f in msgspec.structs.fields(part) if f.required]
     missing = [name for name in required if name not in data]
@@ -376,10 +455,10 @@ def _converted(data: Mapping[str, Any], part: type[P], at: str = "") -> P:
     try:
         return msgspec.convert(data, part)
     except msgspec.ValidationError as error:
-        raise ValueError(_broken_rule(str(error), data, at)) from None
+        raise ValueError(_broken_rule(str(error), data)) from None
 
 
-def _broken_rule(text: str, data: Any, at: str) -> str:
+def _broken_rule(text: str, data: Any) -> str:
     """What msgspec says is wrong, with the value, and the regressor by its name rather than by its number."""
     rule, _, path = text.partition(" - at `$")
     path, value, title = path.rstrip("`"), data, ""
@@ -388,7 +467,7 @@ def _broken_rule(text: str, data: Any, at: str) -> str:
     if regressor:
         title = f"{_title(data['regressors'][int(regressor[1])])}: "
         path = path[regressor.end() :]
-    field = f"{at}{path}".strip(".")
+    field = path.strip(".")
     rule = functools.reduce(lambda said, change: re.sub(change[0], change[1], said), WORDS, rule)
     if rule.startswith(("lacks", "has")) or "..." in steps:  # of an object's value msgspec does not say the name
         return f"{title}{'a value of ' * ('...' in steps)}{field.replace('[...]', '') or 'it'} {rule}"
@@ -419,9 +498,8 @@ def _check_whole(part: PredictorPart) -> None:
         raise _wrong("rooflines", part.rooflines, "one or more")
     if part.hardware is None and not part.portable:
         raise _wrong("hardware", None, "an object where the predictor is of one device")
-    card = _converted(part.dataset, CardPart, "dataset")
-    check_hardware({} if card.hardware is None else card.hardware)
-    for hardware in (part.hardware, *card.devices.values()):
+    check_hardware(part.dataset.hardware or {})
+    for hardware in (part.hardware, *part.dataset.devices.values()):
         _check_hardware(hardware)
     for dtype in part.rooflines:
         _known("dtype of a roofline", dtype, ITEMSIZE)
@@ -540,8 +618,52 @@ def _spread(part: SpreadPart) -> Spread:
     return Spread(**{**_shared(part, Spread), "edges": edges, "low": low, "high": high})
 
 
-def _trees(part: TreesPart) -> Trees:
+def _trees(part: TreesPart | OlderTreesPart) -> Trees:
     """The arrays; raises ValueError unless they are whole trees, whose walk ends, of no more leaves than can be evaluated."""
+    roots, feature, number = _older_nodes(part) if isinstance(part, OlderTreesPart) else _nodes(part)
+    leaves = np.add.reduceat(feature < 0, roots, dtype=np.int64)
+    if leaves.max() > MOST_LEAVES:
+        raise _wrong("residual", int(leaves.max()), f"trees of at most {MOST_LEAVES} leaves each")
+    field = "number" if isinstance(part, OlderTreesPart) else "leaves"
+    for most, none in ((np.maximum, -math.inf), (np.minimum, math.inf)):
+        said = float(np.sum(most.reduceat(np.where(feature < 0, number, none), roots)))
+        if abs(said) > MOST_LOG:
+            raise _wrong(f"residual.{field}", said, f"within {MOST_LOG:g} of 0 where leaves of all trees add up")
+    return Trees(tuple(part.features), roots, feature, right_children(feature), number)
+
+
+def _nodes(part: TreesPart) -> tuple[Array, Array, Array]:
+    """(where each tree begins, feature of each node, its threshold or value); raises ValueError."""
+    if len(part.cuts) != len(part.features):
+        raise ValueError(
+            f"residual.cuts has {len(part.cuts)} lists, but must have one for each of {len(part.features)} features"
+        )
+    sizes = [len(cuts) for cuts in part.cuts]
+    cuts = np.array([cut for some in part.cuts for cut in some], dtype=np.float64)
+    features = np.repeat(np.arange(len(sizes)), sizes)
+    if ((np.diff(cuts) < 0) & (np.diff(features) == 0)).any():
+        raise ValueError("residual.cuts must be in ascending order for each feature")
+    inner = _numbers("splits", part.splits, 1, part.nodes) > 0
+    roots = starts(inner)
+    if roots is None:
+        raise ValueError("residual.splits must be those of whole trees, one after the other in preorder")
+    cut = _numbers("cut", part.cut, width(len(cuts) - 1), int(inner.sum()))
+    if len(cut) and cut.max() >= len(cuts):
+        raise _wrong("residual.cut", int(cut.max()), f"the place of one of {len(cuts)} cuts")
+    if len(part.exponents) != len(roots):
+        raise ValueError(
+            f"residual has {len(part.exponents)} exponents, but must have one for each of {len(roots)} trees"
+        )
+    leaves = _numbers("leaves", part.leaves, LEAF_BITS, int((~inner).sum())) - 2 ** (LEAF_BITS - 1)
+    feature, number = np.full(len(inner), -1), np.empty(len(inner))
+    feature[inner], number[inner] = features[cut], cuts[cut]
+    exponents = np.repeat(part.exponents, np.add.reduceat(~inner, roots, dtype=np.int64))
+    number[~inner] = np.ldexp(leaves.astype(np.float64), exponents)
+    return roots, feature, number
+
+
+def _older_nodes(part: OlderTreesPart) -> tuple[Array, Array, Array]:
+    """As `_nodes`."""
     roots, feature = np.array(part.roots, dtype=np.int64), np.array(part.feature, dtype=np.int64)
     number = np.array(part.number, dtype=np.float64)
     if len(feature) != len(number):
@@ -550,22 +672,36 @@ def _trees(part: TreesPart) -> Trees:
         )
     if len(feature) and feature.max() >= len(part.features):
         raise _wrong("residual.feature", int(feature.max()), f"-1 or the place of one of {len(part.features)} features")
-    if not in_preorder(roots, feature):
+    found = starts(feature >= 0)
+    if found is None or not np.array_equal(roots, found):
         raise ValueError(
             "residual.roots must be where the trees begin whose nodes are in preorder, each of them complete"
         )
-    leaves = np.add.reduceat(feature < 0, roots, dtype=np.int64)
-    if leaves.max() > MOST_LEAVES:
-        raise _wrong("residual", int(leaves.max()), f"trees of at most {MOST_LEAVES} leaves each")
-    for most, none in ((np.maximum, -math.inf), (np.minimum, math.inf)):
-        said = float(np.sum(most.reduceat(np.where(feature < 0, number, none), roots)))
-        if abs(said) > MOST_LOG:
-            raise _wrong("residual.number", said, f"within {MOST_LOG:g} of 0 where leaves of all trees add up")
-    return Trees(tuple(part.features), roots, feature, right_children(feature), number)
+    return roots, feature, number
 
 
-def _measured(text: str) -> Array:
+def _numbers(field: str, text: str, bits: int, count: int) -> Array:
+    try:
+        return unpacked(text, bits, count)
+    except ValueError as error:
+        raise ValueError(f"residual.{field} {error}") from None
+
+
+def _measured(part: MeasuredPart | str) -> Array:
     """Upper halves of configurations' numbers, sorted, [configurations] uint32."""
+    if isinstance(part, str):
+        return _older_measured(part)
+    try:
+        found = np.cumsum(unpacked(part.steps, part.bits, part.count))
+    except ValueError as error:
+        raise ValueError(f"measured.steps {error}") from None
+    if len(found) and found[-1] >= 2**MOST_BITS:
+        raise ValueError(f"measured.steps add up to {found[-1]}, but must stay below 2^{MOST_BITS}")
+    return found.astype(np.uint32)
+
+
+def _older_measured(text: str) -> Array:
+    """As `_measured`."""
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError as error:

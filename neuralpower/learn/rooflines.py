@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +10,6 @@ from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.layers import Hardware
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.network_rows import Total
-
-if TYPE_CHECKING:
-    pass
 
 
 def work_of_totals(totals: Sequence[Total]) -> dict[str, np.ndarray]:

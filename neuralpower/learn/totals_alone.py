@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,13 +15,10 @@ from neuralpower.learn.features import describe
 from neuralpower.learn.intervals import scores_of
 from neuralpower.learn.keys import ALL, INTEGER, Key
 from neuralpower.learn.lasso import FEWEST_FOR_TERM, non_negative_lasso
+from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import Regressor, Spread, Term
 from neuralpower.learn.screening import contradicting_few
-
-if TYPE_CHECKING:
-    pass
-from neuralpower.learn.network_rows import Total
 from neuralpower.learn.whole_networks import FEWEST_NETWORKS, FOLDS, Array, consistent, parted, system_of
 
 PARTS = ("", "flops", "bytes")  # of a kind's time that totals alone tell apart: a call's own, and these terms'

@@ -6,16 +6,16 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from neuralpower.data.dataset import Dataset, merge
-from neuralpower.data.schema import HARDWARE, named
+from neuralpower.data.dataset_format import HARDWARE
+from neuralpower.data.schema import named
 from neuralpower.data.screening import Rejected, summarised
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.layers import Hardware
-from neuralpower.layers.base import BACKWARD
 from neuralpower.learn.fit import fit
 from neuralpower.learn.keys import Key
 from neuralpower.learn.launch_overhead import Dispatch, Observation, learn_dispatch
@@ -29,16 +29,12 @@ from neuralpower.learn.totals_alone import learn_totals, with_system
 from neuralpower.learn.whole_networks import Correction, composed, consistent, correct
 from neuralpower.processes.pool import Pool
 
-if TYPE_CHECKING:
-    pass
-
 LEARNERS = ("hybrid", "lasso")
 SHORTEST_SHARE = 0.01  # of the rows are launches and little more
 # What sums of layers leave out, where no network was measured: as a standard deviation, what the CPU's 89 networks showed
 # before anything was learnt from them (docs/method.md).
 COMPOSITION = 0.07
 BLOCKED = (0.8, 1.25)  # a host that takes as long as the device has most likely waited for a place in its queue
-SHORTEST_REST = 0.1  # of a backward pass that is hardly longer than autograd's start
 MISSED = 1.0  # mean error of rows held out, from which on they hardly are of one device and in one unit
 UNRELATED = 0.5  # the same of whole networks: layers, with factors for each, then say nothing of them
 
@@ -77,7 +73,7 @@ def train(
     if learner not in LEARNERS:
         raise unknown("learner", learner, LEARNERS)
     given = [datasets] if isinstance(datasets, Dataset) else datasets
-    datasets = _agreed(merge([_without_start(dataset) for dataset in given]))
+    datasets = _agreed(merge(given))
     devices = list(dict.fromkeys(dataset.device for dataset in datasets))
     portable = len(devices) > 1
     learner = "lasso" if portable else learner
@@ -223,22 +219,6 @@ def _accelerators(datasets: Sequence[Dataset]) -> bool:
             "take their time for other reasons; train a predictor of each class"
         )
     return first
-
-
-def _without_start(dataset: Dataset) -> Dataset:
-    """The dataset without what autograd's start added to each backward pass, where it says that this is in its rows."""
-    import pandas as pd
-
-    start_s = dataset.meta.get("autograd_start_s")
-    if not start_s:
-        return dataset
-    tables = dict(dataset.tables)
-    for kind, table in tables.items():
-        if "phase" in table and "runtime_s" in table:
-            runtime = pd.to_numeric(table["runtime_s"], errors="coerce")
-            rest = np.maximum(runtime - start_s, SHORTEST_REST * runtime)
-            tables[kind] = table.assign(runtime_s=table["runtime_s"].where(table["phase"] != BACKWARD, rest))
-    return dataclasses.replace(dataset, tables=tables)
 
 
 def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatch | None:

@@ -93,15 +93,17 @@ def _leaves(feature: Array, right: Array, root: int) -> tuple[list[int], list[tu
     return leaves, inner
 
 
-def in_preorder(roots: Array, feature: Array) -> bool:
-    """Whether the nodes' features (-1: a leaf) are whole trees in preorder, one after the other, that begin at the roots.
+def starts(inner: Array) -> Array | None:
+    """Where trees begin, [trees], whose nodes stand in preorder; None where the last tree is cut off.
 
-    An inner node opens one subtree more than it closes, a leaf closes one: a tree ends where the first of its nodes is closed.
+    `inner`: which nodes split, [nodes]. An inner node opens one subtree more than it closes, a leaf closes one. A
+    tree ends where the first of its nodes is closed.
     """
-    depth = np.cumsum(np.where(feature >= 0, 1, -1))
+    depth = np.cumsum(np.where(inner, 1, -1))
     lowest = np.minimum.accumulate(np.concatenate([[0], depth]))
     ends = np.flatnonzero(lowest[1:] < lowest[:-1])
-    return bool(len(ends)) and ends[-1] == len(feature) - 1 and np.array_equal(roots, [0, *(ends[:-1] + 1)])
+    whole = len(ends) and ends[-1] == len(inner) - 1
+    return np.concatenate([[0], ends[:-1] + 1]) if whole else None
 
 
 def right_children(feature: Array) -> Array:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,9 +31,6 @@ from neuralpower.learn.predictor import Predictor, resident_share
 from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.screening import far_off
 from neuralpower.learn.slopes import speed_exponents
-
-if TYPE_CHECKING:
-    pass
 
 Array = np.ndarray
 

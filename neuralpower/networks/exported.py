@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,6 @@ from neuralpower.networks.inputs import (
     in_batches,
 )
 from neuralpower.networks.running import quiet
-
-if TYPE_CHECKING:
-    pass
 from neuralpower.networks.source import Source
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,12 +25,9 @@ from neuralpower.networks.inputs import (
     called_with,
     transformers_inputs,
 )
-from neuralpower.networks.users_code import check_computed, users_code
-
-if TYPE_CHECKING:
-    pass
 from neuralpower.networks.source import GRAMMAR, Source, by_shape, checked_module, of_its_own
 from neuralpower.networks.transformers import is_transformers
+from neuralpower.networks.users_code import check_computed, users_code
 
 EXAMPLE = "example_input_array"  # of a module, where PyTorch Lightning finds what to call it with
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +28,6 @@ from neuralpower.networks.promised_values import promise, promised, with_values,
 from neuralpower.networks.running import own_randomness
 from neuralpower.networks.size_limits import bounded, overflows
 from neuralpower.networks.users_code import check_computed, check_plain, users_code
-
-if TYPE_CHECKING:
-    pass
 
 GRAMMAR = (
     "MODEL is a folder with a config.json, transformers:NAME, torchvision:NAME, timm:NAME, zoo:NAME, "

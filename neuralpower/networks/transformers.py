@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,11 +23,8 @@ from neuralpower.networks.inputs import (
 )
 from neuralpower.networks.offline import offline
 from neuralpower.networks.size_limits import check_counts
-from neuralpower.networks.users_code import failed, users_code
-
-if TYPE_CHECKING:
-    pass
 from neuralpower.networks.source import GRAMMAR, Source
+from neuralpower.networks.users_code import failed, users_code
 from neuralpower.networks.vision import READ
 
 REMOVED = {"transfoxl": "XLNetModel"}  # families that newer releases of transformers dropped, and what to take instead

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,9 +17,6 @@ from neuralpower.networks.inputs import (
     Inputs,
 )
 from neuralpower.networks.offline import offline
-
-if TYPE_CHECKING:
-    pass
 from neuralpower.networks.source import Source, by_shape, checked_module
 
 FETCHED = (

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,9 +24,6 @@ from neuralpower.trace.paths import pattern
 from neuralpower.trace.records import Trace, UnmodelledCall
 from neuralpower.trace.sparse_gradients import grows
 from neuralpower.trace.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, Task, backward_tasks, training_tasks
-
-if TYPE_CHECKING:
-    pass
 
 UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.data.dataset import Dataset
+from neuralpower.data.dataset import Dataset, read_folder, shard_folders
 from neuralpower.files.atomic import replace_file
 from neuralpower.layers import KINDS
 from neuralpower.learn.codec import save
@@ -34,13 +34,15 @@ SOFTWARE = ("torch", "transformers", "python", "kernel")
 
 
 def dataset_card(dataset: Dataset) -> str:
-    """Device, software, protocol, meter, rows per kind and status, noise floor, gaps."""
+    """Device, software, protocol, meter, shards, rows per kind and status, noise floor, gaps."""
     hardware: Mapping[str, Any] = dataset.meta.get("hardware") or {}
-    sessions: Sequence[Mapping[str, Any]] = dataset.meta.get("sessions") or []
+    given: Sequence[Mapping[str, Any]] = dataset.meta.get("sessions") or []
+    sessions = sorted(given, key=lambda session: str(session.get("utc")))
     first, last = (sessions[0], sessions[-1]) if sessions else ({}, {})
     software = [f"{name} {first[name]}" for name in SOFTWARE if name in first]
     software += [f"{name} {hardware[name]}" for name in ("cuda", "driver") if hardware.get(name)]
-    kinds = sorted(dataset.tables.items())
+    shards = [read_folder(shard, samples=False, empty=True) for shard in shard_folders(dataset.path)]
+    parts, kinds = shards or [dataset], sorted(dataset.tables.items())
     powerless: Counter[str] = Counter()
     for table in dataset.tables.values():
         if {"power_w", "power_reason"} <= set(table):
@@ -48,21 +50,42 @@ def dataset_card(dataset: Dataset) -> str:
     return render(
         "dataset_card.md.j2",
         dataset=dataset,
-        meta=dataset.meta,
         hardware=hardware,
         software=software,
         spans=_spans(sessions),
+        versions=sorted({str(part.meta.get("protocol_version", "?")) for part in parts}),
+        reasons=dict.fromkeys(str(part.meta.get("power_reason", "see the columns")) for part in parts),
         protocol=PROTOCOLS.get(str(hardware.get("type")), PROTOCOLS["cuda"]),
         self_test=_self_test(last),
         sources=sorted(_values(dataset, "power_source") - {"none"}),
+        shards=[_shard(shard) for shard in shards],
         rows=[_row(kind, table) for kind, table in kinds],
-        floor=[row for kind, table in kinds for row in _noise_floor(kind, table)],
+        floor=list(_noise(shards, dataset)),
         phases=sorted(_values(dataset, "phase")),
         missing=sorted(set(KINDS) - set(dataset.tables)),
         powerless=[f"{count} ({reason})" for reason, count in powerless.most_common()],
         mib=lambda size: f"{int(size) / 2**20:g} MiB" if size else "unknown",
         us=lambda seconds: f"{seconds * 1e6:.0f} us" if seconds else "unknown",
     )
+
+
+def _shard(shard: Dataset) -> list[str]:
+    """When a shard was collected, how, and how many rows of each kind it holds."""
+    return [
+        f"`{shard.name}`",
+        "; ".join(_spans(shard.meta.get("sessions") or [])),
+        f"{shard.meta.get('protocol_version', '?')}",
+        ", ".join(sorted(_values(shard, "phase"))) or "forward",
+        str(len(shard)),
+        ", ".join(f"{kind} {len(table)}" for kind, table in sorted(shard.tables.items())),
+    ]
+
+
+def _noise(shards: Sequence[Dataset], dataset: Dataset) -> Iterator[list[str]]:
+    """How far second measurements lie from first ones, of each shard by itself."""
+    for name, part in [(f"`{shard.name}`, ", shard) for shard in shards] or [("", dataset)]:
+        for kind, table in sorted(part.tables.items()):
+            yield from ([f"{name}{row[0]}", *row[1:]] for row in _noise_floor(kind, table))
 
 
 def _values(dataset: Dataset, column: str) -> set[str]:

@@ -202,7 +202,7 @@ def test_training_sums_up_in_a_few_lines(tmp_path: Path) -> None:
 
 def test_training_writes_the_predictor_and_its_card(predictor: Path) -> None:
     data = json.loads(predictor.read_text())
-    assert (data["schema"], data["device"], data["learner"]) == (4, "Synthetic", "lasso")
+    assert (data["schema"], data["device"], data["learner"]) == (5, "Synthetic", "lasso")
     assert predictor.with_suffix(".md").read_text().startswith("# Predictor `synthetic`")
     assert sorted(path.name for path in predictor.parent.iterdir()) == ["synthetic.json", "synthetic.md"]
 
@@ -617,8 +617,9 @@ def test_what_a_model_prints_is_no_part_of_the_output(predictor: Path) -> None:
         pytest.param("[" * 100_000, ["p.json", "no predictor file, or cut off"], id="nested"),
         ("[1, 2]", ["p.json", "holds a list"]),
         ("not JSON", ["p.json", "no predictor file"]),
-        ('{"schema": 7}', ["schema 7, this version reads 4"]),
+        ('{"schema": 7}', ["schema 7, this version reads 4 and 5"]),
         ('{"schema": 4, "device": "x"}', ["is incomplete"]),
+        ('{"schema": 5, "device": "x"}', ["is incomplete"]),
     ],
 )
 def test_a_damaged_predictor_is_refused_with_what_makes_a_new_one(networks: Path, text: str, words: list[str]) -> None:

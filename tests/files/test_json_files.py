@@ -12,10 +12,11 @@ import pytest
 from neuralpower.errors import InputError, PredictorError
 from neuralpower.files import atomic as files
 from neuralpower.files.json_files import json_text, nullable, parse_json, read_json
+from neuralpower.files.packed import packed, unpacked, width
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.sweep import Draw
 from neuralpower.learn.shelf import load
-from neuralpower.learn.trees import in_preorder, right_children
+from neuralpower.learn.trees import right_children, starts
 
 
 @pytest.mark.parametrize(
@@ -127,23 +128,20 @@ def test_no_other_module_writes_json_that_may_hold_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("roots", "feature", "whole"),
+    ("feature", "roots"),
     [
-        ([0], [-1], True),
-        ([0, 1], [-1, 0, -1, -1], True),
-        ([0], [0, 1, -1, -1, -1], True),
-        ([0], [0, -1], False),  # its right child is missing
-        ([0], [-1, -1], False),  # a node after the tree's end
-        ([0, 2], [-1, 0, -1, -1], False),  # the second tree begins at 1
-        ([], [], False),
-        ([0], [], False),
-        ([0, 0], [-1], False),
+        ([-1], [0]),
+        ([-1, 0, -1, -1], [0, 1]),
+        ([0, 1, -1, -1, -1], [0]),
+        ([-1, -1], [0, 1]),
+        ([0, -1], None),  # its right child is missing
+        ([-1, 0, -1], None),
+        ([], None),
     ],
 )
-def test_trees_are_whole_where_each_inner_node_has_two_children(
-    roots: list[int], feature: list[int], whole: bool
-) -> None:
-    assert in_preorder(np.array(roots, dtype=int), np.array(feature, dtype=int)) is whole
+def test_trees_are_whole_where_each_inner_node_has_two_children(feature: list[int], roots: list[int] | None) -> None:
+    found = starts(np.array(feature, dtype=int) >= 0)
+    assert (found is None and roots is None) or np.array_equal(found, roots)
 
 
 def test_right_children_follow_from_the_order() -> None:
@@ -151,6 +149,19 @@ def test_right_children_follow_from_the_order() -> None:
     feature = np.array([0, 0, -1, -1, 0, -1, -1, 0, -1, -1])
     assert right_children(feature).tolist() == [4, 3, -1, -1, 6, -1, -1, 9, -1, -1]
     assert right_children(np.zeros(0, dtype=int)).tolist() == []
+
+
+@pytest.mark.parametrize(("bits", "count"), [(1, 0), (1, 9), (3, 8), (11, 5), (16, 4), (32, 3)])
+def test_packed_numbers_are_read_as_they_were(bits: int, count: int) -> None:
+    numbers = np.random.default_rng(0).integers(0, 2**bits, count)
+    text = packed(numbers, bits)
+    assert np.array_equal(unpacked(text, bits, count), numbers)
+    with pytest.raises(ValueError, match=f"holds {-(-count * bits // 8)} bytes, but must hold {count + 8} numbers"):
+        unpacked(text, bits, count + 8)
+
+
+def test_a_number_takes_as_many_bits_as_the_highest() -> None:
+    assert [width(highest) for highest in (-1, 0, 1, 2, 255, 256, 2**32 - 1)] == [1, 1, 1, 2, 8, 9, 32]
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -21,11 +21,12 @@ from neuralpower.learn import shelf as predictors
 from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.learn.predictor import STEP_S, Predictor
-from neuralpower.learn.train import Trained, train
+from neuralpower.learn.train import Trained
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.outcomes import outcomes_of
+from neuralpower.suites.lab.run import train
 from neuralpower.trace.records import LayerCall, Trace, UnmodelledCall
 from neuralpower.trace.tracer import trace
 
@@ -113,7 +114,7 @@ def test_a_predictor_file_gives_the_same_predictions(predictor: Predictor, tmp_p
     [
         (lambda text: text[: len(text) // 2], "cut off"),
         (lambda text: "[1, 2]", "holds a list"),
-        (lambda text: text.replace('"schema":4', '"schema":9'), "schema 9, this version reads 4"),
+        (lambda text: text.replace('"schema":5', '"schema":9'), "schema 9, this version reads 4 and 5"),
         (lambda text: text.replace('"rooflines"', '"roof"'), "incomplete .*rooflines"),
         (lambda text: text.replace('"kind":"linear"', '"kind":"lineal"'), "did you mean linear"),
     ],

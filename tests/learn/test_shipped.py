@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from neuralpower.data.dataset import shard_folders
 from neuralpower.layers import KINDS
 from neuralpower.learn.shelf import load
 from neuralpower.measure.collect.plan import draw
@@ -12,8 +13,19 @@ from neuralpower.measure.collect.plan import draw
 MODELS = sorted((Path(__file__).parents[2] / "models").glob("*.json"))
 
 
+DATASETS = sorted((Path(__file__).parents[2] / "datasets").glob("*/README.md"))
+
+
 def test_there_is_one_for_each_cpu_of_this_repository_s_datasets() -> None:
-    assert {"amd-epyc-2c", "amd-epyc-2c-zen5"} <= {file.stem for file in MODELS}
+    assert [file.parent.name for file in DATASETS] == ["amd-epyc-2c", "amd-epyc-2c-zen5"]
+    assert {file.parent.name for file in DATASETS} <= {file.stem for file in MODELS}
+
+
+@pytest.mark.parametrize("card", DATASETS, ids=lambda card: card.parent.name)
+def test_a_dataset_s_card_tells_of_each_shard_and_its_predictor_of_it(card: Path) -> None:
+    text, folder = card.read_text(), card.parent
+    assert all(f"| `{shard.name}` |" in text for shard in shard_folders(folder))
+    assert load(folder.name).dataset["name"] == folder.name
 
 
 @pytest.mark.parametrize("file", MODELS, ids=[file.stem for file in MODELS])
@@ -40,3 +52,9 @@ def test_a_shipped_predictor_has_a_card_and_predicts(file: Path) -> None:
 def test_a_shipped_predictor_s_bases_grow_in_proportion_to_each_dimension(file: Path) -> None:
     regressors = load(file).regressors.values()
     assert all(power == 1 for regressor in regressors for term in regressor.terms for _, power in term.powers)
+
+
+def test_the_shipped_predictors_stay_small() -> None:
+    sizes = [file.stat().st_size for file in MODELS]
+    assert max(sizes) <= 4e6
+    assert sum(sizes) <= 12e6

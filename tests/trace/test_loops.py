@@ -21,12 +21,12 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
 from neuralpower.learn.problem import FEWEST_ROWS
 from neuralpower.learn.shelf import load
-from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, make_plan
 from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
 from neuralpower.networks.zoo import ZOO
 from neuralpower.predict.compose import compose
+from neuralpower.suites.lab.run import train
 from neuralpower.trace.loops import NEW_BYTES, OFTEN, Called, recurring
 from neuralpower.trace.recorder import VIEW
 from neuralpower.trace.records import Trace

@@ -1,0 +1,192 @@
+"""What `dataset.json` and a collection's journal may say: a Struct per object, whose types are its rules.
+
+The descriptions of `dataset.json`'s rules say them in words. null is not known. Names that no Struct has are left
+alone, as long as none is nearly one that means something.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from neuralpower.devices.spec import FLOPS, KEYS, PEAK, Key
+from neuralpower.errors import DatasetError, unknown
+from neuralpower.files.json_files import not_finite
+
+SCHEMA = 1
+LONGEST_S = 1e4  # beyond, a time is a broken clock or a wrong unit
+
+
+def _number(rule: Key) -> Any:
+    """The type of a number that a device can have."""
+    words = f"a{' whole' * rule.whole} number from {rule.low:g} to {rule.high:g} {rule.unit}".rstrip()
+    whole = 1 if rule.whole else None  # 4e6 is a whole number, too
+    return Annotated[float, Meta(ge=rule.low, le=rule.high, multiple_of=whole, description=words)]
+
+
+DTYPES = tuple(name.removeprefix(PEAK) for name in KEYS if name.startswith(PEAK))
+Peaks = msgspec.defstruct("Peaks", [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in DTYPES], module=__name__)
+NUMBERS = {
+    **{name: KEYS[name] for name in ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w")},
+    "base_clock": Key(0.01, 1, "of the boost clock"),
+    "year": Key(1970, 2100, "", whole=True),
+    "lanes_per_scheduler": Key(1, 1024, "lanes"),
+}
+Text = Annotated[str, Meta(description="a text")]
+Texts = Annotated[list[str], Meta(description="a list of names")]
+Truth = Annotated[bool, Meta(description="true or false")]
+HardwareMeta = msgspec.defstruct(
+    "HardwareMeta",
+    [
+        ("name", Text | None, None),
+        ("flags", Texts | None, None),  # which tell one CPU from another, as its name does
+        ("accelerator", Truth | None, None),
+        ("peak_flops_per_s", Annotated[Peaks, Meta(description="an object of FLOP/s by dtype")] | None, None),
+        *((name, _number(rule) | None, None) for name, rule in NUMBERS.items()),
+    ],
+    module=__name__,
+)
+HARDWARE = ("accelerator", "peak_flops_per_s", *NUMBERS)  # what changes what is learnt
+
+
+class SessionMeta(msgspec.Struct):
+    """One run of a collection."""
+
+    dtypes: Texts | None = None
+    self_test: Annotated[dict[str, Any], Meta(description="an object")] | None = None
+
+
+class DatasetMeta(msgspec.Struct, kw_only=True):
+    """The whole file."""
+
+    schema: Literal[1]
+    device: Annotated[str, Meta(pattern=r"\S", description="a name")]
+    includes_launch: Truth | None = None
+    autograd_start_s: Annotated[float, Meta(ge=0, lt=LONGEST_S, description="seconds, 0 or more")] | None = None
+    sessions: Annotated[list[SessionMeta], Meta(description="a list of objects")] | None = None
+    hardware: Annotated[HardwareMeta, Meta(description="an object")] | None = None  # type: ignore[valid-type]
+
+
+class Record(msgspec.Struct, kw_only=True, tag_field="type"):
+    """One line of a collection's journal, after its checksum; `seq` counts them."""
+
+    schema: Literal[1] = 1
+    seq: Annotated[int, Meta(ge=0)] = 0
+
+
+class SessionRecord(Record, kw_only=True, tag="session"):
+    """Who measures from here on, and with what; its further names go to `sessions` of `dataset.json`."""
+
+    session_id: str
+    utc: str
+    up: str | None = None  # since when the machine is up
+
+
+class StartRecord(Record, kw_only=True, tag="start"):
+    """What is measured next: the name of each configuration, and which replicate of it."""
+
+    tier: Literal["runtime", "power"]
+    attempt: int
+    tasks: list[tuple[str, int]]
+
+
+class ResultRecord(Record, kw_only=True, tag="result"):
+    """A row of the kind's table."""
+
+    kind: str
+    row: dict[str, Any]
+
+
+class EventRecord(Record, kw_only=True, tag="event"):
+    """What ended a session, or lost its meter."""
+
+    event: Literal["stop", "device_lost", "meter_lost"]
+    reason: str | None = None
+    config_id: str | None = None
+
+
+RECORDS = SessionRecord | StartRecord | ResultRecord | EventRecord
+META = ("includes_launch", "hardware", "autograd_start_s")  # what changes what is learnt
+OWNERS = {"sessions": "{} of a session", "peak_flops_per_s": "peak_flops_per_s of {}"}  # of a field, in messages
+
+
+def check_meta(meta: Mapping[str, Any]) -> None:
+    """Raise DatasetError for what would be taken for something else, or would not be seen."""
+    _refuse_near(meta, "field", META)
+    _check_names(meta.get("hardware"))
+    _check({**meta, "schema": SCHEMA}, DatasetMeta)  # 1.0 is 1
+    if not meta["device"].isprintable():
+        raise _impossible("device", meta["device"], "a name")
+    _check_watts(meta.get("hardware"))
+    if any(not_finite(meta)):
+        raise DatasetError("holds NaN or Infinity, which are no numbers of JSON's; leave out what is not known")
+
+
+def check_hardware(hardware: Any) -> None:
+    """Raise DatasetError unless a device can have these values."""
+    _check_names(hardware)
+    _check(hardware, HardwareMeta)
+    _check_watts(hardware)
+
+
+def _check_names(hardware: Any) -> None:
+    if not isinstance(hardware, dict):
+        return
+    _refuse_near(hardware, "value of hardware", HARDWARE)
+    peaks = hardware.get("peak_flops_per_s")
+    for dtype in peaks if isinstance(peaks, dict) else ():
+        if dtype not in DTYPES:
+            raise unknown("dtype of peak_flops_per_s", dtype, DTYPES, DatasetError)
+
+
+def _refuse_near(given: Collection[str], what: str, known: Collection[str]) -> None:
+    """Raise DatasetError for a name that is nearly one that means something."""
+    for name in given:
+        if name not in known and difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.88):
+            raise unknown(what, name, known, DatasetError)
+
+
+def _check_watts(hardware: Mapping[str, Any] | None) -> None:
+    given = hardware or {}
+    idle_w, limit_w = given.get("idle_w"), given.get("limit_w")
+    if idle_w is not None and limit_w is not None and limit_w <= idle_w:
+        raise _impossible("idle_w", idle_w, f"less than limit_w, which is {limit_w:g}")
+
+
+def _check(value: Any, part: Any) -> None:
+    """Raise DatasetError, with the field, its value and its rule, unless the plain value is such a part."""
+    try:
+        msgspec.convert(value, part)
+    except msgspec.ValidationError as error:
+        raise _broken_rule(str(error), value, part) from None
+
+
+def _broken_rule(text: str, value: Any, part: Any) -> DatasetError:
+    """What msgspec says is wrong, in the words of the innermost field that holds it."""
+    field, shown, rule, owner = "hardware", value, "an object", ""
+    for step in re.findall(r"\w+", text.partition(" - at `$")[2]):
+        if step.isdigit():
+            value = value[int(step)]
+        elif part is not None:
+            within = [*_within(get_type_hints(part, include_extras=True)[step])]
+            shown = value = value[step]
+            field, owner = OWNERS.get(owner, "{}").format(step), step
+            rule = next(one.description for one in within if isinstance(one, Meta) and one.description)
+            part = next((one for one in within if isinstance(one, type) and issubclass(one, msgspec.Struct)), None)
+    return _impossible(field, shown, rule)
+
+
+def _within(hint: Any) -> Iterator[Any]:
+    """A type and all that it is made of."""
+    yield hint
+    for part in (*get_args(hint), *getattr(hint, "__metadata__", ())):
+        yield from _within(part)
+
+
+def _impossible(what: str, value: Any, rule: str) -> DatasetError:
+    return DatasetError(f"{what} is {value!r:.200}, but must be {rule}")

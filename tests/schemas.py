@@ -1,0 +1,29 @@
+"""JSON Schemas of what neuralpower writes, from their declarations: `python -m tests.schemas` writes them anew."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from neuralpower.data.dataset_format import RECORDS, DatasetMeta
+from neuralpower.learn.predictor_format import PredictorPart
+
+FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
+DECLARED: dict[str, Any] = {
+    "predictor": PredictorPart,
+    "dataset": DatasetMeta,
+    "journal-record": RECORDS,
+}
+
+
+def schema_of(name: str) -> str:
+    """The text of one file."""
+    about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name}
+    return json.dumps({**about, **msgspec.json.schema(DECLARED[name])}, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name in DECLARED:
+        (FOLDER / f"{name}.json").write_text(schema_of(name))
