@@ -36,7 +36,16 @@ WHOLE = (  # columns of whole numbers, also where a row that failed has none
 SHORTEST_S, LONGEST_S = 1e-8, 1e4  # outside of these a runtime is a broken clock or a wrong unit
 META = ("includes_launch", "hardware", "autograd_start_s")  # what `dataset.json` can say that changes what is learnt
 HARDWARE = (  # what `dataset.json` can say of its device; numbers that are missing are not known
-    *("accelerator", "cores", "l2_bytes", "llc_bytes", "peak_flops_per_s", "memory_bytes_per_s", "base_clock"),
+    *(
+        "platform",
+        "accelerator",
+        "cores",
+        "l2_bytes",
+        "llc_bytes",
+        "peak_flops_per_s",
+        "memory_bytes_per_s",
+        "base_clock",
+    ),
     *("limit_w", "idle_w", "year", "lanes_per_scheduler"),
 )
 KEY = ("config_id", "device_key", "software_key", "protocol_version", "replicate")  # of a measurement
@@ -136,6 +145,8 @@ def check_hardware(hardware: Any) -> None:
     if not isinstance(hardware.get("name") or "", str):
         raise _impossible("name", hardware["name"], "a text")
     given = {name: value for name, value in hardware.items() if name in HARDWARE and value is not None}
+    if not isinstance(given.pop("platform", ""), str):
+        raise _impossible("platform", hardware["platform"], "a text")
     if not isinstance(given.pop("accelerator", False), bool):
         raise _impossible("accelerator", hardware["accelerator"], "true or false")
     peaks = given.pop("peak_flops_per_s", {})
