@@ -193,7 +193,7 @@ class LoadedPredictor:
         for name in request:
             if name not in FIELDS:
                 raise unknown("field of a request", name, FIELDS)
-        request = {"dtype": _dtype(model), "accelerator": self.predictor.accelerator, **request}
+        request = {"dtype": _dtype(model), "platform": self.predictor.platform, **request}
         return fit(Request(model, **request), room)
 
 

@@ -70,7 +70,7 @@ def collect_data(
     if power not in (*CHOICES, *METERS):
         raise unknown("power meter", power, [*CHOICES, *METERS])
     cpu = read_cpu()
-    settings = preset_named(preset, accelerator=device != "cpu")
+    settings = preset_named(preset, device)
     folder = Path("datasets") / (cpu.slug if device == "cpu" else device.replace(":", "-"))
     if out is not None:
         folder = folder.with_name(folder_name(out)) if is_remote(out) else Path(out)
@@ -159,7 +159,7 @@ def _executor(name: str, address: str | None, device: str, power: str, threads: 
     if name == "ray":
         from neuralpower.measure.collect.fleet import Fleet
 
-        return Fleet(address, partial(command, device, power), accelerator=device != "cpu", wait=wait)
+        return Fleet(address, partial(command, device, power), device, wait=wait)
     if name != "local":
         raise unknown("executor", name, ["local", "ray"])
     if address is not None:

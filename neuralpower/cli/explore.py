@@ -16,6 +16,7 @@ from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
+    from neuralpower.platforms import Platform
 
 app = typer.Typer()
 MODEL = typer.Argument(help="transformers:bert, a folder with config.json, zoo:alexnet, ...")
@@ -137,7 +138,6 @@ def score(
     from neuralpower.errors import InputError
     from neuralpower.files.paths import check_regular
     from neuralpower.predict.explore.score import score as scored
-    from neuralpower.predict.memory.peak import ASSUMED
     from neuralpower.report.explored import score_table
 
     options.check_named([file], "file")
@@ -157,8 +157,8 @@ def score(
     if by != "latency" and not any(one.rank for one in found):
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
     _warn([learnt])
-    if learnt.accelerator:
-        print(f"note: {ASSUMED}", file=sys.stderr)
+    if learnt.platform.memory_note:
+        print(f"note: {learnt.platform.memory_note}", file=sys.stderr)
     say("\n".join(json_text(one.to_json()) for one in found) if as_json else score_table(found, top))
 
 
@@ -191,7 +191,7 @@ def fit(
     from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
 
-    room, accelerator, name = _room(device, memory)
+    room, platform, name = _room(device, memory)
     shape = options.shape(input_shape)
     request = Request(
         model,
@@ -201,7 +201,7 @@ def fit(
         options.dtype(dtype),
         phase,
         optimizer,
-        accelerator,
+        platform,
         context,
         accumulation,
         checkpointing,
@@ -213,25 +213,26 @@ def fit(
         raise typer.Exit(1)
 
 
-def _room(device: str | None, memory: str | None) -> tuple[float, bool, str]:
-    """(bytes, whether it is an accelerator, name) of what the model is to fit into; raises InputError."""
+def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]:
+    """(bytes, platform, name) of what the model is to fit into; raises InputError."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import spec_of
     from neuralpower.errors import InputError
+    from neuralpower.platforms import CPU, platform_of
     from neuralpower.predict.explore.fit import bytes_of as parsed
 
     if device is None:
         cpu = read_cpu()
-        own, accelerator, name = cpu.memory_bytes, False, cpu.name
+        own, platform, name = cpu.memory_bytes, CPU, cpu.name
     else:
         spec = spec_of(device)
         found = spec.get("memory_bytes")
-        own, accelerator, name = (None if found is None else int(found)), spec.device_class != "cpu", spec.name
+        own, platform, name = (None if found is None else int(found)), platform_of(spec.hardware()), spec.name
     if memory is not None:
-        return parsed(memory), accelerator, f"of {name}" if device else "as given"
+        return parsed(memory), platform, f"of {name}" if device else "as given"
     if own is None:
         raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
-    return float(own), accelerator, name
+    return float(own), platform, name
 
 
 def _warn(predictors: Iterable[Predictor]) -> None:

@@ -45,13 +45,14 @@ HardwareMeta = msgspec.defstruct(
     [
         ("name", Text | None, None),
         ("flags", Texts | None, None),  # which tell one CPU from another, as its name does
-        ("accelerator", Truth | None, None),
+        ("platform", Text | None, None),
+        ("accelerator", Truth | None, None),  # as files have it that name no platform
         ("peak_flops_per_s", Annotated[Peaks, Meta(description="an object of FLOP/s by dtype")] | None, None),
         *((name, _number(rule) | None, None) for name, rule in NUMBERS.items()),
     ],
     module=__name__,
 )
-HARDWARE = ("accelerator", "peak_flops_per_s", *NUMBERS)  # what changes what is learnt
+HARDWARE = ("platform", "accelerator", "peak_flops_per_s", *NUMBERS)  # what changes what is learnt
 
 
 class SessionMeta(msgspec.Struct):

@@ -26,10 +26,10 @@ REACHED_POWER, REACHED_AT_BYTES_PER_S = 0.06, 1e12
 class Hardware:
     """What the special terms need to know of a device; a peak that is not known is 1: terms then have another scale."""
 
-    cores: int = 1  # of a CPU; streaming multiprocessors or compute units of an accelerator
-    l2_bytes: int = 2**20  # of one core of a CPU, of the whole of an accelerator
+    cores: int = 1  # of a CPU; streaming multiprocessors or compute units of another device
+    l2_bytes: int = 2**20  # of one core of a CPU, of the whole of another device
     llc_bytes: int = 32 * 2**20
-    accelerator: bool = False  # work runs in tiles and waves over many cores
+    platform: str = "cpu"  # the family of devices that it is of, or its maker: names in neuralpower.platforms
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype, dense
     memory_bytes_per_s: float = 1.0
     base_clock: float = 1.0  # that the power limit always allows, as a share of the clock at which the peaks hold

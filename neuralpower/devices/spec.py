@@ -99,6 +99,11 @@ class DeviceSpec:
         """FLOP/s by element type, dense."""
         return {key.removeprefix(PEAK): v.value for key, v in self.values.items() if key.startswith(PEAK)}
 
+    @property
+    def platform(self) -> str:
+        """The family of devices that it is of: cpu, or its maker's."""
+        return "cpu" if self.device_class == "cpu" else (self.vendor or "accelerator").lower()
+
     def hardware(self) -> Hardware:
         """What the layers' special terms need of it."""
         from neuralpower.devices.hardware import Hardware
@@ -111,7 +116,7 @@ class DeviceSpec:
             cores=int(self.get("cores") or default.cores),
             l2_bytes=int(l2 or llc or default.l2_bytes),
             llc_bytes=int(llc or l2 or default.llc_bytes),
-            accelerator=self.device_class != "cpu",
+            platform=self.platform,
             peak_flops_per_s=self.peak_flops,
             memory_bytes_per_s=self.get("memory_bytes_per_s") or default.memory_bytes_per_s,
             base_clock=base / boost if base and boost else default.base_clock,

@@ -49,7 +49,7 @@ class Attention(Layer):
     sweep_share = 2.0
     training_share = 0.2
     later = frozenset({"dropout"})
-    accelerator_degrees = (0, 1, 2, 3)
+    kernel_degrees = (0, 1, 2, 3)
     rule = "key_heads must divide query_heads"
     savings = 2.2  # a causal kernel passes by the half that its mask hides
 
@@ -196,7 +196,7 @@ class Attention(Layer):
             **memory_terms(self, hardware),
         }
 
-    def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
+    def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Fused attention: tiles of queries in waves over the cores, each walking its keys; few queries split the keys.
 
         Tiles, causal halves and packed groups of heads as in FlashAttention-2 and -3 (Dao, arXiv:2307.08691; Shah et al.,
@@ -277,7 +277,7 @@ class Attention(Layer):
             "tasks": np.log2(self.batch * self.query_heads),
         }
 
-    def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
+    def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
         """Variants of the kernel, and how its tiles fill the cores."""
         moved = self.bytes()
         splits, steps = self._splits(hardware, 128)

@@ -67,9 +67,8 @@ class Layer(ABC):
     kind: ClassVar[str] = ""
     operators: ClassVar[tuple[str, ...]] = ()
     dimensions: ClassVar[tuple[str, ...]] = ()  # the polynomial's variables, names of fields or properties
-    accelerator_degrees: ClassVar[tuple[int, ...]] = (
-        0,
-    )  # of the polynomial, where most shapes are larger than measured ones
+    # Of the polynomial where kernels run over many cores: most shapes of networks are larger than measured ones.
+    kernel_degrees: ClassVar[tuple[int, ...]] = (0,)
     savings: ClassVar[float] = (
         1.1  # counted FLOP for each that a clever kernel runs, at most (and clocks above the sheet's)
     )
@@ -133,8 +132,8 @@ class Layer(ABC):
         """Special terms beside the polynomial, all non-negative."""
         return memory_terms(self, hardware)
 
-    def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Special terms on an accelerator, in seconds at its peaks."""
+    def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Special terms where kernels run over many cores, in seconds at the device's peaks."""
         moved, memory = self.bytes(), hardware.memory_bytes_per_s
         total = sum(moved)
         return {
@@ -149,12 +148,12 @@ class Layer(ABC):
         """More such terms, which only rows of the very device can weigh; those named `..._past_...` are thresholds."""
         return {}
 
-    def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
+    def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
         """More such terms, which only several devices can weigh: each one's caches and cores hide what they stand for."""
         return {}
 
     def alignment(self) -> dict[str, Any]:
-        """How well it fits an accelerator, in shares from 0 to 1: rows begin where memory is read at once, tiles are full."""
+        """How well it fits kernels, in shares from 0 to 1: rows begin where memory is read at once, tiles are full."""
         return {}
 
     def tells_of_others(self) -> Any:
@@ -165,12 +164,12 @@ class Layer(ABC):
         """What the residual sees beside the logarithms of the dimensions."""
         return {}
 
-    def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
-        """What the residual sees on an accelerator, beside the logarithms of the dimensions."""
+    def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
+        """What the residual sees of kernels, beside the logarithms of the dimensions."""
         return self.features()
 
     def power_features(self, hardware: Hardware) -> dict[str, Any]:
-        """What the residual of an accelerator's power sees beside that, and beside how far the call uses its units."""
+        """What the residual of kernels' power sees beside that, and beside how far the call uses the units."""
         return {}
 
     def differentiable(self) -> bool:
@@ -240,22 +239,13 @@ class Layer(ABC):
         """Calls of one kind that run different code are fitted apart, by this name."""
         return "all"
 
-    def accelerator_group(self) -> Any:
-        """The same on an accelerator."""
+    def kernel_group(self) -> Any:
+        """The same where kernels run over many cores."""
         return self.group()
 
-    def portable_group(self) -> Any:
-        """The same where several accelerators are learnt from together."""
-        return self.accelerator_group()
-
-    def group_on(self, accelerator: bool, portable: bool) -> Any:
-        """The group of these three that holds; on a CPU, what recurs is another."""
-        if accelerator:
-            return self.portable_group() if portable else self.accelerator_group()
-        group = self.group()
-        if not np.any(self.recurs):
-            return group
-        return np.where(self.recurs, np.char.add(np.asarray(group, dtype=str), f" {RECURRING}"), group)
+    def pooled_group(self) -> Any:
+        """The same where several such devices are learnt from together."""
+        return self.kernel_group()
 
     def launches(self) -> Any:
         """Steps that the host issues one after the other for one call, up to a factor: its time grows with them."""

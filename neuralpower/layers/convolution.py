@@ -255,7 +255,7 @@ class Convolution(Layer):
         """How channels and maps fit the vectors, and which kernel it is."""
         return {**self._shape_features(), "native": 1.0 * self.native, "block": self.block}
 
-    def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
+    def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
         """The same but for what a CPU's libraries make of it."""
         return self._shape_features()
 

@@ -42,7 +42,7 @@ class Linear(MatrixProduct):
     group_names = ("vector", "few", "matrix")
     sweep_share = 4.0
     recurring_share = 0.15
-    accelerator_degrees = (0, 1, 2, 3)
+    kernel_degrees = (0, 1, 2, 3)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -190,6 +190,6 @@ class Linear(MatrixProduct):
             np.asarray(self.rows) > FEW_ROWS, "matrix", np.where(np.asarray(self.rows) == 1, "vector", "few")
         )
 
-    def accelerator_group(self) -> Any:
+    def kernel_group(self) -> Any:
         """Tiles, waves and bytes say of any number of rows what it takes, but of one."""
         return np.where(np.asarray(self.rows) == 1, "vector", "matrix")

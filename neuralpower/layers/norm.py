@@ -146,7 +146,7 @@ class Norm(Layer):
         by_rows = np.isin(self.function, ("layer", "rms")) & ~np.asarray(self.strided, dtype=bool)
         return {name: share * by_rows for name, share in aligned("row_elements", self.width, 4 * WARP).items()}
 
-    def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
+    def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Rows are read once for the statistics and once to be scaled: from memory, where those in flight outgrow the cache."""
         rows = np.asarray(self.spatial) == 1
         seconds = self.bytes().input / hardware.memory_bytes_per_s * rows

@@ -91,14 +91,14 @@ class Softmax(Layer):
             **memory_terms(self, hardware),
         }
 
-    def accelerator_group(self) -> Any:
+    def kernel_group(self) -> Any:
         """Rows that one warp holds are read once, longer ones by a block of threads in several passes: two kernels."""
         return np.where(self._held_by_a_warp(), "short", "long")
 
-    def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
+    def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
         """A warp's rows are padded to a power of 2."""
         padded = self.rows * 2.0 ** np.ceil(np.log2(np.maximum(self.width, 1))) * self.itemsize
-        terms = super().accelerator_terms(hardware)
+        terms = super().kernel_terms(hardware)
         return {**terms, "bytes_padded_rows": padded * self._held_by_a_warp() / hardware.memory_bytes_per_s}
 
     def _held_by_a_warp(self) -> Any:
@@ -123,13 +123,13 @@ class Softmax(Layer):
         shares = aligned("short_row_bytes", self.width * self.itemsize, SECTOR, LINE)
         return {name: share * short for name, share in shares.items()}
 
-    def portable_group(self) -> Any:
+    def pooled_group(self) -> Any:
         """Both kernels together: apart, five devices would say too little of each."""
         return self.group()
 
-    def portable_terms(self, hardware: Hardware) -> dict[str, Any]:
+    def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Long rows are read for the maximum, the sum and the result: from memory, where those in flight outgrow the cache."""
-        long, terms = ~self._held_by_a_warp(), super().accelerator_terms(hardware)
+        long, terms = ~self._held_by_a_warp(), super().kernel_terms(hardware)
         elements = np.maximum(THREADS * ELEMENTS_OF_A_THREAD, THREADS // THREADS_OF_A_ROW * np.asarray(self.width))
         share = evicted(hardware.cores * elements * self.itemsize, hardware.l2_bytes, *EVICTED)
         return {

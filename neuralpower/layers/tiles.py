@@ -46,7 +46,7 @@ class MatrixProduct(Layer):
         """The factors."""
         return KEEPS_INPUTS
 
-    def accelerator_terms(self, hardware: Hardware) -> dict[str, Any]:
+    def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
         """FLOP, bytes, whole tiles, whole waves, what no cache holds."""
         (b, m, n, k), peak, memory = self.sides(), peak_flops(self, hardware), hardware.memory_bytes_per_s
         moved = self.bytes()
@@ -109,7 +109,7 @@ class MatrixProduct(Layer):
             terms[f"flops_past_2^{step}"] = work / peak * (work > 2.0**step)
         return terms
 
-    def accelerator_features(self, hardware: Hardware) -> dict[str, Any]:
+    def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
         """How the products fill tiles and waves, what the caches hold of them, and how their sides are aligned."""
         (b, m, n, k), size = self.sides(), self.itemsize
         features = {"intensity": np.log2(m * n * k / (m * k + k * n + m * n))}

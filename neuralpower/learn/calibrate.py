@@ -53,10 +53,10 @@ def check(predictor: Predictor, samples: int) -> None:
         raise InputError(
             f"predictor {predictor.name!r} is calibrated itself, from {predictor.dataset['calibrated_from']!r}; calibrate that one"
         )
-    if predictor.accelerator:
+    if predictor.platform.family != "cpu":
         raise InputError(
-            f"predictor {predictor.name!r} was learnt on {predictor.device}, an accelerator, and this machine is a CPU: "
-            "factors do not lead from one class to the other; choose a predictor of a CPU"
+            f"predictor {predictor.name!r} was learnt on {predictor.device}, {predictor.platform.called}, and this machine "
+            "is a CPU: factors do not lead from one class to the other; choose a predictor of a CPU"
         )
     predictor.check(next(iter(predictor.dtypes), "float32"), FORWARD)
 

@@ -11,7 +11,8 @@ import numpy as np
 from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.base import Layer, peak_flops
 from neuralpower.layers.columns import fingerprint
-from neuralpower.learn.problem import DEGREES, Problem
+from neuralpower.learn.problem import Problem
+from neuralpower.platforms import View, platform_of
 
 Array = np.ndarray
 
@@ -19,8 +20,8 @@ Array = np.ndarray
 def describe(
     columns: Layer,
     hardware: Hardware,
+    view: View | None = None,
     *,
-    portable: bool = False,
     target: Array | None = None,
     slowdown: Array | None = None,
     device: int = 0,
@@ -29,41 +30,29 @@ def describe(
 ) -> Problem:
     """Dimensions, special terms, features and axes of the box, each [rows]; `target` is what is to be learnt of them.
 
-    Portable: only what is relative to the device's peaks, so that rows of several devices can be learnt from together; the
-    device's own numbers are axes of the box, too. Without `featured` the residual's features, [rows, 0], are left out.
-    `also`: the plain dimensions that are wanted; None: all, to learn from.
+    `view`: how the layers are described; that of the device's platform alone by default. Without `featured` the residual's
+    features, [rows, 0], are left out. `also`: the plain dimensions that are wanted; None: all, to learn from.
     """
     rows = len(np.atleast_1d(columns.dtype))
-    apart = portable and columns.multiplies and hardware.held_by_power  # its level tells how warm it got
-    hardware = hardware.sustained() if portable else hardware
+    view = view or platform_of(hardware).alone
+    apart = view.held_by_power(columns, hardware)
+    hardware = view.hardware(hardware)
 
     def full(value: Any) -> Array:
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))
 
-    degrees = (0,) if portable else columns.accelerator_degrees if hardware.accelerator else DEGREES
+    degrees = view.degrees(columns)
     plain = columns.plain_dimensions() if max(degrees) and also is None else ()
     dimensions = {name: full(getattr(columns, name)) for name in columns.dimensions}
     flops, size = full(columns.flops()), full(sum(columns.bytes()))
     axes = {name: np.log2(np.maximum(value, 1)) for name, value in dimensions.items()}
-    special = columns.accelerator_terms(hardware) if hardware.accelerator else columns.terms(hardware)
-    special.setdefault("flops", flops)
-    if portable and hardware.accelerator and not columns.multiplies:
-        del special["flops"]  # a pass waits for its bytes; what FLOP would say of it, they say of other devices' peaks
-    own, shares = {}, {}
-    if hardware.accelerator and not portable:
-        own, shares = columns.own_terms(hardware), columns.alignment()
-    special |= own | shares | (columns.portable_terms(hardware) if portable and hardware.accelerator else {})
-    if portable:
-        peak, memory = full(peak_flops(columns, hardware)), hardware.memory_bytes_per_s
-        axes |= {
-            "device_flops_per_s": np.log2(peak),
-            "device_bytes_per_s": full(np.log2(memory)),
-            "device_cores": full(np.log2(hardware.cores)),
-            "device_l2_bytes": full(np.log2(hardware.l2_bytes)),
-        }
-    seen = _features(columns, hardware, axes, flops, size, portable) if featured else {}
+    own, shares = view.own_terms(columns, hardware), view.alignment(columns)
+    special = view.terms(columns, hardware) | own | shares
+    axes |= {name: full(value) for name, value in view.axes(columns, hardware).items()}
+    seen = view.features(columns, hardware, axes, flops, size) if featured else {}
+    learnt = {} if view.pooled else dimensions | {n: full(getattr(columns, n)) for n in (*plain, *(also or ()))}
     return Problem(
-        dimensions={} if portable else dimensions | {n: full(getattr(columns, n)) for n in (*plain, *(also or ()))},
+        dimensions=learnt,
         special={name: full(value) for name, value in special.items()},
         features=np.column_stack([full(value) for value in seen.values()]) if seen else np.empty((rows, 0)),
         feature_names=tuple(seen),
@@ -81,17 +70,6 @@ def describe(
     )
 
 
-def _features(
-    columns: Layer, hardware: Hardware, axes: dict[str, Array], flops: Array, size: Array, portable: bool
-) -> dict[str, Any]:
-    """What the residual sees, by name."""
-    own = columns.accelerator_features(hardware) if hardware.accelerator else columns.features()
-    if not portable:
-        return {**axes, "flops": np.log2(flops + 1), "bytes": np.log2(size + 1), **own}
-    compute, memory = flops / peak_flops(columns, hardware), size / hardware.memory_bytes_per_s
-    return {"flops": np.log2(compute + 1e-9), "bytes": np.log2(memory + 1e-9), **own}
-
-
 def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target: Array | None = None) -> Problem:
     """The same for watts: how far a layer of that runtime uses the device's units and its memory."""
     problem = describe(columns, hardware, target=target)
@@ -100,7 +78,7 @@ def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target:
     use = {"compute": compute, "memory": memory, "both": compute * memory}
     use |= {"root_compute": np.sqrt(compute), "root_memory": np.sqrt(memory)}
     seen = {"runtime": np.log2(runtime_s), "compute": compute, "memory": memory}
-    seen |= columns.power_features(hardware) if hardware.accelerator else {}
+    seen |= platform_of(hardware).alone.power_features(columns, hardware)
     return replace(
         problem,
         dimensions={},

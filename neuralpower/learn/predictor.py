@@ -38,10 +38,9 @@ from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.problem import Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
+from neuralpower.platforms import Platform, View, platform_name, platform_named, platform_of
 
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
-# Of a recurrent layer that was not learnt, on an accelerator: a step waits for the one before it, two kernels of 3 to 5 us.
-STEP_S = 8e-6
 # Of the last-level cache, what a network's weights may fill to stay there from pass to pass. An eighth to a whole of it predicted
 # networks held out by family nearly as well on a Zen 4, a quarter best; on a Zen 5, too.
 KEPT = 0.25
@@ -49,8 +48,6 @@ HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 # Of the shortest call's time, what a queue hides: the rest is the device's own, to start a kernel, to end it and to wait
 # for the one before. 35 networks on five GPUs are predicted best with 0.6 to 0.7.
 HIDDEN_SHARE = 2 / 3
-# Of a GPU's memory bandwidth, which no call gets past: the most by any of 300,000 calls on five of NVIDIA's, 2016 to 2020.
-REACHED_AT_MOST = 0.9
 
 LONGEST_S, MOST_W = 1e30, 1e9  # no call takes longer, and nothing draws more: what says so was not learnt of a device
 WIDEST = (
@@ -72,7 +69,7 @@ class Predictor:
     name: str = ""
     sentinel_s: float | None = None  # the sentinel's time that all runtimes refer to
     power: Mapping[Key, Regressor] | None = None
-    portable: bool = False  # its terms are relative to a device's peaks
+    learnt_on: int = 1  # devices; of several, its terms are relative to their peaks
     system: float = 0.0  # standard deviation of what all layers of a network share in log(measured / predicted)
     dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
     speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
@@ -86,10 +83,17 @@ class Predictor:
         products = [key for key in learnt if KINDS[key[0]].multiplies]
         return tuple(dict.fromkeys(key[1] for key in products or learnt))
 
+    @cached_property
+    def platform(self) -> Platform:
+        """The family of its device, or of its devices."""
+        if self.hardware is not None:
+            return platform_of(self.hardware)
+        return platform_named(platform_name(self.dataset))
+
     @property
-    def accelerator(self) -> bool:
-        """Whether its device is known to be one, or its devices are."""
-        return self.hardware.accelerator if self.hardware is not None else bool(self.dataset.get("accelerator"))
+    def view(self) -> View:
+        """How layers are described to its regressors."""
+        return self.platform.view(self.learnt_on)
 
     @cached_property
     def phases(self) -> tuple[str, ...]:
@@ -161,7 +165,7 @@ class Predictor:
                     f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: {way}{more}"
                 )
         hardware = self._known_hardware()
-        if self.portable and dtype not in hardware.peak_flops_per_s:
+        if self.view.pooled and dtype not in hardware.peak_flops_per_s:
             raise PredictorError(
                 f"{self.device}: its spec sheet has no peak for {dtype}, which a predictor of several devices needs; add "
                 f"it, or choose one of {', '.join(hardware.peak_flops_per_s)}"
@@ -173,15 +177,15 @@ class Predictor:
         Raises:
             PredictorError: it was learnt for one device alone, or from devices of another class; peaks are missing.
         """
-        if not self.portable:
+        if not self.view.pooled:
             raise PredictorError(
                 f"predictor {self.name or self.device!r} was learnt on one device and holds for it alone; "
                 "train one from datasets of several devices, or calibrate this one on the new device"
             )
-        if hardware.accelerator != self.dataset.get("accelerator", hardware.accelerator):
+        other, mine = platform_of(hardware), platform_named(platform_name(self.dataset, hardware.platform))
+        if other.family != mine.family:
             raise PredictorError(
-                f"{device}: is {'an accelerator' if hardware.accelerator else 'a CPU'}, predictor "
-                f"{self.name or self.device!r} was learnt from {'CPUs' if hardware.accelerator else 'accelerators'}; "
+                f"{device}: is {other.called}, predictor {self.name or self.device!r} was learnt from {mine.plural}; "
                 "choose a device of their class"
             )
         known = {dtype for _, dtype, _, _ in self.regressors if dtype != INTEGER}
@@ -248,7 +252,7 @@ class Predictor:
     def estimate_columns(self, columns: Layer) -> Estimates:
         """Each row's time, of a table's columns (layers.as_columns)."""
         rows = len(columns.dtype)
-        group = columns.group_on(self.accelerator, self.portable)
+        group = self.view.group(columns)
         labels = [np.broadcast_to(np.asarray(v), (rows,)) for v in (columns.dtype, columns.phase, group)]
         found = _empty(rows)
         for (dtype, phase, group), index in _groups(labels):
@@ -273,9 +277,9 @@ class Predictor:
             return Estimates(t, *bounds, wide, hidden, held, none, zero, code, nothing, nothing, nothing)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
-        problem = describe(columns, hardware, portable=self.portable, featured=featured, also=also)
+        problem = describe(columns, hardware, self.view, featured=featured, also=also)
         t, outside = self._predict(found, regressor, problem, LONGEST_S)
-        least = self._least(columns, hardware)
+        least = self.view.least_s(columns, hardware)
         t = np.maximum(t, least)
         spread = regressor.spread if exact else regressor.spread.widened(float(np.log(ROOFLINE_FACTOR)) / NINETY)
         low, high = _bounds(spread, t, outside)
@@ -309,20 +313,9 @@ class Predictor:
             )
         return value, outside
 
-    def _least(self, columns: Layer, hardware: Hardware) -> Array | float:
-        """Seconds [rows] that memory takes for the weights, and for what the last-level cache cannot hold of the rest.
-
-        0 on a device that was measured: its rows tell.
-        """
-        if not (self.portable and self.accelerator):
-            return 0.0
-        given, weights, written = columns.bytes()
-        crossing = weights + np.maximum(given + written - hardware.llc_bytes, 0)
-        return np.asarray(crossing / (REACHED_AT_MOST * hardware.memory_bytes_per_s))
-
     def check_formulas(self) -> None:
         """Raise PredictorError where a regressor has terms, axes or features that its kind of layers does not have."""
-        hardware = self.hardware or Hardware(accelerator=self.accelerator)
+        hardware = self.hardware or Hardware(platform=self.platform.name)
         for some, of_power in ((self.regressors, False), (self.power or {}, True)):
             problems: dict[str, Problem] = {}
             for key, regressor in some.items():
@@ -342,7 +335,7 @@ class Predictor:
         with np.errstate(all="ignore"):
             if of_power:
                 return describe_power(columns, hardware, np.ones(1))
-            return describe(columns, hardware, portable=self.portable)
+            return describe(columns, hardware, self.view)
 
     def _check(self, key: Key, regressor: Regressor, problem: Problem) -> None:
         """Raise PredictorError where the layers' formulas are not those that the regressor was fitted with."""
@@ -414,8 +407,8 @@ class Predictor:
                 taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
                 texts.append(f"{' '.join(key)} was not learnt and {taken}")
         hardware = self._known_hardware()
-        if self.portable and self.accelerator and any(layer.multiplies for layer in different):
-            unknown = [name for name in ("limit_w", "year") if getattr(hardware, name) is None]
+        if any(layer.multiplies for layer in different):
+            unknown = list(self.view.unknown(hardware))
             if unknown:
                 texts.append(
                     f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to reach what its units "
@@ -437,18 +430,18 @@ class Predictor:
         return tuple(texts)
 
     def _key(self, layer: Layer) -> Key:
-        return layer.kind, layer.dtype, layer.phase, str(layer.group_on(self.accelerator, self.portable))
+        return layer.kind, layer.dtype, layer.phase, str(self.view.group(layer))
 
     def _unlearnt(self, columns: Layer, dtype: str) -> tuple[Array, Array]:
         """(time, what of it a queue hides) of a kind that was not learnt, each [rows]: the roofline's.
 
-        On an accelerator copies, sums and look-ups take at least what an element-wise pass over as many bytes does.
+        Where the platform says so, copies, sums and look-ups take at least what another pass over as many bytes does.
         """
         t = self._roofline(columns, dtype)
-        if columns.multiplies and self.accelerator:
-            t = np.maximum(t, STEP_S * (np.asarray(columns.launches()) - 1))
-        like = ("elementwise", "float32", "forward", "cheap")
-        if columns.multiplies or not self.accelerator or like not in self.regressors:
+        like = self.platform.like
+        if columns.multiplies:
+            t = np.maximum(t, self.platform.step_s * (np.asarray(columns.launches()) - 1))
+        if columns.multiplies or like is None or like not in self.regressors:
             return t, np.zeros(len(t))
         elements = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape) / (2 * ITEMSIZE["float32"])
         kind, given = KINDS["elementwise"], {"function": "add", "operands": 1, "broadcast": False}

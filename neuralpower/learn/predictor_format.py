@@ -24,7 +24,7 @@ from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.json_files import shown
 from neuralpower.files.packed import MOST_BITS, packed, unpacked, width
-from neuralpower.layers import KINDS, Hardware, Layer
+from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, RECURRING
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.keys import ALL, ANY, INTEGER, TOGETHER, Key
@@ -34,6 +34,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import Array, Regressor, Scores, Spread, Term
 from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.trees import MOST_LEAVES, Trees, right_children, starts
+from neuralpower.platforms import hardware_of, hardware_to_json
 from neuralpower.version import __version__
 
 SCHEMA = 5
@@ -84,6 +85,7 @@ class HardwarePart(Part, frozen=True):
     idle_w: Watts | None = None
     year: Annotated[int, Meta(ge=1970, le=2100)] | None = None
     lanes_per_scheduler: Annotated[float, Meta(ge=1, le=1024)] | None = None
+    platform: str | None = None  # None: as `accelerator` says, in files of older versions
 
 
 class RooflinePart(Part, frozen=True):
@@ -219,6 +221,7 @@ class CardPart(Part, frozen=True):
     name: str = ""
     rows: Count = 0
     accelerator: bool = False
+    platform: str | None = None
     devices: dict[str, HardwarePart] = {}
     hardware: dict[str, Any] | None = None  # as `dataset.json` has it
     sessions: list[dict[str, Any]] | None = None
@@ -290,6 +293,8 @@ def to_json(predictor: Predictor) -> dict[str, Any]:
         schema=SCHEMA,
         neuralpower=__version__,
         units=UNITS,
+        portable=bool(p.view.pooled),
+        hardware=p.hardware and hardware_to_json(p.hardware),
         dispatch=p.dispatch and _dispatch_to_json(p.dispatch),
         regressors=[
             _regressor_to_json(key, target, r)
@@ -411,7 +416,8 @@ def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Pr
         "dataset": dataset,
         "regressors": regressors[RUNTIME],
         "power": regressors[POWER] or None,
-        "hardware": part.hardware and Hardware(**_shared(part.hardware, Hardware)),
+        "hardware": part.hardware and hardware_of(msgspec.structs.asdict(part.hardware)),
+        "learnt_on": max(2, len(part.dataset.get("devices") or ())) if part.portable else 1,
         "rooflines": {dtype: Roofline(**_shared(roof, Roofline)) for dtype, roof in part.rooflines.items()},
         "dispatch": part.dispatch and _dispatch(part.dispatch),
         "speed": part.speed and NetworkSpeed(**_shared(part.speed, NetworkSpeed)),

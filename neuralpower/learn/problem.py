@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from neuralpower.learn.regressor import Array, Term, evaluate_terms
+from neuralpower.platforms.views import DEGREES
 
-DEGREES = (1, 2, 3)
 FEWEST_ROWS = 10  # for a base
 FEWEST_FOR_RESIDUAL = 60
 LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them

@@ -23,6 +23,7 @@ from neuralpower.learn.network_rows import Total, read_totals
 from neuralpower.learn.problem import FEWEST_ROWS, Problem, join
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.screening import far_off
+from neuralpower.platforms import View, platform_name, platform_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,15 +70,16 @@ class Read:
 
     def add(self, dataset: Dataset) -> None:
         """Take in one dataset; raises DatasetError where columns are missing, or peaks that several devices need."""
-        hardware, portable = hardware_from(dataset.meta), len(self.devices) > 1
+        hardware = hardware_from(dataset.meta)
+        view = platform_of(hardware).view(len(self.devices))
         alone = self.names.count(dataset.name) == 1  # folders in several places may have one name
         of = (dataset.name if alone else str(dataset.path)) if len(self.names) > 1 else ""
-        if portable:
+        if view.pooled:
             _check_peaks(dataset, hardware)
         for kind, table in dataset.tables.items():
             if kind == "network":
-                self.doubts += [f"{dataset.name}: {unused}" for unused in _unused(table, portable)]
-                if portable:
+                self.doubts += [f"{dataset.name}: {unused}" for unused in _unused(table, view)]
+                if view.pooled:
                     continue
                 with named(dataset.path):
                     found, bad = read_totals(table, hardware, trust_code=self.trust_code)
@@ -89,22 +91,22 @@ class Read:
             self.rejected += [dataclasses.replace(row, dataset=of) for row in rows.rejected]
             self.usable += len(rows)
             if len(rows):
-                self.doubts += [f"{dataset.name}: {doubt}" for doubt in _doubts(rows, hardware, portable)]
+                self.doubts += [f"{dataset.name}: {doubt}" for doubt in _doubts(rows, hardware, view)]
                 self.work.append(_work(rows))
                 self.issued.append(_issued(rows))
-            for key, part in _by_key(kind, rows, hardware.accelerator, portable):
+            for key, part in _by_key(kind, rows, view):
                 problem = describe(
                     part.layer,
                     hardware,
-                    portable=portable,
+                    view,
                     target=part.runtime_s,
                     slowdown=part.slowdown,
                     device=self.devices.index(dataset.device),
                 )
-                some = _shared(part, problem.config) if portable else np.arange(len(part))
+                some = _shared(part, problem.config) if view.pooled else np.arange(len(part))
                 self.parts.setdefault((RUNTIME, key), []).append(_Part(problem.at(some), part.line[some], of))
                 metered = part.at(_metered(part))
-                if len(metered) and not portable:
+                if len(metered) and not view.pooled:
                     problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
                     for name in (key, whole_kind(kind)):
                         self.parts.setdefault((POWER, name), []).append(_Part(problem, metered.line, of))
@@ -223,9 +225,9 @@ def _issues(rows: Rows) -> np.ndarray:
     return np.asarray((rows.dispatch_s >= SHORTEST_S) & (rows.dispatch_s <= most_s))
 
 
-def _by_key(kind: str, rows: Rows, accelerator: bool, portable: bool) -> list[tuple[Key, Rows]]:
+def _by_key(kind: str, rows: Rows, view: View) -> list[tuple[Key, Rows]]:
     """The rows of each regressor."""
-    groups = np.broadcast_to(np.asarray(rows.layer.group_on(accelerator, portable)), (len(rows),))
+    groups = np.broadcast_to(np.asarray(view.group(rows.layer)), (len(rows),))
     dtypes = np.where(np.isin(rows.layer.dtype, FLOATING), rows.layer.dtype, INTEGER)
     keys = np.stack([dtypes, np.asarray(rows.layer.phase), groups], axis=1).astype(str)
     parts = []
@@ -242,7 +244,11 @@ def hardware_from(meta: Mapping[str, Any]) -> Hardware:
     default = known_hardware(str(meta.get("device"))) or Hardware()
     given = meta.get("hardware") or {}
     known = {f.name for f in dataclasses.fields(Hardware)}
-    return dataclasses.replace(default, **{name: v for name, v in given.items() if name in known and v is not None})
+    said = {name: v for name, v in given.items() if name in known and v is not None}
+    platform = platform_name(given, default.platform)
+    if platform == "accelerator" and default.platform != "cpu":
+        platform = default.platform  # the sheet says which
+    return dataclasses.replace(default, **{**said, "platform": platform})
 
 
 def _check_peaks(dataset: Dataset, hardware: Hardware) -> None:
@@ -253,9 +259,9 @@ def _check_peaks(dataset: Dataset, hardware: Hardware) -> None:
         )
 
 
-def _unused(networks: pd.DataFrame, portable: bool) -> Iterator[str]:
+def _unused(networks: pd.DataFrame, view: View) -> Iterator[str]:
     """What a table of whole networks holds and nothing is learnt from."""
-    if portable:
+    if view.pooled:
         yield f"network: {len(networks)} rows, from which a predictor of several devices learns nothing"
         return
     metered = [name for name in ("power_w", "energy_j") if name in networks and networks[name].notna().any()]
@@ -263,10 +269,10 @@ def _unused(networks: pd.DataFrame, portable: bool) -> Iterator[str]:
         yield f"network: {' and '.join(metered)} are not learnt from; of whole networks only times are"
 
 
-def _doubts(rows: Rows, hardware: Hardware, portable: bool) -> Iterator[str]:
+def _doubts(rows: Rows, hardware: Hardware, view: View) -> Iterator[str]:
     """Where no row comes near the device's peaks, as none does whose times are milliseconds, all take the same, no power tells."""
     powers = np.count_nonzero(np.isfinite(rows.power_w))
-    if powers and portable:
+    if powers and view.pooled:
         yield f"{rows.kind}: {powers} powers, from which a predictor of several devices learns nothing"
     elif powers and not _metered(rows).any():
         yield (

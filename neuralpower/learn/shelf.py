@@ -13,9 +13,9 @@ from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.errors import InputError, PredictorError, one_line, unknown
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import is_file
-from neuralpower.layers import Hardware
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json
+from neuralpower.platforms import hardware_of
 
 
 def predictor_folders() -> list[Path]:
@@ -83,7 +83,7 @@ def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
     """
     known, device = predictor.dataset.get("devices") or {}, str(device)
     if device in known:
-        return predictor.on(Hardware(**known[device]), device), device
+        return predictor.on(hardware_of(known[device]), device), device
     spec = spec_of(device)
     there = predictor.on(spec.hardware(), spec.name)
     sheets = [known_spec(name) for name in predictor.device.split(", ")]
@@ -112,4 +112,4 @@ def default_predictor(cpu: Cpu) -> Predictor:
 
 
 def _of_cpus(predictors: Iterable[Predictor]) -> list[Predictor]:
-    return [p for p in predictors if p.hardware is not None and not p.hardware.accelerator]
+    return [p for p in predictors if p.hardware is not None and p.platform.family == "cpu"]

@@ -27,6 +27,7 @@ from neuralpower.learn.rooflines import learn_rooflines, work_of_totals
 from neuralpower.learn.rows import POWER, RUNTIME, Read, hardware_from
 from neuralpower.learn.totals_alone import learn_totals, with_system
 from neuralpower.learn.whole_networks import Correction, composed, consistent, correct
+from neuralpower.platforms import Platform, hardware_to_json, platform_named, platform_of
 from neuralpower.processes.pool import Pool
 
 LEARNERS = ("hybrid", "lasso")
@@ -75,15 +76,15 @@ def train(
     given = [datasets] if isinstance(datasets, Dataset) else datasets
     datasets = _agreed(merge(given))
     devices = list(dict.fromkeys(dataset.device for dataset in datasets))
-    portable = len(devices) > 1
-    learner = "lasso" if portable else learner
+    pooled = len(devices) > 1
+    learner = "lasso" if pooled else learner
     rows = Read(devices, [dataset.name for dataset in datasets], trust_code)
     for dataset in datasets:
         rows.add(dataset)
-    accelerator = _accelerators(datasets)
+    platform = _platform(datasets)
     rows.pool_small_groups()
     first, rejected = datasets[0], rows.rejected
-    hardware = Hardware() if portable else hardware_from(first.meta)
+    hardware = Hardware(platform=platform.name) if pooled else hardware_from(first.meta)
     launched = all(dataset.meta.get("includes_launch") for dataset in datasets)
     alone = bool(rows.totals) and not rows.work
     if len(rows.skipped()) == sum(target == RUNTIME for target, _ in rows.parts) and not alone:
@@ -102,17 +103,17 @@ def train(
         rows.work.append(work_of_totals(telling))
     predictor = Predictor(
         device=", ".join(devices),
-        hardware=None if portable else hardware,
+        hardware=None if pooled else hardware,
         regressors=dict(sorted(fitted[RUNTIME].items())),
         rooflines=learn_rooflines(rows.work, hardware),
-        dataset=_about(datasets, rows, accelerator, portable),
+        dataset=_about(datasets, rows, platform),
         learner=learner,
         name=first.name,
         sentinel_s=first.sentinel_s,
         power=dict(sorted(fitted[POWER].items())) or None,
-        portable=portable,
+        learnt_on=len(devices),
         system=COMPOSITION,
-        dispatch=None if portable else _dispatch(rows.issued, telling),
+        dispatch=None if pooled else _dispatch(rows.issued, telling),
     )
     correction = None
     if alone:
@@ -176,14 +177,17 @@ def _fitted(
     return fitted
 
 
-def _about(datasets: Sequence[Dataset], rows: Read, accelerator: bool, portable: bool) -> dict[str, Any]:
+def _about(datasets: Sequence[Dataset], rows: Read, platform: Platform) -> dict[str, Any]:
     """What a predictor says of where it was learnt."""
     first = datasets[0]
     return {
         "name": " + ".join(dataset.name for dataset in datasets),
         "rows": rows.usable,
-        "accelerator": accelerator,
-        "devices": {d.device: dataclasses.asdict(hardware_from(d.meta)) for d in datasets} if portable else {},
+        "platform": platform.name,
+        "accelerator": platform.family != "cpu",
+        "devices": {d.device: hardware_to_json(hardware_from(d.meta)) for d in datasets}
+        if len(rows.devices) > 1
+        else {},
         "hardware": first.meta.get("hardware", {}),
         "sessions": first.meta.get("sessions", []),
         "source": first.meta.get("source"),
@@ -210,15 +214,15 @@ def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:
     return agreed
 
 
-def _accelerators(datasets: Sequence[Dataset]) -> bool:
-    """Whether their devices are accelerators; raises DatasetError where some are and some are not."""
-    first, *others = {hardware_from(dataset.meta).accelerator for dataset in datasets}
-    if others:
+def _platform(datasets: Sequence[Dataset]) -> Platform:
+    """That of their devices, or what several have in common; raises DatasetError where they are of two families."""
+    found = list(dict.fromkeys(platform_of(hardware_from(dataset.meta)) for dataset in datasets))
+    if len({platform.family for platform in found}) > 1:
         raise DatasetError(
             f"{', '.join(dict.fromkeys(dataset.device for dataset in datasets))}: some are accelerators, some not, and these "
             "take their time for other reasons; train a predictor of each class"
         )
-    return first
+    return found[0] if len(found) == 1 else platform_named(found[0].family)
 
 
 def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatch | None:

@@ -126,7 +126,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     short_s = np.array([0.0 if recurs(key) else KINDS[key[0]].short_s for key in keys])
     taus = np.outer(TAUS_OF_LAYERS, [LOOSENESS.get(key[2], 1.0) for key in keys])
     resident = np.zeros(len(totals))
-    if predictor.hardware is not None and not predictor.accelerator:
+    if predictor.hardware is not None and predictor.platform.keeps_weights:
         held = np.array([np.asarray(total.counts) @ found.held_bytes for total, found in each])
         resident = resident_share(held, predictor.hardware)
     if min(np.count_nonzero(resident > 0.5), np.count_nonzero(resident < 0.5)) < FEWEST_NETWORKS:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+
+from neuralpower.errors import InputError
 from neuralpower.measure.bench import Bench
-from neuralpower.measure.cpu.bench import CpuBench
-from neuralpower.measure.cpu.timer import prepare_process
-from neuralpower.measure.cuda.bench import open_cuda_bench
-from neuralpower.measure.cuda.runtime import device_named
-from neuralpower.measure.meters import open_meter
+from neuralpower.platforms import platform_for
 
 
 def open_bench(device: str, power: str, threads: int, deep_idle: bool = False) -> Bench:
@@ -19,7 +18,8 @@ def open_bench(device: str, power: str, threads: int, deep_idle: bool = False) -
         InputError: a device or meter that is not known.
         DeviceError: one that is not there, or does not work.
     """
-    if device == "cpu":
-        prepare_process(threads)
-        return CpuBench(threads, open_meter(power, device))
-    return open_cuda_bench(device_named(device), power, deep_idle)
+    platform = platform_for(device)
+    if not platform.rig:
+        raise InputError(f"device {device!r}: nothing measures {platform.plural} of platform {platform.name} yet")
+    bench: Bench = importlib.import_module(platform.rig).open_rig(device, power, threads, deep_idle)
+    return bench

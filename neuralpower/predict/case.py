@@ -19,7 +19,7 @@ from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.networks.users_code import users_code
 from neuralpower.predict.compose import compose
 from neuralpower.predict.generation import predict_generation, with_step
-from neuralpower.predict.memory.peak import ASSUMED, Memory, forward_memory, framework_of, margin_of, training_memory
+from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Seen, Stage
 from neuralpower.trace.records import Trace
@@ -99,7 +99,7 @@ def _with_room(prediction: Prediction, predictor: Predictor) -> Prediction:
     memory = prediction.memory
     if memory is None:
         return prediction
-    said = (ASSUMED,) if memory.assumed else ()
+    said = (predictor.platform.memory_note,) if memory.assumed else ()
     return replace(prediction, assumptions=(*prediction.assumptions, *said, *_too_little(memory, predictor)))
 
 
@@ -108,8 +108,8 @@ def _too_little(memory: Memory, predictor: Predictor) -> Iterator[str]:
     room = device_memory(predictor)
     if room is None:
         return
-    margin = margin_of(memory.assumed, memory.phase)
-    needed = memory.high_bytes + framework_of(predictor.accelerator).process_bytes
+    margin = predictor.platform.margin(memory.phase)
+    needed = memory.high_bytes + predictor.platform.framework.process_bytes
     if memory.low_bytes > room:
         takes = f"does not fit into the device's {room / 1e9:.3g} GB: it takes {memory.low_bytes / 1e9:.3g} GB at least"
     elif needed <= room * (1 - margin):
@@ -148,17 +148,17 @@ def predict_pass(
         prediction = replace(prediction, assumptions=(*prediction.assumptions, one.inputs.note))
     if found.idle and one.name == FORWARD:  # other passes of a generation leave the encoder out, as they should
         prediction = replace(prediction, assumptions=(*prediction.assumptions, found.idle))
-    accelerator = predictor.accelerator
+    platform = predictor.platform
     if phase == FORWARD:
         if seen is not None:
             seen(Stage(one.name, found, prediction))
-        return _with_room(replace(prediction, memory=forward_memory(found, accelerator=accelerator)), predictor), found
+        return _with_room(replace(prediction, memory=forward_memory(found, platform=platform)), predictor), found
     settings = settings_of(recipe) if phase == TRAINING else {"optimizer": None}
     inputs = one.inputs
     lifetimes = None
     try:
-        lifetimes = training_lifetimes(one.module, inputs.args, inputs.kwargs, accelerator=accelerator, **settings)
-        prediction = replace(prediction, memory=training_memory(lifetimes, accelerator=accelerator))
+        lifetimes = training_lifetimes(one.module, inputs.args, inputs.kwargs, platform=platform, **settings)
+        prediction = replace(prediction, memory=training_memory(lifetimes, platform=platform))
     except StepError as error:
         prediction = replace(prediction, assumptions=(*prediction.assumptions, f"its memory is not known: {error}"))
     if seen is not None:

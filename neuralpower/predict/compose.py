@@ -49,7 +49,7 @@ def compose(
         InputError: nothing to train.
     """
     predictor.check(dtype, FORWARD if phase == TRAINING else phase)
-    recipe = recipe.on(predictor.accelerator)
+    recipe = recipe.on(predictor.platform)
     work = work_of(trace, predictor, dtype=dtype, phase=phase, recipe=recipe)
     rows = [*_rows(work, predictor.roofline(dtype))]
     rows += [unmodelled_row(missing, seconds) for missing, seconds in zip(work.unknown, work.unknown_s, strict=True)]

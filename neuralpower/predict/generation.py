@@ -161,7 +161,7 @@ def predict_generation(
             _show(seen, growing, partial(compose, predictor=predictor, **about), decode, joules)
     whole = joined(first, _typical(nodes, weights), runtime, energy)
     ends = (trace, growing.at(growing.last)) if steps else (trace,)  # between them nothing needs more
-    memories = [forward_memory(one, accelerator=predictor.accelerator) for one in ends]
+    memories = [forward_memory(one, platform=predictor.platform) for one in ends]
     memory = replace(max(memories, key=lambda one: one.high_bytes), phase=GENERATE)
     return replace(whole, phase=GENERATE, memory=memory, generation=generation), trace
 

@@ -87,7 +87,7 @@ def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str
 
 def _device_row(predictor: Predictor) -> str:
     """What the row of the calls is called."""
-    if predictor.hardware is None or not predictor.hardware.accelerator:
+    if predictor.hardware is None or predictor.platform.family == "cpu":
         return "modules and operators"
     if predictor.dispatch is None and any(regressor.launch_s for regressor in predictor.regressors.values()):
         return "modules and calls, at the pace of host or device"

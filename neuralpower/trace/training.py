@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_iter
 from neuralpower.errors import InputError, ModelError, is_count, unknown
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD
-from neuralpower.layers.optimizer import CLASSES, FOREACH, IMPLEMENTATIONS, LOOP, Optimizer, possible
+from neuralpower.layers.optimizer import CLASSES, IMPLEMENTATIONS, Optimizer, possible
+from neuralpower.platforms import Platform
 from neuralpower.trace.gradients import addition
 from neuralpower.trace.paths import pattern, prefixes
 from neuralpower.trace.records import LayerCall, Trace, backward_calls, run_again
@@ -60,10 +61,9 @@ class Recipe:
                 f"accumulation {self.accumulation}: a step takes at most {MOST_MICRO_BATCHES} micro-batches; choose fewer"
             )
 
-    def on(self, accelerator: bool) -> Recipe:
-        """The same, with the implementation that torch chooses on a CPU or an accelerator where none is said."""
-        usual = FOREACH if accelerator and possible(self.optimizer, FOREACH) else LOOP
-        return replace(self, implementation=self.implementation or usual)
+    def on(self, platform: Platform) -> Recipe:
+        """The same, with the implementation that torch chooses on the platform where none is said."""
+        return replace(self, implementation=self.implementation or platform.optimizer_way(self.optimizer))
 
     def __str__(self) -> str:
         """In words, what is usual left out."""

@@ -21,6 +21,7 @@ from neuralpower.networks.refusals import check_followable
 from neuralpower.networks.repeats import tensors_in
 from neuralpower.networks.running import Assumed, grouped_product, name_of, quiet
 from neuralpower.networks.users_code import check_computed, raised, users_code
+from neuralpower.platforms import CPU, Platform
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import (
     GRADIENTS,
@@ -41,8 +42,8 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-def optimizer_named(text: str, accelerator: bool = False) -> Callable[..., torch.optim.Optimizer]:
-    """What makes "adamw" or "adamw:fused"; alone, a loop on a CPU and foreach on an accelerator, as torch chooses.
+def optimizer_named(text: str, platform: Platform = CPU) -> Callable[..., torch.optim.Optimizer]:
+    """What makes "adamw" or "adamw:fused"; alone, as torch chooses on the platform.
 
     Raises:
         InputError: there is no such optimizer, or not in that way.
@@ -50,7 +51,7 @@ def optimizer_named(text: str, accelerator: bool = False) -> Callable[..., torch
     name, _, way = str(text).partition(":")
     if name not in OPTIMIZERS:
         raise unknown("optimizer", name, OPTIMIZERS)
-    way = Recipe({"momentum": "sgd"}.get(name, name), way).on(accelerator).implementation  # raises where torch has none
+    way = Recipe({"momentum": "sgd"}.get(name, name), way).on(platform).implementation  # raises where torch has none
     ways = {"fused": True} if way == "fused" else {"foreach": way == "foreach"}
     return partial(OPTIMIZERS[name], lr=1e-4, **(ways if name != "sparseadam" else {}))  # which has one way alone
 
@@ -88,7 +89,7 @@ def training_lifetimes(
     *,
     optimizer: str | None = "adamw",
     loss: Loss | None = None,
-    accelerator: bool = False,
+    platform: Platform = CPU,
     accumulation: int = 1,
     checkpointing: bool = False,
 ) -> StepLifetimes:
@@ -97,7 +98,7 @@ def training_lifetimes(
     That is forward in training mode, loss (by default the mean square of the first output), backward, optimizer.
     `accumulation` micro-batches come before the optimizer, or are all there is without one; with `checkpointing`, the
     model's own switch for it is on. `optimizer` may name a way, as "adamw:foreach": working on all parameters at once,
-    which is usual on an accelerator, takes temporaries as large as they are; "adamw:fused" takes none.
+    which is usual on GPUs, takes temporaries as large as they are; "adamw:fused" takes none.
     The module is left as it was found and may be on the meta device.
 
     Raises:
@@ -105,7 +106,7 @@ def training_lifetimes(
         StepError: the step raises on fake tensors; the message quotes its own error.
         ModelError: it has no activation checkpointing to switch on.
     """
-    make = optimizer_named(optimizer, accelerator) if optimizer else None
+    make = optimizer_named(optimizer, platform) if optimizer else None
     model = unwrapped(model)
     check_followable(model, (args, kwargs))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -143,7 +144,7 @@ def training_lifetimes(
             named = {f"model.{name}": tensor for name, tensor in state.items()}
             torch.func.functional_call(batches, named, given, tie_weights=True)
             if made:
-                _check_gradients(optimizer or "", accelerator, state)
+                _check_gradients(optimizer or "", platform, state)
                 made.step()
                 follower.assign([v for values in made.state.values() for v in values.values()], OPTIMIZER)
     except UsersError as error:
@@ -157,10 +158,10 @@ def training_lifetimes(
     return StepLifetimes(lifetimes.storages(), tuple(batches.ends), lifetimes.calls, compiler)
 
 
-def _check_gradients(optimizer: str, accelerator: bool, state: Mapping[str, Tensor]) -> None:
+def _check_gradients(optimizer: str, platform: Platform, state: Mapping[str, Tensor]) -> None:
     """Raise InputError where a gradient is sparse that the optimizer does not take, or dense."""
     name, _, way = optimizer.partition(":")
-    recipe = Recipe({"momentum": "sgd"}.get(name, name), way).on(accelerator)
+    recipe = Recipe({"momentum": "sgd"}.get(name, name), way).on(platform)
     names: dict[bool, list[str]] = {True: [], False: []}
     for path, tensor in state.items():
         if tensor.grad is not None:

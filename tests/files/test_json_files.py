@@ -170,5 +170,5 @@ def test_every_group_of_a_kind_is_one_of_its_names(kind: Any) -> None:
     layers = [kind.sample(draw) for _ in range(200)]
     layers += [kind.sample_training(draw) for _ in range(50)] if kind.training_share else []
     columns = columns_of(kind, layers)
-    for group in (columns.group(), columns.accelerator_group(), columns.portable_group()):
+    for group in (columns.group(), columns.kernel_group(), columns.pooled_group()):
         assert {str(name) for name in np.ravel(group)} <= set(kind.group_names)

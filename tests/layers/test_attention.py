@@ -10,7 +10,7 @@ from neuralpower.errors import InputError
 from neuralpower.layers import Hardware, columns_of
 from neuralpower.layers.attention import Attention
 
-GPU = Hardware(cores=4, accelerator=True, peak_flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e11)
+GPU = Hardware(cores=4, platform="accelerator", peak_flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e11)
 SHAPE = Attention(
     batch=2, query_heads=4, key_heads=2, query_length=6, key_length=6, head_size=8, causal=True, masked=False
 )
@@ -50,17 +50,17 @@ def test_terms_on_an_accelerator_hold_for_a_table_as_for_its_layers() -> None:
         dataclasses.replace(DECODE, window=16, key_itemsize=1),
     ]
     table = columns_of(Attention, layers)
-    for formula in ("accelerator_terms", "accelerator_features"):
+    for formula in ("kernel_terms", "kernel_features"):
         columns = {name: np.broadcast_to(value, 5) for name, value in getattr(table, formula)(GPU).items()}
         for i, layer in enumerate(layers):
             single = getattr(layer, formula)(GPU)
             assert single == pytest.approx({name: column[i] for name, column in columns.items()})
-            assert formula == "accelerator_features" or min(single.values()) >= 0
+            assert formula == "kernel_features" or min(single.values()) >= 0
 
 
 def test_a_causal_kernel_walks_half_of_the_keys() -> None:
     # 128 tiles of 64 queries; the first walks 64 keys, the last 8,192: half of 8,192 and half a tile
     long = dataclasses.replace(SHAPE, query_length=8192, key_length=8192)
-    full = dataclasses.replace(long, causal=False).accelerator_terms(GPU)["tiles_64x64"]
-    assert long.accelerator_terms(GPU)["tiles_64x64"] == pytest.approx(full * (0.5 + 0.5 / 128))
-    assert dataclasses.replace(long, window=64).accelerator_terms(GPU)["tiles_64x64"] < 0.02 * full
+    full = dataclasses.replace(long, causal=False).kernel_terms(GPU)["tiles_64x64"]
+    assert long.kernel_terms(GPU)["tiles_64x64"] == pytest.approx(full * (0.5 + 0.5 / 128))
+    assert dataclasses.replace(long, window=64).kernel_terms(GPU)["tiles_64x64"] < 0.02 * full

@@ -13,7 +13,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.learn.features import describe_power
 
 H200 = Hardware(
-    accelerator=True,
+    platform="accelerator",
     cores=132,
     l2_bytes=50 * 2**20,
     peak_flops_per_s={"float8_e4m3fn": 2e15, "bfloat16": 1e15},

@@ -105,9 +105,9 @@ def test_a_built_layer_runs_on_the_cpu_with_finite_results(kind: type[Layer]) ->
 def test_products_of_a_few_rows_are_a_group_of_a_cpu_not_of_an_accelerator() -> None:
     products = [Linear(rows=rows, in_features=8, out_features=8, bias=False) for rows in (1, 2, 16, 17)]
     assert [str(p.group()) for p in products] == ["vector", "few", "few", "matrix"]
-    assert [str(p.accelerator_group()) for p in products] == ["vector", "matrix", "matrix", "matrix"]
+    assert [str(p.kernel_group()) for p in products] == ["vector", "matrix", "matrix", "matrix"]
     summed = Reduction(function="sum", elements=8, outputs=1)
-    assert summed.group() == summed.accelerator_group() == "all"
+    assert summed.group() == summed.kernel_group() == "all"
 
 
 @every_kind

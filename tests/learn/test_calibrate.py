@@ -116,7 +116,7 @@ def test_what_another_machine_draws_is_not_known_of_this_one() -> None:
 
 
 def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
-    gpu = dataclasses.replace(predictor, hardware=Hardware(accelerator=True), device="NVIDIA H200")
+    gpu = dataclasses.replace(predictor, hardware=Hardware(platform="accelerator"), device="NVIDIA H200")
     with pytest.raises(InputError, match="NVIDIA H200, an accelerator, and this machine is a CPU"):
         calibration.check(gpu, 50)
     several = dataclasses.replace(predictor, hardware=None, device="one CPU, another CPU", name="cpus")

@@ -30,6 +30,7 @@ from neuralpower.learn.shelf import load, on
 from neuralpower.learn.slopes import Alignment
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.platforms import CPU, platform_of
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.score import score
 from neuralpower.predict.prediction import joined
@@ -78,7 +79,11 @@ def portable() -> Predictor:
 def unseen() -> Hardware:
     flops, memory, cores = UNSEEN
     return Hardware(
-        accelerator=True, cores=cores, peak_flops_per_s={"float32": flops}, memory_bytes_per_s=memory, l2_bytes=2**20
+        platform="accelerator",
+        cores=cores,
+        peak_flops_per_s={"float32": flops},
+        memory_bytes_per_s=memory,
+        l2_bytes=2**20,
     )
 
 
@@ -195,10 +200,10 @@ def test_products_with_a_very_long_inner_side_are_not_learnt_from_together() -> 
 
 
 def test_passes_over_memory_are_learnt_from_together_without_their_flop() -> None:
-    gpu = Hardware(accelerator=True, peak_flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e11)
+    gpu = Hardware(platform="accelerator", peak_flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e11)
     for kind, counted in (("linear", True), ("softmax", False), ("elementwise", False)):
         rows = columns_of(KINDS[kind], layers(kind, 3))
-        assert ("flops" in describe(rows, gpu, portable=True).special) is counted
+        assert ("flops" in describe(rows, gpu, platform_of(gpu).pooled).special) is counted
         assert "flops" in describe(rows, gpu).special
 
 
@@ -214,18 +219,16 @@ def test_rows_that_outgrow_the_cache_are_read_from_memory_again() -> None:
     # a quarter is from memory, none of what is from a half on; of 10 MiB a sixteenth: nothing is
     norm = Norm(function="layer", rows=1000, width=1024)
     small, large = (
-        norm.portable_terms(Hardware(cores=10, l2_bytes=size, memory_bytes_per_s=1e9))
+        norm.pooled_terms(Hardware(cores=10, l2_bytes=size, memory_bytes_per_s=1e9))
         for size in (1280 * 1024, 10 * 2**20)
     )
     seconds = 4 * 1000 * 1024 / 1e9
     assert list(small.values()) == pytest.approx([seconds, seconds, 0, 0])
     assert set(large.values()) == {0}
     # a softmax of 2,048: 8,192 elements x 4 B x 10 cores = 320 KiB, a quarter of 1,280 KiB, half way from 1/8 to 1/2
-    wide = Softmax(rows=1000, width=2048).portable_terms(
-        Hardware(cores=10, l2_bytes=1280 * 1024, memory_bytes_per_s=1e9)
-    )
+    wide = Softmax(rows=1000, width=2048).pooled_terms(Hardware(cores=10, l2_bytes=1280 * 1024, memory_bytes_per_s=1e9))
     assert wide["long_rows_again"] == pytest.approx(4 * 1000 * 2048 / 1e9 / 2)
-    assert Softmax(rows=1000, width=1024).portable_terms(Hardware())["long_rows_again"] == 0  # a warp holds such a row
+    assert Softmax(rows=1000, width=1024).pooled_terms(Hardware())["long_rows_again"] == 0  # a warp holds such a row
 
 
 def test_a_kind_that_was_not_learnt_takes_an_element_wise_pass_on_an_accelerator() -> None:
@@ -249,11 +252,11 @@ def test_a_third_of_the_shortest_call_is_not_hidden_by_a_queue() -> None:
 
 
 def test_a_predictor_of_several_devices_asks_for_which(portable: Predictor) -> None:
-    assert portable.portable
+    assert portable.view.pooled
     with pytest.raises(PredictorError, match="serves several devices .*several@small"):
         portable.check("float32", "forward")
     with pytest.raises(PredictorError, match="blind: its spec sheet has no peak for float32"):
-        portable.on(Hardware(accelerator=True), "blind")
+        portable.on(Hardware(platform="accelerator"), "blind")
     alone = train(dataset("small"), jobs=1).predictor
     with pytest.raises(PredictorError, match="was learnt on one device"):
         alone.on(unseen(), "unseen")
@@ -262,7 +265,7 @@ def test_a_predictor_of_several_devices_asks_for_which(portable: Predictor) -> N
 def test_a_predictor_of_several_devices_is_named_with_the_device(portable: Predictor, tmp_path: Path) -> None:
     save(portable, tmp_path / "both.json")
     given = load(f"{tmp_path / 'both.json'}@nvidia-l4")
-    assert (given.name, given.device, given.accelerator) == ("both@nvidia-l4", "NVIDIA L4", True)
+    assert (given.name, given.device, given.platform.name) == ("both@nvidia-l4", "NVIDIA L4", "nvidia")
     assert given.hardware == find_spec("nvidia-l4").hardware()
     known = load(f"{tmp_path / 'both.json'}@middle")  # it was learnt there, and no sheet has that name
     assert (known.name, known.device, known.hardware) == ("both@middle", "middle", hardware_from(meta("middle")))
@@ -303,17 +306,17 @@ def test_what_a_dataset_does_not_say_comes_from_the_spec_sheet() -> None:
     sheet = find_spec("nvidia-t4")
     assert given.cores == 39
     assert given.memory_bytes_per_s == sheet.get("memory_bytes_per_s")
-    assert given.accelerator
-    assert not hardware_from({"device": "a toaster"}).accelerator
+    assert given.platform == "nvidia"
+    assert hardware_from({"device": "a toaster"}).platform == "cpu"
 
 
 @pytest.mark.parametrize("kind", ["linear", "matmul", "softmax", "norm"])
 def test_terms_of_an_accelerator_are_seconds_at_its_peaks(kind: str) -> None:
     (layer,) = layers(kind, 1)
     slow, fast = (
-        Hardware(accelerator=True, peak_flops_per_s={"float32": f}, memory_bytes_per_s=1e12) for f in (1e12, 2e12)
+        Hardware(platform="accelerator", peak_flops_per_s={"float32": f}, memory_bytes_per_s=1e12) for f in (1e12, 2e12)
     )
-    terms, twice = layer.accelerator_terms(slow), layer.accelerator_terms(fast)
+    terms, twice = layer.kernel_terms(slow), layer.kernel_terms(fast)
     assert terms["flops"] == pytest.approx(layer.flops() / 1e12)
     assert terms["flops"] == pytest.approx(2 * twice["flops"])
     assert terms["bytes"] == twice["bytes"] == pytest.approx(sum(layer.bytes()) / 1e12)
@@ -373,7 +376,7 @@ def test_the_share_of_rows_that_begin_aligned(layer: Layer, expected: dict[str, 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_shares_of_a_table_are_those_of_its_layers_and_no_terms(kind: str) -> None:
     gpu = Hardware(
-        accelerator=True, cores=4, l2_bytes=2**20, memory_bytes_per_s=1e9, peak_flops_per_s={"float32": 1e12}
+        platform="accelerator", cores=4, l2_bytes=2**20, memory_bytes_per_s=1e9, peak_flops_per_s={"float32": 1e12}
     )
     drawn = [typed(la, dtype) for la in layers(kind, 30) for dtype in ("float32", "bfloat16")]
     table = columns_of(KINDS[kind], drawn)
@@ -381,18 +384,18 @@ def test_shares_of_a_table_are_those_of_its_layers_and_no_terms(kind: str) -> No
     for i, layer in enumerate(drawn):
         assert layer.alignment() == pytest.approx({name: column[i] for name, column in shares.items()})
     assert all(0 <= column.min() <= column.max() <= 1 for column in shares.values())
-    assert not set(shares) & ({*table.accelerator_terms(gpu), *table.own_terms(gpu)} | set(table.dimensions))
+    assert not set(shares) & ({*table.kernel_terms(gpu), *table.own_terms(gpu)} | set(table.dimensions))
 
 
 def test_alignment_is_asked_of_one_accelerator_and_of_time_alone() -> None:
-    gpu = Hardware(accelerator=True, cores=4, memory_bytes_per_s=1e9, peak_flops_per_s={"float32": 1e12})
+    gpu = Hardware(platform="accelerator", cores=4, memory_bytes_per_s=1e9, peak_flops_per_s={"float32": 1e12})
     rows = columns_of(Linear, [Linear(rows=8, in_features=16, out_features=8, bias=False)])
     described = describe(rows, gpu)
     assert described.shares == tuple(rows.alignment())
     assert not set(described.shares) & {term.special for term in described.special_terms()}
     for other in (
-        describe(rows, gpu, portable=True),
-        describe(rows, dataclasses.replace(gpu, accelerator=False)),
+        describe(rows, gpu, platform_of(gpu).pooled),
+        describe(rows, dataclasses.replace(gpu, platform="cpu")),
         describe_power(rows, gpu, np.array([1e-3])),
     ):
         assert other.shares == ()
@@ -446,7 +449,10 @@ def test_formula_and_card_say_what_alignment_saves() -> None:
 
 def test_tiles_of_an_8_bit_product_count_from_where_they_outlast_a_launch() -> None:
     gpu = Hardware(
-        accelerator=True, cores=4, memory_bytes_per_s=1e9, peak_flops_per_s={"float8_e4m3fn": 1e12, "bfloat16": 1e12}
+        platform="accelerator",
+        cores=4,
+        memory_bytes_per_s=1e9,
+        peak_flops_per_s={"float8_e4m3fn": 1e12, "bfloat16": 1e12},
     )
     # 2 x 1024 x 512 in tiles of 64 x 64: 8 tiles, 2 waves; 2 * 4 cores * 64 * 64 * 2 * 1024 FLOP at 1e12/s take 67.1 us.
     # Bytes: 2 * 1024 + 1024 * 512 + 2 * 512 at 1 B take 527.4 us, which is more; written as 8 bits first, 4 * 2 * 1024 B
@@ -459,7 +465,7 @@ def test_tiles_of_an_8_bit_product_count_from_where_they_outlast_a_launch() -> N
 
 
 def test_bytes_of_a_softmax_that_fill_the_cache_are_terms_of_their_own() -> None:
-    gpu = Hardware(accelerator=True, cores=10, l2_bytes=2**20, memory_bytes_per_s=2**20)
+    gpu = Hardware(platform="accelerator", cores=10, l2_bytes=2**20, memory_bytes_per_s=2**20)
     # 256 rows * 512 wide * 4 B in and as many out: 1 MB, which is one cache and takes 1 s
     short = Softmax(rows=256, width=512)
     # 1024 * 2048 * 4 B in and out: 16 MB; of that count 1, 2 and 4 caches, 1 s each
@@ -480,12 +486,12 @@ def test_bytes_of_a_softmax_that_fill_the_cache_are_terms_of_their_own() -> None
 
 def test_a_softmax_whose_rows_no_warp_holds_is_another_kernel_on_a_gpu_alone() -> None:
     table = columns_of(Softmax, [Softmax(rows=8, width=width) for width in (1, 1024, 1025, 50257)])
-    assert list(table.accelerator_group()) == ["short", "short", "long", "long"]
-    assert table.group() == table.portable_group() == "all"
-    assert [table.group_on(False, portable) for portable in (False, True)] == ["all", "all"]
+    assert list(table.kernel_group()) == ["short", "short", "long", "long"]
+    assert table.group() == table.pooled_group() == "all"
+    assert [view.group(table) for view in (CPU.alone, CPU.pooled)] == ["all", "all"]
     # 8 rows * (1025, 50257) * 4 B in and out, at 1 kB/s
-    gpu = Hardware(accelerator=True, cores=1, l2_bytes=10**5, memory_bytes_per_s=1000.0)
-    together = table.portable_terms(gpu)
+    gpu = Hardware(platform="accelerator", cores=1, l2_bytes=10**5, memory_bytes_per_s=1000.0)
+    together = table.pooled_terms(gpu)
     np.testing.assert_allclose(together["bytes_long_rows"], [0, 0, 65.6, 3216.448])
     np.testing.assert_allclose(together["bytes_long_rows_past_l2"], [0, 0, 0, 3116.448])
 
@@ -570,7 +576,7 @@ def test_several_devices_say_together_what_a_softmax_takes(portable: Predictor) 
 
 def test_what_a_launch_hides_of_a_softmax_costs_nothing_more() -> None:
     # 8 rows * 16 wide * 4 B in and out: 1 kB, at 1 GB/s about 1 us, less than any launch
-    gpu = Hardware(accelerator=True, cores=10, l2_bytes=2**20, memory_bytes_per_s=1e9)
+    gpu = Hardware(platform="accelerator", cores=10, l2_bytes=2**20, memory_bytes_per_s=1e9)
     assert set(Softmax(rows=8, width=16).own_terms(gpu).values()) == {0}
 
 
@@ -585,7 +591,9 @@ def test_what_a_launch_hides_of_a_softmax_costs_nothing_more() -> None:
     ],
 )
 def test_impossible_rows_are_left_out_with_their_lines(column: str, value: float, reason: str) -> None:
-    hardware = Hardware(accelerator=True, peak_flops_per_s={"float32": 1e13}, memory_bytes_per_s=1e12, limit_w=300)
+    hardware = Hardware(
+        platform="accelerator", peak_flops_per_s={"float32": 1e13}, memory_bytes_per_s=1e12, limit_w=300
+    )
     row = {"rows": 512, "in_features": 1024, "out_features": 1024, "bias": True, "runtime_s": 2e-3}
     table = pd.DataFrame([{**row, "power_w": 200.0, "energy_j": 0.4}, {**row, "power_w": 200.0, "energy_j": 0.4}])
     table.loc[1, "in_features"] = 1000

@@ -337,7 +337,7 @@ def test_a_prediction_adds_up_and_folds_repeated_blocks(predictor: Predictor) ->
 
 def test_steps_that_wait_for_each_other_take_time_on_an_accelerator_that_never_ran_any(predictor: Predictor) -> None:
     learnt = {key: found for key, found in predictor.regressors.items() if key[0] != "recurrent"}
-    hardware = replace(predictor.hardware or Hardware(), accelerator=True)
+    hardware = replace(predictor.hardware or Hardware(), platform="accelerator")
     other = replace(predictor, regressors=learnt, hardware=hardware)
     sizes = {"batch": 1, "input_size": 8, "hidden_size": 8, "num_layers": 2, "bidirectional": False}
     layers = [KINDS["recurrent"].from_row({"function": "lstm", "steps": steps, **sizes}) for steps in (1, 1000)]

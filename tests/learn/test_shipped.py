@@ -35,9 +35,9 @@ def test_a_shipped_predictor_has_a_card_and_predicts(file: Path) -> None:
     assert card.startswith(f"# Predictor `{file.stem}`")
     for what in (*predictor.kinds, *predictor.dtypes, *predictor.phases):
         assert what in card
-    if predictor.portable:
+    if predictor.view.pooled:
         predictor = load(f"{file}@nvidia-l4")
-    if predictor.accelerator:
+    if predictor.platform.family != "cpu":
         assert "MIT" in card or "Apache-2.0" in card  # others' measurements, under their licences
     for kind in predictor.kinds:
         dtype = next(key[1] for key in predictor.regressors if key[0] == kind)

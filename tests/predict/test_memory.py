@@ -14,7 +14,8 @@ from neuralpower.errors import InputError, ModelError, StepError
 from neuralpower.layers.workspace import workspace_blocks
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import grouped_product
-from neuralpower.predict.memory.peak import CPU, GPU, Memory, forward_memory, memory_of, training_memory
+from neuralpower.platforms import CPU, Platform, platform_named
+from neuralpower.predict.memory.peak import Memory, forward_memory, memory_of, training_memory
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
@@ -23,9 +24,11 @@ from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import TRAINING, Recipe, default_loss
 from neuralpower.trace.training_step import OPTIMIZERS, settings_of, training_lifetimes
 
+NVIDIA = platform_named("nvidia")
 
-def step_memory(*args: Any, accelerator: bool = False, **settings: Any) -> Memory:
-    return training_memory(training_lifetimes(*args, accelerator=accelerator, **settings), accelerator=accelerator)
+
+def step_memory(*args: Any, platform: Platform = CPU, **settings: Any) -> Memory:
+    return training_memory(training_lifetimes(*args, platform=platform, **settings), platform=platform)
 
 
 def chain(layers: int = 3, width: int = 4) -> nn.Sequential:
@@ -60,8 +63,8 @@ def test_the_forward_peak_of_a_chain_of_linear_layers() -> None:
     found = forward_memory(trace(chain(), (torch.zeros(2, 4),)))
     assert (found.weights_bytes, found.inputs_bytes, found.activations_bytes) == (192, 32, 64)
     assert found.tensor_bytes == found.low_bytes == 288
-    assert found.value_bytes == 288 + CPU.forward_bytes
-    assert found.high_bytes == 288 + 2 * CPU.forward_bytes + 265  # four times the activations, a 32nd of all
+    assert found.value_bytes == 288 + CPU.framework.forward_bytes
+    assert found.high_bytes == 288 + 2 * CPU.framework.forward_bytes + 265  # four times the activations, a 32nd of all
     assert sum(found.parts.values()) == found.value_bytes
 
 
@@ -98,7 +101,7 @@ def test_the_training_peak_of_wide_layers_is_in_the_optimizer() -> None:
     assert found.weights_bytes == found.gradients_bytes == 40_000
     assert found.optimizer_bytes == 80_004
     assert found.activations_bytes == pytest.approx(2 * 40_000, abs=16)
-    assert found.needed_bytes == found.tensor_bytes + CPU.training_bytes + CPU.compiler_bytes
+    assert found.needed_bytes == found.tensor_bytes + CPU.framework.training_bytes + CPU.framework.compiler_bytes
     assert found.heap_bytes < 1000  # holes are found for all of it
 
 
@@ -106,21 +109,21 @@ def test_making_an_optimizer_brings_torchs_compiler_unless_transformers_has_brou
     transformers = pytest.importorskip("transformers")
     x, small = (torch.zeros(1, 4),), transformers.BertConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2)
     step, gradients = step_memory(chain(), x), step_memory(chain(), x, optimizer=None)
-    assert step.framework_bytes - gradients.framework_bytes == CPU.compiler_bytes
+    assert step.framework_bytes - gradients.framework_bytes == CPU.framework.compiler_bytes
     assert gradients.optimizer_bytes == 0
     assert gradients.gradients_bytes == step.gradients_bytes
     bert = step_memory(transformers.BertModel(small), (torch.zeros(1, 4, dtype=torch.long),))
-    assert bert.framework_bytes == CPU.training_bytes
+    assert bert.framework_bytes == CPU.framework.training_bytes
 
 
 def test_on_an_accelerator_an_optimizer_has_temporaries_for_all_parameters_at_once() -> None:
     # six layers of 40,000 B: the roots of all second moments at once, where a loop holds three tensors at most
     one = step_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam")
-    every = step_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam", accelerator=True)
+    every = step_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam", platform=NVIDIA)
     assert one.activations_bytes == pytest.approx(120_000, abs=16)
     assert every.activations_bytes == pytest.approx(240_000, abs=32)
-    assert every.framework_bytes == GPU.training_bytes
-    looping = step_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam:loop", accelerator=True)
+    assert every.framework_bytes == NVIDIA.framework.training_bytes
+    looping = step_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam:loop", platform=NVIDIA)
     assert looping.activations_bytes == one.activations_bytes
 
 
@@ -131,7 +134,7 @@ def test_a_fused_optimizer_has_no_temporaries(optimizer: str) -> None:
     assert fused.optimizer_bytes == every.optimizer_bytes == loop.optimizer_bytes
     assert fused.needed_bytes <= loop.needed_bytes <= every.needed_bytes
     if optimizer == "adamw":
-        assert every.activations_bytes == step_memory(*asked, optimizer="adamw", accelerator=True).activations_bytes
+        assert every.activations_bytes == step_memory(*asked, optimizer="adamw", platform=NVIDIA).activations_bytes
         assert fused.activations_bytes < 40_000 < loop.activations_bytes
 
 
@@ -192,10 +195,10 @@ def test_an_lstm_puts_a_layers_weights_into_another_order() -> None:
 
 def test_work_space_is_a_cpus_and_beside_the_tensors() -> None:
     stored = [Storage(0, None, 100, "weights"), Storage(1, 2, 30, "activations"), Storage(1, 1, 50, "workspace")]
-    on_cpu, elsewhere = memory_of(stored), memory_of(stored, accelerator=True)
-    assert on_cpu.value_bytes == 100 + 30 + 50 + CPU.forward_bytes + CPU.onednn_bytes
+    on_cpu, elsewhere = memory_of(stored), memory_of(stored, platform=NVIDIA)
+    assert on_cpu.value_bytes == 100 + 30 + 50 + CPU.framework.forward_bytes + CPU.framework.onednn_bytes
     assert on_cpu.tensor_bytes == elsewhere.tensor_bytes == 130
-    assert on_cpu.margin_bytes == CPU.forward_bytes + 325  # four times 30 + 50, and a 32nd of 180
+    assert on_cpu.margin_bytes == CPU.framework.forward_bytes + 325  # four times 30 + 50, and a 32nd of 180
     assert elsewhere.workspace_bytes == 0
 
 
@@ -369,5 +372,5 @@ def test_a_loss_of_ones_own_is_used() -> None:
 
 
 def test_memory_without_tensors_is_the_frameworks() -> None:
-    code = GPU.forward_bytes
-    assert memory_of((), accelerator=True) == Memory("forward", 0, 0, 0, 0, 0, 0, 0, code, 0, code, 0, assumed=True)
+    code = NVIDIA.framework.forward_bytes
+    assert memory_of((), platform=NVIDIA) == Memory("forward", 0, 0, 0, 0, 0, 0, 0, code, 0, code, 0, assumed=True)

@@ -82,7 +82,7 @@ class Known(Predictor):
 
 
 def known(us: dict[str, float], *, accelerator: bool = False, idle_w: float | None = None, **other: Any) -> Known:
-    hardware = Hardware(accelerator=accelerator, idle_w=idle_w)
+    hardware = Hardware(platform="accelerator" if accelerator else "cpu", idle_w=idle_w)
     return Known("Device", hardware, {}, {"float32": Roofline(1e9, 1e9, 1e9)}, {}, us=us, **other)
 
 

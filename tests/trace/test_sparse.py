@@ -15,6 +15,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
+from neuralpower.platforms import CPU
 from neuralpower.predict.memory.peak import training_memory
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
@@ -206,7 +207,7 @@ def test_an_optimizers_step_does_to_rows_what_pytorchs_does(optimizer: str) -> N
 )
 def test_what_pytorchs_optimizers_refuse_is_refused(recipe: Recipe, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        training_tasks(traced(LOOK_UPS["embedding"]), recipe.on(accelerator=False), lambda *_: True)
+        training_tasks(traced(LOOK_UPS["embedding"]), recipe.on(CPU), lambda *_: True)
     kind, way = OPTIMIZERS[recipe.optimizer], recipe.implementation
     net = Net(LOOK_UPS["embedding"])
     default_loss(net(places())).backward()

@@ -491,7 +491,9 @@ def test_the_optimizer_runs_as_torch_chooses_for_the_device_unless_it_is_said(
     accelerator: bool, said: str, implementation: str, learnt: Predictor
 ) -> None:
     other = {("conv2d", "float32", "forward", "dense"): next(iter(learnt.regressors.values()))}  # float32 is learnt
-    bare = dataclasses.replace(learnt, hardware=Hardware(accelerator=accelerator), regressors=other)
+    bare = dataclasses.replace(
+        learnt, hardware=Hardware(platform="accelerator" if accelerator else "cpu"), regressors=other
+    )
     p = mlp_step(Recipe("adam", said), bare)
     (step,) = (row.layer.to_row() for row in p.rows if row.step == "optimizer")
     assert step["implementation"] == p.to_json()["training"]["implementation"] == implementation

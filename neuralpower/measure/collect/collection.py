@@ -82,7 +82,7 @@ class Collection:
             "protocol_version": PROTOCOL_VERSION,
         }
         self.costs = Costs.planned_for(hardware.get("type", ""))
-        preset = preset_named(request.preset, accelerator=hardware.get("type") != "cpu")
+        preset = preset_named(request.preset, hardware.get("type", ""))
         power = preset.power if self.opened["power_reason"] is None else 0
         if starts := [s["start_s"] for s in earlier if s.get("start_s")]:
             self.costs.start_s = starts[-1]

@@ -32,8 +32,8 @@ CONNECT_S = 5.0
 class Lane:
     """One device of the cluster, in an actor of its node, where Ray numbers the devices that it gave to the actor from 0."""
 
-    def __init__(self, command: Callable[[], list[str]], accelerator: bool, wait: bool) -> None:
-        lock = DeviceLock("cuda:0" if accelerator else "cpu", wait)
+    def __init__(self, command: Callable[[], list[str]], device: str, wait: bool) -> None:
+        lock = DeviceLock("cpu" if device == "cpu" else "cuda:0", wait)
         self.local = Local(Worker(read_cpu().cores, command()), lock)
 
     def hold(self) -> None:
@@ -58,9 +58,9 @@ class Fleet:
     """All devices that a Ray cluster offers; they are of one model, with the same software."""
 
     def __init__(
-        self, address: str | None, command: Callable[[], list[str]], accelerator: bool = False, wait: bool = False
+        self, address: str | None, command: Callable[[], list[str]], device: str = "cpu", wait: bool = False
     ) -> None:
-        self.address, self.command, self.accelerator, self.wait = address, command, accelerator, wait
+        self.address, self.command, self.device, self.wait = address, command, device, wait
         self._lanes: list[Any] = []
         self._abouts: list[dict[str, Any]] = []  # what each answered when it was opened
         self._connected = False
@@ -154,8 +154,8 @@ class Fleet:
                 f"Ray cluster {self.address}: {offered} devices are offered and 0 are free; start a node with "
                 f"ray start --resources '{{\"{RESOURCE}\": 1}}'"
             )
-        actor = ray.remote(Lane).options(resources={RESOURCE: 1}, num_cpus=0, num_gpus=int(self.accelerator))
-        self._lanes = [actor.remote(self.command, self.accelerator, self.wait) for _ in range(count)]
+        actor = ray.remote(Lane).options(resources={RESOURCE: 1}, num_cpus=0, num_gpus=int(self.device != "cpu"))
+        self._lanes = [actor.remote(self.command, self.device, self.wait) for _ in range(count)]
 
     def _compare(self) -> None:
         """Open all devices; raises InputError unless they are of one model, with the same software."""

@@ -24,15 +24,14 @@ from neuralpower.measure.cpu.bench import BLOCK
 from neuralpower.networks.families import variant_of
 from neuralpower.networks.phases import Decoder
 from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.platforms import CPU
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, default_loss, training_tasks
 
 NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
-NETWORK_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that a module can be cast to
 FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator
 FEWEST_RECURRING = 40  # of a kind, such as loops make: they are of several groups
-SCALES = (2, 4, 8, 16, 32, 64)  # of batches on an accelerator, beside those of a CPU
 BACKWARD_EVERY = 3  # on a CPU, of so many layers one backward: that takes twice as long
 TRAINED_EVERY = 2  # on a CPU, of so many networks one is trained for a step: that takes four times as long
 BATCHES = ("batch", "rows", "tokens", "elements")  # the field of a kind that grows with the batch
@@ -99,7 +98,7 @@ def make_plan(
     for source, layers in (("sweep", sweep), *((network.model, network.trace.layers) for network in networks)):
         items = []
         for layer in dict.fromkeys(layers):
-            if type(layer) not in kinds or not affordable(layer, preset) or (layer.recurs and preset.accelerator):
+            if type(layer) not in kinds or not affordable(layer, preset) or (layer.recurs and not preset.loops):
                 continue
             variants = [
                 variant
@@ -108,7 +107,7 @@ def make_plan(
             ]
             turn = layer.kind, layer.recurs
             turns[turn] += 1
-            if preset.accelerator and variants:
+            if preset.in_turn and variants:
                 variants = [variants[turns[turn] % len(variants)]]
             elif FORWARD in phases and turns[turn] % BACKWARD_EVERY:
                 variants = [variant for variant in variants if variant.phase != BACKWARD]
@@ -120,7 +119,7 @@ def make_plan(
         sources.append(items)
     sources[1:] = _thinned(sources[1:], preset.traced, generator)
     blocks = [items[i : i + BLOCK] for items in sources for i in range(0, len(items), BLOCK)]
-    floats = [dtype for dtype in dtypes if dtype in (NETWORK_DTYPES if preset.accelerator else ("float32",))]
+    floats = [dtype for dtype in dtypes if dtype in preset.network_dtypes]
     if whole and floats and FORWARD in phases:
         totals = list(islice(_totals(networks, preset, generator, floats, phases), preset.networks))
         blocks += [totals[i : i + NETWORK_BLOCK] for i in range(0, len(totals), NETWORK_BLOCK)]
@@ -176,13 +175,13 @@ def _totals(
     for, a step of training of one network in TRAINED_EVERY.
     """
     seen: set[tuple[str, bool]] = set()
-    trains = not preset.accelerator and {BACKWARD, OPTIMIZER} <= set(phases)
+    trains = preset.loops and {BACKWARD, OPTIMIZER} <= set(phases)
     for network in generator.sample(networks, len(networks)):
         layers, is_step = network.trace.layers, network.context is not None
         named = variant_of(network.model), is_step
         weights = network.trace.parameter_bytes
         flops = sum(int(layer.flops()) for layer in layers)
-        if named in seen or network.trace.unmodelled or not layers or (is_step and preset.accelerator):
+        if named in seen or network.trace.unmodelled or not layers or (is_step and not preset.loops):
             continue
         if flops > NETWORK_LAYERS * preset.most_flops or weights > NETWORK_LAYERS * preset.most_bytes:
             continue
@@ -204,7 +203,7 @@ def _training_step(network: Traced) -> dict[str, Any] | None:
     if traced is None or traced.unmodelled or not traced.trained:
         return None
     counts: Counter[Layer] = Counter()
-    for task in training_tasks(traced, RECIPE.on(accelerator=False), lambda kind, phase: True):
+    for task in training_tasks(traced, RECIPE.on(CPU), lambda kind, phase: True):
         counts[task.layer] += task.share  # type: ignore[assignment]  # part of a backward pass
     held = 4 * traced.parameter_bytes + sum(int(layer.bytes().output) for layer in traced.layers)
     return _total(network, counts, held, "float32", TRAINING)
@@ -255,8 +254,8 @@ def draw(
         if len(seen) == count:
             return
         layer = sample(source)
-        if preset.accelerator and source.chance(0.5):
-            layer = scaled(layer, source.choice(SCALES))
+        if preset.scales and source.chance(0.5):
+            layer = scaled(layer, source.choice(preset.scales))
         if layer.recurs and sum(layer.bytes()) > NEAR_BYTES:
             continue  # no longer in the cache when it comes again
         if layer not in seen and affordable(layer, preset):
@@ -276,12 +275,12 @@ def _sweep(
 ) -> Iterator[Layer]:
     shares = sum(kind.sweep_share for kind in KINDS.values())
     for kind in kinds:
-        variants = len(dtypes) * len(phases_of(kind, phases)) if preset.accelerator else 1
+        variants = len(dtypes) * len(phases_of(kind, phases)) if preset.in_turn else 1
         count = max(round(preset.sweep * kind.sweep_share / shares), FEWEST, FEWEST_EACH * variants)
         yield from draw(kind, count, seed, preset)
         if BACKWARD in phases and kind.training_share:
             yield from draw(kind, max(round(count * kind.training_share), FEWEST), seed, preset, TRAINING)
-        if FORWARD in phases and kind.recurring_share and not preset.accelerator:
+        if FORWARD in phases and kind.recurring_share and preset.loops:
             yield from draw(kind, max(round(count * kind.recurring_share), FEWEST_RECURRING), seed, preset, RECURRING)
 
 
@@ -301,7 +300,7 @@ def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterat
         for variant in (network, *(jittered(network, generator) for _ in range(preset.jitters))):
             for batch in variant.batch_sizes:
                 for seq_len in variant.seq_lens:
-                    scale = generator.choice((1, *SCALES)) if preset.accelerator else 1
+                    scale = generator.choice((1, *preset.scales)) if preset.scales else 1
                     traced = _traced(variant.model, scale * batch, seq_len, named=models is not None)
                     if traced is not None:
                         yield Traced(variant.model, scale * batch, seq_len, traced)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from neuralpower.errors import unknown
 
@@ -18,7 +19,10 @@ class Preset:
     most_flops: float  # of one call
     most_bytes: float  # of one call
     powers_per_kind: int = 60  # at least, where the plan has so many; `power` is larger than all kinds' together
-    accelerator: bool = False  # counts are totals over dtypes and phases, and batches up to 64 times a CPU's
+    in_turn: bool = False  # each layer in one dtype and phase, so that counts are totals; else in all of them
+    scales: tuple[int, ...] = ()  # batches are so many times those of a CPU, too
+    loops: bool = True  # what loops make again and again, steps of decoders and of training are measured, too
+    network_dtypes: tuple[str, ...] = ("float32",)  # of whole networks
     traced: int | None = None  # layers of networks, at most; None: all
     networks: int | None = None  # whole ones, at most; None: all
 
@@ -37,6 +41,13 @@ PRESETS = {
 }
 
 
+# Where kernels run over many cores, batches are larger, and a queue of calls hides what a loop of Python takes.
+KERNELS: Any = {
+    "in_turn": True,
+    "scales": (2, 4, 8, 16, 32, 64),
+    "loops": False,
+    "network_dtypes": ("float32", "bfloat16", "float16", "float64"),  # that a module can be cast to
+}
 ACCELERATOR_PRESETS = {
     "quick": Preset(
         budget_s=300,
@@ -46,7 +57,7 @@ ACCELERATOR_PRESETS = {
         most_flops=1e12,
         most_bytes=1e9,
         powers_per_kind=5,
-        accelerator=True,
+        **KERNELS,
         traced=150,
         networks=10,
     ),
@@ -58,7 +69,7 @@ ACCELERATOR_PRESETS = {
         most_flops=2e13,
         most_bytes=8e9,
         powers_per_kind=25,
-        accelerator=True,
+        **KERNELS,
         traced=650,
         networks=50,
     ),
@@ -69,16 +80,16 @@ ACCELERATOR_PRESETS = {
         power=5000,
         most_flops=4e13,
         most_bytes=1.6e10,
-        accelerator=True,
+        **KERNELS,
         traced=12000,
         networks=300,
     ),
 }
 
 
-def preset_named(name: str, accelerator: bool = False) -> Preset:
-    """The preset, for a CPU or an accelerator; raises InputError where there is none of that name."""
-    presets = ACCELERATOR_PRESETS if accelerator else PRESETS
+def preset_named(name: str, device_type: str = "cpu") -> Preset:
+    """The preset of a type of devices; all but CPUs share theirs. Raises InputError where there is none of that name."""
+    presets = PRESETS if device_type == "cpu" else ACCELERATOR_PRESETS
     if name not in presets:
         raise unknown("preset", name, presets)
     return presets[name]

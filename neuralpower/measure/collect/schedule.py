@@ -194,7 +194,7 @@ class Prior:
 
 PRIORS = {
     "cpu": Prior(8, 4, 0.03, 0.8, 0.7, 10, 22, 8e10),
-    "cuda": Prior(45, 15, 0.18, 0.8, 2.0, 10, 10, 5e13, cooling_s=20.0),
+    "accelerator": Prior(45, 15, 0.18, 0.8, 2.0, 10, 10, 5e13, cooling_s=20.0),
 }
 PRIOR_TASKS = 20  # measured tasks that count as much as the planning value
 PATIENCE = 20  # times the estimate
@@ -217,7 +217,7 @@ class Costs:
     @classmethod
     def planned_for(cls, device_type: str) -> Costs:
         """Nothing but the planning values of a class of devices; accelerators of all makes share theirs."""
-        prior = PRIORS.get(device_type, PRIORS["cuda"])
+        prior = PRIORS.get(device_type, PRIORS["accelerator"])
         return cls(prior, prior.start_s, prior.restart_s)
 
     def add(self, tasks: Sequence[Task], seconds: float) -> None:

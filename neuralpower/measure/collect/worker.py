@@ -144,7 +144,7 @@ class Answers:
     def _plan(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         device = self._opened().device
         check_dtypes(request["dtypes"], device)
-        preset = preset_named(request["preset"], device.type != "cpu")
+        preset = preset_named(request["preset"], device.type)
         kinds = kinds_named(request["kinds"], request["phases"])
         whole = request["kinds"] is None or NETWORK in request["kinds"]
         models, dtypes, seed = request["models"], request["dtypes"], request["seed"]

@@ -12,7 +12,7 @@ from neuralpower.devices.host import read_cpu
 from neuralpower.layers.call import Call
 from neuralpower.measure.bench import failure
 from neuralpower.measure.cpu.timer import ROUNDS, Sentinel, power_columns, prepare_process, steady_load, time_calls
-from neuralpower.measure.meters import NullMeter, PowerMeter
+from neuralpower.measure.meters import NullMeter, PowerMeter, open_meter
 from neuralpower.measure.power.selftest import SelfTest, run_self_test
 
 BLOCK = 60  # configurations that a CPU measures in turn
@@ -77,3 +77,9 @@ class CpuBench:
     def is_lost(self) -> bool:
         """Never: without it nothing would run."""
         return False
+
+
+def open_rig(device: str, power: str, threads: int, deep_idle: bool = False) -> CpuBench:
+    """This machine's processor, with so many threads and the meter that `power` names; raises InputError, DeviceError."""
+    prepare_process(threads)
+    return CpuBench(threads, open_meter(power, device))

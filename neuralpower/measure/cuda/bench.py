@@ -19,7 +19,7 @@ import torch
 from neuralpower.errors import DeviceError, LostDeviceError, Unmodelled
 from neuralpower.layers.call import Call
 from neuralpower.measure.calls import settings_of
-from neuralpower.measure.cuda.runtime import Condition, Cuda, Mark, describe, open_condition, open_cuda
+from neuralpower.measure.cuda.runtime import Condition, Cuda, Mark, describe, device_named, open_condition, open_cuda
 from neuralpower.measure.cuda.timer import WARMUP_S, Block, CudaTimer
 from neuralpower.measure.meters import NullMeter, PowerMeter, open_meter
 from neuralpower.measure.meters.base import no_power
@@ -233,3 +233,8 @@ def product(device: torch.device) -> Call:
     """One of large square matrices, which keeps the device busy."""
     operands = [torch.randn(LOAD_SIZE, LOAD_SIZE, device=device, dtype=torch.bfloat16) for _ in range(2)]
     return Call(torch.mm, tuple(operands))
+
+
+def open_rig(device: str, power: str, threads: int, deep_idle: bool = False) -> CudaBench:
+    """The GPU "cuda:0", as `open_cuda_bench`; the host's threads are left as they are."""
+    return open_cuda_bench(device_named(device), power, deep_idle)

@@ -350,6 +350,7 @@ def describe(properties: Properties, condition: Callable[[], Condition] = Condit
     cuda = torch.version.cuda
     return {
         "type": "gpu",
+        "platform": "nvidia",
         "accelerator": True,
         **{name: known[name] for name in ("name", "cores", "l2_bytes", "memory_bytes", "capability")},
         "llc_bytes": properties.l2_bytes,

@@ -25,6 +25,7 @@ from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import NeuralPowerError, one_line
 from neuralpower.layers import Layer
 from neuralpower.layers.base import in_tf32
+from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.explore.forms import Form, Solver, constant
 from neuralpower.trace.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage, peak
 from neuralpower.trace.paths import pattern
@@ -135,10 +136,10 @@ class Table:
         """Of parameters and buffers [rows]."""
         return added(self.weights, fields, depth)
 
-    def peaks(self, fields: Array, depth: Array, accelerator: bool = False) -> tuple[Array, Array]:
+    def peaks(self, fields: Array, depth: Array, platform: Platform = CPU) -> tuple[Array, Array]:
         """(bytes at the peak, of them what comes and goes) [rows]: that of two blocks, and more caches.
 
-        Work space is that of a CPU's kernels; an accelerator has none of it.
+        Work space is that of a CPU's kernels; other platforms have none of it.
         """
         if not self.known_peak:
             return np.full(len(fields), np.nan), np.full(len(fields), np.nan)
@@ -147,7 +148,7 @@ class Table:
         last = max(max(s.birth, s.death or 0) for s, _ in self.storages)
         live = np.zeros((2, last + 2, len(fields)))  # all, and of them what comes and goes
         for storage, form in self.storages:
-            if accelerator and storage.part == WORKSPACE:
+            if storage.part == WORKSPACE and not platform.workspace:
                 continue
             size = form(fields)
             parts = live if storage.part in MOVING else live[:1]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -20,7 +21,8 @@ from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.phases import DECODE, PREFILL, Phase, passes
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.predict.memory.peak import ASSUMED, Memory, forward_memory, framework_of, margin_of, training_memory
+from neuralpower.platforms import CPU, Platform
+from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import TRAINING, Recipe
 from neuralpower.trace.training_step import optimizer_named, training_lifetimes
@@ -53,7 +55,7 @@ class Request:
     dtype: str = "float32"
     phase: str = FORWARD
     optimizer: str = "adamw"  # of training: here "sgd" keeps nothing, "momentum" a number per parameter
-    accelerator: bool = False
+    platform: Platform = CPU
     context: int | None = None  # decode: tokens in the cache before the step
     accumulation: int = 1  # training: micro-batches of `batch_size` per step
     checkpointing: bool = False  # training: repeated blocks keep their inputs alone
@@ -78,11 +80,7 @@ class Fit:
     traces: int
     process_bytes: int = 0  # of the room: what the process takes before there is a network
     margin: float = 0.0  # share of the room that is kept free, for what is not modelled
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the answer takes for granted."""
-        return (ASSUMED,) if self.memory.assumed else ()
+    notes: tuple[str, ...] = ()  # what the answer takes for granted
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -130,25 +128,27 @@ def fit(request: Request, room_bytes: float) -> Fit:
         raise InputError(
             f"optimizer, accumulation and checkpointing belong to phase training, not to {request.phase}; leave them out"
         )
-    margin = margin_of(request.accelerator, request.phase) if request.margin is None else request.margin
+    margin = request.platform.margin(request.phase) if request.margin is None else request.margin
     if isinstance(margin, bool) or not isinstance(margin, Real) or not 0 <= margin < 1:
         raise InputError(
             f"margin {margin!r}: the share of the memory that is kept free is 0 or more and below 1; choose 0.3"
         )
     probe = _Probe(request)
-    process_bytes = framework_of(request.accelerator).process_bytes
+    process_bytes = request.platform.framework.process_bytes
     left_bytes = room_bytes * (1 - float(margin)) - process_bytes
+    notes = tuple(filter(None, [request.platform.memory_note]))
+    answer = partial(Fit, process_bytes=process_bytes, margin=float(margin), notes=notes)
     own = probe(request.batch_size, request.length)
     start = request.length or probe.own_length
     if own.weights_bytes > left_bytes:  # nothing to be sought
         longest, reason = (None, "") if start is None else (0, "memory")
-        return Fit(False, own, room_bytes, 0, longest, reason, probe.traces, process_bytes, float(margin))
+        return answer(False, own, room_bytes, 0, longest, reason, probe.traces)
     batch = largest(lambda size: probe(size, request.length).high_bytes, left_bytes, request.batch_size)
     longest, reason = None, ""
     if start is not None:
         longest, reason = _longest(probe, request.batch_size, start, left_bytes)
     fits = own.high_bytes <= left_bytes
-    return Fit(fits, own, room_bytes, batch, longest, reason, probe.traces, process_bytes, float(margin))
+    return answer(fits, own, room_bytes, batch, longest, reason, probe.traces)
 
 
 class _TooManyCalls(Exception):  # noqa: N818  # a verdict on a length
@@ -268,12 +268,12 @@ class _Probe:
                 inputs.args,
                 inputs.kwargs,
                 optimizer=self.request.optimizer,
-                accelerator=self.request.accelerator,
+                platform=self.request.platform,
                 accumulation=self.request.accumulation,
                 checkpointing=self.request.checkpointing,
             )
             self._calls[batch, length] = step.end
-            return training_memory(step, accelerator=self.request.accelerator)
+            return training_memory(step, platform=self.request.platform)
         try:
             traced = trace(self.module, inputs.args, inputs.kwargs)
         except ModelError as error:
@@ -281,7 +281,7 @@ class _Probe:
                 raise InputError(str(error)) from error
             raise
         self._calls[batch, length] = len(traced.every_call)
-        memory = forward_memory(traced, accelerator=self.request.accelerator)
+        memory = forward_memory(traced, platform=self.request.platform)
         return replace(memory, phase=self.request.phase)
 
     def _inputs(self, batch: int, length: int | None) -> Inputs:

@@ -30,7 +30,6 @@ from neuralpower.predict.explore.family import (
     learn,
 )
 from neuralpower.predict.explore.outcomes import Outcomes, Pool
-from neuralpower.predict.memory.peak import framework_of
 from neuralpower.trace.tracer import trace
 
 Array = np.ndarray
@@ -86,7 +85,7 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
     count = len(points)
     parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
     basis, errors, traces, notes = [FORMULA] * count, dict[int, str](), 0, dict[str, None]()
-    framework = framework_of(predictor.accelerator)
+    framework = predictor.platform.framework
     for family in _families(points):
         used, took, told = tables_of(family)
         notes |= dict.fromkeys(told)
@@ -100,7 +99,7 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
             assert served.table is not None
             fill(pool, served.table, served.fields, served.depth, where)
             parameters[where] = served.table.parameter_count(served.fields, served.depth)
-            tensors, moving = served.table.peaks(served.fields, served.depth, predictor.accelerator)
+            tensors, moving = served.table.peaks(served.fields, served.depth, predictor.platform)
             library = framework.onednn_bytes if served.table.has_workspace else 0
             memory[where] = tensors + framework.code_bytes(FORWARD) + library
             high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)

@@ -16,7 +16,6 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.case import device_memory
 from neuralpower.predict.explore.outcomes import finite
 from neuralpower.predict.explore.space import Point, explore
-from neuralpower.predict.memory.peak import ASSUMED, framework_of, margin_of
 
 MOST_POINTS = 10_000
 HEAPLESS = (
@@ -98,10 +97,10 @@ def sweep(
         explored = explore([Point(model, b, s, d, input_shape=shape) for d, s, b in grid], predictor)
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
-        notes[ASSUMED if predictor.accelerator else HEAPLESS] = None
+        notes[predictor.platform.memory_note or HEAPLESS] = None
         room = memory_bytes if memory_bytes is not None else device_memory(predictor)
-        taken_bytes = framework_of(predictor.accelerator).process_bytes
-        usable_bytes = None if room is None else room * (1 - margin_of(predictor.accelerator, FORWARD))
+        taken_bytes = predictor.platform.framework.process_bytes
+        usable_bytes = None if room is None else room * (1 - predictor.platform.margin(FORWARD))
         for i, (dtype, length, batch) in enumerate(grid):
             o = explored.outcomes
             value, high = finite(o.runtime_s[i]), finite(explored.memory_high_bytes[i])

@@ -12,13 +12,12 @@ A step that is not the first finds the optimizer's state in place, so that state
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from neuralpower.layers.base import FORWARD
+from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.allocator_replay import PASS, STEP, heap_peak
 from neuralpower.trace.lifetimes import (
     ACTIVATIONS,
@@ -37,58 +36,8 @@ from neuralpower.trace.records import Trace
 from neuralpower.trace.training import TRAINING
 from neuralpower.trace.training_step import StepLifetimes, steady
 
-Numbers = Any  # a number, or an array of them
-
-
-@dataclass(frozen=True)
-class Framework:
-    """What a process takes beside its tensors on a class of devices; bytes, and a share of what comes and goes."""
-
-    forward_bytes: int
-    training_bytes: int
-    forward_kept: float  # of gradients, activations and work space: what an allocator keeps of freed memory, at most
-    training_kept: float
-    process_bytes: int  # of the device's own: what the process takes before there is a network
-    untrimmed_bytes: int = 0  # that an allocator may leave at its end, at most
-    onednn_bytes: int = 0  # a library that starts with the first convolution
-    compiler_bytes: int = 0  # torch's compiler, which making an optimizer imports, and so do transformers' classes
-
-    def margin_bytes(self, phase: str, moving: Numbers, tensors: Numbers) -> Numbers:
-        """Code once more, and what the allocator keeps at most where `moving` of `tensors` bytes come and go."""
-        share = self.forward_kept if phase == FORWARD else self.training_kept
-        kept = np.maximum(share * moving, np.minimum(self.untrimmed_bytes, 4 * moving + tensors / 32))
-        return self.code_bytes(phase) + kept
-
-    def code_bytes(self, phase: str) -> int:
-        """What any network's pass or step pages in."""
-        return self.forward_bytes if phase == FORWARD else self.training_bytes
-
-
-# cpu: code that is paged in, libraries' and threads' buffers, in a process that has imported torch and the network's classes;
-# what glibc's heap keeps at most is more than was seen, and no less than the 64 MiB that it leaves at its end; a small heap
-# has a small end. Chosen over the first table of benchmarks/memory.py. Python with torch and transformers was 381 MB.
-# gpu: a CUDA context with cuBLAS's work space, and the caching allocator's rounding to blocks of 2 MiB: assumed, not measured.
-CPU = Framework(16_000_000, 30_000_000, 3.0, 1.25, 400_000_000, 64 << 20, 8_000_000, 72_000_000)
-GPU = Framework(600_000_000, 600_000_000, 0.1, 0.1, 0)
-
-
-# 72 training steps of 40 networks on an A100, float32: predictions were 30 % below the real peaks in the median, and 92 % of the
-# peaks above the high figure. Of forward passes nothing was measured: servers of language models leave a tenth free.
-TRAINING_MARGIN, FORWARD_MARGIN = 0.3, 0.1
-ASSUMED = (
-    "on an accelerator, memory beside tensors is an assumed overhead, not an upper bound: of 72 training steps on an A100 the "
-    "prediction was 30 % too low in the median, and 92 % of the real peaks lay above its high figure"
-)
-
-
-def margin_of(accelerator: bool, phase: str) -> float:
-    """Share of a device's memory that is kept free where nothing else is asked for: none where the high figure is a bound."""
-    return 0.0 if not accelerator else TRAINING_MARGIN if phase == TRAINING else FORWARD_MARGIN
-
-
-def framework_of(accelerator: bool) -> Framework:
-    """The class that a device is of."""
-    return GPU if accelerator else CPU
+# A platform names the model of what its allocator keeps of freed memory: (storages, passes or steps) -> peak in bytes.
+ALLOCATORS: Mapping[str, Callable[[Sequence[Storage], str], int]] = {"glibc": heap_peak}
 
 
 @dataclass(frozen=True)
@@ -107,7 +56,7 @@ class Memory:
     heap_bytes: int  # that the allocator is expected to keep of freed memory
     margin_bytes: int  # what it keeps at most, and code once more: in `high_bytes` alone, in place of `heap_bytes`
     tensor_bytes: int  # the most that tensors take alone, which may be at another time
-    assumed: bool = False  # what is beside tensors, as on an accelerator: `high_bytes` is then no upper bound
+    assumed: bool = False  # what is beside tensors, where no allocator is modelled: `high_bytes` is then no upper bound
 
     @property
     def value_bytes(self) -> int:
@@ -145,14 +94,14 @@ class Memory:
 
 
 def memory_of(
-    storages: Sequence[Storage], phase: str = FORWARD, *, accelerator: bool = False, compiler: bool = False
+    storages: Sequence[Storage], phase: str = FORWARD, *, platform: Platform = CPU, compiler: bool = False
 ) -> Memory:
-    """The peak of storages' lifetimes, with what the framework takes on a CPU or an accelerator.
+    """The peak of storages' lifetimes, with what the framework takes on the platform.
 
     `compiler` says that torch's compiler comes into the process with the network, not before it.
     """
-    framework = framework_of(accelerator)
-    if accelerator:  # its kernels are others
+    framework = platform.framework
+    if not platform.workspace:  # its kernels are others
         storages = [storage for storage in storages if storage.part != WORKSPACE]
     code = framework.code_bytes(phase) + (framework.compiler_bytes if compiler else 0)
     if any(storage.part == WORKSPACE for storage in storages):
@@ -161,7 +110,8 @@ def memory_of(
     most, parts = peak(later)
     tensors, _ = peak([storage for storage in later if storage.part != WORKSPACE])
     moving = sum(parts[part] for part in MOVING)
-    heap = 0 if accelerator else max(0, heap_peak(storages, STEP if phase == TRAINING else PASS) - most)
+    kept = ALLOCATORS[platform.allocator](storages, STEP if phase == TRAINING else PASS) if platform.allocator else most
+    heap = max(0, kept - most)
     return Memory(
         phase=phase,
         weights_bytes=parts[WEIGHTS],
@@ -175,15 +125,15 @@ def memory_of(
         heap_bytes=heap,
         margin_bytes=max(int(framework.margin_bytes(phase, moving, most)), heap),
         tensor_bytes=tensors,
-        assumed=accelerator,
+        assumed=not platform.allocator,
     )
 
 
-def forward_memory(traced: Trace, *, accelerator: bool = False) -> Memory:
+def forward_memory(traced: Trace, *, platform: Platform = CPU) -> Memory:
     """Of the pass that was traced."""
-    return memory_of(traced.storages, FORWARD, accelerator=accelerator)
+    return memory_of(traced.storages, FORWARD, platform=platform)
 
 
-def training_memory(step: StepLifetimes, *, accelerator: bool = False) -> Memory:
+def training_memory(step: StepLifetimes, *, platform: Platform = CPU) -> Memory:
     """Of a training step, at its peak."""
-    return memory_of(step.storages, TRAINING, accelerator=accelerator, compiler=step.compiler)
+    return memory_of(step.storages, TRAINING, platform=platform, compiler=step.compiler)

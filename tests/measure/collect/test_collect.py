@@ -27,7 +27,7 @@ from neuralpower.measure.collect.collection import ATTEMPTS
 from neuralpower.measure.collect.keys import plan_hash
 from neuralpower.measure.collect.networks import NETWORKS
 from neuralpower.measure.collect.plan import affordable, check_dtypes, draw, kinds_named, make_plan
-from neuralpower.measure.collect.presets import PRESETS, preset_named
+from neuralpower.measure.collect.presets import KERNELS, PRESETS, preset_named
 from neuralpower.measure.collect.process import Worker
 from neuralpower.measure.collect.process import command as worker_command
 from neuralpower.measure.collect.recover import Local
@@ -271,7 +271,7 @@ def test_a_decoders_step_is_timed_as_a_whole_with_its_cache_put_back() -> None:
     (result,) = measure_items(steps, CpuBench(1, NullMeter("no_rapl")), rounds=2)
     assert result["status"] in ("ok", "noisy")
     # an accelerator captures its calls in graphs, and what puts the cache back is no part of one
-    graphs = replace(PRESETS["standard"], jitters=0, accelerator=True)
+    graphs = replace(PRESETS["standard"], jitters=0, **KERNELS)
     assert len(make_plan(graphs, [], [model], ["float32"], 0, whole=True)) == 1
 
 

@@ -1,0 +1,87 @@
+"""A platform: a family of devices that compute alike, and all that is special to it.
+
+Learner, memory model, training step and collector ask the platform of a device, by `platform_of(hardware)`. A file beside
+this one with a `PLATFORM` adds one: nothing else names the platforms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from neuralpower.layers.base import FORWARD
+from neuralpower.layers.optimizer import LOOP, possible
+from neuralpower.platforms.views import KernelView, PooledKernelView, View
+
+Numbers = Any  # a number, or an array of them
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What a process takes beside its tensors: bytes, and shares of the bytes that come and go."""
+
+    forward_bytes: int
+    training_bytes: int
+    forward_kept: float  # of gradients, activations and work space: what an allocator keeps of freed memory, at most
+    training_kept: float
+    process_bytes: int  # of the device's own: what the process takes before there is a network
+    untrimmed_bytes: int = 0  # that an allocator may leave at its end, at most
+    onednn_bytes: int = 0  # a library that starts with the first convolution
+    compiler_bytes: int = 0  # torch's compiler, which making an optimizer imports, and so do transformers' classes
+
+    def margin_bytes(self, phase: str, moving: Numbers, tensors: Numbers) -> Numbers:
+        """Code once more, and what the allocator keeps at most where `moving` of `tensors` bytes come and go."""
+        share = self.forward_kept if phase == FORWARD else self.training_kept
+        kept = np.maximum(share * moving, np.minimum(self.untrimmed_bytes, 4 * moving + tensors / 32))
+        return self.code_bytes(phase) + kept
+
+    def code_bytes(self, phase: str) -> int:
+        """What any network's pass or step pages in."""
+        return self.forward_bytes if phase == FORWARD else self.training_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """What is known of all devices of a family; the defaults are those of a device that runs kernels over many cores."""
+
+    name: str
+    called: str = "an accelerator"  # in messages
+    plural: str = "accelerators"
+    torch_type: str = ""  # of its devices in torch, as `torch.device.type` has it; "" where torch runs none
+    makers: tuple[str, ...] = ()  # whose devices are of the platform, as `Hardware.platform` may name it
+    family: str = "accelerator"  # devices of one family can be learnt from together
+    alone: View = field(default_factory=KernelView)  # how layers are described for one device
+    pooled: View = field(default_factory=PooledKernelView)  # for several devices at once
+    # ---- memory
+    framework: Framework
+    allocator: str = ""  # whose model says what is kept of freed memory (predict/memory/allocators.py); "": assumed
+    workspace: bool = False  # whether the work space that layers state is that of the platform's kernels
+    margins: Mapping[str, float] = field(default_factory=dict)  # by phase: share of the memory that is kept free
+    memory_note: str = ""  # in words, what is assumed of memory
+    # ---- time
+    optimizer: str = LOOP  # how torch steps an optimizer unless it is told: loop, foreach or fused
+    step_s: float = 0.0  # of a recurrent layer that was not learnt: a step waits for the one before it
+    like: tuple[str, str, str, str] | None = None  # regressor of a pass over memory, for kinds that were not learnt
+    keeps_weights: bool = False  # whether a small network's weights stay in the cache from pass to pass
+    # ---- measurement
+    rig: str = ""  # module whose `open_rig(device, power, threads, deep_idle)` opens a device; "": none is measured
+
+    @property
+    def device_names(self) -> list[str]:
+        """How its devices are named."""
+        return [self.torch_type] if self.family == "cpu" else [self.torch_type, f"{self.torch_type}:0"]
+
+    def view(self, devices: int) -> View:
+        """How layers are described to a learner of so many devices."""
+        return self.pooled if devices > 1 else self.alone
+
+    def margin(self, phase: str) -> float:
+        """Share of a device's memory that is kept free where nothing else is asked for."""
+        return self.margins.get(phase, 0.0)
+
+    def optimizer_way(self, optimizer: str) -> str:
+        """How torch steps such an optimizer here: loop, foreach or fused."""
+        return self.optimizer if possible(optimizer, self.optimizer) else LOOP

@@ -1,0 +1,195 @@
+"""How the learner sees the layers of one kind on a platform: their terms, features and groups.
+
+    CpuView          one CPU: counts of FLOP and bytes, and what no longer fits each cache
+    KernelView       one device that runs kernels over many cores: seconds at its peaks, tiles and waves
+    PooledView       several CPUs at once: what is relative to their peaks alone
+    PooledKernelView several such devices at once
+
+A view takes `columns`, a layer whose fields are arrays [rows] (or one layer), and returns numbers or arrays of that length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.base import RECURRING, Layer, peak_flops
+
+DEGREES = (1, 2, 3)  # of a polynomial in a layer's sizes
+# Of a GPU's memory bandwidth, which no call gets past: the most by any of 300,000 calls on five of NVIDIA's, 2016 to 2020.
+REACHED_AT_MOST = 0.9
+
+
+class View:
+    """What all views share: a polynomial in the sizes, the kind's own terms, no thresholds, no alignment."""
+
+    pooled: ClassVar[str] = ""  # by what rows of several devices are learnt from together; "" where they are not
+
+    def hardware(self, hardware: Hardware) -> Hardware:
+        """The device as the terms see it."""
+        return hardware
+
+    def degrees(self, columns: Layer) -> tuple[int, ...]:
+        """Degrees of the polynomial that are tried; (0,) for none."""
+        return DEGREES
+
+    def group(self, columns: Layer) -> Any:
+        """The name of the code that runs, by which calls of one kind are fitted apart."""
+        return columns.group()
+
+    def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """Terms beside the polynomial, none below 0; "flops" among them."""
+        return _with_flops(columns, columns.terms(hardware))
+
+    def own_terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """More of them, which rows of the very device must weigh; those named `..._past_...` are thresholds."""
+        return {}
+
+    def alignment(self, columns: Layer) -> dict[str, Any]:
+        """How well layers fit memory and tiles, as shares from 0 to 1."""
+        return {}
+
+    def axes(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """Axes of the sampled box beside the layers' own, as base-2 logarithms."""
+        return {}
+
+    def features(
+        self, columns: Layer, hardware: Hardware, axes: Mapping[str, Any], flops: Any, size: Any
+    ) -> dict[str, Any]:
+        """What the residual's trees see; `size` in bytes."""
+        return {**axes, "flops": np.log2(flops + 1), "bytes": np.log2(size + 1), **self.own_features(columns, hardware)}
+
+    def own_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """What they see of the kind's own."""
+        return columns.features()
+
+    def power_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """What they see beside that where power is learnt."""
+        return {}
+
+    def held_by_power(self, columns: Layer, hardware: Hardware) -> bool:
+        """Whether the level of a device's rows tells how warm it got, so that it is learnt apart from the others'."""
+        return False
+
+    def least_s(self, columns: Layer, hardware: Hardware) -> Any:
+        """Seconds that no such call can stay below; 0 on a device that was measured, whose rows tell."""
+        return 0.0
+
+    def unknown(self, hardware: Hardware) -> Iterator[str]:
+        """Names of what a sheet should say of the device for its products, and does not."""
+        return iter(())
+
+
+class CpuView(View):
+    """One CPU, where calls that a loop makes again and again find code and operands in the caches."""
+
+    def group(self, columns: Layer) -> Any:
+        """With another name for what recurs."""
+        group = columns.group()
+        if not np.any(columns.recurs):
+            return group
+        return np.where(columns.recurs, np.char.add(np.asarray(group, dtype=str), f" {RECURRING}"), group)
+
+
+class KernelView(View):
+    """One device that runs kernels over many cores."""
+
+    def degrees(self, columns: Layer) -> tuple[int, ...]:
+        """As the kind has them: most shapes of networks are larger than measured ones."""
+        return columns.kernel_degrees
+
+    def group(self, columns: Layer) -> Any:
+        """The kernel that runs."""
+        return columns.kernel_group()
+
+    def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """In seconds at the device's peaks."""
+        return _with_flops(columns, columns.kernel_terms(hardware))
+
+    def own_terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """The kind's."""
+        return columns.own_terms(hardware)
+
+    def alignment(self, columns: Layer) -> dict[str, Any]:
+        """The kind's."""
+        return columns.alignment()
+
+    def own_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """The kind's."""
+        return columns.kernel_features(hardware)
+
+    def power_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """The kind's."""
+        return columns.power_features(hardware)
+
+
+class PooledView(View):
+    """Several CPUs at once, each by what is relative to its peaks; the devices' own numbers are axes of the box."""
+
+    pooled = "what is relative to their peaks"
+
+    def hardware(self, hardware: Hardware) -> Hardware:
+        """With the peaks that the device sustains."""
+        return hardware.sustained()
+
+    def degrees(self, columns: Layer) -> tuple[int, ...]:
+        """None: a size's worth differs from device to device."""
+        return (0,)
+
+    def axes(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """Of each device, what its terms are relative to."""
+        return {
+            "device_flops_per_s": np.log2(peak_flops(columns, hardware)),
+            "device_bytes_per_s": np.log2(hardware.memory_bytes_per_s),
+            "device_cores": np.log2(hardware.cores),
+            "device_l2_bytes": np.log2(hardware.l2_bytes),
+        }
+
+    def features(
+        self, columns: Layer, hardware: Hardware, axes: Mapping[str, Any], flops: Any, size: Any
+    ) -> dict[str, Any]:
+        """In seconds at the peaks, and the kind's own."""
+        compute, memory = flops / peak_flops(columns, hardware), size / hardware.memory_bytes_per_s
+        own = self.own_features(columns, hardware)
+        return {"flops": np.log2(compute + 1e-9), "bytes": np.log2(memory + 1e-9), **own}
+
+    def held_by_power(self, columns: Layer, hardware: Hardware) -> bool:
+        """Where the power limit sets the pace of products."""
+        return columns.multiplies and hardware.held_by_power
+
+
+class PooledKernelView(PooledView):
+    """Several devices that run kernels over many cores."""
+
+    def group(self, columns: Layer) -> Any:
+        """The kernel, by what holds on all devices."""
+        return columns.pooled_group()
+
+    def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """In seconds at the device's peaks; no FLOP of a pass, which waits for its bytes."""
+        terms = _with_flops(columns, columns.kernel_terms(hardware))
+        if not columns.multiplies:
+            del terms["flops"]  # what they would say of it, they say of other devices' peaks
+        return terms | columns.pooled_terms(hardware)
+
+    def own_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """The kind's."""
+        return columns.kernel_features(hardware)
+
+    def least_s(self, columns: Layer, hardware: Hardware) -> Any:
+        """What memory takes for the weights, and for what the last-level cache cannot hold of the rest."""
+        given, weights, written = columns.bytes()
+        crossing = weights + np.maximum(given + written - hardware.llc_bytes, 0)
+        return np.asarray(crossing / (REACHED_AT_MOST * hardware.memory_bytes_per_s))
+
+    def unknown(self, hardware: Hardware) -> Iterator[str]:
+        """The power limit, and the year that says what an operation costs in energy."""
+        return (name for name in ("limit_w", "year") if getattr(hardware, name) is None)
+
+
+def _with_flops(columns: Layer, terms: dict[str, Any]) -> dict[str, Any]:
+    terms.setdefault("flops", columns.flops())
+    return terms
