@@ -9,7 +9,7 @@ from pathlib import Path
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
-from neuralpower.cli.paradnn import MODES, Common
+from neuralpower.cli.paradnn_options import MODES, Common
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.files.json_files import json_text

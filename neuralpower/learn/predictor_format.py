@@ -417,7 +417,7 @@ def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Pr
         "regressors": regressors[RUNTIME],
         "power": regressors[POWER] or None,
         "hardware": part.hardware and hardware_of(msgspec.structs.asdict(part.hardware)),
-        "learnt_on": max(2, len(part.dataset.get("devices") or ())) if part.portable else 1,
+        "learnt_on": max(2, len(part.dataset.devices)) if part.portable else 1,
         "rooflines": {dtype: Roofline(**_shared(roof, Roofline)) for dtype, roof in part.rooflines.items()},
         "dispatch": part.dispatch and _dispatch(part.dispatch),
         "speed": part.speed and NetworkSpeed(**_shared(part.speed, NetworkSpeed)),

@@ -59,7 +59,7 @@ class Platform:
     framework: Framework
     allocator: str = ""  # whose model says what is kept of freed memory (predict/memory/allocators.py); "": assumed
     workspace: bool = False  # whether the work space that layers state is that of the platform's kernels
-    margins: Mapping[str, float] = field(default_factory=dict)  # by phase: share of the memory that is kept free
+    margins: Mapping[str, float] = field(default_factory=dict)  # share of memory kept free, by phase; others: forward
     memory_note: str = ""  # in words, what is assumed of memory
     # ---- time
     optimizer: str = LOOP  # how torch steps an optimizer unless it is told: loop, foreach or fused
@@ -80,7 +80,7 @@ class Platform:
 
     def margin(self, phase: str) -> float:
         """Share of a device's memory that is kept free where nothing else is asked for."""
-        return self.margins.get(phase, 0.0)
+        return self.margins.get(phase, self.margins.get(FORWARD, 0.0))
 
     def optimizer_way(self, optimizer: str) -> str:
         """How torch steps such an optimizer here: loop, foreach or fused."""

@@ -11,9 +11,11 @@ from neuralpower.cli.collect import FIRST_LINE_S, Log
 from neuralpower.errors import InputError
 from neuralpower.measure.collect.request import Progress
 from neuralpower.measure.collect.schedule import Estimate
-from neuralpower.predict.memory.peak import ASSUMED, FORWARD_MARGIN, TRAINING_MARGIN, margin_of
+from neuralpower.platforms import CPU, platform_named
+from neuralpower.platforms.accelerator import ASSUMED, MARGINS
 from tests.program import done, run
 
+NVIDIA = platform_named("nvidia")
 FIT = ("fit", "zoo:deep_mnist", "--device", "nvidia-t4")
 
 
@@ -67,10 +69,10 @@ def test_a_fault_of_our_own_is_one_line_and_its_traceback_is_there_when_asked_fo
 
 
 def test_memory_of_an_accelerator_is_said_to_be_assumed_and_a_share_is_kept_free() -> None:
-    assert (margin_of(False, "training"), margin_of(True, "training"), margin_of(True, "decode")) == (
+    assert (CPU.margin("training"), NVIDIA.margin("training"), NVIDIA.margin("decode")) == (
         0.0,
-        TRAINING_MARGIN,
-        FORWARD_MARGIN,
+        MARGINS["training"],
+        MARGINS["forward"],
     )
     text = done(*FIT, "--phase", "training")
     assert "with 30% of it kept free (--margin)" in text
@@ -78,7 +80,7 @@ def test_memory_of_an_accelerator_is_said_to_be_assumed_and_a_share_is_kept_free
     assert f"note: {ASSUMED}" in text
     assert "kept free" not in done("fit", "zoo:deep_mnist", "--memory", "8GB")
     found = json.loads(done(*FIT, "--json"))
-    assert (found["margin"], found["notes"], found["memory"]["assumed"]) == (FORWARD_MARGIN, [ASSUMED], True)
+    assert (found["margin"], found["notes"], found["memory"]["assumed"]) == (MARGINS["forward"], [ASSUMED], True)
 
 
 def test_a_margin_decides_what_fits() -> None:

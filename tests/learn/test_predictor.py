@@ -20,10 +20,11 @@ from neuralpower.layers.linear import Linear
 from neuralpower.learn import shelf as predictors
 from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
-from neuralpower.learn.predictor import STEP_S, Predictor
+from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import Trained
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.platforms.accelerator import STEP_S
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.outcomes import outcomes_of
 from neuralpower.suites.lab.run import train
