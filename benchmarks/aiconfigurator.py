@@ -34,8 +34,9 @@ from neuralpower.learn.held_out import FOLDS
 from neuralpower.learn.problem import Problem
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.rows import SHORTEST_WITH_POWER_S, hardware_from
+from neuralpower.learn.train import train
+from neuralpower.platforms import platform_of
 from neuralpower.report.cards import write_predictor
-from neuralpower.suites.lab.run import train
 
 Array = np.ndarray
 
@@ -97,7 +98,7 @@ def parts(dataset: Dataset, hardware: Hardware) -> Iterator[tuple[str, Rows]]:
     """(dtype, rows) of each regressor, as `train` makes them."""
     for kind, table in dataset.tables.items():
         rows = screen(kind, table, hardware=hardware)
-        group = np.broadcast_to(np.asarray(rows.layer.group_on(True, False)), (len(rows),)).astype(str)
+        group = np.broadcast_to(np.asarray(platform_of(hardware).alone.group(rows.layer)), (len(rows),)).astype(str)
         dtype = np.asarray(rows.layer.dtype).astype(str)
         for some in sorted(set(zip(dtype, group, strict=True))):
             yield some[0], rows.at(np.flatnonzero((dtype == some[0]) & (group == some[1])))

@@ -42,8 +42,8 @@ from neuralpower.layers.columns import as_columns
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.shelf import load
+from neuralpower.learn.train import train
 from neuralpower.report.cards import write_predictor
-from neuralpower.suites.lab.run import train
 
 Array = np.ndarray
 

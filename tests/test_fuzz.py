@@ -29,8 +29,8 @@ from neuralpower.learn.features import describe
 from neuralpower.learn.predictor_format import from_json, to_json
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.shelf import load
+from neuralpower.learn.train import train
 from neuralpower.learn.trees import Trees, right_children
-from neuralpower.suites.lab.run import train
 from tests.program import Ran, run
 
 bounded = settings(

@@ -21,6 +21,7 @@ ORDER = (
     "processes",
     "devices",
     "layers",
+    "platforms",
     "data",
     "networks",
     "trace",

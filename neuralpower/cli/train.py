@@ -37,9 +37,9 @@ def train_predictor(
     from neuralpower.data.screening import summarised
     from neuralpower.errors import InputError
     from neuralpower.learn.codec import check_places
+    from neuralpower.learn.train import train
     from neuralpower.report.cards import write_predictor
     from neuralpower.report.tables import training_summary, training_table
-    from neuralpower.suites.lab.run import train
 
     if jobs < 1 and jobs != -1:
         raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for as many as cores")

@@ -28,9 +28,9 @@ from neuralpower.layers import KINDS
 from neuralpower.layers.base import OperatorNames
 from neuralpower.layers.columns import fingerprint
 from neuralpower.learn.rows import hardware_from
+from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.suites.lab.run import train
 
 ROOT = Path(__file__).parents[2]
 DEVICE = '{"schema": 1, "device": "x"}'

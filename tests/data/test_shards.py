@@ -15,8 +15,8 @@ from neuralpower.data.shards import merge_folders
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS
 from neuralpower.learn.predictor_format import to_json
+from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
-from neuralpower.suites.lab.run import train
 from tests.program import done, run
 
 

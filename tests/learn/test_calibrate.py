@@ -11,8 +11,8 @@ from neuralpower.layers import Hardware
 from neuralpower.learn import calibrate as calibration
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.train import train
 from neuralpower.measure.cpu.timer import Timing
-from neuralpower.suites.lab.run import train
 from tests.learn.test_predictor import dataset, fresh, seconds
 
 KINDS = ["linear", "norm", "softmax", "activation"]

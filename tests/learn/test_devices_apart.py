@@ -28,6 +28,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.shelf import load, on
 from neuralpower.learn.slopes import Alignment
+from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.platforms import CPU, platform_of
@@ -36,7 +37,6 @@ from neuralpower.predict.explore.score import score
 from neuralpower.predict.prediction import joined
 from neuralpower.report.cards import predictor_card
 from neuralpower.report.tables import prediction_table
-from neuralpower.suites.lab.run import train
 from neuralpower.trace.tracer import trace
 
 PEAKS = {"small": (4e12, 2e11, 20), "middle": (1e13, 6e11, 60), "large": (2e13, 1.2e12, 100)}

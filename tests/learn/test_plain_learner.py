@@ -21,8 +21,8 @@ from neuralpower.learn.features import describe
 from neuralpower.learn.lasso import plain_terms
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import Regressor
+from neuralpower.learn.train import train
 from neuralpower.learn.whole_networks import common_factor
-from neuralpower.suites.lab.run import train
 from tests.program import run
 
 Array = np.ndarray

@@ -21,13 +21,12 @@ from neuralpower.learn import shelf as predictors
 from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.train import Trained
+from neuralpower.learn.train import Trained, train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.platforms.accelerator import STEP_S
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.outcomes import outcomes_of
-from neuralpower.suites.lab.run import train
 from neuralpower.trace.records import LayerCall, Trace, UnmodelledCall
 from neuralpower.trace.tracer import trace
 

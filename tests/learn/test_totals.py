@@ -18,11 +18,11 @@ from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
 from neuralpower.learn.rooflines import work_of_totals
+from neuralpower.learn.train import train
 from neuralpower.learn.whole_networks import consistent, fit_factors
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.networks.families import family_of
-from neuralpower.suites.lab.run import train
 from tests.learn.test_predictor import dataset, fresh, seconds
 
 

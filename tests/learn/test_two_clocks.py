@@ -24,12 +24,12 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.shelf import load
+from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.predict.compose import compose
 from neuralpower.predict.prediction import Prediction
 from neuralpower.report.tables import prediction_table
-from neuralpower.suites.lab.run import train
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
 from tests.simulated_cuda import META, SimulatedCuda, bench_of, layer_call

@@ -18,6 +18,7 @@ from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.files.csv_files import write_csv
 from neuralpower.learn import shelf
 from neuralpower.learn.predictor import Predictor
+from neuralpower.platforms import CPU
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.compare import Side, compare
@@ -25,7 +26,7 @@ from neuralpower.predict.explore.fit import Request, bytes_of, fit, largest
 from neuralpower.predict.explore.forms import Solver
 from neuralpower.predict.explore.space import Explored, Point, explore
 from neuralpower.predict.explore.sweep import SweepPoint, pareto, sizes, sweep, to_json
-from neuralpower.predict.memory.peak import CPU, forward_memory
+from neuralpower.predict.memory.peak import forward_memory
 from neuralpower.predict.prediction import Interval
 from neuralpower.report.explored import fit_table, sweep_table
 from neuralpower.report.tables import quantity
@@ -85,7 +86,9 @@ def test_convolutions_need_the_library_and_the_work_space_that_they_have_alone(p
         assert found.memory_bytes[i] == alone.memory.needed_bytes
         moving = alone.memory.activations_bytes + alone.memory.workspace_bytes
         tensors = alone.memory.needed_bytes - alone.memory.framework_bytes
-        assert found.memory_high_bytes[i] == found.memory_bytes[i] + CPU.margin_bytes("forward", moving, tensors)
+        assert found.memory_high_bytes[i] == found.memory_bytes[i] + CPU.framework.margin_bytes(
+            "forward", moving, tensors
+        )
 
 
 @pytest.mark.slow
@@ -248,7 +251,7 @@ def test_the_front_is_what_nothing_else_beats_in_both() -> None:
 def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp_path: Path) -> None:
     free = sweep("zoo:deep_mnist", [predictor], batch_sizes=(1, 64))
     assert [p.fits for p in free.points] == [None, None]  # no sheet says how much memory this device has
-    room = sum(p.memory_high_bytes or 0 for p in free.points) / 2 + CPU.process_bytes
+    room = sum(p.memory_high_bytes or 0 for p in free.points) / 2 + CPU.framework.process_bytes
     found = sweep("zoo:deep_mnist", [predictor], batch_sizes=(1, 64), memory_bytes=room)
     assert [p.fits for p in found.points] == [True, False]
     assert not any(p.best for p in found.points if not p.fits)
@@ -340,8 +343,8 @@ def test_beyond_a_hundred_the_answer_is_near_and_on_the_safe_side() -> None:
 
 @pytest.mark.slow
 def test_what_fits_has_been_looked_at_and_the_next_does_not() -> None:
-    room = 2 * CPU.forward_bytes + 10e6
-    found = fit(Request(DEEP, 2, 16), room + CPU.process_bytes)
+    room = 2 * CPU.framework.forward_bytes + 10e6
+    found = fit(Request(DEEP, 2, 16), room + CPU.framework.process_bytes)
     assert found.fits
     assert found.memory.high_bytes <= room
     assert found.largest_batch is not None

@@ -9,16 +9,16 @@ import pytest
 from neuralpower.errors import InputError
 from neuralpower.learn import shelf
 from neuralpower.networks.phases import Phase
+from neuralpower.platforms import CPU
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.explore.fit import Request, fit
-from neuralpower.predict.memory.peak import CPU
 from tests.program import done, run
 
 LLAMA = (
     "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2&vocab_size=100"
     "&num_hidden_layers=3&max_position_embeddings=300"
 )
-ROOM = 2 * CPU.forward_bytes + 10e6 + CPU.process_bytes
+ROOM = 2 * CPU.framework.forward_bytes + 10e6 + CPU.framework.process_bytes
 # a token of one sample: keys and values of 2 heads of 8 numbers of 4 bytes in 3 layers
 TOKEN = 2 * 2 * 8 * 4 * 3
 
@@ -53,7 +53,7 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(phase: str) -> None:
         sizes = {"context": 100} if phase == "decode" else {"seq_len": 100}
         return Request(LLAMA, batch, phase=phase, **sizes)
 
-    room = 40e6 + CPU.process_bytes
+    room = 40e6 + CPU.framework.process_bytes
     batch = fit(asked(1), room).largest_batch
     assert batch is not None
     assert batch > 8
@@ -72,7 +72,7 @@ def test_a_context_ends_with_the_memory_or_with_the_models_positions() -> None:
 
 
 def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
-    room = 2 * CPU.training_bytes + 6e6 + CPU.process_bytes
+    room = 2 * CPU.framework.training_bytes + 6e6 + CPU.framework.process_bytes
     plain, more, again = (
         fit(Request(LLAMA, 8, 64, phase="training", accumulation=count, checkpointing=on), room)
         for count, on in ((1, False), (2, False), (1, True))

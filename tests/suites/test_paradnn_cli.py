@@ -18,8 +18,8 @@ from neuralpower.layers import KINDS
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.learn.codec import save
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
-from neuralpower.suites.lab.run import train
 from neuralpower.suites.paradnn.points import Point
 from neuralpower.suites.paradnn.predicted import predict_point, predictable
 from neuralpower.suites.paradnn.result import Setup

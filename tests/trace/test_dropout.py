@@ -21,10 +21,10 @@ from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.norm import Norm
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, kinds_named, make_plan
 from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
-from neuralpower.suites.lab.run import train
 from neuralpower.trace.tracer import META, trace, trace_call
 from neuralpower.trace.training import TRAINING
 

@@ -21,12 +21,13 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
 from neuralpower.learn.problem import FEWEST_ROWS
 from neuralpower.learn.shelf import load
+from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, make_plan
 from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
 from neuralpower.networks.zoo import ZOO
+from neuralpower.platforms import CPU, platform_named
 from neuralpower.predict.compose import compose
-from neuralpower.suites.lab.run import train
 from neuralpower.trace.loops import NEW_BYTES, OFTEN, Called, recurring
 from neuralpower.trace.recorder import VIEW
 from neuralpower.trace.records import Trace
@@ -34,6 +35,8 @@ from neuralpower.trace.tracer import META, trace
 from tests.learn.test_predictor import BOUNDED, dataset, fresh, seconds
 
 SMALL = 1000  # B that a call goes through
+
+GPU = platform_named("accelerator")
 
 
 def test_calls_recur_from_the_second_on_where_there_are_many() -> None:
@@ -145,9 +148,9 @@ def test_a_loop_that_is_checkpointed_has_its_views_again() -> None:
 def test_what_recurs_is_another_group_on_a_cpu_and_another_configuration() -> None:
     layer = Elementwise(function="add", elements=64, operands=2, broadcast=False)
     looped = replace(layer, recurs=True)
-    assert str(layer.group_on(False, False)) == "cheap"
-    assert str(looped.group_on(False, False)) == f"cheap {RECURRING}"
-    assert str(looped.group_on(True, False)) == str(layer.group_on(True, False))
+    assert str(CPU.alone.group(layer)) == "cheap"
+    assert str(CPU.alone.group(looped)) == f"cheap {RECURRING}"
+    assert str(GPU.alone.group(looped)) == str(GPU.alone.group(layer))
     assert columns_of(Elementwise, [layer, looped]).group_on(False, False).tolist() == ["cheap", f"cheap {RECURRING}"]
     assert Elementwise.from_row(looped.to_row()) == looped
     assert "recurs" not in layer.identity()

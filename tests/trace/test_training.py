@@ -27,6 +27,7 @@ from neuralpower.layers.optimizer import Optimizer
 from neuralpower.layers.reduction import Reduction
 from neuralpower.learn.pace import NetworkSpeed
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.train import train
 from neuralpower.measure.calls import Backward, call_of
 from neuralpower.measure.collect.plan import affordable, draw, kinds_named, make_plan
 from neuralpower.measure.collect.presets import PRESETS
@@ -36,7 +37,6 @@ from neuralpower.networks.running import WAYS, Run
 from neuralpower.predict.case import Case
 from neuralpower.predict.compose import compose
 from neuralpower.predict.evaluate import evaluate
-from neuralpower.suites.lab.run import train
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import META, trace
 from neuralpower.trace.training import Recipe, backward_tasks, default_loss, training_tasks

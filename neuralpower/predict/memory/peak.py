@@ -18,7 +18,7 @@ from typing import Any
 
 from neuralpower.layers.base import FORWARD
 from neuralpower.platforms import CPU, Platform
-from neuralpower.predict.memory.allocator_replay import PASS, STEP, heap_peak
+from neuralpower.predict.memory.allocator_replay import PASS, STEP, Habits, heap_peak
 from neuralpower.trace.lifetimes import (
     ACTIVATIONS,
     CACHE,
@@ -37,7 +37,7 @@ from neuralpower.trace.training import TRAINING
 from neuralpower.trace.training_step import StepLifetimes, steady
 
 # A platform names the model of what its allocator keeps of freed memory: (storages, passes or steps) -> peak in bytes.
-ALLOCATORS: Mapping[str, Callable[[Sequence[Storage], str], int]] = {"glibc": heap_peak}
+ALLOCATORS: Mapping[str, Callable[[Sequence[Storage], Habits], int]] = {"glibc": heap_peak}
 
 
 @dataclass(frozen=True)

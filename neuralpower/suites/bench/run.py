@@ -19,7 +19,7 @@ from torch import nn
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes, installed, read_machine
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line
-from neuralpower.measure.meters.base import MeterUnavailable
+from neuralpower.measure.meters import MeterUnavailable
 from neuralpower.measure.meters.nvml import list_gpus
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.predict.explore.fit import largest
