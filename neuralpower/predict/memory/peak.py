@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 
 from neuralpower.layers.base import FORWARD
+from neuralpower.predict.memory.alive import peak, steady
 from neuralpower.predict.memory.allocator_replay import PASS, STEP, heap_peak
+from neuralpower.trace.follow import Followed
 from neuralpower.trace.lifetimes import (
     ACTIVATIONS,
     CACHE,
@@ -31,11 +33,10 @@ from neuralpower.trace.lifetimes import (
     WEIGHTS,
     WORKSPACE,
     Storage,
-    peak,
 )
 from neuralpower.trace.records import Trace
 from neuralpower.trace.training import TRAINING
-from neuralpower.trace.training_step import StepLifetimes, steady
+from neuralpower.trace.training_step import StepLifetimes
 
 Numbers = Any  # a number, or an array of them
 
@@ -187,3 +188,10 @@ def forward_memory(traced: Trace, *, accelerator: bool = False) -> Memory:
 def training_memory(step: StepLifetimes, *, accelerator: bool = False) -> Memory:
     """Of a training step, at its peak."""
     return memory_of(step.storages, TRAINING, accelerator=accelerator, compiler=step.compiler)
+
+
+def memory_of_pass(followed: Followed, phase: str = FORWARD, *, accelerator: bool = False) -> Memory | None:
+    """Of a pass or a step that was followed; None where it is not known what lives when."""
+    if phase == FORWARD:
+        return forward_memory(followed.trace, accelerator=accelerator)
+    return None if followed.lifetimes is None else training_memory(followed.lifetimes, accelerator=accelerator)
