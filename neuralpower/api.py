@@ -17,11 +17,12 @@ from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn import shelf
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.inputs import Inputs, batch_of, called_with
-from neuralpower.networks.phases import PHASES, PREDICTED, Pass, Phase
-from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.asked import Asked, asked_of, given_to
+from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.case import Case, device_memory, predict_case, predict_pass
+from neuralpower.predict.case import device_memory, predict
+from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
 from neuralpower.predict.explore.fit import Fit, Request, bytes_of, fit
 from neuralpower.predict.explore.score import Score, score
@@ -117,24 +118,18 @@ class LoadedPredictor:
         source = resolve(model)
         if inputs is None:
             shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
-            batch = int(source.batch_size(batch_size, shape))
-            case = Case(str(source.name), batch, seq_len, shape, dtype, asked)
-            return predict_case(case, self.predictor, source, way, recipe)[0]
-        if seq_len is not None or input_shape is not None:
-            raise InputError("sizes and inputs are both given, and inputs have their sizes; leave one of them out")
-        if asked != Phase():
-            raise InputError(
-                f"inputs and the phase {asked.name} are both given, and it makes its own inputs; leave one out"
-            )
-        given = called_with(inputs)
-        if batch_of(given) == 0:
-            raise InputError("inputs hold no sample: their first side is 0 long; give one or more")
-        if asked_dtype:
-            _of_dtype(given, asked_dtype)
-        one = Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given)
-        about: dict[str, Any] = {"model": source.name, "dtype": dtype, "phase": way}
-        about["batch_size"] = int(batch_size) if batch_size else batch_of(given, 1)
-        return predict_pass(one, self.predictor, recipe=recipe, **about)[0]
+            request = InputRequest(int(batch_size or 1), seq_len, shape, torch_dtype(dtype))
+            runs: Asked = asked_of(source, request, asked, own_batch=batch_size is None)
+        else:
+            if seq_len is not None or input_shape is not None:
+                raise InputError("sizes and inputs are both given, and inputs have their sizes; leave one of them out")
+            if asked != Phase():
+                raise InputError(
+                    f"inputs and the phase {asked.name} are both given, and it makes its own inputs; leave one out"
+                )
+            runs = given_to(source, inputs, dtype, batch_size, checked=asked_dtype is not None)
+        question = question_of(self.predictor, phase=way, dtype=dtype, recipe=recipe)
+        return predict(runs, self.predictor, question, model=str(source.name))[0]
 
     @_on_cpu
     def score(
@@ -210,11 +205,3 @@ def _dtype(model: str | Path | nn.Module) -> str:
     """That of a module's weights."""
     weights = model.parameters() if isinstance(model, nn.Module) else ()
     return next((str(w.dtype).removeprefix("torch.") for w in weights if w.is_floating_point()), "float32")
-
-
-def _of_dtype(given: Inputs, dtype: str) -> None:
-    """Raise InputError where none of the floating tensors is of the weights' dtype: no device would run that."""
-    found = {tensor.dtype for tensor in tensors_of((given.args, given.kwargs)) if tensor.is_floating_point()}
-    if found and torch_dtype(dtype) not in found:
-        names = ", ".join(sorted(str(one).removeprefix("torch.") for one in found))
-        raise InputError(f"inputs are {names} and dtype {dtype} is asked for; give inputs of it, or leave dtype out")

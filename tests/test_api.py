@@ -56,6 +56,13 @@ def test_a_name_is_predicted_as_on_the_command_line(predictor: LoadedPredictor) 
     assert said == predict_case(Case("zoo:deep_mnist", 4), predictor.predictor)[0]
 
 
+def test_a_prediction_lists_the_trace_passes_that_ran(predictor: LoadedPredictor) -> None:
+    recipe = neuralpower.Recipe(accumulation=2)
+    step = predictor.predict("zoo:deep_mnist", batch_size=4, phase="training", recipe=recipe)
+    assert step.to_json()["passes"] == ["forward", "backward", "accumulation", "optimizer"]
+    assert predictor.predict("zoo:deep_mnist").to_json()["passes"] == ["forward"]
+
+
 def test_inputs_in_hand_are_the_same_as_inputs_made(predictor: LoadedPredictor) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
     given = predictor.predict(model, torch.zeros(4, 8))

@@ -69,15 +69,18 @@ def predict(
     case_phase = options.phase(phase, context, prompt, new_tokens)
 
     from neuralpower.files.atomic import check_place
+    from neuralpower.files.csv_files import write_csv
     from neuralpower.files.paths import is_file
     from neuralpower.layers.base import torch_dtype
     from neuralpower.learn.shelf import on
-    from neuralpower.networks.sources import resolve
-    from neuralpower.predict.case import Case, predict_case
+    from neuralpower.networks.asked import asked_of
+    from neuralpower.networks.inputs import InputRequest
+    from neuralpower.predict import case
+    from neuralpower.predict.compose import question_of
     from neuralpower.predict.timeline import Omitted, Stage
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
-    from neuralpower.report.tables import prediction_csv, prediction_table
+    from neuralpower.report.tables import prediction_cells, prediction_table
     from neuralpower.trace.routing import Routing
     from neuralpower.trace.training import TRAINING
 
@@ -97,18 +100,28 @@ def predict(
         raise unknown("dtype of an autocast", str(autocast), ["bfloat16", "float16"])
     if autocast is not None:
         learnt.check(options.dtype(autocast), "forward")
-    source = resolve(model)
-    batch = source.batch_size(batch_size, shape)
-    case = Case(model, batch, seq_len, shape, options.dtype(dtype), case_phase, Routing.parsed(routing))
     way = TRAINING if phase == TRAINING else learnt_phase
+    question = question_of(
+        learnt,
+        phase=way,
+        dtype=options.dtype(dtype),
+        recipe=recipe,
+        autocast=cast,
+        routing=Routing.parsed(routing),
+    )
+    request = InputRequest(batch_size or 1, seq_len, shape, torch_dtype(question.dtype))
+    asked = asked_of(model, request, case_phase, own_batch=batch_size is None)
     stages: list[Stage | Omitted] = []
     seen = None if trace_file is None else stages.append
-    prediction, _ = predict_case(case, learnt, source, phase=way, recipe=recipe, autocast=cast, seen=seen)
+    prediction, _ = case.predict(asked, learnt, question, model=model, seen=seen)
+    table = None if as_json else prediction_table(prediction, by, depth, top)
+    cells = prediction_cells(prediction)
     if trace_file is not None:
-        write(trace_file, document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]}))
+        drawn = document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]})
+        write(trace_file, drawn)
     if csv is not None:
-        prediction_csv(prediction, csv)
-    say(json_text(prediction.to_json()) if as_json else prediction_table(prediction, by, depth, top))
+        write_csv(csv, cells)
+    say(json_text(prediction.to_json()) if table is None else table)
     if strict is not None and prediction.coverage < strict:
         raise CoverageError(
             f"coverage {prediction.coverage:.1%} is below {strict:.1%}: "

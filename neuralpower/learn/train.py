@@ -216,7 +216,8 @@ def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:
 
 def _platform(datasets: Sequence[Dataset]) -> Platform:
     """That of their devices, or what several have in common; raises DatasetError where they are of two families."""
-    found = list(dict.fromkeys(platform_of(hardware_from(dataset.meta)) for dataset in datasets))
+    platforms = [platform_of(hardware_from(dataset.meta)) for dataset in datasets]
+    found = list({platform.name: platform for platform in platforms}.values())
     if len({platform.family for platform in found}) > 1:
         raise DatasetError(
             f"{', '.join(dict.fromkeys(dataset.device for dataset in datasets))}: some are accelerators, some not, and these "

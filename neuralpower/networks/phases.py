@@ -125,6 +125,7 @@ class Pass:
     context: int = 0  # tokens in the cache before it
     tokens: int = 0  # new ones per sample
     cache: Any = field(default=None, repr=False)
+    batch_size: int = 1  # samples
 
     @property
     def cache_bytes(self) -> int:
@@ -150,7 +151,8 @@ def passes(source: Source, request: InputRequest, phase: Phase, module: nn.Modul
     request = phase.applied(request)
     module = module if module is not None else source.build("meta", request.dtype)
     if phase.name == FORWARD:
-        return (Pass(FORWARD, module, source.inputs(module, request, "meta")),)
+        inputs = source.inputs(module, request, "meta")
+        return (Pass(FORWARD, module, inputs, batch_size=request.batch_size),)
     decoder = Decoder(module, request, phase.name)
     if phase.name == DECODE:
         if request.seq_len is not None and not decoder.encodes_text:
@@ -240,7 +242,8 @@ class Decoder:
         kwargs = self._first(length, 1 if self.encodes_text else length)
         if "logits_to_keep" in self.parameters:
             kwargs["logits_to_keep"] = 1
-        return Pass(PREFILL, self.module, Inputs(kwargs=kwargs), 0, self.tokens_before(prompt))
+        tokens, samples = self.tokens_before(prompt), self.request.batch_size
+        return Pass(PREFILL, self.module, Inputs(kwargs=kwargs), 0, tokens, batch_size=samples)
 
     def decode(self, context: int | None = None) -> Pass:
         """One step; raises InputError where the model has no position for its token."""
@@ -255,7 +258,7 @@ class Decoder:
             kwargs["encoder_outputs"] = self._probed[1]
         for name in _needed(self.parameters):
             kwargs.setdefault(name, None)  # as `generate` has it
-        return Pass(DECODE, self.module, Inputs(kwargs=kwargs), context, 1, cache)
+        return Pass(DECODE, self.module, Inputs(kwargs=kwargs), context, 1, cache, self.request.batch_size)
 
     def fits(self, tokens: int, what: str) -> None:
         """Raise InputError where the model has no positions for so many tokens."""

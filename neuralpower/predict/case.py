@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
 
 import torch
 
 from neuralpower.devices.spec import known_spec
-from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.phases import GENERATE, Decoder, Pass, Phase, passes
+from neuralpower.networks.asked import Asked, asked_of
+from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.phases import Phase
 from neuralpower.networks.source import Source
-from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.networks.users_code import users_code
-from neuralpower.predict.compose import compose
+from neuralpower.predict.compose import check, composed, question_of
 from neuralpower.predict.generation import predict_generation, with_step
-from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.predict.memory.peak import Memory, memory_of_pass
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Seen, Stage
+from neuralpower.trace.follow import Followed, Grown, follow
+from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import ROUTING, Routing
-from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import RECIPE, TRAINING, Recipe, default_loss
-from neuralpower.trace.training_step import settings_of, training_lifetimes
+from neuralpower.trace.training import RECIPE, Recipe
 
 
 @dataclass(frozen=True)
@@ -61,31 +58,54 @@ def predict_case(
     autocast: torch.dtype | None = None,
     seen: Seen | None = None,
 ) -> tuple[Prediction, Trace]:
-    """Trace a network on the meta device and predict it; backward passes and training steps are those of training mode.
+    """Trace a network on the meta device and predict it; backward passes and steps are of training mode.
 
     `seen` is told of every pass or step that the prediction is made of, in order.
     """
-    source = source or resolve(case.model)
-    module = source.build("meta", torch_dtype(case.dtype))
-    about: dict[str, Any] = {
-        "model": case.model,
-        "batch_size": case.phase.batch or case.batch_size,
-        "dtype": case.dtype,
-        "phase": phase,
-    }
-    if case.phase.name == GENERATE:
-        case.phase.check()
-        with users_code(f"{case.model} cannot be read"):
-            decoder = Decoder(module, case.phase.applied(case.request()), GENERATE)
-        traced = partial(_traced, autocast=autocast, routing=case.routing)
-        prediction, found = predict_generation(decoder, case.phase, predictor, traced, about, seen)
-        return _with_room(prediction, predictor), found
-    with users_code(f"the inputs of {case.model} cannot be made"):
-        (one,) = passes(source, case.request(), case.phase, module)
-    prediction, found = predict_pass(
-        one, predictor, recipe=recipe, autocast=autocast, routing=case.routing, seen=seen, **about
+    question = question_of(
+        predictor, phase=phase, dtype=case.dtype, recipe=recipe, autocast=autocast, routing=case.routing
     )
-    return (prediction if one.name == FORWARD else with_step(prediction, one)), found
+    asked = asked_of(source or case.model, case.request(), case.phase)
+    return predict(asked, predictor, question, model=case.model, seen=seen)
+
+
+def predict(
+    asked: Asked, predictor: Predictor, question: Question, *, model: str, seen: Seen | None = None
+) -> tuple[Prediction, Trace]:
+    """The prediction of what a phase runs, and its trace, of a generation its prefill's.
+
+    Args:
+        asked: one pass on the meta device, or a generation.
+        predictor: of the device.
+        question: what is asked about it (`question_of`).
+        model: its name.
+        seen: told of every pass or step that the prediction is made of, in order.
+
+    Raises:
+        PredictorError: a dtype or phase that was not learnt.
+        InputError, ModelError: as `follow`.
+    """
+    check(predictor, question)
+    found = follow(asked, question)
+    if isinstance(found, Grown):
+        prediction = predict_generation(found, predictor, question, model=model, seen=seen)
+        return _with_room(prediction, predictor), found.prefill
+    return _predict_pass(found, predictor, question, model=model, seen=seen), found.trace
+
+
+def _predict_pass(
+    found: Followed, predictor: Predictor, question: Question, *, model: str, seen: Seen | None
+) -> Prediction:
+    """One pass or step with its memory; one that asks for values has none, and a note that says so."""
+    one = found.asked
+    prediction = composed(found.work, predictor, question, model=model, batch_size=one.batch_size)
+    memory = memory_of_pass(found, question.phase, platform=predictor.platform)
+    prediction = replace(prediction, memory=memory, assumptions=(*prediction.assumptions, *found.notes))
+    if seen is not None:
+        name = one.name if question.phase == FORWARD else question.phase
+        seen(Stage(name, found.work, prediction, found.lifetimes))
+    prediction = _with_room(prediction, predictor)
+    return prediction if one.name == FORWARD else with_step(prediction, one)
 
 
 def device_memory(predictor: Predictor) -> float | None:
@@ -119,60 +139,3 @@ def _too_little(memory: Memory, predictor: Predictor) -> Iterator[str]:
     else:
         takes = f"may not fit into the device's {room / 1e9:.3g} GB: it takes {needed / 1e9:.3g} GB at most"
     yield f"it {takes}; fit says what would"
-
-
-def predict_pass(
-    one: Pass,
-    predictor: Predictor,
-    *,
-    model: str,
-    batch_size: int,
-    dtype: str,
-    phase: str = FORWARD,
-    recipe: Recipe = RECIPE,
-    autocast: torch.dtype | None = None,
-    routing: Routing = ROUTING,
-    seen: Seen | None = None,
-) -> tuple[Prediction, Trace]:
-    """Predict one call of a module on the meta device, with its memory, forward, backward or as a step of training.
-
-    A step that asks for values has no memory, and a note that says so.
-    """
-    try:
-        found = _traced(one, phase, autocast, routing)
-    except ModelError as error:
-        raise (ModelError(f"{error}; {one.inputs.note}") if one.inputs.note else error) from error.__cause__
-    about = {"model": model, "dtype": dtype, "phase": phase}
-    prediction = compose(found, predictor, batch_size=batch_size, recipe=recipe, **about)
-    if one.inputs.note:
-        prediction = replace(prediction, assumptions=(*prediction.assumptions, one.inputs.note))
-    if found.idle and one.name == FORWARD:  # other passes of a generation leave the encoder out, as they should
-        prediction = replace(prediction, assumptions=(*prediction.assumptions, found.idle))
-    platform = predictor.platform
-    if phase == FORWARD:
-        if seen is not None:
-            seen(Stage(one.name, found, prediction))
-        return _with_room(replace(prediction, memory=forward_memory(found, platform=platform)), predictor), found
-    settings = settings_of(recipe) if phase == TRAINING else {"optimizer": None}
-    inputs = one.inputs
-    lifetimes = None
-    try:
-        lifetimes = training_lifetimes(one.module, inputs.args, inputs.kwargs, platform=platform, **settings)
-        prediction = replace(prediction, memory=training_memory(lifetimes, platform=platform))
-    except StepError as error:
-        prediction = replace(prediction, assumptions=(*prediction.assumptions, f"its memory is not known: {error}"))
-    if seen is not None:
-        seen(Stage(phase, found, prediction, lifetimes))
-    return _with_room(prediction, predictor), found
-
-
-def _traced(one: Pass, phase: str = FORWARD, autocast: torch.dtype | None = None, routing: Routing = ROUTING) -> Trace:
-    return trace(
-        one.module,
-        one.inputs.args,
-        one.inputs.kwargs,
-        training=phase != FORWARD,
-        loss=default_loss if phase == TRAINING else None,
-        autocast=autocast,
-        routing=routing,
-    )

@@ -1,33 +1,43 @@
-"""Trace + Predictor -> Prediction: every layer's time, folded, and their sum with an interval.
+"""What a predictor answers of a pass or a step -> Prediction: rows of equal calls, and their sum.
 
-A network takes the sum of its layers; where the host's part of each is known apart, on two clocks: the device then idles
-while it waits for calls (`neuralpower.learn.launch_overhead`). Errors of layers of one regressor have a part in common, those of
-different ones do not: `Estimates.totals` adds them up accordingly.
+A network takes the sum of its layers; where the host's part of each is known apart, until the last stream
+ends: the device then idles while it waits for calls (`neuralpower.predict.streams`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from neuralpower.dtypes import TENSORFLOAT32
-from neuralpower.layers import Layer
-from neuralpower.layers.base import BACKWARD, FORWARD, in_tf32
-from neuralpower.learn.estimates import ROOFLINE, ROOFLINE_FACTOR, Estimates, Roofline
-from neuralpower.learn.launch_overhead import Dispatch
+from neuralpower.layers.base import FORWARD
+from neuralpower.learn.answer import Answer, ask
+from neuralpower.learn.estimates import ROOFLINE, ROOFLINE_FACTOR, Estimates
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.prediction import Interval, Prediction, Row, Training, Unmodelled, ranges, with_shares
+from neuralpower.predict.streams import Plan, Rank, end_s
+from neuralpower.trace.passes import applied
 from neuralpower.trace.paths import pattern
+from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace, UnmodelledCall
-from neuralpower.trace.sparse_gradients import grows
-from neuralpower.trace.training import OPTIMIZER, RECIPE, STEPS, TRAINING, Recipe, Task, backward_tasks, training_tasks
+from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, Recipe
 
-UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
 ENERGY_COVERAGE = 0.9  # of the time must have a learnt power before energy is given
+
+
+def question_of(
+    predictor: Predictor, *, phase: str = FORWARD, dtype: str = "float32", recipe: Recipe = RECIPE, **how: Any
+) -> Question:
+    """What is asked of a pass, as the predictor's device does it; `how` are further fields of `Question`."""
+    device: dict[str, Any] = {"platform": predictor.platform, "learnt": predictor.has_learnt}
+    return Question(phase, dtype, recipe.on(predictor.platform), **device, **how)
+
+
+def check(predictor: Predictor, question: Question) -> None:
+    """Raise PredictorError for a dtype or phase that was not learnt."""
+    predictor.check(question.dtype, FORWARD if question.phase == TRAINING else question.phase)
 
 
 def compose(
@@ -48,104 +58,58 @@ def compose(
         PredictorError: a dtype or phase that was not learnt.
         InputError: nothing to train.
     """
-    predictor.check(dtype, FORWARD if phase == TRAINING else phase)
-    recipe = recipe.on(predictor.platform)
-    work = work_of(trace, predictor, dtype=dtype, phase=phase, recipe=recipe)
-    rows = [*_rows(work, predictor.roofline(dtype))]
-    rows += [unmodelled_row(missing, seconds) for missing, seconds in zip(work.unknown, work.unknown_s, strict=True)]
+    question = question_of(predictor, phase=phase, dtype=dtype, recipe=recipe)
+    check(predictor, question)
+    return composed(applied(trace, question), predictor, question, model=model, batch_size=batch_size)
+
+
+def composed(
+    work: Trace,
+    predictor: Predictor,
+    question: Question,
+    *,
+    model: str,
+    batch_size: int,
+) -> Prediction:
+    """The prediction of a trace's tasks (`Trace.tasks`), for the question that they were made for."""
+    answer = ask(predictor, work, question)
+    rows = [*_rows(answer)]
+    rows += [unmodelled_row(*missing) for missing in zip(answer.unknown, answer.unknown_s, strict=True)]
     shared, total = with_shares(rows)
-    busy = runtime = _total(work, predictor.system)
-    if predictor.dispatch is not None:
-        runtime = _on_two_clocks(busy, work, predictor.dispatch)
-    idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
-    power, energy, reason = _energy(shared, busy, runtime, idle_w)
+    busy = Interval(*answer.busy)
+    runtime = _runtime(answer, busy)
+    hardware = predictor.hardware
+    power, energy, reason = _energy(shared, busy, runtime, None if hardware is None else hardware.idle_w)
+    training = None
+    if question.phase == TRAINING:
+        peaks = {} if hardware is None else hardware.peak_flops_per_s
+        training = _training(answer, question.recipe, batch_size, peaks.get(question.dtype))
     return Prediction(
         model=model,
         predictor=predictor.name,
         device=predictor.device,
         batch_size=batch_size,
-        dtype=dtype,
-        phase=phase,
+        dtype=question.dtype,
+        phase=question.phase,
         runtime_s=runtime,
         rows=shared,
-        unmodelled=_unmodelled(work, total),
-        parameters=trace.parameters,
-        method=trace.method,
-        notes=trace.notes,
+        unmodelled=_unmodelled(answer, total),
+        parameters=work.parameters,
+        method=work.method,
+        notes=work.notes,
         power_w=power,
         energy_j=energy,
         power_reason=reason,
-        idle_s=None if predictor.dispatch is None else runtime.value - busy.value,
-        training=_training(trace, work, predictor, batch_size, dtype, recipe) if phase == TRAINING else None,
-        assumptions=(*trace.assumptions, *predictor.assumed(work.layers), *_of_rows(trace, phase, recipe)),
+        idle_s=None if answer.issue is None else runtime.value - busy.value,
+        training=training,
+        assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
+        passes=work.passes,
     )
 
 
-def _of_rows(trace: Trace, phase: str, recipe: Recipe) -> tuple[str, ...]:
-    """In words, which step it is where they differ."""
-    return (
-        (grows(trace.sparse, recipe.accumulation),)
-        if phase == TRAINING and trace.sparse and recipe.optimizer == "sgd"
-        else ()
-    )
-
-
-@dataclass(frozen=True)
-class Work:
-    """All calls of a pass or step, with what each is estimated to take."""
-
-    tasks: Sequence[Task]  # in order
-    estimates: Estimates  # of the tasks, of a whole call each
-    unknown: Sequence[UnmodelledCall] = ()
-    unknown_s: Sequence[float] = ()
-
-    @cached_property
-    def layers(self) -> list[Layer]:
-        """Of the tasks."""
-        return [task.layer for task in self.tasks]
-
-    @cached_property
-    def shares(self) -> np.ndarray:
-        """Of the tasks."""
-        return np.array([task.share for task in self.tasks])
-
-    def of(self, step: str) -> Work:
-        """The tasks of a part of a training step."""
-        index = np.array([i for i, task in enumerate(self.tasks) if task.step == step], dtype=int)
-        return replace(self.at(index), unknown=(), unknown_s=())
-
-    def at(self, index: np.ndarray) -> Work:
-        """Some of the tasks."""
-        return replace(self, tasks=[self.tasks[i] for i in index], estimates=self.estimates.at(index))
-
-
-def work_of(trace: Trace, predictor: Predictor, *, dtype: str, phase: str, recipe: Recipe) -> Work:
-    """What `compose` adds up; raises InputError where there is nothing to train."""
-    tasks = _tasks(trace, predictor, phase, recipe)
-    if dtype == TENSORFLOAT32:
-        tasks = [replace(task, layer=in_tf32(task.layer)) for task in tasks]
-    # what is not modelled takes as long backward as forward
-    passes = recipe.accumulation if phase == TRAINING else 1
-    unknown = [m for m in trace.unmodelled for _ in range(passes * (1 if m.once or phase != TRAINING else 2))]
-    roof = predictor.roofline(dtype)
-    unknown_s = [missing.work_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in unknown]
-    shares = np.array([task.share for task in tasks])
-    found = predictor.estimate_network([task.layer for task in tasks], shares)
-    # loops' views, where the predictor knows nothing of them, are no rows
-    return Work(tasks, found, unknown, unknown_s).at(np.flatnonzero(found.runtime_s > 0))
-
-
-def _tasks(trace: Trace, predictor: Predictor, phase: str, recipe: Recipe) -> list[Task]:
-    if phase == TRAINING:
-        return training_tasks(trace, recipe, predictor.has_learnt)
-    if phase == BACKWARD:
-        return backward_tasks(trace, predictor.has_learnt)
-    return [Task.forward(call) for call in trace.calls]
-
-
-def _rows(work: Work, roof: Roofline) -> Iterator[Row]:
+def _rows(answer: Answer) -> Iterator[Row]:
     """Equal tasks of repeated blocks together."""
-    tasks, estimates = work.tasks, work.estimates
+    tasks, estimates, roof = answer.tasks, answer.estimates, answer.roof
     basis = estimates.basis
     grouped: dict[tuple[object, ...], list[int]] = {}
     for i, task in enumerate(tasks):
@@ -177,55 +141,42 @@ def unmodelled_row(missing: UnmodelledCall, seconds: float) -> Row:
     return Row(missing.path, missing.operator, 1, seconds, *bounds, 0, missing.bytes, "memory", ROOFLINE)
 
 
-def _unmodelled(work: Work, total: float) -> tuple[Unmodelled, ...]:
+def _unmodelled(answer: Answer, total: float) -> tuple[Unmodelled, ...]:
     times: dict[tuple[str, str], list[float]] = {}
-    for call, taken in zip(work.unknown, work.unknown_s, strict=True):
+    for call, taken in zip(answer.unknown, answer.unknown_s, strict=True):
         times.setdefault((call.operator, call.reason), []).append(taken)
     return tuple(Unmodelled(*name, len(some), sum(some), sum(some) / total) for name, some in times.items())
 
 
-def _training(trace: Trace, work: Work, predictor: Predictor, batch_size: int, dtype: str, recipe: Recipe) -> Training:
+def _training(answer: Answer, recipe: Recipe, batch_size: int, peak_flops_per_s: float | None) -> Training:
     """The parts of a step."""
-    steps = {step: _total(work.of(step), predictor.system) for step in STEPS}
-    peaks = predictor.hardware.peak_flops_per_s if predictor.hardware is not None else {}
-    flops = sum(t.flops_and_bytes()[0] for t in work.tasks if t.step != OPTIMIZER and not t.again)
-    derived = sorted(
-        {c.layer.kind for c in trace.calls if c.gradient and not predictor.has_learnt(c.layer.kind, BACKWARD)}
-    )
-    return Training(recipe, batch_size * recipe.accumulation, steps, round(flops), peaks.get(dtype), tuple(derived))
+    steps = {step: Interval(*bounds) for step, bounds in answer.parts.items()}
+    flops = sum(t.flops_and_bytes()[0] for t in answer.tasks if t.step != OPTIMIZER and not t.again)
+    samples = batch_size * recipe.accumulation
+    return Training(recipe, samples, steps, round(flops), peak_flops_per_s, answer.derived)
 
 
 def _power(estimates: Estimates, i: int) -> Interval | None:
     if not np.isfinite(estimates.power_w[i]):
         return None
-    return Interval(float(estimates.power_w[i]), float(estimates.power_low_w[i]), float(estimates.power_high_w[i]))
+    bounds = (estimates.power_w, estimates.power_low_w, estimates.power_high_w)
+    return Interval(*(float(bound[i]) for bound in bounds))
 
 
-def _total(work: Work, system: float) -> Interval:
-    """The sum of all calls; those that are not modelled are as uncertain as a roofline."""
-    first: dict[Layer, int] = {}
-    counts = np.zeros((1, len(work.tasks)))
-    for i, (layer, share) in enumerate(zip(work.layers, work.shares, strict=True)):
-        counts[0, first.setdefault(layer, i)] += share
-    total = work.estimates.totals(counts, system)
-    value, low, high = (float(part[0]) for part in (total.value, total.low, total.high))
-    extra = sum(work.unknown_s)
-    return Interval(value + extra, low + extra / ROOFLINE_FACTOR, high + extra * ROOFLINE_FACTOR)
-
-
-def _on_two_clocks(busy: Interval, work: Work, dispatch: Dispatch) -> Interval:
-    """Until the device is done, `busy` or idle; calls that are not modelled come last, since their place is not known."""
-    issued = np.concatenate([dispatch.seconds(work.layers), np.full(len(work.unknown_s), dispatch.unknown_s)])
-    kernels = np.concatenate([work.shares * work.estimates.runtime_s, np.asarray(work.unknown_s, dtype=float)])
-    if not len(kernels):
+def _runtime(answer: Answer, busy: Interval) -> Interval:
+    """Until the device's stream ends, `busy` or idle; where the host's part is not known, `busy`."""
+    kernels, issue = answer.kernels_s, answer.issue_s
+    if answer.issue is None or issue is None or not len(kernels):
         return busy
-    return Interval(*dispatch.ends_s(issued, kernels, busy.low / busy.value, busy.high / busy.value))
+    spread, low, high = answer.issue.spread, busy.low / busy.value, busy.high / busy.value
+    bounds = ((kernels, issue), (kernels * low, issue / spread), (kernels * high, issue * spread))
+    return Interval(*(end_s(Plan([Rank(seconds, issued)])) for seconds, issued in bounds))
 
 
 def _energy(
     rows: Sequence[Row], busy: Interval, runtime: Interval, idle_w: float | None
 ) -> tuple[Interval | None, Interval | None, str]:
-    """(power, energy, why there is none): the rows' powers weighed by their times, idle power while the device waits."""
+    """(power, energy, why there is none): rows' powers weighed by their times, idle power between."""
     known = [(row.power_w, row.share) for row in rows if row.power_w is not None]
     if not known:
         return None, None, "the predictor has not learnt power"

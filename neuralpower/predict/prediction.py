@@ -147,6 +147,7 @@ class Prediction:
     assumptions: tuple[str, ...] = ()  # what was taken for granted
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
+    passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
 
     @property
     def flops(self) -> int:
@@ -241,6 +242,7 @@ class Prediction:
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
+            "passes": list(self.passes),
             "layers": [row.to_json() for row in self.rows],
         }
 

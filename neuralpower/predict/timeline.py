@@ -4,7 +4,7 @@
                  queue of calls hides, the part of the side that sets the pace: the device's (estimate without what is
                  hidden), or the host's (what is hidden). So the calls' sum is the predicted time
     two clocks   the host issues one call after the other, the device runs them in order when it has them and waits in
-                 between (`neuralpower.learn.launch_overhead`): its calls and its waits are the predicted time
+                 between (`neuralpower.predict.streams`): its calls and its waits are the predicted time
 
 A call without a layer kind stands where it is called. On two clocks it comes last, as it does in the predicted time.
 """
@@ -18,10 +18,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuralpower.layers.base import BACKWARD, FORWARD
+from neuralpower.learn.answer import ask
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.compose import unmodelled_row, work_of
+from neuralpower.predict.compose import question_of, unmodelled_row
+from neuralpower.predict.memory.alive import alive, steady
 from neuralpower.predict.prediction import Prediction
-from neuralpower.trace.lifetimes import alive
+from neuralpower.predict.streams import Plan, Rank, times_of
 from neuralpower.trace.records import Trace
 from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING
 from neuralpower.trace.training_step import StepLifetimes
@@ -34,7 +36,7 @@ class Stage:
     """One pass or step of training, as it was traced and predicted."""
 
     name: str
-    trace: Trace
+    trace: Trace  # after its passes
     prediction: Prediction
     memory: StepLifetimes | None = None  # of a step of training
 
@@ -89,15 +91,16 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
     p = stage.prediction
     phase = p.phase if p.phase in (TRAINING, BACKWARD) else FORWARD
     recipe = p.training.recipe if p.training else RECIPE
-    work = work_of(stage.trace, predictor, dtype=p.dtype, phase=phase, recipe=recipe)
-    estimates, shares = work.estimates, work.shares
+    question = question_of(predictor, phase=phase, dtype=p.dtype, recipe=recipe)
+    answer = ask(predictor, stage.trace, question)
+    estimates, shares = answer.estimates, answer.shares
     hidden = shares * estimates.hidden_s
     taken = shares * estimates.runtime_s
-    if predictor.dispatch is None:
+    if answer.issue is None:
         taken = max(taken - hidden, hidden, key=np.sum)
     basis = estimates.basis
     calls = []
-    for i, task in enumerate(work.tasks):
+    for i, task in enumerate(answer.tasks):
         flops, size = task.flops_and_bytes()
         power = float(estimates.power_w[i])
         calls.append(
@@ -119,17 +122,16 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
             )
         )
     steps = (FORWARD, BACKWARD) if phase == TRAINING else (phase,)
-    if predictor.dispatch is not None:
+    if answer.issue is not None:
         steps = (UNPLACED,)
     missing = []
-    for number, (call, seconds) in enumerate(zip(work.unknown, work.unknown_s, strict=True)):
+    for number, (call, seconds) in enumerate(zip(answer.unknown, answer.unknown_s, strict=True)):
         row, step = unmodelled_row(call, seconds), steps[number % len(steps)]
         rest = (seconds, row.low_s, row.high_s, 0, call.bytes, row.basis, None)
         missing.append(Timed(call.path, call.operator, call.operator, step, 0.0, seconds, *rest, call.at))
-    if predictor.dispatch is None:
-        return _back_to_back(_placed(calls, missing))
-    issued = predictor.dispatch.seconds(work.layers).tolist()
-    return _on_two_clocks([*calls, *missing], issued + [predictor.dispatch.unknown_s] * len(missing))
+    if answer.issue is None:
+        return _on_a_stream(_placed(calls, missing))
+    return _on_a_stream([*calls, *missing], answer.issue_s)
 
 
 def memory_bytes(stage: Stage, calls: Sequence[Timed]) -> list[int]:
@@ -142,7 +144,7 @@ def memory_bytes(stage: Stage, calls: Sequence[Timed]) -> list[int]:
         total = alive(stage.trace.storages)
         within = _called(calls, len(total) - 2)
     else:
-        total = alive(stage.memory.steady, stage.memory.end + 2)
+        total = alive(steady(stage.memory.storages), stage.memory.end + 2)
         within = _spread(stage.memory, calls)
     last = len(total) - 1
     sizes = [int(total[min(first, last) : max(end, first) + 1].max()) for first, end in within]
@@ -194,17 +196,14 @@ def _placed(calls: list[Timed], missing: Sequence[Timed]) -> list[Timed]:
     return [call for block in blocks for call in block]
 
 
-def _back_to_back(calls: Sequence[Timed]) -> list[Timed]:
-    ends = np.cumsum([0.0, *(call.end_s for call in calls)]).tolist()
-    return [replace(call, start_s=ends[i], end_s=ends[i + 1]) for i, call in enumerate(calls)]
-
-
-def _on_two_clocks(calls: Sequence[Timed], issued_s: Sequence[float]) -> list[Timed]:
-    host = device = 0.0
-    found = []
-    for call, issue in zip(calls, issued_s, strict=True):
-        begun, host = host, host + issue
-        start = max(host, device)
-        device = start + call.end_s
-        found.append(replace(call, start_s=start, end_s=device, host_start_s=begun, host_end_s=host))
-    return found
+def _on_a_stream(calls: Sequence[Timed], issue_s: np.ndarray | None = None) -> list[Timed]:
+    """The calls in time, given how long each takes (`end_s`), and the host for it [calls]."""
+    (times,) = times_of(Plan([Rank(np.array([call.end_s for call in calls]), issue_s)]))
+    found = [
+        replace(call, start_s=start, end_s=end)
+        for call, start, end in zip(calls, times.start_s.tolist(), times.end_s.tolist(), strict=True)
+    ]
+    if issue_s is None:
+        return found
+    hosts = itertools.pairwise([0.0, *times.issued_s.tolist()])
+    return [replace(one, host_start_s=a, host_end_s=b) for one, (a, b) in zip(found, hosts, strict=True)]

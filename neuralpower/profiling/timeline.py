@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from neuralpower.predict.memory.alive import alive
 from neuralpower.profiling.steps import Repeat, Runs
 from neuralpower.report.chrome import Counter, Process, Row, Slice
-from neuralpower.trace.lifetimes import alive
 
 
 def typical(runs: Runs) -> Repeat:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from neuralpower.errors import InputError, one_line
-from neuralpower.files.csv_files import write_csv
 from neuralpower.files.terminal import visible
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.keys import Key
@@ -185,10 +183,10 @@ def _cells(row: Row, by: str, powered: bool) -> list[str]:
     return [name, row.kind if by == "layer" else "", *figures, work, row.bound, row.basis]
 
 
-def prediction_csv(prediction: Prediction, path: Path) -> None:
-    """One line per folded layer, SI units; raises InputError where the file cannot be written."""
+def prediction_cells(prediction: Prediction) -> list[Sequence[Any]]:
+    """A header, then one row per folded layer, in SI units: what a CSV file holds."""
     cells = [row.cells() for row in prediction.rows]
-    write_csv(path, [COLUMNS, *([row[name] for name in COLUMNS] for row in cells)])
+    return [COLUMNS, *([row.get(name) for name in COLUMNS] for row in cells)]
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:

@@ -7,10 +7,9 @@ a kernel needs for itself while it runs is not seen: who knows it says so.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,30 +102,3 @@ class Lifetimes:
         self._known.pop(identity, None)
         self._deaths[place] = self.calls
         self.live -= self._sizes[place]
-
-
-def alive(storages: Sequence[Storage], calls: int = 0) -> np.ndarray:
-    """Bytes that live during each operator call, 0 for before the first, and after the last that brings or frees any.
-
-    At least `calls` numbers.
-    """
-    last = max((max(s.birth, s.death or 0) for s in storages), default=0)
-    change = np.zeros(max(last + 2, calls), dtype=np.int64)
-    for storage in storages:
-        change[storage.birth] += storage.bytes
-        if storage.death is not None:
-            change[storage.death + 1] -= storage.bytes
-    return np.cumsum(change)
-
-
-def peak(storages: Sequence[Storage]) -> tuple[int, dict[str, int]]:
-    """(the most bytes that live during one operator call, the same by part)."""
-    if not storages:
-        return 0, dict.fromkeys(PARTS, 0)
-    total = alive(storages)
-    when = int(np.argmax(total))
-    parts = dict.fromkeys(PARTS, 0)
-    for storage in storages:
-        if storage.birth <= when and (storage.death is None or when <= storage.death):
-            parts[storage.part] += storage.bytes
-    return int(total[when]), parts

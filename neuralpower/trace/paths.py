@@ -1,4 +1,4 @@
-"""Paths of modules: prefixes, and patterns of blocks that repeat."""
+"""Paths of modules: prefixes, patterns of blocks that repeat, owners of parameters."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def prefixes(name: str) -> list[str]:
 def pattern(path: str) -> str:
     """The path with a star for each number, so that repeated blocks are told to be alike."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
+
+
+def module_of(parameter: str) -> str:
+    """The path of the module that holds a parameter; "" for the model itself."""
+    return parameter.rpartition(".")[0]

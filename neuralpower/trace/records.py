@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_iter
 
 from neuralpower.layers import Layer
-from neuralpower.layers.base import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
+from neuralpower.layers.base import BACKWARD, FORWARD, KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
 from neuralpower.networks.repeats import tensors_in
 from neuralpower.networks.running import META as META
 from neuralpower.trace.lifetimes import Storage
@@ -74,6 +74,32 @@ class ModuleCall:
 
 
 @dataclass(frozen=True)
+class Task:
+    """One layer's work in a step of training or in a pass; `share`: the part of it that is done."""
+
+    path: str
+    layer: Layer
+    step: str = FORWARD
+    share: float = 1.0
+    again: bool = False  # has been done before in this step: no part of the model's own FLOP
+    operator: str = field(default="", compare=False)  # of the call that it is, or whose gradient it works on
+    at: int = field(default=0, compare=False)  # of a forward call: as LayerCall.at
+    asked: frozenset[str] | None = None  # of a backward pass that is predicted as a whole: as LayerCall.asked
+
+    @classmethod
+    def forward(cls, call: LayerCall) -> Task:
+        """A call of a forward pass."""
+        return cls(call.path, call.layer, operator=call.operator, at=call.at)
+
+    def flops_and_bytes(self) -> tuple[float, float]:
+        """Work and traffic of what is done: of a backward pass the gradients that are asked for."""
+        layer, share = self.layer, self.share if self.asked is None else 1.0
+        parts = layer.backward_of(self.asked) if layer.phase == BACKWARD else (layer,)
+        flops, size = sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)
+        return share * flops, share * size
+
+
+@dataclass(frozen=True)
 class Trace:
     """What one pass does, in order."""
 
@@ -94,6 +120,9 @@ class Trace:
     assumptions: tuple[str, ...] = ()  # about what only data can tell
     storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died
     idle: str = ""  # in words, which parameters no call used, where they are many
+    tasks: tuple[Task, ...] = ()  # what runs, in order: made from the calls by `neuralpower.trace.passes`
+    passes: tuple[str, ...] = ()  # names of the trace passes that made it, in order
+    granted: tuple[str, ...] = ()  # in words, what these take for granted
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -71,16 +71,6 @@ class StepLifetimes(NamedTuple):
     end: int
     compiler: bool  # whether torch's compiler comes with the step
 
-    @property
-    def steady(self) -> list[Storage]:
-        """Of later steps, which find the optimizer's state."""
-        return steady(self.storages)
-
-
-def steady(storages: Sequence[Storage]) -> list[Storage]:
-    """The lifetimes with the optimizer's state there from the beginning."""
-    return [storage._replace(birth=0) if storage.part == OPTIMIZER else storage for storage in storages]
-
 
 def training_lifetimes(
     model: nn.Module,
@@ -108,14 +98,15 @@ def training_lifetimes(
     """
     make = optimizer_named(optimizer, platform) if optimizer else None
     model = unwrapped(model)
+    name = type(model).__name__
     check_followable(model, (args, kwargs))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    state = {name: _faked(t, fake) for name, t in (*model.named_parameters(), *model.named_buffers())}
+    state = {path: _faked(t, fake) for path, t in (*model.named_parameters(), *model.named_buffers())}
     given = tree_map(lambda v: _faked(v, fake) if isinstance(v, Tensor) else v, (tuple(args), dict(kwargs or {})))
     trained = [t for t in state.values() if isinstance(t, nn.Parameter) and t.requires_grad]
     if not trained:
-        raise InputError(f"{type(model).__name__} has no parameter that requires a gradient: there is nothing to train")
-    follower = _Follower(type(model).__name__)
+        raise InputError(f"{name} has no parameter that requires a gradient: there is nothing to train")
+    follower = _Follower(name)
     lifetimes = follower.lifetimes
     lifetimes.hold(state.values(), WEIGHTS)
     lifetimes.hold(tree_iter(given), INPUTS)
@@ -129,7 +120,7 @@ def training_lifetimes(
         # torch warns where it is not said
         unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](enable=False)
         with (
-            users_code(type(model).__name__),
+            users_code(name),
             quiet(),
             undisturbed(model, True),
             own_caches(model),
@@ -141,17 +132,17 @@ def training_lifetimes(
             if checkpointing:
                 checkpointed(model)
             batches = _MicroBatches(model, loss or default_loss, accumulation, lambda: lifetimes.calls)
-            named = {f"model.{name}": tensor for name, tensor in state.items()}
+            named = {f"model.{path}": tensor for path, tensor in state.items()}
             torch.func.functional_call(batches, named, given, tie_weights=True)
             if made:
                 _check_gradients(optimizer or "", platform, state)
                 made.step()
                 follower.assign([v for values in made.state.values() for v in values.values()], OPTIMIZER)
     except UsersError as error:
-        if error.what != type(model).__name__:
+        if error.what != name:
             raise
         raise StepError(
-            f"{type(model).__name__}: a training step on tensors without values raises {quoted(raised(error))[:200]}; "
+            f"{name}: a training step on tensors without values raises {quoted(raised(error))[:200]}; "
             "choose phase forward, or measure with `neuralpower profile --phase training`"
         ) from raised(error)
     compiler = made is not None and not any(type(m).__module__.startswith("transformers.") for m in model.modules())

@@ -24,13 +24,19 @@ from neuralpower.layers.pool2d import Pool2d
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.trace.lifetimes import peak
-from neuralpower.trace.records import Trace
+from neuralpower.predict.memory.alive import peak
+from neuralpower.trace.passes import applied
+from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.tracer import META, trace, trace_call
-from neuralpower.trace.training import Task, backward_tasks, default_loss
+from neuralpower.trace.training import default_loss
 
 CPU = torch.device("cpu")
 uneven = pytest.mark.filterwarnings("ignore:Using padding='same'")
+
+
+def backward_tasks(found: Trace, learnt: Learnt) -> tuple[Task, ...]:
+    return applied(found, Question("backward", learnt=learnt)).tasks
 
 
 class Function(nn.Module):

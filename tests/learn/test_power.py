@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from neuralpower.data.dataset import Dataset
+from neuralpower.files.csv_files import write_csv
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import typed
 from neuralpower.layers.columns import columns_of
@@ -24,7 +25,7 @@ from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.predict.compose import compose
-from neuralpower.report.tables import prediction_csv, prediction_table, quantity
+from neuralpower.report.tables import prediction_cells, prediction_table, quantity
 from neuralpower.report.tokens import plain
 from neuralpower.trace.tracer import trace
 
@@ -249,7 +250,7 @@ def test_a_table_shows_watts_and_joules_where_they_are_learnt(predictor: Predict
 def test_a_csv_has_watts_and_joules_or_nothing(predictor: Predictor, tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(512, 512), nn.Conv1d(2048, 8, 1))  # a kind that was not measured
     p = compose(trace(model, (torch.zeros(2048, 512),)), predictor, model="net", batch_size=2048)
-    prediction_csv(p, tmp_path / "rows.csv")
+    write_csv(tmp_path / "rows.csv", prediction_cells(p))
     table = pd.read_csv(tmp_path / "rows.csv")
     for said, row in zip(table.itertuples(), p.rows, strict=True):
         assert (said.energy_j == pytest.approx(row.energy_j)) if row.energy_j is not None else np.isnan(said.energy_j)

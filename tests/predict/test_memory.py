@@ -15,11 +15,12 @@ from neuralpower.layers.workspace import workspace_blocks
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import grouped_product
 from neuralpower.platforms import CPU, Platform, platform_named
+from neuralpower.predict.memory.alive import peak
 from neuralpower.predict.memory.peak import Memory, forward_memory, memory_of, training_memory
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.trace.lifetimes import Lifetimes, Storage, peak
+from neuralpower.trace.lifetimes import Lifetimes, Storage
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import TRAINING, Recipe, default_loss
 from neuralpower.trace.training_step import OPTIMIZERS, settings_of, training_lifetimes

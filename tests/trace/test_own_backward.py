@@ -17,13 +17,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from neuralpower.predict.memory.peak import training_memory
 from neuralpower.profiling import profile
-from neuralpower.trace.records import Trace
+from neuralpower.trace.passes import applied
+from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.tracer import META, trace
-from neuralpower.trace.training import Recipe, default_loss, training_tasks
+from neuralpower.trace.training import Recipe, default_loss
 from neuralpower.trace.training_step import training_lifetimes
 
 PRODUCTS = ("linear", "matmul", "conv1d")
 ROWS, WIDTH, CLASSES = 32, 16, 50
+
+
+def training_tasks(found: Trace, recipe: Recipe, learnt: Learnt) -> tuple[Task, ...]:
+    return applied(found, Question("training", recipe=recipe, learnt=learnt)).tasks
 
 
 class FusedLoss(Function):

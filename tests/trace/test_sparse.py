@@ -20,16 +20,22 @@ from neuralpower.predict.memory.peak import training_memory
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.trace.records import Trace
+from neuralpower.trace.passes import applied
+from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.sparse_gradients import Rows
 from neuralpower.trace.tracer import META, trace
-from neuralpower.trace.training import TRAINING, Recipe, default_loss, training_tasks
+from neuralpower.trace.training import TRAINING, Recipe, default_loss
 from neuralpower.trace.training_step import OPTIMIZERS, training_lifetimes
 from tests.program import done, run
 
 BAGS, EACH, TABLE, WIDTH = 8, 5, 2000, 16
 ROWS = BAGS * EACH  # that are looked up
 NUMBERS = ROWS * WIDTH  # 640
+
+
+def training_tasks(found: Trace, recipe: Recipe, learnt: Learnt) -> tuple[Task, ...]:
+    return applied(found, Question("training", recipe=recipe, learnt=learnt)).tasks
 
 
 class Net(nn.Module):

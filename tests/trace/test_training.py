@@ -37,12 +37,22 @@ from neuralpower.networks.running import WAYS, Run
 from neuralpower.predict.case import Case
 from neuralpower.predict.compose import compose
 from neuralpower.predict.evaluate import evaluate
-from neuralpower.trace.records import Trace
+from neuralpower.trace.passes import applied
+from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.tracer import META, trace
-from neuralpower.trace.training import Recipe, backward_tasks, default_loss, training_tasks
+from neuralpower.trace.training import Recipe, default_loss
 from tests.beit import small_beit
 
 CPU = torch.device("cpu")
+
+
+def training_tasks(found: Trace, recipe: Recipe, learnt: Learnt) -> tuple[Task, ...]:
+    return applied(found, Question("training", recipe=recipe, learnt=learnt)).tasks
+
+
+def backward_tasks(found: Trace, learnt: Learnt) -> tuple[Task, ...]:
+    return applied(found, Question("backward", learnt=learnt)).tasks
 
 
 class Net(nn.Module):

@@ -25,9 +25,11 @@ from neuralpower.networks.families import variant_of
 from neuralpower.networks.phases import Decoder
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU
+from neuralpower.trace.passes import applied
+from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, default_loss, training_tasks
+from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, default_loss
 
 NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
 FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator
@@ -203,7 +205,7 @@ def _training_step(network: Traced) -> dict[str, Any] | None:
     if traced is None or traced.unmodelled or not traced.trained:
         return None
     counts: Counter[Layer] = Counter()
-    for task in training_tasks(traced, RECIPE.on(CPU), lambda kind, phase: True):
+    for task in applied(traced, Question(TRAINING, recipe=RECIPE.on(CPU))).tasks:
         counts[task.layer] += task.share  # type: ignore[assignment]  # part of a backward pass
     held = 4 * traced.parameter_bytes + sum(int(layer.bytes().output) for layer in traced.layers)
     return _total(network, counts, held, "float32", TRAINING)

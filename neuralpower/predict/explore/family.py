@@ -27,7 +27,8 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import in_tf32
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.explore.forms import Form, Solver, constant
-from neuralpower.trace.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage, peak
+from neuralpower.predict.memory.alive import peak
+from neuralpower.trace.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.records import Trace
 

@@ -59,7 +59,7 @@ class Request:
     context: int | None = None  # decode: tokens in the cache before the step
     accumulation: int = 1  # training: micro-batches of `batch_size` per step
     checkpointing: bool = False  # training: repeated blocks keep their inputs alone
-    margin: float | None = None  # share of the memory that is kept free; None: as `memory.margin_of` says
+    margin: float | None = None  # share of the memory that is kept free; None: as the platform says
 
     @property
     def length(self) -> int | None:

@@ -18,7 +18,9 @@ from typing import Any
 
 from neuralpower.layers.base import FORWARD
 from neuralpower.platforms import CPU, Platform
+from neuralpower.predict.memory.alive import peak, steady
 from neuralpower.predict.memory.allocator_replay import PASS, STEP, Habits, heap_peak
+from neuralpower.trace.follow import Followed
 from neuralpower.trace.lifetimes import (
     ACTIVATIONS,
     CACHE,
@@ -30,11 +32,10 @@ from neuralpower.trace.lifetimes import (
     WEIGHTS,
     WORKSPACE,
     Storage,
-    peak,
 )
 from neuralpower.trace.records import Trace
 from neuralpower.trace.training import TRAINING
-from neuralpower.trace.training_step import StepLifetimes, steady
+from neuralpower.trace.training_step import StepLifetimes
 
 # A platform names the model of what its allocator keeps of freed memory: (storages, passes or steps) -> peak in bytes.
 ALLOCATORS: Mapping[str, Callable[[Sequence[Storage], Habits], int]] = {"glibc": heap_peak}
@@ -137,3 +138,10 @@ def forward_memory(traced: Trace, *, platform: Platform = CPU) -> Memory:
 def training_memory(step: StepLifetimes, *, platform: Platform = CPU) -> Memory:
     """Of a training step, at its peak."""
     return memory_of(step.storages, TRAINING, platform=platform, compiler=step.compiler)
+
+
+def memory_of_pass(followed: Followed, phase: str = FORWARD, *, platform: Platform = CPU) -> Memory | None:
+    """Of a pass or a step that was followed; None where it is not known what lives when."""
+    if phase == FORWARD:
+        return forward_memory(followed.trace, platform=platform)
+    return None if followed.lifetimes is None else training_memory(followed.lifetimes, platform=platform)

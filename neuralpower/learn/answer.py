@@ -1,0 +1,124 @@
+"""All that a predictor says of a pass or a step, asked once: times, bounds, issue times, assumptions.
+
+Errors of layers of one regressor have a part in common, those of different ones do not: so
+`Estimates.totals` adds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from neuralpower.layers import Layer
+from neuralpower.layers.base import BACKWARD
+from neuralpower.learn.estimates import ROOFLINE_FACTOR, Array, Estimates, Roofline
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.regressor import NINETY
+from neuralpower.trace.question import Question
+from neuralpower.trace.records import Task, Trace, UnmodelledCall
+from neuralpower.trace.training import STEPS, TRAINING
+
+UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
+Bounds = tuple[float, float, float]  # (value, low, high) in seconds, 90 %
+
+
+@dataclass(frozen=True)
+class Issue:
+    """What the host takes to issue the calls, where layers were timed without it."""
+
+    tasks_s: Array  # [tasks]
+    unknown_s: float  # of each call that is not modelled
+    spread: float  # 90 % of networks' hosts take at most so many times as long, or as short
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a predictor says of the tasks of a pass or a step."""
+
+    tasks: Sequence[Task]  # those that take time, in order
+    shares: Array  # [tasks]: the part of each that is done
+    estimates: Estimates  # of the tasks, of a whole call each
+    unknown: Sequence[UnmodelledCall]  # calls that no kind describes
+    unknown_s: Sequence[float]  # of each of them, by roofline
+    roof: Roofline
+    busy: Bounds  # of all calls, one after the other on the device
+    parts: Mapping[str, Bounds] = field(
+        default_factory=dict
+    )  # of a step of training, by forward, backward and optimizer
+    issue: Issue | None = None
+    derived: tuple[str, ...] = ()  # kinds that a gradient goes through and whose backward pass was not learnt
+    assumptions: tuple[str, ...] = ()  # in words
+
+    @property
+    def kernels_s(self) -> Array:
+        """[tasks + unknown] seconds on the device; what is not modelled comes last: it stands nowhere."""
+        unknown_s = np.asarray(self.unknown_s, dtype=float)
+        return np.concatenate([self.shares * self.estimates.runtime_s, unknown_s])
+
+    @property
+    def issue_s(self) -> Array | None:
+        """[tasks + unknown] seconds of the host for each call; None where its part is not known."""
+        if self.issue is None:
+            return None
+        return np.concatenate([self.issue.tasks_s, np.full(len(self.unknown_s), self.issue.unknown_s)])
+
+
+def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
+    """All that a predictor says of a trace's tasks.
+
+    Args:
+        predictor: of the device.
+        work: a trace after its passes (`neuralpower.trace.passes.applied`).
+        question: what it was made for.
+
+    Raises:
+        PredictorError: its numbers are wrong, or it serves several devices.
+    """
+    roof = predictor.roofline(question.dtype)
+    unknown_s = [missing.work_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in work.unmodelled]
+    shares = np.array([task.share for task in work.tasks])
+    found = predictor.estimate_network([task.layer for task in work.tasks], shares)
+    # loops' views, where the predictor knows nothing of them, are no rows
+    index = np.flatnonzero(found.runtime_s > 0)
+    tasks, shares, estimates = [work.tasks[i] for i in index], shares[index], found.at(index)
+    layers, system = [task.layer for task in tasks], predictor.system
+    parts = {}
+    for step in STEPS if question.phase == TRAINING else ():
+        at = np.array([i for i, task in enumerate(tasks) if task.step == step], dtype=int)
+        parts[step] = _total([layers[i] for i in at], shares[at], estimates.at(at), system)
+    with_gradient = {call.layer.kind for call in work.calls if call.gradient}
+    return Answer(
+        tasks=tasks,
+        shares=shares,
+        estimates=estimates,
+        unknown=work.unmodelled,
+        unknown_s=unknown_s,
+        roof=roof,
+        busy=_total(layers, shares, estimates, system, sum(unknown_s)),
+        parts=parts,
+        issue=_issue(predictor, layers),
+        derived=tuple(sorted(kind for kind in with_gradient if not predictor.has_learnt(kind, BACKWARD))),
+        assumptions=predictor.assumed(layers),
+    )
+
+
+def _issue(predictor: Predictor, layers: Sequence[Layer]) -> Issue | None:
+    dispatch = predictor.dispatch
+    if dispatch is None:
+        return None
+    return Issue(dispatch.seconds(layers), dispatch.unknown_s, float(np.exp(NINETY * dispatch.deviation)))
+
+
+def _total(
+    layers: Sequence[Layer], shares: Array, estimates: Estimates, system: float, unknown_s: float = 0.0
+) -> Bounds:
+    """The sum of all calls; those that are not modelled are as uncertain as a roofline."""
+    first: dict[Layer, int] = {}
+    counts = np.zeros((1, len(layers)))
+    for i, (layer, share) in enumerate(zip(layers, shares, strict=True)):
+        counts[0, first.setdefault(layer, i)] += share
+    total = estimates.totals(counts, system)
+    value, low, high = (float(part[0]) for part in (total.value, total.low, total.high))
+    return value + unknown_s, low + unknown_s / ROOFLINE_FACTOR, high + unknown_s * ROOFLINE_FACTOR

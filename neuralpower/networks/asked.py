@@ -1,0 +1,114 @@
+"""A network that is named, with the sizes of its inputs and a phase -> what runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from neuralpower.errors import InputError
+from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.networks.inputs import TOKENS, InputRequest, Inputs, batch_of, called_with
+from neuralpower.networks.phases import GENERATE, Decoder, Pass, Phase, cache_bytes, passes
+from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.source import Source
+from neuralpower.networks.sources import resolve
+from neuralpower.networks.users_code import users_code
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Generating:
+    """A generation: its prefill, and the decoder that makes the steps after it."""
+
+    decoder: Decoder
+    prefill: Pass
+    prompt: int
+    new_tokens: int  # of each sample; the prefill makes the first
+    first: int  # tokens in the cache before the first step
+    cache_bytes: int  # of all samples, at the end
+
+    @property
+    def batch_size(self) -> int:
+        """Samples."""
+        return self.prefill.batch_size
+
+    @property
+    def steps(self) -> int:
+        """How many follow the prefill."""
+        return self.new_tokens - 1
+
+
+Asked = Pass | Generating
+
+
+def asked_of(
+    model: str | Path | nn.Module | Source, request: InputRequest, phase: Phase, *, own_batch: bool = False
+) -> Asked:
+    """What a phase runs on the meta device: one pass, or a whole generation.
+
+    Args:
+        model: what `resolve` takes, or where the network comes from.
+        request: the sizes of its inputs.
+        phase: what is asked for.
+        own_batch: whether inputs that come with the network say the batch size, where there are any.
+
+    Raises:
+        ModelError: the model is not found or cannot be built, or its forward raises.
+        InputError: as `passes`; more tokens than the model has positions for.
+    """
+    source = model if isinstance(model, Source) else resolve(model)
+    if own_batch:
+        request = replace(request, batch_size=source.batch_size(None, request.input_shape))
+    module = source.build("meta", request.dtype)
+    if phase.name == GENERATE:
+        phase.check()
+        with users_code(f"{source.name} cannot be read"):
+            decoder = Decoder(module, phase.applied(request), GENERATE)
+        return _generating(decoder, phase)
+    with users_code(f"the inputs of {source.name} cannot be made"):
+        (one,) = passes(source, request, phase, module)
+    return one
+
+
+def _generating(decoder: Decoder, phase: Phase) -> Generating:
+    new_tokens = phase.new_tokens or TOKENS
+    before, steps = decoder.tokens_before(phase.prompt), new_tokens - 1
+    decoder.fits(before + steps, f"a prompt and {new_tokens} new tokens take")
+    prefill, prompt = decoder.prefill(phase.prompt), decoder.prompt(phase.prompt)
+    size = cache_bytes(decoder.cache(before + steps))
+    return Generating(decoder, prefill, prompt, new_tokens, before, size)
+
+
+def given_to(source: Source, inputs: Any, dtype: str, batch_size: int | None, *, checked: bool) -> Pass:
+    """A forward pass of a network with inputs of the caller's.
+
+    Args:
+        source: of the network.
+        inputs: as `called_with` takes them.
+        dtype: of the network's weights.
+        batch_size: samples; None: the first size of the first tensor, or 1.
+        checked: whether floating inputs have to be of that dtype.
+
+    Raises:
+        InputError: inputs without a sample, or of another dtype.
+        ModelError: the network cannot be built.
+    """
+    given = called_with(inputs)
+    if batch_of(given) == 0:
+        raise InputError("inputs hold no sample: their first side is 0 long; give one or more")
+    if checked:
+        _of_dtype(given, dtype)
+    batch = int(batch_size or batch_of(given) or 1)
+    return Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given, batch_size=batch)
+
+
+def _of_dtype(given: Inputs, dtype: str) -> None:
+    """Raise InputError where no floating tensor is of the weights' dtype: no device would run that."""
+    found = {tensor.dtype for tensor in tensors_of((given.args, given.kwargs)) if tensor.is_floating_point()}
+    if found and torch_dtype(dtype) not in found:
+        names = ", ".join(sorted(str(one).removeprefix("torch.") for one in found))
+        raise InputError(f"inputs are {names} and dtype {dtype} is asked for; give inputs of it, or leave dtype out")

@@ -1,0 +1,115 @@
+"""What is asked about is followed once: the trace, its tasks, and what its memory holds when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from neuralpower.errors import ModelError, StepError
+from neuralpower.layers.base import FORWARD
+from neuralpower.networks.asked import Asked, Generating
+from neuralpower.networks.phases import Pass
+from neuralpower.trace.growing import Growing
+from neuralpower.trace.passes import applied
+from neuralpower.trace.question import Question
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import trace
+from neuralpower.trace.training import TRAINING, default_loss
+from neuralpower.trace.training_step import StepLifetimes, settings_of, training_lifetimes
+
+SHOWN = 3  # first steps of a generation that are kept, beside the last
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What following a pass has shown."""
+
+    asked: Pass  # what was followed
+    trace: Trace  # as it was recorded
+    work: Trace  # after the trace passes: its tasks are what is asked about
+    lifetimes: StepLifetimes | None = None  # of a backward pass or a step; a forward pass's are the trace's
+    notes: tuple[str, ...] = ()  # what its inputs take for granted, and why a step's memory is not known
+
+
+@dataclass(frozen=True)
+class Grown:
+    """What following a generation has shown: traces after the trace passes, but for `prefill`."""
+
+    asked: Generating
+    prefill: Trace  # as it was recorded
+    work: Trace  # of the prefill
+    traced: Sequence[int]  # contexts of the steps that were recorded; the others are interpolated
+    weights: Sequence[float]  # how many steps each of `steps` stands for
+    steps: Iterator[Trace]  # those to look at, one by one: together they are large
+    begin: Sequence[Trace]  # the first few, but for the last
+    end: Sequence[Trace]  # the last; none where one token is all
+
+
+def follow(asked: Asked, question: Question) -> Followed | Grown:
+    """Follow one pass or a generation on the meta device, and apply the trace passes that are asked for.
+
+    Raises:
+        ModelError: a forward raises, or the model has no activation checkpointing of its own to switch on.
+        InputError: there is nothing to train, or an optimizer does not take the gradients.
+    """
+    return _generation(asked, question) if isinstance(asked, Generating) else _pass(asked, question)
+
+
+def _pass(one: Pass, question: Question) -> Followed:
+    """One pass or step; a step that asks for values has no lifetimes, and a note that says so."""
+    found = _recorded(one, question)
+    notes = [one.inputs.note] if one.inputs.note else []
+    if found.idle and one.name == FORWARD:  # other passes leave the encoder out, as they should
+        notes.append(found.idle)
+    work = applied(found, question)
+    lifetimes = None
+    if question.phase != FORWARD:
+        settings: dict[str, Any] = {"platform": question.platform, "optimizer": None}
+        if question.phase == TRAINING:
+            settings |= settings_of(question.recipe)
+        try:
+            lifetimes = training_lifetimes(one.module, one.inputs.args, one.inputs.kwargs, **settings)
+        except StepError as error:
+            notes.append(f"its memory is not known: {error}")
+    return Followed(one, found, work, lifetimes, tuple(notes))
+
+
+def _generation(asked: Generating, question: Question) -> Grown:
+    """The prefill and a few steps of a generation."""
+    prefill = _recorded(asked.prefill, question)
+    traced = partial(_recorded, question=question)
+    growing = Growing(asked.decoder, traced, asked.first, asked.first + asked.steps - 1)
+    contexts, weights = growing.spread() if asked.steps else ([], [])
+
+    def step(context: int) -> Trace:
+        return applied(growing.at(context), question)
+
+    return Grown(
+        asked=asked,
+        prefill=prefill,
+        work=applied(prefill, question),
+        traced=sorted(growing.traces),
+        weights=weights,
+        steps=map(step, contexts),
+        begin=[step(context) for context in range(growing.first, min(growing.first + SHOWN, growing.last))],
+        end=[step(growing.last)] if asked.steps else [],
+    )
+
+
+def _recorded(one: Pass, question: Question) -> Trace:
+    """The trace of a pass, with a loss where a step is asked for; raises as `trace`, with a note."""
+    inputs = one.inputs
+    try:
+        return trace(
+            one.module,
+            inputs.args,
+            inputs.kwargs,
+            training=question.phase != FORWARD,
+            loss=default_loss if question.phase == TRAINING else None,
+            autocast=question.autocast,
+            routing=question.routing,
+        )
+    except ModelError as error:
+        raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__

@@ -1,0 +1,131 @@
+"""The steps of a decoder against a context that grows: few are traced, those between them are interpolated.
+
+Between the lengths at which a cache fills its windows, every size in a step's trace grows by the same
+number with each token. So a few steps are traced, those between them follow by interpolating their
+layers' sizes, and each piece's middle is traced to see whether that is so; where it is not, the piece is
+halved. As many of these steps as CALLS allows are looked at, evenly spaced: all of them for a small model
+or a short text. The others lie on the straight lines between these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from neuralpower.layers import Layer
+from neuralpower.layers.movement import APPENDED
+from neuralpower.networks.phases import Decoder, Pass
+from neuralpower.trace.records import Trace
+
+CALLS = 100_000  # layer calls of all steps that are predicted: a second
+FEWEST_STEPS = 9  # that are predicted, whatever a step costs
+MOST_TRACES = 24  # past it, what lies between two traced steps is interpolated as it is
+
+Traced = Callable[[Pass], Trace]
+
+
+class Growing:
+    """The steps of a decoder from one context to another, each with its trace."""
+
+    def __init__(self, decoder: Decoder, traced: Traced, first: int, last: int) -> None:
+        self.decoder, self.traced, self.first, self.last = decoder, traced, first, last
+        self.traces: dict[int, Trace] = {}  # those that were made
+        self.pieces: list[tuple[int, int]] = []
+
+    def spread(self) -> tuple[list[int], list[float]]:
+        """(contexts to look at, how many steps each stands for): on lines between them the sum is exact."""
+        kinks = {APPENDED - 1, APPENDED}  # a cache shorter than that is not appended to, but concatenated
+        kinks |= {c for window in self.decoder.windows for c in range(window - 2, window + 1)}
+        edges = {self.first, self.last, *(c for c in kinks if self.first < c < self.last)}
+        for low, high in zip(sorted(edges), sorted(edges)[1:], strict=False):
+            self._split(low, high)
+        corners = sorted({self.first, self.last, *(c for piece in self.pieces for c in piece)})
+        most = max(CALLS // max(len(self._trace(self.first).calls), 1), FEWEST_STEPS)
+        even = np.linspace(self.first, self.last, min(most, self.last - self.first + 1)).round().astype(int)
+        contexts = sorted({*corners, *even.tolist()})
+        return contexts, lined(contexts)
+
+    def at(self, context: int) -> Trace:
+        """The trace of a step, made or interpolated."""
+        if context in self.traces:
+            return self.traces[context]
+        low, high = next(piece for piece in self.pieces if piece[0] <= context <= piece[1])
+        return between(self._trace(low), self._trace(high), (context - low) / (high - low))
+
+    def _trace(self, context: int) -> Trace:
+        if context not in self.traces:
+            self.traces[context] = self.traced(self.decoder.decode(context))
+        return self.traces[context]
+
+    def _split(self, low: int, high: int) -> None:
+        """Note pieces of the range in which sizes grow evenly."""
+        start, stop = self._trace(low), self._trace(high)
+        middle = (low + high) // 2
+        if high - low > 1 and start.layers != stop.layers and len(self.traces) < MOST_TRACES:
+            share = (middle - low) / (high - low)
+            if not alike(start, stop) or between(start, stop, share).layers != self._trace(middle).layers:
+                self._split(low, middle)
+                self._split(middle, high)
+                return
+        self.pieces.append((low, high))
+
+
+BYTES = ("bytes", "work_bytes")
+
+
+def alike(one: Trace, other: Trace) -> bool:
+    """Whether two traces make the same calls, but for sizes."""
+    if len(one.calls) != len(other.calls) or len(one.unmodelled) != len(other.unmodelled):
+        return False
+    return all(
+        a.layer == b.layer or _form(a.layer) == _form(b.layer) for a, b in zip(one.calls, other.calls, strict=True)
+    )
+
+
+def _form(layer: Layer) -> tuple[object, ...]:
+    """What of a layer is no size: its kind, its names and its switches."""
+    values = (getattr(layer, f.name) for f in fields(layer))
+    return (layer.kind, *(value for value in values if isinstance(value, (str, bool))))
+
+
+def between(one: Trace, other: Trace, share: float) -> Trace:
+    """The trace that lies so far on the way from one to the other: their layers' sizes, interpolated."""
+    if not alike(one, other):
+        return one if share < 0.5 else other
+    made: dict[tuple[Layer, Layer], Layer] = {}
+    calls = []
+    for a, b in zip(one.calls, other.calls, strict=True):
+        pair = (a.layer, b.layer)
+        if pair not in made:
+            made[pair] = _mixed(a.layer, b.layer, share)
+        calls.append(replace(a, layer=made[pair]) if a.layer != b.layer else a)
+    missing = tuple(
+        replace(a, **{name: round((1 - share) * getattr(a, name) + share * getattr(b, name)) for name in BYTES})
+        for a, b in zip(one.unmodelled, other.unmodelled, strict=True)
+    )
+    return replace(one, calls=tuple(calls), unmodelled=missing)
+
+
+def _mixed(one: Layer, other: Layer, share: float) -> Layer:
+    changes: dict[str, Any] = {}
+    for name in (f.name for f in fields(one)):
+        a, b = getattr(one, name), getattr(other, name)
+        if isinstance(a, int) and not isinstance(a, bool) and a != b:
+            changes[name] = round(a + share * (b - a))
+    return replace(one, **changes) if changes else one
+
+
+def lined(contexts: Sequence[int]) -> list[float]:
+    """Weights with which values at `contexts` add up to the sum over all whole numbers from first to last.
+
+    Exact for what is straight between neighbours: a gap of n steps gives each of its ends (n - 1) / 2 of
+    what lies inside.
+    """
+    weights = np.ones(len(contexts))
+    inside = (np.diff(contexts) - 1) / 2
+    weights[:-1] += inside
+    weights[1:] += inside
+    return [float(weight) for weight in weights]
