@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.devices.spec import FLOPS, KEYS, PEAK, Key
+from neuralpower.devices.spec import FLOPS, KEYS, Key
+from neuralpower.dtypes import PEAKS
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.files.json_files import json_text, not_finite, read_json
 from neuralpower.files.paths import check_regular, is_file, is_folder
@@ -141,10 +142,9 @@ def check_hardware(hardware: Any) -> None:
     peaks = given.pop("peak_flops_per_s", {})
     if not isinstance(peaks, dict):
         raise _impossible("peak_flops_per_s", peaks, "an object of FLOP/s by dtype")
-    dtypes = [key.removeprefix(PEAK) for key in KEYS if key.startswith(PEAK)]
     for dtype, peak in peaks.items():
-        if dtype not in dtypes:
-            raise unknown("dtype of peak_flops_per_s", dtype, dtypes, DatasetError)
+        if dtype not in PEAKS:
+            raise unknown("dtype of peak_flops_per_s", dtype, PEAKS, DatasetError)
         _check_number(f"peak_flops_per_s of {dtype}", peak, FLOPS)
     for name, value in given.items():
         _check_number(name, value, rules[name])

@@ -19,10 +19,14 @@ def columns_of(kind: type[L], layers: Sequence[L]) -> L:
 
 
 def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
-    """As `columns_of`, from a table's columns; numbers and booleans become float64."""
-    columns = object.__new__(kind)
+    """As `columns_of`, from a table's columns; numbers and booleans become float64.
+
+    Columns that the table lacks hold the default of their field.
+    """
+    columns, defaults = object.__new__(kind), kind.defaults()
     for name in kind.field_names():
-        array = np.asarray(table[name])
+        lacks = name not in table and name in defaults
+        array = np.full(len(next(iter(table.values()))), defaults[name]) if lacks else np.asarray(table[name])
         object.__setattr__(columns, name, array.astype(np.float64) if array.dtype.kind in "biuf" else array)
     return columns
 

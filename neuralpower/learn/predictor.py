@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.host import Cpu, unlike
-from neuralpower.dtypes import FLOATING, ITEMSIZE
+from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
@@ -33,7 +33,17 @@ from neuralpower.learn.estimates import (
     Totals,
 )
 from neuralpower.learn.features import describe, describe_power
-from neuralpower.learn.keys import ALL, INTEGER, STREAMING, Key, _once, groups_of, stands_alone, whole_kind
+from neuralpower.learn.keys import (
+    ALL,
+    INTEGER,
+    STREAMING,
+    Key,
+    groups_of,
+    once,
+    stands_alone,
+    unquantised,
+    whole_kind,
+)
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.problem import Problem
@@ -121,7 +131,7 @@ class Predictor:
 
     def streaming(self, found: Estimates, counts: Array | float) -> float:
         """The share of the layers' time that products of a few rows take, each called so many times."""
-        groups = np.array([groups_of(key) <= set(STREAMING) for key in self.regressors])
+        groups = np.array([{unquantised(g) for g in groups_of(key)} <= set(STREAMING) for key in self.regressors])
         time = found.runtime_s * counts
         return float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum()) if len(time) else 0.0
 
@@ -380,15 +390,16 @@ class Predictor:
 
         Numbers that are no floats count as floats where such a group was not learnt of them, calls that recur as those that do
         not, a group as that of all or of several, if there is one, or as its largest sibling, unless none stands in for it.
+        What is quantised is near to what is not.
         """
         kind, dtype, phase, group = key
         dtypes = [dtype]
         if dtype not in FLOATING:
             dtypes = [INTEGER, "float32" if "float32" in self.dtypes else next(iter(self.dtypes), INTEGER)]
         for dtype in dtypes:
-            for exact in ((kind, dtype, phase, group), (kind, dtype, phase, ALL)):
-                if exact in self.regressors:
-                    return exact, True
+            for name in (group,) if unquantised(once(group)) != once(group) else (group, ALL):
+                if (kind, dtype, phase, name) in self.regressors:
+                    return (kind, dtype, phase, name), True
             together = next(
                 (k for k in self.regressors if k[:3] == (kind, dtype, phase) and group in groups_of(k)), None
             )
@@ -396,9 +407,10 @@ class Predictor:
                 return together, True
         if stands_alone(key):
             return None, False
-        once = _once(group)
-        if once != group:
-            return self.regressor_of((kind, key[1], phase, once))
+        if once(group) != group:
+            return self.regressor_of((kind, key[1], phase, once(group)))
+        if unquantised(group) != group:
+            return self.regressor_of((kind, key[1], phase, unquantised(group)))[0], False
         siblings = next(filter(None, ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)), [])
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
@@ -450,7 +462,8 @@ class Predictor:
         like = ("elementwise", "float32", "forward", "cheap")
         if columns.multiplies or not self.accelerator or like not in self.regressors:
             return t, np.zeros(len(t))
-        elements = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape) / (2 * ITEMSIZE["float32"])
+        size = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape)
+        elements = size / (2 * DTYPES["float32"].itemsize)
         kind, given = KINDS["elementwise"], {"function": "add", "operands": 1, "broadcast": False}
         fields: dict[str, Any] = {name: [value] * len(t) for name, value in (kind.defaults() | given).items()}
         fields["elements"] = np.maximum(elements, 1)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from neuralpower.data.schema import config_id
-from neuralpower.dtypes import FLOATING, TENSORFLOAT32
+from neuralpower.dtypes import FLOATING, NETWORK_DTYPES, TENSORFLOAT32
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, torch_dtype, typed
@@ -29,7 +29,6 @@ from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, default_loss, training_tasks
 
 NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
-NETWORK_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that a module can be cast to
 FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator
 FEWEST_RECURRING = 40  # of a kind, such as loops make: they are of several groups
 SCALES = (2, 4, 8, 16, 32, 64)  # of batches on an accelerator, beside those of a CPU

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from neuralpower.dtypes import ITEMSIZE
+from neuralpower.dtypes import DTYPES, NETWORK_DTYPES
 from neuralpower.errors import DatasetError
 from neuralpower.suites.paradnn.points import Point
 
@@ -21,7 +21,7 @@ NO_FIGURE = "no_figure"  # it ran, and gave no time
 UNHEALTHY = "unhealthy"  # the device answers no more
 SOCKET_CLOSED = "socket_closed"  # of a remote device
 STATES = (OK, OOM, NAN, FAILED, NEGATIVE, DEADLINE, NOT_RUN, NOT_FINISHED, NO_FIGURE, UNHEALTHY, SOCKET_CLOSED)
-SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+SHORT = {name: DTYPES[name].short for name in NETWORK_DTYPES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Result:
         """FLOP of a step per byte of parameters."""
         if self.step_flops is None or not self.parameters:
             return None
-        return self.step_flops / (self.parameters * ITEMSIZE[self.setup.dtype])
+        return self.step_flops / (self.parameters * DTYPES[self.setup.dtype].itemsize)
 
     def record(self) -> dict[str, Any]:
         """Every field, for the journal."""

@@ -7,7 +7,7 @@ import gc
 import torch
 
 from neuralpower.devices.machine import available_bytes as host_bytes
-from neuralpower.dtypes import ITEMSIZE
+from neuralpower.dtypes import DTYPES
 from neuralpower.errors import OutOfMemory
 from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.formulas import TRAIN, counted
@@ -22,11 +22,12 @@ OVERHEAD = 1.1  # on what is counted: workspaces, fragments
 def needed_bytes(point: Point, setup: Setup) -> int:
     """Weights, gradients, the optimizer's states, and activations: all that training keeps, two of the largest else."""
     work = counted(point)
-    stored = 4 if setup.amp else ITEMSIZE[setup.dtype]
-    samples = point.batch_size * ITEMSIZE[setup.dtype] / 4  # activations are counted in float32
+    itemsize = DTYPES[setup.dtype].itemsize
+    stored = 4 if setup.amp else itemsize
+    samples = point.batch_size * itemsize / 4  # activations are counted in float32
     if setup.mode != TRAIN:
         return int(OVERHEAD * (work.parameters * stored + 2 * samples * work.widest_bytes))
-    states = 2 + STATES[setup.optimizer] + (ITEMSIZE[setup.dtype] / stored if setup.amp else 0)
+    states = 2 + STATES[setup.optimizer] + (itemsize / stored if setup.amp else 0)
     return int(OVERHEAD * (work.parameters * stored * states + samples * (work.activation_bytes + work.widest_bytes)))
 
 

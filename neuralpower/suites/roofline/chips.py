@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from neuralpower.devices.spec import DeviceSpec, known_specs, read_spec
+from neuralpower.dtypes import DTYPES, PEAKS
 from neuralpower.report.charts import XY, Series
 from neuralpower.report.page import Cell, Table
 from neuralpower.suites.roofline.records import Roof
 
-DTYPES = ("float64", "float32", "tensorfloat32", "bfloat16", "float16", "float8_e4m3fn", "int8")
 CLASS_NAMES = {"gpu": "GPU", "cpu": "CPU", "tpu": "ASIC (TPU)", "soc": "SoC"}
 FILLERS = re.compile("(NVIDIA|Google Cloud|Google|AMD Instinct|AMD|Intel|AWS|GeForce|Platinum|Tesla) ")
 MIXED = ("bfloat16", "float16", "float32")  # the type in which chips are compared: the first that a chip has
@@ -52,8 +52,9 @@ def ridge(sheet: DeviceSpec) -> float:
 def table(chips: Sequence[DeviceSpec]) -> Table:
     """One row per chip; FLOP/s in 1e12, B/s in 1e9."""
     rows: list[tuple[Cell, ...]] = []
+    dtypes = [dtype for dtype in PEAKS if any(dtype in chip.peak_flops for chip in chips)]
     for chip in chips:
-        peaks = [None if d not in chip.peak_flops else chip.peak_flops[d] / 1e12 for d in DTYPES]
+        peaks = [None if d not in chip.peak_flops else chip.peak_flops[d] / 1e12 for d in dtypes]
         rows.append(
             (
                 chip.name,
@@ -66,7 +67,7 @@ def table(chips: Sequence[DeviceSpec]) -> Table:
         )
     header = (
         *("chip", "class", "year"),
-        *(f"{d.replace('tensorfloat32', 'TF32').replace('float8_e4m3fn', 'float8')}, TFLOP/s" for d in DTYPES),
+        *(f"{DTYPES[dtype].label or dtype}, TFLOP/s" for dtype in dtypes),
         *("memory, GB/s", "ridge, FLOP/B"),
     )
     note = (
