@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -175,6 +176,10 @@ class Attention(Layer):
 
     def operand_types(self) -> Operands:
         """Keys and values are what the query is multiplied by; `key_itemsize` says their bytes alone."""
+        return self._operand_types
+
+    @functools.cached_property
+    def _operand_types(self) -> Operands:
         usual, named = Operand(self.dtype), np.asarray(self.key_dtype) != ""
         if not np.any(named):
             return Operands(usual, usual, usual, self.dtype)

@@ -273,7 +273,7 @@ class Layer(ABC):
         on_accelerator = self.portable_group if portable else self.accelerator_group
         group = on_accelerator() if accelerator else self.group()
         for word, holds in ((QUANTISED, self.quantised()), (RECURRING, recurs)):
-            if np.any(holds):
+            if holds is not False and np.any(holds):  # the first alone is fast where layers come one by one
                 group = np.where(holds, np.char.add(np.asarray(group, dtype=str), f" {word}"), group)
         return group
 

@@ -42,13 +42,17 @@ def take(columns: L, index: np.ndarray) -> L:
 def fingerprint(columns: Layer) -> np.ndarray:
     """A number per row of a table's columns, the same for equal layers, in any session: [rows] uint64."""
     mixed = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=np.uint64)
+    later = later_fields(columns)
     for name in columns.field_names():
         values = np.asarray(getattr(columns, name))
-        if values.dtype.kind not in "biuf":
+        text = values.dtype.kind not in "biuf"
+        if name in later and not np.any(values != ("" if text else 0)):
+            continue  # as in most tables
+        if text:
             words, inverse = distinct(values)
             values = np.array([zlib.crc32(str(word).encode()) for word in words])[inverse]
         more = scramble(mixed + values.astype(np.int64).astype(np.uint64))
-        mixed = np.where(values == 0, mixed, more) if name in later_fields(columns) else more
+        mixed = np.where(values == 0, mixed, more) if name in later else more
     return mixed
 
 

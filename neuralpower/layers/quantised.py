@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,10 @@ class OwnOperands(Layer):
 
     def operand_types(self) -> Operands:
         """Each by its own type where it has one."""
+        return self._operand_types
+
+    @functools.cached_property
+    def _operand_types(self) -> Operands:
         usual = Operand(self.dtype)
         return Operands(
             self._operand(self.input_dtype, self.input_group, usual),

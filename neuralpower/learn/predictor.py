@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.host import Cpu, unlike
-from neuralpower.dtypes import DTYPES, FLOATING
+from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
@@ -165,7 +165,7 @@ class Predictor:
         passes = [phase for phase in self.phases if phase in (FORWARD, BACKWARD)]
         for what, asked, has in (("dtype", dtype, self.dtypes), ("phase", phase, passes)):
             if asked not in has:
-                more = f", or collect-data --{what} {asked}" if asked in (*FLOATING, FORWARD, BACKWARD) else ""
+                more = f", or collect-data --{what} {asked}" if asked in (*MEASURABLE, FORWARD, BACKWARD) else ""
                 way = f"it has {', '.join(has)}; choose one of them" if has else "it has none; choose another predictor"
                 raise PredictorError(
                     f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: {way}{more}"

@@ -23,6 +23,7 @@ from neuralpower.layers.operands import Operand
 from neuralpower.layers.quantised import OWN
 from neuralpower.layers.softmax import Softmax
 from neuralpower.layers.sweep import Draw
+from neuralpower.learn.shelf import load
 
 GPU = Hardware(
     cores=8,
@@ -36,6 +37,7 @@ W4A16 = dataclasses.replace(PLAIN, weights_dtype="int4", weights_group=128)
 W8A8 = dataclasses.replace(PLAIN, dtype="int8", output_dtype="bfloat16")
 FP8 = dataclasses.replace(PLAIN, dtype="float8_e4m3fn", output_dtype="bfloat16", weights_group=128, input_group=128)
 ALL = [PLAIN, W4A16, W8A8, FP8, dataclasses.replace(PLAIN, dtype="mxfp4", output_dtype="bfloat16", bias=True)]
+PLAINLY: dict[str, Any] = {"weights_dtype": "", "weights_group": 0}
 PRODUCT = Matmul(dtype="bfloat16", batch=3, rows=5, inner=7, columns=9)
 ATTENTION = Attention(
     dtype="bfloat16",
@@ -48,6 +50,11 @@ ATTENTION = Attention(
     causal=False,
     masked=False,
 )
+
+
+def numbers(column: Any) -> list[Any]:
+    """A field or formula of a table's columns, which the types call that of one layer."""
+    return list(column.tolist())
 
 
 def test_four_bit_weights_take_half_a_byte_and_a_scale_for_each_group() -> None:
@@ -154,7 +161,7 @@ def test_formulas_hold_for_a_table_of_all_sorts_as_for_its_layers() -> None:
         dataclasses.replace(ATTENTION, key_dtype="mxfp4"),
         dataclasses.replace(ATTENTION, key_itemsize=1),
     ]
-    assert columns_of(Attention, keys).bytes().input.tolist() == [layer.bytes().input for layer in keys]
+    assert numbers(columns_of(Attention, keys).bytes().input) == [layer.bytes().input for layer in keys]
 
 
 def test_fewer_bytes_of_weights_are_fewer_seconds_of_memory() -> None:
@@ -209,9 +216,9 @@ def test_tables_hold_operands_or_leave_them_out() -> None:
     short = table_of([PLAIN]).drop(columns=list(OWN))
     rows = screen("linear", short)
     assert rows.layer.quantised().tolist() == [False]
-    assert rows.layer.bytes().weights.tolist() == [PLAIN.bytes().weights]
+    assert numbers(rows.layer.bytes().weights) == [PLAIN.bytes().weights]
     empty = screen("linear", table_of([PLAIN, W4A16], weights_dtype=[np.nan, "torch.int4"]))
-    assert empty.layer.weights_dtype.tolist() == ["", "int4"]
+    assert numbers(vars(empty.layer)["weights_dtype"]) == ["", "int4"]
     wrong = screen("linear", table_of([PLAIN, W4A16], weights_dtype=["int5", "int4"]))
     assert [row.reason.partition(":")[0] for row in wrong.rejected] == ["unknown weights_dtype 'int5'"]
 
@@ -219,8 +226,8 @@ def test_tables_hold_operands_or_leave_them_out() -> None:
 def test_columns_that_a_table_lacks_hold_the_defaults() -> None:
     given = {name: [value] * 3 for name, value in PLAIN.to_row().items() if name not in (*OWN, "recurs")}
     columns = as_columns(Linear, given)
-    assert columns.weights_dtype.tolist() == ["", "", ""]
-    assert columns.bytes().weights.tolist() == [PLAIN.bytes().weights] * 3
+    assert numbers(columns.weights_dtype) == ["", "", ""]
+    assert numbers(columns.bytes().weights) == [PLAIN.bytes().weights] * 3
     with pytest.raises(KeyError, match="rows"):
         as_columns(Linear, {"in_features": [1]})
 
@@ -243,6 +250,23 @@ def test_what_torch_cannot_multiply_is_not_built(layer: Layer) -> None:
 def test_attention_with_keys_of_another_type_is_not_built() -> None:
     with pytest.raises(InputError, match="^attention with key_dtype int4 cannot be built: .*; leave it out, or"):
         dataclasses.replace(ATTENTION, key_dtype="int4").build(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("kind", "group"), [("linear", "vector"), ("linear", "matrix"), ("matmul", "all")])
+def test_where_no_such_layers_were_learnt_those_without_stand_in(kind: str, group: str) -> None:
+    predictor = load("amd-epyc-2c")
+    key = (kind, "float32", "forward", group)
+    assert predictor.regressor_of(key) == (key, True)
+    assert predictor.regressor_of((*key[:3], f"{group} quantised")) == (key, False)
+    assert predictor.regressor_of((*key[:3], f"{group} quantised recurring")) == (key, False)
+
+
+def test_a_prediction_says_what_stands_in() -> None:
+    layer = dataclasses.replace(W4A16, dtype="float32")
+    said = "linear float32 forward vector quantised was not learnt and is taken as linear float32 forward vector"
+    assert any(text.startswith(said) for text in load("amd-epyc-2c").assumed([layer]))
+    plain, found = (load("amd-epyc-2c").estimate([one]) for one in (dataclasses.replace(layer, **PLAINLY), layer))
+    assert found.deviation[0] > 1.5 * plain.deviation[0]
 
 
 def test_sweeps_draw_no_such_layers() -> None:
