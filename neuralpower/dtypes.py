@@ -169,7 +169,7 @@ def _registry(entries: tuple[Dtype, ...]) -> dict[str, Dtype]:
 DTYPES: Mapping[str, Dtype] = _registry(_ENTRIES)
 ALIASES: Mapping[str, str] = {alias: entry.name for entry in _ENTRIES for alias in entry.aliases}
 FLOATING = tuple(entry.name for entry in _ENTRIES if entry.floating)
-MEASURABLE = tuple(entry.name for entry in _ENTRIES if entry.floating and entry.torch)  # where a device has it
+MEASURABLE = tuple(entry.name for entry in _ENTRIES if entry.floating and entry.torch)
 NETWORK_DTYPES = tuple(entry.name for entry in _ENTRIES if entry.of_networks)  # that a module can be cast to
 AUTOCAST_DTYPES = tuple(entry.name for entry in _ENTRIES if entry.of_autocast)
 PEAKS = tuple(entry.name for entry in _ENTRIES if entry.peak == entry.name)  # of spec sheets

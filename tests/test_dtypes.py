@@ -27,6 +27,7 @@ from neuralpower.layers.base import torch_dtype, typed
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.softmax import Softmax
 
+META = torch.device("meta")
 each = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 IN_TORCH = [dtype for dtype in DTYPES.values() if dtype.torch]
 
@@ -89,9 +90,9 @@ def test_a_type_that_torch_has_no_tensors_of_is_refused_in_one_line(name: str) -
     for make in (
         lambda: torch_dtype(name),
         lambda: Softmax(dtype=name, rows=2, width=4).build(torch.device("cpu")),
-        lambda: Linear(dtype=name, rows=2, in_features=4, out_features=4, bias=True).build(torch.device("meta")),
+        lambda: Linear(dtype=name, rows=2, in_features=4, out_features=1, bias=False).build(META),
     ):
-        with pytest.raises(InputError, match=f"^dtype {name}: torch has no tensors of it; choose .*$") as refusal:
+        with pytest.raises(InputError, match=f"^dtype {name}: torch has no tensors of it; choose") as refusal:
             make()
         assert "\n" not in str(refusal.value)
 
@@ -145,7 +146,8 @@ hardware = read_spec({file!r}).hardware()
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.base import peak_flops
 
-row = {{"dtype": "bfloat16", "weights_dtype": "float6_e3m2fn", "rows": 1, "in_features": 7, "out_features": 3, "bias": False}}
+row = {{"dtype": "bfloat16", "rows": 1, "in_features": 7, "out_features": 3, "bias": False}}
+row["weights_dtype"] = "float6_e3m2fn"
 layer = KINDS["linear"].from_row(row)
 assert layer.bytes().weights == 16, layer.bytes()  # 21 numbers of 6 bits: 15.75 bytes
 whole = KINDS["softmax"].from_row({{"dtype": "float6_e3m2fn", "rows": 1, "width": 7}})

@@ -124,8 +124,8 @@ class Attention(Layer):
             value = getattr(self, name)
             if value:
                 raise InputError(
-                    f"attention with {name} {value} cannot be built: torch wants keys of the query's type; {usual}, "
-                    "or bring such measurements in as a table"
+                    f"attention with {name} {value} cannot be built: torch wants keys of the query's type; "
+                    f"{usual}, or bring such measurements in as a table"
                 )
         query, key, value = (
             self.tensor(self.batch, length, heads, self.head_size, device=device).transpose(1, 2)

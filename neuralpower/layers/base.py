@@ -418,8 +418,8 @@ def torch_dtype(name: str) -> torch.dtype:
     known = DTYPES.get(name) if isinstance(name, str) else None
     if known is not None and known.torch is None:
         raise DatasetError(
-            f"dtype {name}: torch has no tensors of it; choose int8 or float8_e4m3fn, or bring such measurements "
-            "in as a table"
+            f"dtype {name}: torch has no tensors of it; choose int8 or float8_e4m3fn, or bring such "
+            "measurements in as a table"
         )
     dtype = getattr(torch, str(name) if known is None else str(known.torch), None)
     if not isinstance(dtype, torch.dtype):

@@ -10,6 +10,7 @@ import numpy as np
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import L, Layer, later_fields
+from neuralpower.layers.quantised import OWN
 from neuralpower.layers.terms import distinct
 
 
@@ -29,6 +30,12 @@ def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
         array = np.full(len(next(iter(table.values()))), defaults[name]) if lacks else np.asarray(table[name])
         object.__setattr__(columns, name, array.astype(np.float64) if array.dtype.kind in "biuf" else array)
     return columns
+
+
+def of_one_type(columns: L) -> L:
+    """The same rows with all operands of their `dtype`."""
+    names = [name for name in columns.field_names() if name not in OWN]
+    return as_columns(type(columns), {name: getattr(columns, name) for name in names})
 
 
 def take(columns: L, index: np.ndarray) -> L:

@@ -63,6 +63,6 @@ class OwnOperands(Layer):
             value = getattr(self, name)
             if value:
                 raise InputError(
-                    f"{self.kind} with {name} {value} cannot be built: torch multiplies operands of one type; "
-                    "leave it out, or bring such measurements in as a table"
+                    f"{self.kind} with {name} {value} cannot be built: torch multiplies operands of one "
+                    "type; leave it out, or bring such measurements in as a table"
                 )

@@ -17,7 +17,7 @@ from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
-from neuralpower.layers.columns import as_columns, take
+from neuralpower.layers.columns import as_columns, of_one_type, take
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.terms import distinct
 from neuralpower.learn.estimates import (
@@ -131,7 +131,8 @@ class Predictor:
 
     def streaming(self, found: Estimates, counts: Array | float) -> float:
         """The share of the layers' time that products of a few rows take, each called so many times."""
-        groups = np.array([{unquantised(g) for g in groups_of(key)} <= set(STREAMING) for key in self.regressors])
+        named = [{unquantised(group) for group in groups_of(key)} for key in self.regressors]
+        groups = np.array([names <= set(STREAMING) for names in named])
         time = found.runtime_s * counts
         return float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum()) if len(time) else 0.0
 
@@ -165,7 +166,8 @@ class Predictor:
         passes = [phase for phase in self.phases if phase in (FORWARD, BACKWARD)]
         for what, asked, has in (("dtype", dtype, self.dtypes), ("phase", phase, passes)):
             if asked not in has:
-                more = f", or collect-data --{what} {asked}" if asked in (*MEASURABLE, FORWARD, BACKWARD) else ""
+                measurable = asked in (*MEASURABLE, FORWARD, BACKWARD)
+                more = f", or collect-data --{what} {asked}" if measurable else ""
                 way = f"it has {', '.join(has)}; choose one of them" if has else "it has none; choose another predictor"
                 raise PredictorError(
                     f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: {way}{more}"
@@ -283,8 +285,11 @@ class Predictor:
             return Estimates(t, *bounds, wide, hidden, held, none, zero, code, nothing, nothing, nothing)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
-        problem = describe(columns, hardware, portable=self.portable, featured=featured, also=also)
+        near = columns if exact or not np.any(columns.quantised()) else of_one_type(columns)
+        problem = describe(near, hardware, portable=self.portable, featured=featured, also=also)
         t, outside = self._predict(found, regressor, problem, LONGEST_S)
+        if near is not columns:  # the roofline says what operands of other types change
+            t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
         least = self._least(columns, hardware)
         t = np.maximum(t, least)
         spread = regressor.spread if exact else regressor.spread.widened(float(np.log(ROOFLINE_FACTOR)) / NINETY)

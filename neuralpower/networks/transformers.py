@@ -57,8 +57,8 @@ def configuration_source(name: str, config: Any, model_class: type[nn.Module] | 
         if 8 * dtype.itemsize < FEWEST_NETWORK_BITS:
             raise ModelError(
                 f"{name} cannot be built in {str(dtype).removeprefix('torch.')}, as transformers builds in "
-                f"{FEWEST_NETWORK_BITS} bits or more; choose bfloat16, and ask `score` for products in 8 bits, "
-                "which takes lists of layers"
+                f"{FEWEST_NETWORK_BITS} bits or more; choose bfloat16, and ask `score` for products in "
+                "8 bits, which takes lists of layers"
             )
         own = copy.deepcopy(config)
         if "SequenceClassification" in chosen.__name__ and getattr(own, "pad_token_id", None) is None:

@@ -35,7 +35,7 @@ GPU = Hardware(
 PLAIN = Linear(dtype="bfloat16", rows=1, in_features=4096, out_features=4096, bias=False)
 W4A16 = dataclasses.replace(PLAIN, weights_dtype="int4", weights_group=128)
 W8A8 = dataclasses.replace(PLAIN, dtype="int8", output_dtype="bfloat16")
-FP8 = dataclasses.replace(PLAIN, dtype="float8_e4m3fn", output_dtype="bfloat16", weights_group=128, input_group=128)
+FP8 = dataclasses.replace(W8A8, dtype="float8_e4m3fn", weights_group=128, input_group=128)
 ALL = [PLAIN, W4A16, W8A8, FP8, dataclasses.replace(PLAIN, dtype="mxfp4", output_dtype="bfloat16", bias=True)]
 PLAINLY: dict[str, Any] = {"weights_dtype": "", "weights_group": 0}
 PRODUCT = Matmul(dtype="bfloat16", batch=3, rows=5, inner=7, columns=9)
@@ -63,7 +63,7 @@ def test_four_bit_weights_take_half_a_byte_and_a_scale_for_each_group() -> None:
     assert PLAIN.bytes() == (2 * 4096, 33_554_432, 2 * 4096)
     # the zero points of uint4 are half a byte for each group: 4,096 * 32 / 2 = 65,536
     assert dataclasses.replace(W4A16, weights_dtype="uint4").bytes().weights == 8_388_608 + 262_144 + 65_536
-    # without groups, one scale for all is nothing; a group that is not full has a scale, too: 4,096 * 41 * 2 B
+    # without groups, one scale for all is nothing; a group that is not full has a scale: 4,096 * 41 * 2 B
     assert dataclasses.replace(W4A16, weights_group=0).bytes().weights == 8_388_608
     assert dataclasses.replace(W4A16, weights_group=100).bytes().weights == 8_388_608 + 335_872
 
@@ -104,7 +104,7 @@ def test_keys_of_another_type_move_their_own_bytes() -> None:
     assert dataclasses.replace(ATTENTION, key_dtype="float8_e4m3fn").bytes().input == query + keys
     assert dataclasses.replace(ATTENTION, key_dtype="int4").bytes().input == query + keys // 2
     assert dataclasses.replace(ATTENTION, key_dtype="mxfp4").bytes().input == query + keys // 2 + keys // 32
-    with pytest.raises(DatasetError, match="contradict each other; .* key_itemsize is 0 where key_dtype is named"):
+    with pytest.raises(DatasetError, match="contradict each other; .* key_itemsize is 0 where"):
         Attention.from_row({**ATTENTION.to_row(), "key_dtype": "int4", "key_itemsize": 1})
     assert ATTENTION.operand_types().weights.dtype == "bfloat16"
     assert dataclasses.replace(ATTENTION, key_dtype="int8").operand_types().weights.dtype == "int8"
@@ -127,9 +127,9 @@ def test_operands_are_of_the_layers_type_unless_it_says_otherwise(kind: type[Lay
         assert not layer.quantised()
         if layer.dtype == "float32":
             wide, short = layer.bytes(), dataclasses.replace(layer, dtype="bfloat16").bytes()
-            fixed = [2 * b - a for a, b in zip(wide, short, strict=True)]  # indices and the like, which are no numbers
+            fixed = [2 * b - a for a, b in zip(wide, short, strict=True)]  # indices and the like
             assert all(part >= 0 for part in fixed), i
-        assert all(isinstance(part, (int, np.integer, float)) and part == math.ceil(part) for part in layer.bytes())
+        assert all(part == math.ceil(part) for part in layer.bytes())
         if isinstance(layer, Linear):
             size, weights = itemsizes[layer.dtype], layer.in_features * layer.out_features
             weights += layer.out_features * layer.bias
@@ -191,7 +191,10 @@ def test_operands_tell_configurations_apart() -> None:
     assert set(OWN).isdisjoint(Linear.plain_dimensions())
 
 
-@pytest.mark.parametrize("layer", [*ALL, PRODUCT, ATTENTION, dataclasses.replace(ATTENTION, key_dtype="int4")])
+SHORT_KEYS = dataclasses.replace(ATTENTION, key_dtype="int4")
+
+
+@pytest.mark.parametrize("layer", [*ALL, PRODUCT, ATTENTION, SHORT_KEYS])
 def test_a_row_gives_its_layer_back(layer: Layer) -> None:
     row = layer.to_row()
     assert type(layer).from_row(row) == layer
@@ -207,8 +210,8 @@ def test_a_type_that_nobody_knows_is_refused_for_an_operand() -> None:
 
 
 def table_of(layers: list[Layer], **columns: Any) -> pd.DataFrame:
-    rows = pd.DataFrame([layer.to_row() for layer in layers]).assign(runtime_s=1e-3 * (1 + np.arange(len(layers))))
-    return rows.assign(**columns)
+    rows = pd.DataFrame([layer.to_row() for layer in layers])
+    return rows.assign(runtime_s=1e-3 * (1 + np.arange(len(layers))), **columns)
 
 
 def test_tables_hold_operands_or_leave_them_out() -> None:
@@ -243,12 +246,12 @@ def test_what_is_quantised_is_a_group_of_its_own() -> None:
 @pytest.mark.parametrize("layer", [W4A16, W8A8, FP8, dataclasses.replace(PRODUCT, weights_dtype="int8")])
 def test_what_torch_cannot_multiply_is_not_built(layer: Layer) -> None:
     for device in ("cpu", "meta"):
-        with pytest.raises(InputError, match=f"^{layer.kind} with .* cannot be built: .*; leave it out, or .*$"):
+        with pytest.raises(InputError, match=f"^{layer.kind} with .* cannot be built: .*; leave it out, or"):
             layer.build(torch.device(device))
 
 
 def test_attention_with_keys_of_another_type_is_not_built() -> None:
-    with pytest.raises(InputError, match="^attention with key_dtype int4 cannot be built: .*; leave it out, or"):
+    with pytest.raises(InputError, match="^attention with key_dtype int4 cannot be built: .*; leave it"):
         dataclasses.replace(ATTENTION, key_dtype="int4").build(torch.device("cpu"))
 
 
@@ -263,10 +266,13 @@ def test_where_no_such_layers_were_learnt_those_without_stand_in(kind: str, grou
 
 def test_a_prediction_says_what_stands_in() -> None:
     layer = dataclasses.replace(W4A16, dtype="float32")
-    said = "linear float32 forward vector quantised was not learnt and is taken as linear float32 forward vector"
-    assert any(text.startswith(said) for text in load("amd-epyc-2c").assumed([layer]))
-    plain, found = (load("amd-epyc-2c").estimate([one]) for one in (dataclasses.replace(layer, **PLAINLY), layer))
+    said = "linear float32 forward vector quantised was not learnt and is taken as linear float32 forward"
+    predictor = load("amd-epyc-2c")
+    assert any(text.startswith(said) for text in predictor.assumed([layer]))
+    plain, found = (predictor.estimate([one]) for one in (dataclasses.replace(layer, **PLAINLY), layer))
     assert found.deviation[0] > 1.5 * plain.deviation[0]
+    # of each weight 4.125 bits are read instead of 32; arithmetic stays
+    assert 0.1 < found.runtime_s[0] / plain.runtime_s[0] < 0.4
 
 
 def test_sweeps_draw_no_such_layers() -> None:
