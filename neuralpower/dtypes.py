@@ -1,22 +1,199 @@
-"""Element types by the names that torch gives them, without importing it."""
+"""The registry of element types: all that the package knows of one stands in its entry. It imports no torch.
+
+A new type is one more entry in `_ENTRIES`. Options, spec sheets, layers and collections ask the registry.
+"""
 
 from __future__ import annotations
 
-ITEMSIZE = {
-    "float64": 8,
-    "float32": 4,
-    "tensorfloat32": 4,  # float32 in memory, products of 10-bit mantissas on tensor cores
-    "float16": 2,
-    "bfloat16": 2,
-    "complex64": 8,
-    "complex128": 16,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "float8_e4m3fn": 1,
-}
-FLOATING = ("float32", "tensorfloat32", "bfloat16", "float16", "float64", "float8_e4m3fn")
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from neuralpower.errors import InputError, unknown
+
+FLOAT, INTEGER, COMPLEX, BOOLEAN = "float", "integer", "complex", "boolean"  # sorts of numbers
+FEWEST_NETWORK_BITS = 16  # of the numbers of a module: transformers builds in no shorter ones
+HALF_BITS = 16  # of the numbers that autocast takes products in
+PEAK = "peak_flops_"  # how the key of a spec sheet begins
 TENSORFLOAT32 = "tensorfloat32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dtype:
+    """An element type: its size, its arithmetic, and the names under which others know it."""
+
+    name: str
+    bits: float  # of one number, without the scales of groups; 4 bits are half a byte
+    sort: str = FLOAT
+    torch: str | None = None  # name of torch's type; None where torch has none, or packs several in one
+    aliases: tuple[str, ...] = ()  # the first is the shortest
+    label: str = ""  # in tables and charts, where it is not `name`
+    stored_as: str | None = None  # the type that it is in memory, where it is only a way to multiply
+    accumulates_in: str | None = None  # the type in which sums of products are kept; None: its own
+    parts: str | None = None  # the real type of which a complex number is a pair
+    peak: str | None = None  # the type whose peak on a spec sheet holds for it; None: sheets have none
+    group: int = 0  # numbers that share a scale by the format's own definition; 0: none do
+    scale_bits: int = 16  # of a group: its scale, and its zero point where it has one
+
+    @property
+    def floating(self) -> bool:
+        """Whether its numbers are real and have an exponent: a gradient can pass through them."""
+        return self.sort == FLOAT
+
+    @property
+    def integer(self) -> bool:
+        """Whether its numbers are whole."""
+        return self.sort == INTEGER
+
+    @property
+    def complex(self) -> bool:
+        """Whether its numbers are pairs of real ones."""
+        return self.sort == COMPLEX
+
+    @property
+    def itemsize(self) -> float:
+        """Bytes of one number: an int where they are whole, else a fraction."""
+        return int(self.bits) // 8 if self.bits % 8 == 0 else self.bits / 8
+
+    @property
+    def short(self) -> str:
+        """The shortest of its names."""
+        return self.aliases[0] if self.aliases else self.name
+
+    @property
+    def of_networks(self) -> bool:
+        """Whether the weights of a module can be cast to it."""
+        return self.floating and self.torch == self.name and self.bits >= FEWEST_NETWORK_BITS
+
+    @property
+    def of_autocast(self) -> bool:
+        """Whether autocast takes products in it."""
+        return self.of_networks and self.bits == HALF_BITS
+
+    @property
+    def peak_key(self) -> str | None:
+        """The key of a spec sheet that holds its peak; None where no sheet has one."""
+        return None if self.peak is None else PEAK + self.peak
+
+
+_ENTRIES = (
+    Dtype(name="float64", bits=64, torch="float64", aliases=("f64", "fp64", "double"), peak="float64"),
+    Dtype(name="float32", bits=32, torch="float32", aliases=("f32", "fp32", "float"), peak="float32"),
+    Dtype(  # float32 in memory, products of 10-bit mantissas on tensor cores
+        name=TENSORFLOAT32,
+        bits=32,
+        torch="float32",
+        aliases=("tf32",),
+        label="TF32",
+        stored_as="float32",
+        accumulates_in="float32",
+        peak=TENSORFLOAT32,
+    ),
+    Dtype(
+        name="bfloat16",
+        bits=16,
+        torch="bfloat16",
+        aliases=("bf16",),
+        accumulates_in="float32",
+        peak="bfloat16",
+    ),
+    Dtype(
+        name="float16",
+        bits=16,
+        torch="float16",
+        aliases=("f16", "fp16", "half"),
+        accumulates_in="float32",
+        peak="float16",
+    ),
+    # Groups of 8-bit floats have float32 scales (DeepSeek-V3, arXiv:2412.19437, section 3.3).
+    Dtype(
+        name="float8_e4m3fn",
+        bits=8,
+        torch="float8_e4m3fn",
+        aliases=("fp8",),
+        label="float8",
+        accumulates_in="float32",
+        peak="float8_e4m3fn",
+        scale_bits=32,
+    ),
+    Dtype(
+        name="float8_e5m2",
+        bits=8,
+        torch="float8_e5m2",
+        accumulates_in="float32",
+        peak="float8_e4m3fn",
+        scale_bits=32,
+    ),
+    # torch holds two of them in a `float4_e2m1fn_x2`; a group's scale is one byte.
+    Dtype(
+        name="float4_e2m1fn",
+        bits=4,
+        aliases=("fp4",),
+        label="float4",
+        accumulates_in="float32",
+        peak="float4_e2m1fn",
+        scale_bits=8,
+    ),
+    Dtype(  # OCP Microscaling Formats, version 1.0: a scale of type E8M0 for 32 numbers
+        name="mxfp4", bits=4, accumulates_in="float32", peak="float4_e2m1fn", group=32, scale_bits=8
+    ),
+    Dtype(  # NVIDIA's Blackwell: a scale of type E4M3 for 16 numbers
+        name="nvfp4", bits=4, accumulates_in="float32", peak="float4_e2m1fn", group=16, scale_bits=8
+    ),
+    Dtype(name="int8", bits=8, sort=INTEGER, torch="int8", accumulates_in="int32", peak="int8"),
+    Dtype(name="int4", bits=4, sort=INTEGER, accumulates_in="int32", peak="int4"),
+    Dtype(  # a group has a zero point of 4 bits beside its scale, as AWQ and GPTQ keep them
+        name="uint4", bits=4, sort=INTEGER, accumulates_in="int32", peak="int4", scale_bits=20
+    ),
+    Dtype(name="complex64", bits=64, sort=COMPLEX, torch="complex64", parts="float32"),
+    Dtype(name="complex128", bits=128, sort=COMPLEX, torch="complex128", parts="float64"),
+    Dtype(name="int64", bits=64, sort=INTEGER, torch="int64"),
+    Dtype(name="int32", bits=32, sort=INTEGER, torch="int32"),
+    Dtype(name="int16", bits=16, sort=INTEGER, torch="int16"),
+    Dtype(name="uint8", bits=8, sort=INTEGER, torch="uint8", accumulates_in="int32"),
+    Dtype(name="bool", bits=8, sort=BOOLEAN, torch="bool"),
+)
+
+
+def _registry(entries: tuple[Dtype, ...]) -> dict[str, Dtype]:
+    """Entries by name; raises ValueError for a name or alias that stands twice."""
+    found: dict[str, Dtype] = {}
+    taken = [name for entry in entries for name in (entry.name, *entry.aliases)]
+    for name in taken:
+        if taken.count(name) > 1:
+            raise ValueError(f"dtype {name!r} stands twice in the registry")
+    for entry in entries:
+        found[entry.name] = entry
+    return found
+
+
+DTYPES: Mapping[str, Dtype] = _registry(_ENTRIES)
+ALIASES: Mapping[str, str] = {alias: entry.name for entry in _ENTRIES for alias in entry.aliases}
+FLOATING = tuple(entry.name for entry in _ENTRIES if entry.floating)
+MEASURABLE = tuple(entry.name for entry in _ENTRIES if entry.floating and entry.torch)
+NETWORK_DTYPES = tuple(entry.name for entry in _ENTRIES if entry.of_networks)  # that a module can be cast to
+AUTOCAST_DTYPES = tuple(entry.name for entry in _ENTRIES if entry.of_autocast)
+PEAKS = tuple(entry.name for entry in _ENTRIES if entry.peak == entry.name)  # of spec sheets
+
+
+def full_name(text: str) -> str:
+    """The name behind an alias, any other text as it is: "bfloat16" for "bf16"."""
+    return ALIASES.get(text, text)
+
+
+def dtype_named(text: str, error: type[InputError] = InputError) -> Dtype:
+    """The type of that name or alias, as torch prints it, too; raises `error`, which names the nearest."""
+    found = DTYPES.get(full_name(str(text).removeprefix("torch.")))
+    if found is None:
+        raise unknown("dtype", text, [*DTYPES, *ALIASES], error)
+    return found
+
+
+def peaks_of(peaks: Mapping[str, float], dtype: str) -> float | None:
+    """FLOP/s of a type, given those by type: its own, else that of the type whose peak holds for it.
+
+    None where neither is known.
+    """
+    if dtype in peaks:
+        return peaks[dtype]
+    entry = DTYPES.get(dtype)
+    return None if entry is None or entry.peak is None else peaks.get(entry.peak)

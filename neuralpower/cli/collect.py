@@ -12,7 +12,7 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
-from neuralpower.dtypes import FLOATING
+from neuralpower.dtypes import FLOATING, MEASURABLE
 from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def collect_data(
     dtypes = tuple(options.dtype(name) for name in options.names(dtype, "dtype") or ())
     for name in dtypes:
         if name not in FLOATING:
-            raise unknown("dtype", name, FLOATING)
+            raise unknown("dtype", name, MEASURABLE)
     if power not in (*CHOICES, *METERS):
         raise unknown("power meter", power, [*CHOICES, *METERS])
     cpu = read_cpu()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError
 from neuralpower.files.paths import check_read, is_folder, is_there
 
@@ -135,25 +136,9 @@ def check_file(file: Path | None, example: str) -> None:
         check_read(file)
 
 
-SHORT_DTYPES = {
-    "fp8": "float8_e4m3fn",
-    "fp16": "float16",
-    "fp32": "float32",
-    "fp64": "float64",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-    "half": "float16",
-    "float": "float32",
-    "double": "float64",
-    "tf32": "tensorfloat32",
-}
-
-
 def dtype(text: str) -> str:
-    """The full name of a dtype."""
-    return SHORT_DTYPES.get(text, text)
+    """The full name of a dtype; any text that is no alias as it is."""
+    return full_name(text)
 
 
 def recipe(optimizer: str, accumulation: int, checkpointing: bool, phase: str) -> Recipe:

@@ -8,6 +8,7 @@ import typer
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
+from neuralpower.dtypes import AUTOCAST_DTYPES
 from neuralpower.files.json_files import json_text
 
 app = typer.Typer()
@@ -96,8 +97,8 @@ def predict(
     learnt.check(options.dtype(dtype), learnt_phase)
     recipe = options.recipe(optimizer, accumulation, checkpointing, phase)
     cast = None if autocast is None else torch_dtype(options.dtype(autocast))
-    if cast not in (None, torch_dtype("bfloat16"), torch_dtype("float16")):
-        raise unknown("dtype of an autocast", str(autocast), ["bfloat16", "float16"])
+    if cast not in (None, *map(torch_dtype, AUTOCAST_DTYPES)):
+        raise unknown("dtype of an autocast", str(autocast), AUTOCAST_DTYPES)
     if autocast is not None:
         learnt.check(options.dtype(autocast), "forward")
     way = TRAINING if phase == TRAINING else learnt_phase

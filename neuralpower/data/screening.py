@@ -14,7 +14,6 @@ import numpy as np
 
 from neuralpower.data.dataset_format import LONGEST_S
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W
-from neuralpower.dtypes import ITEMSIZE
 from neuralpower.errors import DatasetError, unknown
 
 if TYPE_CHECKING:
@@ -147,20 +146,21 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
     """The kind's fields, each [rows], with something possible where a cell is rejected."""
     import pandas as pd
 
-    from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
+    from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, dtype_words
 
     columns: dict[str, Any] = {}
     defaults = kind.defaults()
     flags = {field.name for field in dataclasses.fields(kind) if field.type == "bool"}
     phases = dict.fromkeys((defaults["phase"], FORWARD, BACKWARD))
-    known: dict[str, Collection[str]] = {"dtype": ITEMSIZE, "phase": phases, **kind.words}
+    known: dict[str, Collection[str]] = {**dtype_words(kind), "phase": phases, **kind.words}
     for name in kind.field_names():
         values = table[name] if name in table else pd.Series([defaults[name]] * len(table))
         if name in known:
             words = _words(values, defaults.get(name, ""))
-            if name == "dtype":  # as torch prints it
+            if name in dtype_words(kind):  # as torch prints it
                 words = np.array([word.removeprefix("torch.") for word in words], dtype=object)
-            reject(words == "", f"{name} is missing")
+            if "" not in known[name]:
+                reject(words == "", f"{name} is missing")
             for word in set(words) - {""}:
                 if word not in known[name]:
                     reject(words == word, str(unknown(name, word, known[name])))

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from neuralpower.dtypes import peaks_of
+
 # What a FLOP takes in float32 without tensor cores falls by half in 3 years (Epoch AI, "Trends in Machine Learning Hardware",
 # 2023); what it took in 2016 is chosen on T4 and P4, each left out.
 ENERGY_HALVES, FLOP_J = 3.0, 18e-12
@@ -39,8 +41,9 @@ class Hardware:
     lanes_per_scheduler: float | None = None  # float32 lanes that one warp scheduler of an NVIDIA GPU feeds
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s of a dtype; of the slowest known where it has none of its own, as integers have; 1 where none is known."""
-        return self.peak_flops_per_s.get(dtype, min(self.peak_flops_per_s.values(), default=1.0))
+        """FLOP/s of a dtype; of the slowest known where no peak holds for it; 1 where none is known."""
+        known = peaks_of(self.peak_flops_per_s, dtype)
+        return min(self.peak_flops_per_s.values(), default=1.0) if known is None else known
 
     def flops_at_power_limit(self, flops: Any) -> Any:
         """Seconds that so many FLOP take where the power limit sets the pace, up to a factor; 0 where it is not known.

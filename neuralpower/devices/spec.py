@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuralpower.dtypes import PEAK, PEAKS
 from neuralpower.errors import InputError, unknown
 from neuralpower.files.json_files import read_json, shown
 from neuralpower.files.paths import check_regular, is_file
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 CLASSES = ("gpu", "cpu", "tpu", "soc")
 GIVEN = "given by the user"
-PEAK = "peak_flops_"
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,7 @@ class Key:
 FASTEST_FLOPS, HIGHEST_W = 1e17, 5000.0  # FLOP/s that no single device reaches, and what none draws
 FLOPS = Key(1e9, FASTEST_FLOPS, "FLOP/s")
 KEYS: dict[str, Key] = {
-    "peak_flops_float32": FLOPS,  # the plain pipeline, without TF32
-    "peak_flops_tensorfloat32": FLOPS,
-    "peak_flops_bfloat16": FLOPS,
-    "peak_flops_float16": FLOPS,
-    "peak_flops_float8_e4m3fn": FLOPS,
-    "peak_flops_int8": FLOPS,
-    "peak_flops_float64": FLOPS,
+    **{PEAK + dtype: FLOPS for dtype in PEAKS},  # that of float32 is the plain pipeline's, without TF32
     "memory_bytes_per_s": Key(1e9, 1e14, "B/s"),
     "memory_bytes": Key(2**20, 1e14, "B", whole=True),
     "cores": Key(1, 1e6, "cores", whole=True),  # multiprocessors, compute units, TPU or CPU cores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import InputError, Unmodelled
 from neuralpower.layers.base import Bytes, Layer, memory_terms, peak_flops
 from neuralpower.layers.call import Call
+from neuralpower.layers.operands import Operand, Operands
 from neuralpower.layers.registry import layer_kind
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.terms import ceil_to, past
@@ -42,15 +44,16 @@ class Attention(Layer):
     window: int = 0  # keys that a query sees at most, itself and those before it; 0: all
     key_itemsize: int = 0  # bytes per element of keys and values where a cache keeps them in a shorter type; 0: dtype's
     dropout: bool = False  # of the weights, in training: a CPU leaves its fused kernel, and draws a number per score
+    key_dtype: str = ""  # of keys and values: what `key_itemsize` says, by name
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
     multiplies = True
     group_names = ("decode", "prefill", "dropout")
     sweep_share = 2.0
     training_share = 0.2
-    later = frozenset({"dropout"})
+    later = frozenset({"dropout", "key_dtype"})
     kernel_degrees = (0, 1, 2, 3)
-    rule = "key_heads must divide query_heads"
+    rule = "key_heads must divide query_heads, and key_itemsize is 0 where key_dtype is named"
     savings = 2.2  # a causal kernel passes by the half that its mask hides
 
     @classmethod
@@ -109,18 +112,21 @@ class Attention(Layer):
 
     def possible(self) -> Any:
         """As `rule` says."""
-        return self.query_heads % self.key_heads == 0
+        twice = np.asarray(self.key_itemsize > 0) & np.asarray(np.asarray(self.key_dtype) != "")
+        return (self.query_heads % self.key_heads == 0) & ~twice
 
     def build(self, device: torch.device) -> Call:
         """Operands as the projections leave them: [batch, length, heads, head_size], seen transposed; a window is a mask.
 
         Raises InputError where keys and values are of another type than the query: torch's attention takes one type.
         """
-        if self.key_itemsize:
-            raise InputError(
-                f"attention with key_itemsize {self.key_itemsize} cannot be built: torch wants keys of the query's type; "
-                "leave it 0, or bring such measurements in as a table"
-            )
+        for name, usual in (("key_itemsize", "leave it 0"), ("key_dtype", "leave it out")):
+            value = getattr(self, name)
+            if value:
+                raise InputError(
+                    f"attention with {name} {value} cannot be built: torch wants keys of the query's type; "
+                    f"{usual}, or bring such measurements in as a table"
+                )
         query, key, value = (
             self.tensor(self.batch, length, heads, self.head_size, device=device).transpose(1, 2)
             for length, heads in (
@@ -154,10 +160,10 @@ class Attention(Layer):
     def bytes(self) -> Bytes:
         """Query, mask and the keys and values in reach in, the context out; scores stay in the cache."""
         query = self.batch * self.query_heads * self.query_length * self.head_size
-        keys = self.batch * self.key_heads * self._seen(self.window, self.query_length - 1) * self.head_size
+        keys = self.batch * self.key_heads * self._seen(self.window, self.query_length - 1)
         mask = self.batch * self.query_length * self.key_length * self.masked
         return Bytes(
-            self.itemsize * (query + mask) + 2 * self._key_itemsize() * keys,
+            self.itemsize * (query + mask) + 2 * self._key_bytes(keys),
             0,
             self.itemsize * query,
         )
@@ -168,11 +174,32 @@ class Attention(Layer):
             return min(window + more, self.key_length) if window else self.key_length
         return np.where(window > 0, np.minimum(window + more, self.key_length), self.key_length)
 
+    def operand_types(self) -> Operands:
+        """Keys and values are what the query is multiplied by; `key_itemsize` says their bytes alone."""
+        return self._operand_types
+
+    @functools.cached_property
+    def _operand_types(self) -> Operands:
+        usual, named = Operand(self.dtype), np.asarray(self.key_dtype) != ""
+        if not np.any(named):
+            return Operands(usual, usual, usual, self.dtype)
+        one = isinstance(self.key_dtype, str)
+        keys = Operand(self.key_dtype if one else np.where(named, self.key_dtype, self.dtype))
+        return Operands(usual, keys, usual, self.dtype)
+
     def _key_itemsize(self) -> Any:
         """Bytes per element of keys and values."""
+        usual = self.operand_types().weights.itemsize
         if isinstance(self.key_itemsize, int):
-            return self.key_itemsize or self.itemsize
-        return np.where(self.key_itemsize > 0, self.key_itemsize, self.itemsize)
+            return self.key_itemsize or usual
+        return np.where(self.key_itemsize > 0, self.key_itemsize, usual)
+
+    def _key_bytes(self, keys: Any) -> Any:
+        """B of so many keys of one head each, as of so many values, with the scales that their type has."""
+        usual = self.operand_types().weights.bytes(keys, self.head_size)
+        if isinstance(self.key_itemsize, int):
+            return self.key_itemsize * keys * self.head_size or usual
+        return np.where(self.key_itemsize > 0, self.key_itemsize * keys * self.head_size, usual)
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Products, scores and what they read, for full, causal and masked attention; heads in whole waves over the cores."""

@@ -11,36 +11,45 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.dtypes import FLOATING, ITEMSIZE, TENSORFLOAT32
+from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
 from neuralpower.errors import DatasetError, Unmodelled, unknown
 from neuralpower.layers.call import Call
+from neuralpower.layers.operands import Operand, Operands, by_dtype, whole
 from neuralpower.layers.sweep import Draw
-from neuralpower.layers.terms import MAPPED_BYTES, beyond_launch, distinct, past
+from neuralpower.layers.terms import MAPPED_BYTES, beyond_launch, past
 
 FORWARD, BACKWARD = "forward", "backward"
 KEEPS_NOTHING, KEEPS_INPUTS, KEEPS_OUTPUTS = "nothing", "inputs", "outputs"
 
 LARGEST = 2**53  # whole number that a table's column holds exactly
 RECURRING = "recurring"  # last word of a group of calls that a loop makes again and again
+QUANTISED = "quantised"  # last word before it of a group of calls whose operands have types of their own
 NEAR_BYTES = 16 * 2**20  # what goes through the caches from one such call to the next, at most
 
 
-class Bytes(NamedTuple):
-    """Bytes that must cross memory once: what is read besides weights, the weights, what is written."""
-
+class _Bytes(NamedTuple):
     input: int
     weights: int
     output: int
+
+
+class Bytes(_Bytes):
+    """Whole bytes that must cross memory once: what is read besides weights, the weights, what is written."""
+
+    __slots__ = ()
+
+    def __new__(cls, input: Any, weights: Any, output: Any) -> Self:  # noqa: A002  # the fields' names
+        """Round each up to whole bytes."""
+        return super().__new__(cls, whole(input), whole(weights), whole(output))
 
 
 class OperatorNames(frozenset[str]):
@@ -116,6 +125,15 @@ class Layer(ABC):
     @abstractmethod
     def bytes(self) -> Bytes:
         """B that must cross memory."""
+
+    def operand_types(self) -> Operands:
+        """The types of what it reads and writes: `dtype`, unless the kind has fields that say otherwise."""
+        one = Operand(self.dtype)
+        return Operands(one, one, one, self.dtype)
+
+    def quantised(self) -> Any:
+        """Whether an operand has a type or scales of its own: such calls run different code."""
+        return False
 
     def parameters(self) -> int:
         """Learnt numbers that the call reads."""
@@ -253,11 +271,9 @@ class Layer(ABC):
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element."""
-        if isinstance(self.dtype, str):
-            return ITEMSIZE[self.dtype]
-        names, inverse = distinct(self.dtype)  # the layer is a table's columns
-        return np.array([ITEMSIZE[str(name)] for name in names], dtype=np.float64)[inverse]
+        """Bytes per element of `dtype`; a fraction where that has less than 8 bits."""
+        size: int = by_dtype(self.dtype, lambda name: DTYPES[name].itemsize)
+        return size
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -265,7 +281,10 @@ class Layer(ABC):
         return torch_dtype(self.dtype)
 
     def tensor(self, *shape: int, device: torch.device) -> Tensor:
-        """Random normal numbers of the layer's dtype; integers are 1 or 2, booleans true."""
+        """Random normal numbers of the layer's dtype; integers are 1 or 2, booleans true.
+
+        Raises DatasetError where torch has no tensors of it.
+        """
         if self.dtype in FLOATING:
             return torch.randn(shape, device=device, dtype=torch.float32).to(self.torch_dtype)
         if self.torch_dtype.is_complex:
@@ -281,8 +300,9 @@ class Layer(ABC):
 
     @classmethod
     def plain_dimensions(cls) -> tuple[str, ...]:
-        """The fields that are sizes."""
-        return tuple(name for name, f in _declared(cls).items() if f.type == "int")
+        """The fields that are sizes, which the numbers that share a scale are not."""
+        sizes = (name for name, f in _declared(cls).items() if f.type == "int")
+        return tuple(name for name in sizes if not name.endswith("_group"))
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -324,6 +344,11 @@ class Layer(ABC):
 L = TypeVar("L", bound=Layer)
 
 
+def plain_group(group: str) -> str:
+    """The group without the words for calls that are quantised or recur."""
+    return group.removesuffix(f" {RECURRING}").removesuffix(f" {QUANTISED}")
+
+
 def later_fields(layer: Layer) -> frozenset[str]:
     """Fields that older datasets have no column for."""
     return layer.later | {"recurs"}
@@ -339,7 +364,15 @@ def _declared(kind: type[Layer]) -> Mapping[str, dataclasses.Field[Any]]:
 def _words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
     """What a kind's fields of text may hold."""
     phase = str(_declared(kind)["phase"].default)
-    return {"dtype": ITEMSIZE, "phase": (FORWARD, BACKWARD) if phase == FORWARD else (phase,), **kind.words}
+    phases = (FORWARD, BACKWARD) if phase == FORWARD else (phase,)
+    return {**dtype_words(kind), "phase": phases, **kind.words}
+
+
+@functools.cache
+def dtype_words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
+    """What those of a kind's fields may hold that name a type; "" is that of `dtype`."""
+    own = {name: frozenset(("", *DTYPES)) for name in _declared(kind) if name.endswith("_dtype")}
+    return {"dtype": DTYPES, **own}
 
 
 def _as_field(kind: str, name: str, declared: Any, value: Any) -> Any:
@@ -366,17 +399,29 @@ def _as_field(kind: str, name: str, declared: Any, value: Any) -> Any:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """torch.float32 for "float32", and for "tensorfloat32", which is one in memory."""
-    dtype = getattr(torch, "float32" if name == TENSORFLOAT32 else str(name), None)
+    """torch.float32 for "float32", and for "tensorfloat32", which is one in memory.
+
+    Raises DatasetError for a name that nothing has, and for a type of which torch has no tensors.
+    """
+    known = DTYPES.get(name) if isinstance(name, str) else None
+    if known is not None and known.torch is None:
+        raise DatasetError(
+            f"dtype {name}: torch has no tensors of it; choose int8 or float8_e4m3fn, or bring such "
+            "measurements in as a table"
+        )
+    dtype = getattr(torch, str(name) if known is None else str(known.torch), None)
     if not isinstance(dtype, torch.dtype):
-        raise DatasetError(f"unknown dtype {name!r}: known are {', '.join(ITEMSIZE)}")
+        raise DatasetError(f"unknown dtype {name!r}: known are {', '.join(DTYPES)}")
     return dtype
 
 
 def typed(layer: L, dtype: str) -> L:
-    """The layer in another element type; where it is made of no products, TF32 leaves it float32."""
-    if dtype == TENSORFLOAT32 and not layer.multiplies:
-        dtype = "float32"
+    """The layer in another element type.
+
+    TF32 is a way to multiply: a layer without products gets the type that it is in memory, float32.
+    """
+    if not layer.multiplies:
+        dtype = DTYPES[dtype].stored_as or dtype
     return dataclasses.replace(layer, dtype=dtype)
 
 
@@ -400,19 +445,12 @@ def memory_terms(layer: Any, hardware: Hardware) -> dict[str, Any]:
 
 def peak_flops(layer: Any, hardware: Hardware) -> Any:
     """FLOP/s of the layer's dtype at best; an array where the layer is a table's columns."""
-    return _of_dtype(layer, hardware.peak)
+    return by_dtype(layer.dtype, hardware.peak)
 
 
 def most_flops(layer: Any, hardware: Hardware) -> Any:
     """FLOP/s that no such layer can exceed: its dtype's own peak; no end where that is not known; as `peak_flops`."""
-    return _of_dtype(layer, lambda dtype: hardware.peak_flops_per_s.get(dtype, math.inf))
-
-
-def _of_dtype(layer: Any, value: Callable[[str], float]) -> Any:
-    if isinstance(layer.dtype, str):
-        return value(layer.dtype)
-    names, inverse = distinct(layer.dtype)
-    return np.array([value(str(name)) for name in names])[inverse]
+    return by_dtype(layer.dtype, lambda dtype: hardware.peak_flops_per_s.get(dtype, math.inf))
 
 
 def check_output(layer: Layer, operator: str, output: Any) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import L, Layer, later_fields
+from neuralpower.layers.quantised import OWN
 from neuralpower.layers.terms import distinct
 
 
@@ -19,12 +20,22 @@ def columns_of(kind: type[L], layers: Sequence[L]) -> L:
 
 
 def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
-    """As `columns_of`, from a table's columns; numbers and booleans become float64."""
-    columns = object.__new__(kind)
+    """As `columns_of`, from a table's columns; numbers and booleans become float64.
+
+    Columns that the table lacks hold the default of their field.
+    """
+    columns, defaults = object.__new__(kind), kind.defaults()
     for name in kind.field_names():
-        array = np.asarray(table[name])
+        lacks = name not in table and name in defaults
+        array = np.full(len(next(iter(table.values()))), defaults[name]) if lacks else np.asarray(table[name])
         object.__setattr__(columns, name, array.astype(np.float64) if array.dtype.kind in "biuf" else array)
     return columns
+
+
+def of_one_type(columns: L) -> L:
+    """The same rows with all operands of their `dtype`."""
+    names = [name for name in columns.field_names() if name not in OWN]
+    return as_columns(type(columns), {name: getattr(columns, name) for name in names})
 
 
 def take(columns: L, index: np.ndarray) -> L:
@@ -38,13 +49,17 @@ def take(columns: L, index: np.ndarray) -> L:
 def fingerprint(columns: Layer) -> np.ndarray:
     """A number per row of a table's columns, the same for equal layers, in any session: [rows] uint64."""
     mixed = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=np.uint64)
+    later = later_fields(columns)
     for name in columns.field_names():
         values = np.asarray(getattr(columns, name))
-        if values.dtype.kind not in "biuf":
+        text = values.dtype.kind not in "biuf"
+        if name in later and not np.any(values != ("" if text else 0)):
+            continue  # as in most tables
+        if text:
             words, inverse = distinct(values)
             values = np.array([zlib.crc32(str(word).encode()) for word in words])[inverse]
         more = scramble(mixed + values.astype(np.int64).astype(np.uint64))
-        mixed = np.where(values == 0, mixed, more) if name in later_fields(columns) else more
+        mixed = np.where(values == 0, mixed, more) if name in later else more
     return mixed
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.dtypes import FLOATING
+from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import (
     FORWARD,
@@ -49,7 +49,7 @@ ALIASES = {
 }
 BINARY = "add add add mul mul sub div maximum ge masked_fill".split()
 INTEGER = "add sub mul ge eq".split()
-COMPLEX = ("complex64", "complex128")
+COMPLEX = tuple(name for name, dtype in DTYPES.items() if dtype.complex)
 COMPLEX_UNARY, COMPLEX_BINARY = "mul neg reciprocal exp exp log".split(), "add mul mul sub div".split()
 UNARY = "add mul sub div neg abs exp log sqrt rsqrt cos sin square cube pow clamp reciprocal erf".split()
 SLOW = [name for name in UNARY if effort(name) == "transcendental"]

@@ -88,7 +88,11 @@ class Linear(MatrixProduct):
         )
 
     def build(self, device: torch.device) -> Call:
-        """The functional call, weights as they lie in the network."""
+        """The functional call, weights as they lie in the network.
+
+        Raises InputError where an operand has a type of its own.
+        """
+        self.check_buildable()
         x = self.tensor(self.rows, self.in_features, device=device)
         bias = self.tensor(self.out_features, device=device) if self.bias else None
         if self.transposed:
@@ -111,12 +115,13 @@ class Linear(MatrixProduct):
         return 2 * self.rows * self.in_features * self.out_features
 
     def bytes(self) -> Bytes:
-        """Inputs, weights and outputs, once each."""
-        weights = self.in_features * self.out_features + self.out_features * self.bias
+        """Inputs, weights and outputs, once each, in their own types; a bias is of the output's."""
+        operands = self.operand_types()
+        bias = operands.output.bytes(1, self.out_features * self.bias)
         return Bytes(
-            self.itemsize * self.rows * self.in_features,
-            self.itemsize * weights,
-            self.itemsize * self.rows * self.out_features,
+            operands.input.bytes(self.rows, self.in_features),
+            operands.weights.bytes(self.out_features, self.in_features) + bias,
+            operands.output.bytes(self.rows, self.out_features),
         )
 
     def parameters(self) -> int:
@@ -126,13 +131,14 @@ class Linear(MatrixProduct):
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Products padded to register tiles, and weights that must come from memory."""
         _, m, n, k = self.sides()
+        weights = n * k * self.operand_types().weights.itemsize
         return {
             "macs_tile_8x16": ceil_to(m, 8) * ceil_to(n, 16) * k,
             "macs_tile_48x64": ceil_to(m, 48) * ceil_to(n, 64) * k,
             "weights_few_rows": n * k * (m <= FEW_ROWS),
             "macs_row_by_row": m * n * k * (m <= ROW_BY_ROW),
             "outputs_row_by_row": m * n * (m <= ROW_BY_ROW),
-            "weights_past_l2": past(n * k * self.itemsize, hardware.l2_bytes * hardware.cores),
+            "weights_past_l2": past(weights, hardware.l2_bytes * hardware.cores),
             "weights_as_in_out": n * k * (1 - self.transposed),
             "macs_as_in_out": m * n * k * (1 - self.transposed),
             **memory_terms(self, hardware),

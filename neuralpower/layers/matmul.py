@@ -99,7 +99,8 @@ class Matmul(MatrixProduct):
         )
 
     def build(self, device: torch.device) -> Call:
-        """torch.bmm on operands that were both just written."""
+        """torch.bmm on operands that were both just written; raises InputError where they have own types."""
+        self.check_buildable()
         left = self.tensor(self.batch, self.rows, self.inner, device=device)
         if self.transposed:
             right = self.tensor(self.batch, self.columns, self.inner, device=device).transpose(1, 2)
@@ -120,9 +121,11 @@ class Matmul(MatrixProduct):
         return 2 * self.batch * self.rows * self.inner * self.columns
 
     def bytes(self) -> Bytes:
-        """Both operands in, the product out."""
-        operands = self.rows * self.inner + self.inner * self.columns
-        return Bytes(self.itemsize * self.batch * operands, 0, self.itemsize * self.batch * self.rows * self.columns)
+        """Both operands in, the product out, each in its own type."""
+        operands = self.operand_types()
+        left = operands.input.bytes(self.batch * self.rows, self.inner)
+        right = operands.weights.bytes(self.batch * self.columns, self.inner)
+        return Bytes(left + right, 0, operands.output.bytes(self.batch * self.rows, self.columns))
 
     @property
     def native(self) -> Any:

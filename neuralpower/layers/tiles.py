@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import KEEPS_INPUTS, Layer, peak_flops
+from neuralpower.layers.base import KEEPS_INPUTS, peak_flops
+from neuralpower.layers.quantised import OwnOperands
 from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, past
 
 # rows x columns of the product that one core computes at a time, as the common libraries' kernels have them
@@ -33,7 +34,7 @@ WORK_STEPS = (34, 36, 38, 40)  # log2 of FLOP: libraries take other kernels for 
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatrixProduct(Layer):
+class MatrixProduct(OwnOperands):
     """Products of matrices, all of the same sizes."""
 
     multiplies = True
@@ -78,20 +79,20 @@ class MatrixProduct(Layer):
 
         Energy per FLOP differs by a factor of six between GPUs of one year; a library's choice of kernels is one device's.
         """
-        (b, m, n, k), size = self.sides(), self.itemsize
+        (b, m, n, k), size, (left, right, product) = self.sides(), self.itemsize, self._itemsizes()
         peak, memory, at_once = peak_flops(self, hardware), hardware.memory_bytes_per_s, self._in_one_call
         work = 2 * b * m * n * k
         operands = (
-            ("left", m * k * size),
-            ("right", k * n * size),
-            ("product", m * n * size),
+            ("left", m * k * left),
+            ("right", k * n * right),
+            ("product", m * n * product),
             ("all", sum(self.bytes())),
         )
         terms = {"flops_at_power_limit": hardware.flops_at_power_limit(work)}
         for x, y in TILES:
             tiles, waves = self._tiles(hardware, x, y)
-            terms[f"loads_{x}x{y}"] = tiles * k * (x + y) * size / memory * at_once
-            terms[f"stores_{x}x{y}"] = waves * hardware.cores * x * y * size / memory * at_once
+            terms[f"loads_{x}x{y}"] = tiles * k * (x * left + y * right) / memory * at_once
+            terms[f"stores_{x}x{y}"] = waves * hardware.cores * x * y * product / memory * at_once
         # 8-bit products are several calls: what the host takes to launch them hides the device's work up to then, and with few
         # rows that is the tiles' walk along k or the weights' way from memory, whichever is longer, not their sum
         short, scaled = (size < 2) * (m > 1), self._scaling_s(hardware)  # one row has no tiles
@@ -111,7 +112,7 @@ class MatrixProduct(Layer):
 
     def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
         """How the products fill tiles and waves, what the caches hold of them, and how their sides are aligned."""
-        (b, m, n, k), size = self.sides(), self.itemsize
+        (b, m, n, k), (left, right, product) = self.sides(), self._itemsizes()
         features = {"intensity": np.log2(m * n * k / (m * k + k * n + m * n))}
         for x, y in FEATURED:
             tiles, waves = self._tiles(hardware, x, y)
@@ -119,8 +120,8 @@ class MatrixProduct(Layer):
             features[f"fill_{name}"] = tiles / (waves * hardware.cores)
             features[f"padding_{name}"] = b * m * n / (tiles * x * y)
             features[f"waves_{name}"] = np.minimum(np.log2(waves), 6)
-        for name, elements in (("left", m * k), ("right", k * n), ("product", m * n)):
-            features[f"{name}_in_l2"] = np.log2(elements * size / hardware.l2_bytes)
+        for name, held in (("left", m * k * left), ("right", k * n * right), ("product", m * n * product)):
+            features[f"{name}_in_l2"] = np.log2(held / hardware.l2_bytes)
         for name, side in (("rows", m), ("columns", n), ("inner", k)):
             features[f"{name}_aligned"] = sum((side % step == 0) * 1.0 for step in (2, 4, 8, 16))
         return features
@@ -131,8 +132,10 @@ class MatrixProduct(Layer):
         Libraries choose tiles by what the last of them would waste: where it is at most half full, smaller and slower ones. Of
         tensor cores' kernels, which are others, nothing is known: their shares are 0.
         """
-        (_, m, n, k), size, known = self.sides(), self.itemsize, np.isin(self.dtype, ALIGNED_DTYPES)
-        shares = aligned("inner_bytes", k * size, SECTOR, LINE) | aligned("column_bytes", n * size, SECTOR, LINE)
+        (_, m, n, k), known = self.sides(), np.isin(self.dtype, ALIGNED_DTYPES)
+        left, _, product = self._itemsizes()
+        shares = aligned("inner_bytes", k * left, SECTOR, LINE)
+        shares |= aligned("column_bytes", n * product, SECTOR, LINE)
         for name, side in (("rows", m), ("columns", n)):
             for tile in WHOLE_TILES:
                 halves = np.ceil(np.asarray(side) * 2 / tile)
@@ -142,6 +145,11 @@ class MatrixProduct(Layer):
     def tells_of_others(self) -> Any:
         """Not where the inner side is so long that GPUs go apart."""
         return self.sides()[3] <= COMMON_INNER
+
+    def _itemsizes(self) -> tuple[Any, Any, Any]:
+        """Bytes of one number of the left factor, the right one and the product."""
+        operands = self.operand_types()
+        return operands.input.itemsize, operands.weights.itemsize, operands.output.itemsize
 
     @property
     def _in_one_call(self) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neuralpower.layers import KINDS
-from neuralpower.layers.base import RECURRING
+from neuralpower.layers.base import QUANTISED, RECURRING, plain_group
 
 STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
 INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
@@ -30,9 +30,14 @@ def recurs(key: Key) -> bool:
 
 def stands_alone(key: Key) -> bool:
     """Whether no other group of the kind stands in for the key's, which says nothing of the others either."""
-    return _once(key[3]) in KINDS[key[0]].alone
+    return plain_group(key[3]) in KINDS[key[0]].alone
 
 
-def _once(group: str) -> str:
+def once(group: str) -> str:
     """The group of the same calls where no loop makes them."""
     return group.removesuffix(f" {RECURRING}")
+
+
+def unquantised(group: str) -> str:
+    """The group of the same calls where all operands are of the layer's dtype."""
+    return group.removesuffix(f" {QUANTISED}")

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.host import Cpu, unlike
-from neuralpower.dtypes import FLOATING, ITEMSIZE
+from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
-from neuralpower.layers.columns import as_columns, take
+from neuralpower.layers.columns import as_columns, of_one_type, take
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.terms import distinct
 from neuralpower.learn.estimates import (
@@ -33,7 +33,17 @@ from neuralpower.learn.estimates import (
     Totals,
 )
 from neuralpower.learn.features import describe, describe_power
-from neuralpower.learn.keys import ALL, INTEGER, STREAMING, Key, _once, groups_of, stands_alone, whole_kind
+from neuralpower.learn.keys import (
+    ALL,
+    INTEGER,
+    STREAMING,
+    Key,
+    groups_of,
+    once,
+    stands_alone,
+    unquantised,
+    whole_kind,
+)
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.problem import Problem
@@ -125,7 +135,8 @@ class Predictor:
 
     def streaming(self, found: Estimates, counts: Array | float) -> float:
         """The share of the layers' time that products of a few rows take, each called so many times."""
-        groups = np.array([groups_of(key) <= set(STREAMING) for key in self.regressors])
+        named = [{unquantised(group) for group in groups_of(key)} for key in self.regressors]
+        groups = np.array([names <= set(STREAMING) for names in named])
         time = found.runtime_s * counts
         return float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum()) if len(time) else 0.0
 
@@ -159,7 +170,8 @@ class Predictor:
         passes = [phase for phase in self.phases if phase in (FORWARD, BACKWARD)]
         for what, asked, has in (("dtype", dtype, self.dtypes), ("phase", phase, passes)):
             if asked not in has:
-                more = f", or collect-data --{what} {asked}" if asked in (*FLOATING, FORWARD, BACKWARD) else ""
+                measurable = asked in (*MEASURABLE, FORWARD, BACKWARD)
+                more = f", or collect-data --{what} {asked}" if measurable else ""
                 way = f"it has {', '.join(has)}; choose one of them" if has else "it has none; choose another predictor"
                 raise PredictorError(
                     f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: {way}{more}"
@@ -277,8 +289,11 @@ class Predictor:
             return Estimates(t, *bounds, wide, hidden, held, none, zero, code, nothing, nothing, nothing)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
-        problem = describe(columns, hardware, self.view, featured=featured, also=also)
+        near = columns if exact or not np.any(columns.quantised()) else of_one_type(columns)
+        problem = describe(near, hardware, self.view, featured=featured, also=also)
         t, outside = self._predict(found, regressor, problem, LONGEST_S)
+        if near is not columns:  # the roofline says what operands of other types change
+            t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
         least = self.view.least_s(columns, hardware)
         t = np.maximum(t, least)
         spread = regressor.spread if exact else regressor.spread.widened(float(np.log(ROOFLINE_FACTOR)) / NINETY)
@@ -373,15 +388,16 @@ class Predictor:
 
         Numbers that are no floats count as floats where such a group was not learnt of them, calls that recur as those that do
         not, a group as that of all or of several, if there is one, or as its largest sibling, unless none stands in for it.
+        What is quantised is near to what is not.
         """
         kind, dtype, phase, group = key
         dtypes = [dtype]
         if dtype not in FLOATING:
             dtypes = [INTEGER, "float32" if "float32" in self.dtypes else next(iter(self.dtypes), INTEGER)]
         for dtype in dtypes:
-            for exact in ((kind, dtype, phase, group), (kind, dtype, phase, ALL)):
-                if exact in self.regressors:
-                    return exact, True
+            for name in (group,) if unquantised(once(group)) != once(group) else (group, ALL):
+                if (kind, dtype, phase, name) in self.regressors:
+                    return (kind, dtype, phase, name), True
             together = next(
                 (k for k in self.regressors if k[:3] == (kind, dtype, phase) and group in groups_of(k)), None
             )
@@ -389,9 +405,10 @@ class Predictor:
                 return together, True
         if stands_alone(key):
             return None, False
-        once = _once(group)
-        if once != group:
-            return self.regressor_of((kind, key[1], phase, once))
+        if once(group) != group:
+            return self.regressor_of((kind, key[1], phase, once(group)))
+        if unquantised(group) != group:
+            return self.regressor_of((kind, key[1], phase, unquantised(group)))[0], False
         siblings = next(filter(None, ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)), [])
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
@@ -443,7 +460,8 @@ class Predictor:
             t = np.maximum(t, self.platform.step_s * (np.asarray(columns.launches()) - 1))
         if columns.multiplies or like is None or like not in self.regressors:
             return t, np.zeros(len(t))
-        elements = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape) / (2 * ITEMSIZE["float32"])
+        size = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape)
+        elements = size / (2 * DTYPES["float32"].itemsize)
         kind, given = KINDS["elementwise"], {"function": "add", "operands": 1, "broadcast": False}
         fields: dict[str, Any] = {name: [value] * len(t) for name, value in (kind.defaults() | given).items()}
         fields["elements"] = np.maximum(elements, 1)

@@ -20,12 +20,12 @@ from msgspec import UNSET, Meta, UnsetType
 
 from neuralpower.data.dataset_format import check_hardware
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W, KEYS
-from neuralpower.dtypes import ITEMSIZE
+from neuralpower.dtypes import DTYPES
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.json_files import shown
 from neuralpower.files.packed import MOST_BITS, packed, unpacked, width
 from neuralpower.layers import KINDS, Layer
-from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, RECURRING
+from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, plain_group
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.keys import ALL, ANY, INTEGER, TOGETHER, Key
 from neuralpower.learn.launch_overhead import Cost, Dispatch
@@ -508,14 +508,14 @@ def _check_whole(part: PredictorPart) -> None:
     for hardware in (part.hardware, *part.dataset.devices.values()):
         _check_hardware(hardware)
     for dtype in part.rooflines:
-        _known("dtype of a roofline", dtype, ITEMSIZE)
+        _known("dtype of a roofline", dtype, DTYPES)
 
 
 def _check_hardware(hardware: HardwarePart | None) -> None:
     if hardware is None:
         return
     for dtype in hardware.peak_flops_per_s:
-        _known("dtype of peak_flops_per_s", dtype, ITEMSIZE)
+        _known("dtype of peak_flops_per_s", dtype, DTYPES)
     if (hardware.idle_w or 0.0) >= (hardware.limit_w or math.inf):
         raise _wrong("hardware.idle_w", hardware.idle_w, f"less than limit_w, which is {hardware.limit_w}")
 
@@ -566,10 +566,10 @@ def _check_key(part: RegressorPart) -> None:
     if part.target == POWER and {part.dtype, part.phase, part.group} == {ANY}:
         return
     kind = KINDS[part.kind]
-    _known("dtype", part.dtype, (*ITEMSIZE, INTEGER))
+    _known("dtype", part.dtype, (*DTYPES, INTEGER))
     _known("phase", part.phase, _phases(kind))
     for group in part.group.split(TOGETHER):
-        _known(f"group of {part.kind}", group.removesuffix(f" {RECURRING}"), (*kind.group_names, ALL))
+        _known(f"group of {part.kind}", plain_group(group), (*kind.group_names, ALL))
 
 
 def _regressor(part: RegressorPart) -> Regressor:

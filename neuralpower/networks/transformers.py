@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralpower.dtypes import FEWEST_NETWORK_BITS
 from neuralpower.errors import ModelError, UsersError, unknown
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import is_file, is_folder, shown
@@ -50,10 +51,11 @@ def configuration_source(name: str, config: Any, model_class: type[nn.Module] | 
     chosen = model_class or _class_for(config)
 
     def construct(dtype: torch.dtype) -> nn.Module:
-        if dtype.itemsize < 2:
+        if 8 * dtype.itemsize < FEWEST_NETWORK_BITS:
             raise ModelError(
-                f"{name} cannot be built in {str(dtype).removeprefix('torch.')}, as transformers builds in 16 bits or more; "
-                "choose bfloat16, and ask `score` for products in 8 bits, which takes lists of layers"
+                f"{name} cannot be built in {str(dtype).removeprefix('torch.')}, as transformers builds in "
+                f"{FEWEST_NETWORK_BITS} bits or more; choose bfloat16, and ask `score` for products in "
+                "8 bits, which takes lists of layers"
             )
         own = copy.deepcopy(config)
         if "SequenceClassification" in chosen.__name__ and getattr(own, "pad_token_id", None) is None:

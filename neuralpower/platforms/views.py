@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import RECURRING, Layer, peak_flops
+from neuralpower.layers.base import QUANTISED, RECURRING, Layer, peak_flops
 
 DEGREES = (1, 2, 3)  # of a polynomial in a layer's sizes
 # Of a GPU's memory bandwidth, which no call gets past: the most by any of 300,000 calls on five of NVIDIA's, 2016 to 2020.
@@ -37,7 +37,11 @@ class View:
         return DEGREES
 
     def group(self, columns: Layer) -> Any:
-        """The name of the code that runs, by which calls of one kind are fitted apart."""
+        """The name of the code that runs, by which calls of one kind are fitted apart; what is quantised is another."""
+        return _marked(self.code(columns), QUANTISED, columns.quantised())
+
+    def code(self, columns: Layer) -> Any:
+        """The same as the kind says it."""
         return columns.group()
 
     def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
@@ -88,10 +92,7 @@ class CpuView(View):
 
     def group(self, columns: Layer) -> Any:
         """With another name for what recurs."""
-        group = columns.group()
-        if not np.any(columns.recurs):
-            return group
-        return np.where(columns.recurs, np.char.add(np.asarray(group, dtype=str), f" {RECURRING}"), group)
+        return _marked(super().group(columns), RECURRING, columns.recurs)
 
 
 class KernelView(View):
@@ -101,7 +102,7 @@ class KernelView(View):
         """As the kind has them: most shapes of networks are larger than measured ones."""
         return columns.kernel_degrees
 
-    def group(self, columns: Layer) -> Any:
+    def code(self, columns: Layer) -> Any:
         """The kernel that runs."""
         return columns.kernel_group()
 
@@ -164,7 +165,7 @@ class PooledView(View):
 class PooledKernelView(PooledView):
     """Several devices that run kernels over many cores."""
 
-    def group(self, columns: Layer) -> Any:
+    def code(self, columns: Layer) -> Any:
         """The kernel, by what holds on all devices."""
         return columns.pooled_group()
 
@@ -193,3 +194,10 @@ class PooledKernelView(PooledView):
 def _with_flops(columns: Layer, terms: dict[str, Any]) -> dict[str, Any]:
     terms.setdefault("flops", columns.flops())
     return terms
+
+
+def _marked(group: Any, word: str, holds: Any) -> Any:
+    """The group with a word behind it where that holds."""
+    if holds is False or not np.any(holds):  # the first alone is fast where layers come one by one
+        return group
+    return np.where(holds, np.char.add(np.asarray(group, dtype=str), f" {word}"), group)

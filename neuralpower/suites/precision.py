@@ -9,11 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from neuralpower.dtypes import AUTOCAST_DTYPES, NETWORK_DTYPES
 from neuralpower.errors import InputError, first_line, unknown
 from neuralpower.layers.base import torch_dtype
-
-DTYPES = ("float16", "bfloat16", "float32", "float64")
-AUTOCAST = ("float16", "bfloat16")
 
 MakeOptimizer = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
@@ -51,15 +49,15 @@ def precision(dtype: str, device: torch.device, *, autocast: bool = False, maste
     Raises:
         InputError: no such dtype, one that the device lacks, or autocast to a dtype that is not half as wide.
     """
-    if dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
-    if autocast and dtype not in AUTOCAST:
+    if dtype not in NETWORK_DTYPES:
+        raise unknown("dtype", dtype, NETWORK_DTYPES)
+    if autocast and dtype not in AUTOCAST_DTYPES:
         raise InputError(f"autocast to {dtype}: it is for half precision; choose dtype float16 or bfloat16")
     found = torch_dtype(dtype)
     reason = lacking(found, device)
     if reason is not None:
         raise InputError(f"dtype {dtype}: {device} lacks it ({reason}); choose float32")
-    return Precision(found, autocast, masters and not autocast and dtype in AUTOCAST)
+    return Precision(found, autocast, masters and not autocast and dtype in AUTOCAST_DTYPES)
 
 
 def lacking(dtype: torch.dtype, device: torch.device) -> str | None:

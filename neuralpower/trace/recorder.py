@@ -20,7 +20,7 @@ from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
-from neuralpower.dtypes import FLOATING, ITEMSIZE
+from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import InputError, Unmodelled, quoted
 from neuralpower.layers import BY_OPERATOR, KINDS, Layer
 from neuralpower.layers.base import check_output
@@ -79,7 +79,7 @@ from neuralpower.trace.records import (
 from neuralpower.trace.routing import ROUTING, Routing
 from neuralpower.trace.sparse_gradients import Rows, sparse_use
 
-REAL = {"complex64": "float32", "complex128": "float64"}  # what complex numbers are pairs of
+REAL = {name: dtype.parts for name, dtype in DTYPES.items() if dtype.parts}  # of complex numbers
 # Operators that neither compute nor move anything and yet return no view.
 FREE = frozenset(
     """
@@ -739,5 +739,5 @@ def _dtype_of(args: Any, kwargs: Any, output: Any) -> str:
     """The first floating type among arguments, then output; else the first type."""
     names = [str(t.dtype).removeprefix("torch.") for t in tensors_in((args, kwargs, output))]
     floating = [name for name in names if name in FLOATING]
-    known = floating or [name for name in names if name in ITEMSIZE]
+    known = floating or [name for name in names if name in DTYPES]
     return known[0] if known else "float32"

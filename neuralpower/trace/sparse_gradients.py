@@ -8,13 +8,14 @@ optimizers       sgd, adagrad and sparseadam touch these rows alone, the others 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from neuralpower.dtypes import FLOATING, ITEMSIZE
+from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.layers.elementwise import Elementwise
@@ -63,7 +64,8 @@ class Rows:
     @property
     def bytes(self) -> int:
         """B of rows and places."""
-        return ITEMSIZE[self.dtype] * self.elements + PLACE_BYTES * self.places * self.count
+        numbers = math.ceil(DTYPES[self.dtype].itemsize * self.elements)
+        return numbers + PLACE_BYTES * self.places * self.count
 
     def times(self, number: int) -> Rows:
         """So many of them, joined."""

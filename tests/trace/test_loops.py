@@ -151,7 +151,7 @@ def test_what_recurs_is_another_group_on_a_cpu_and_another_configuration() -> No
     assert str(CPU.alone.group(layer)) == "cheap"
     assert str(CPU.alone.group(looped)) == f"cheap {RECURRING}"
     assert str(GPU.alone.group(looped)) == str(GPU.alone.group(layer))
-    assert columns_of(Elementwise, [layer, looped]).group_on(False, False).tolist() == ["cheap", f"cheap {RECURRING}"]
+    assert CPU.alone.group(columns_of(Elementwise, [layer, looped])).tolist() == ["cheap", f"cheap {RECURRING}"]
     assert Elementwise.from_row(looped.to_row()) == looped
     assert "recurs" not in layer.identity()
     one, other = fingerprint(columns_of(Elementwise, [layer, looped])).tolist()

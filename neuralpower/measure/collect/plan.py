@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from neuralpower.data.schema import config_id
-from neuralpower.dtypes import FLOATING, TENSORFLOAT32
+from neuralpower.dtypes import FLOATING, MEASURABLE, TENSORFLOAT32
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, torch_dtype, typed
@@ -345,7 +345,7 @@ def check_dtypes(dtypes: Sequence[str], device: torch.device) -> None:
     """Raise InputError unless every one is a floating type that torch takes on the device."""
     for dtype in dtypes:
         if dtype not in FLOATING:
-            raise unknown("dtype", dtype, FLOATING)
+            raise unknown("dtype", dtype, MEASURABLE)
         if dtype == TENSORFLOAT32 and device.type == "cpu":
             raise InputError(f"dtype {dtype}: a CPU has no such arithmetic; choose float32")
         try:

@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from neuralpower.dtypes import DTYPES as REGISTRY
+from neuralpower.dtypes import NETWORK_DTYPES
 from neuralpower.errors import InputError, unknown
 
 PHASES = ("training", "inference", "data_ingestion")
 DATA = ("synthetic", "synthetic/pinned", "synthetic/pageable", "synthetic/device", "synthetic/gpu")
 BACKENDS = ("caffe_lmdb", "image_folder")
-DTYPES = {
-    "float": "float32",
-    "half": "float16",
-    "double": "float64",
-    **{name: name for name in ("float16", "bfloat16", "float32", "float64")},
-}
+DTYPES = {text: name for name in NETWORK_DTYPES for text in (name, *REGISTRY[name].aliases)}
 TRUE, FALSE = ("true", "on", "t", "1"), ("false", "off", "f", "0")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from neuralpower.dtypes import ITEMSIZE
+from neuralpower.dtypes import DTYPES, NETWORK_DTYPES
 from neuralpower.errors import DatasetError
 from neuralpower.suites.paradnn.formulas import FLOP_PER_WEIGHT, counted
 from neuralpower.suites.paradnn.points import Point, family_named
@@ -25,7 +25,7 @@ NO_FIGURE = "no_figure"  # it ran, and gave no time
 UNHEALTHY = "unhealthy"  # the device answers no more
 SOCKET_CLOSED = "socket_closed"  # of a remote device
 STATES = (OK, OOM, NAN, FAILED, NEGATIVE, DEADLINE, NOT_RUN, NOT_FINISHED, NO_FIGURE, UNHEALTHY, SOCKET_CLOSED)
-SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+SHORT = {name: DTYPES[name].short for name in NETWORK_DTYPES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Result:
     @property
     def intensity(self) -> float | None:
         """FLOP of a step per byte of parameters."""
-        return _ratio(self.step_flops, (self.parameters or 0) * ITEMSIZE[self.setup.dtype])
+        return _ratio(self.step_flops, (self.parameters or 0) * DTYPES[self.setup.dtype].itemsize)
 
     def record(self) -> dict[str, Any]:
         """Every field, for the journal."""

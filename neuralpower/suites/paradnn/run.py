@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.devices.machine import available_bytes as host_bytes
-from neuralpower.dtypes import ITEMSIZE
+from neuralpower.dtypes import DTYPES
 from neuralpower.errors import InputError, LostDeviceError, ModelError, NeuralPowerError, OutOfMemory, unknown
 from neuralpower.measure.calls import products
 from neuralpower.measure.cuda.runtime import device_named
@@ -209,11 +209,11 @@ def drawing(point: Point, dtype: torch.dtype, device: torch.device) -> Callable[
 def needed_bytes(point: Point, setup: Setup) -> int:
     """Weights, gradients, the optimizer's states, and activations: all that training keeps, two of the largest else."""
     work = counted(point)
-    stored = 4 if setup.amp else ITEMSIZE[setup.dtype]
-    samples = point.batch_size * ITEMSIZE[setup.dtype] / 4  # activations are counted in float32
+    stored = 4 if setup.amp else DTYPES[setup.dtype].itemsize
+    samples = point.batch_size * DTYPES[setup.dtype].itemsize / 4  # activations are counted in float32
     if setup.mode != TRAIN:
         return int(OVERHEAD * (work.parameters * stored + 2 * samples * work.widest_bytes))
-    states = 2 + STATES[setup.optimizer] + (ITEMSIZE[setup.dtype] / stored if setup.amp else 0)
+    states = 2 + STATES[setup.optimizer] + (DTYPES[setup.dtype].itemsize / stored if setup.amp else 0)
     return int(OVERHEAD * (work.parameters * stored * states + samples * (work.activation_bytes + work.widest_bytes)))
 
 

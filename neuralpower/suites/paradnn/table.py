@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from neuralpower.dtypes import ITEMSIZE, TENSORFLOAT32
+from neuralpower.dtypes import DTYPES, TENSORFLOAT32
 from neuralpower.errors import DatasetError
 from neuralpower.files.csv_files import csv_text as csv_text_of
 from neuralpower.files.paths import check_regular
@@ -28,6 +28,7 @@ SIZES = {
 }
 HEADERS = {family: ("device", "input_type", *sizes, "#params", "duration", "tflops") for family, sizes in SIZES.items()}
 LONG = {short: name for name, short in SHORT.items()}
+ITEMSIZE = {name: dtype.itemsize for name, dtype in DTYPES.items()}
 
 
 def row_of(result: Result) -> list[str]:

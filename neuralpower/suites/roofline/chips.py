@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 
 from neuralpower.devices.spec import DeviceSpec, known_specs, read_spec
+from neuralpower.dtypes import DTYPES, PEAKS
 from neuralpower.report.charts import XY, Series
 from neuralpower.report.page import Cell, Columns, Table
 from neuralpower.suites.roofline.records import Roof
 
-DTYPES = ("float64", "float32", "tensorfloat32", "bfloat16", "float16", "float8_e4m3fn", "int8")
-SHORT = {"tensorfloat32": "TF32", "float8_e4m3fn": "float8"}
 CLASS_NAMES = {"gpu": "GPU", "cpu": "CPU", "tpu": "ASIC (TPU)", "soc": "SoC"}
 FILLERS = re.compile("(NVIDIA|Google Cloud|Google|AMD Instinct|AMD|Intel|AWS|GeForce|Platinum|Tesla) ")
 MIXED = ("bfloat16", "float16", "float32")  # the type in which chips are compared: the first that a chip has
@@ -70,7 +69,8 @@ def _peak(dtype: str) -> Callable[[DeviceSpec], Cell]:
 
 def table(chips: Sequence[DeviceSpec]) -> Table:
     """One row per chip; FLOP/s in 1e12, B/s in 1e9."""
-    names = {dtype: SHORT.get(dtype, dtype) for dtype in DTYPES}
+    dtypes = [dtype for dtype in PEAKS if any(dtype in chip.peak_flops for chip in chips)]
+    names = {dtype: DTYPES[dtype].label or dtype for dtype in dtypes}
     note = (
         "Dense peaks, without sparsity; int8 in 1e12 operations/s. The ridge is that of bfloat16 or float16 "
         "where the chip has one, else of float32."

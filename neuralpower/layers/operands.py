@@ -1,0 +1,72 @@
+"""Operands of a layer: the type of each, how many of its numbers share a scale, and the bytes that follow."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuralpower.dtypes import DTYPES
+from neuralpower.layers.terms import distinct, floor_div
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a layer reads or writes; in a table's columns both fields are arrays, [rows]."""
+
+    dtype: Any  # name of an element type
+    group: Any = 0  # numbers in a row that share a scale; 0: as many as the type itself says
+
+    @functools.cached_property
+    def itemsize(self) -> Any:
+        """Bytes of one number, a fraction where it has less than 8 bits, without scales."""
+        return by_dtype(self.dtype, lambda name: DTYPES[name].itemsize)
+
+    def bytes(self, rows: Any, length: Any) -> Any:
+        """B of [rows, length] numbers, and of the scales of their groups, both rounded up to whole bytes."""
+        numbers, group = whole(self.itemsize * rows * length), self._numbers_of_a_scale
+        if not np.any(group):
+            return numbers
+        scale_bits = by_dtype(self.dtype, lambda name: DTYPES[name].scale_bits)
+        scales = -floor_div(-length, np.maximum(group, 1)) * (group > 0)  # of a row
+        return numbers + whole(rows * scales * scale_bits / 8)
+
+    @functools.cached_property
+    def _numbers_of_a_scale(self) -> Any:
+        own = by_dtype(self.dtype, lambda name: DTYPES[name].group)
+        return np.where(np.asarray(self.group) > 0, self.group, own) if np.any(self.group) else own
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The operands of a layer that takes products in `dtype`."""
+
+    input: Operand
+    weights: Operand  # what the input is multiplied by: weights, the right factor, keys and values
+    output: Operand
+    dtype: Any
+
+    @property
+    def accumulate(self) -> Operand:
+        """Sums of products before they are written: float32 for shorter floats, int32 for 8 bits and less."""
+        return Operand(by_dtype(self.dtype, lambda name: DTYPES[name].accumulates_in or name))
+
+
+def by_dtype(dtype: Any, value: Callable[[str], Any]) -> Any:
+    """The value of a type's name; of a table's names each row's, [rows]."""
+    if isinstance(dtype, str):
+        return value(dtype)
+    names, inverse = distinct(dtype)
+    found = np.array([value(str(name)) for name in names])
+    return (found.astype(np.float64) if found.dtype.kind == "i" else found)[inverse]
+
+
+def whole(size: Any) -> Any:
+    """Bytes rounded up to whole ones, of one layer or of each in a table; what is infinite or NaN stays."""
+    if isinstance(size, np.ndarray):
+        return np.ceil(size) if size.dtype.kind == "f" else size
+    return math.ceil(size) if isinstance(size, float) and math.isfinite(size) else size

@@ -1,0 +1,169 @@
+"""The registry of element types: sizes, names, refusals, and that one entry is enough for a new one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from neuralpower.cli import options
+from neuralpower.devices.hardware import Hardware
+from neuralpower.devices.spec import KEYS
+from neuralpower.dtypes import (
+    ALIASES,
+    AUTOCAST_DTYPES,
+    BOOLEAN,
+    DTYPES,
+    NETWORK_DTYPES,
+    PEAKS,
+    Dtype,
+    _registry,
+    dtype_named,
+    full_name,
+)
+from neuralpower.errors import DatasetError, InputError
+from neuralpower.layers.base import torch_dtype, typed
+from neuralpower.layers.linear import Linear
+from neuralpower.layers.softmax import Softmax
+
+META = torch.device("meta")
+each = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+IN_TORCH = [dtype for dtype in DTYPES.values() if dtype.torch]
+
+
+@pytest.mark.parametrize("dtype", IN_TORCH, ids=lambda dtype: dtype.name)
+def test_a_type_that_torch_has_is_what_torch_says_of_it(dtype: Dtype) -> None:
+    own = torch_dtype(dtype.name)
+    assert dtype.bits == 8 * own.itemsize
+    assert dtype.itemsize == own.itemsize
+    assert isinstance(dtype.itemsize, int)
+    assert dtype.floating == own.is_floating_point
+    assert dtype.complex == own.is_complex
+    assert dtype.integer == (not (own.is_floating_point or own.is_complex) and dtype.sort != BOOLEAN)
+    assert torch.empty(3, dtype=own).numel() == 3
+
+
+@each
+def test_an_entry_refers_to_entries_alone(dtype: Dtype) -> None:
+    for other in (dtype.stored_as, dtype.accumulates_in, dtype.parts, dtype.peak):
+        assert other is None or other in DTYPES
+    assert dtype.peak is None or DTYPES[dtype.peak].peak == dtype.peak  # which sheets can hold
+    assert dtype.peak_key is None or dtype.peak_key in KEYS
+    assert dtype.stored_as is None or DTYPES[dtype.stored_as].torch == dtype.torch
+    assert dtype.parts is None or 2 * DTYPES[dtype.parts].bits == dtype.bits
+    assert dtype.accumulates_in is None or DTYPES[dtype.accumulates_in].bits >= dtype.bits
+
+
+def test_four_bits_are_half_a_byte() -> None:
+    assert {DTYPES[name].itemsize for name in ("int4", "uint4", "float4_e2m1fn", "mxfp4", "nvfp4")} == {0.5}
+    assert DTYPES["int4"].integer
+    assert DTYPES["float4_e2m1fn"].floating
+    assert (DTYPES["mxfp4"].group, DTYPES["nvfp4"].group, DTYPES["int4"].group) == (32, 16, 0)
+
+
+def test_an_alias_leads_to_its_type() -> None:
+    aliases = {
+        "bf16": "bfloat16",
+        "fp8": "float8_e4m3fn",
+        "half": "float16",
+        "tf32": "tensorfloat32",
+        "fp4": "float4_e2m1fn",
+    }
+    for alias, name in aliases.items():
+        assert full_name(alias) == options.dtype(alias) == name
+        assert dtype_named(alias) is DTYPES[name]
+    assert dtype_named("torch.float16").name == "float16"  # as torch prints it
+    assert options.dtype("float33") == "float33"  # which whoever needs it refuses
+    assert set(ALIASES).isdisjoint(DTYPES)
+
+
+def test_a_type_that_nobody_knows_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="^unknown dtype 'float23': did you mean .*float32"):
+        dtype_named("float23")
+    with pytest.raises(DatasetError, match="^unknown dtype 'bf61': did you mean bf16"):
+        dtype_named("bf61", DatasetError)
+
+
+@pytest.mark.parametrize("name", [dtype.name for dtype in DTYPES.values() if not dtype.torch])
+def test_a_type_that_torch_has_no_tensors_of_is_refused_in_one_line(name: str) -> None:
+    for make in (
+        lambda: torch_dtype(name),
+        lambda: Softmax(dtype=name, rows=2, width=4).build(torch.device("cpu")),
+        lambda: Linear(dtype=name, rows=2, in_features=4, out_features=1, bias=False).build(META),
+    ):
+        with pytest.raises(InputError, match=f"^dtype {name}: torch has no tensors of it; choose") as refusal:
+            make()
+        assert "\n" not in str(refusal.value)
+
+
+def test_what_networks_and_sheets_take_follows_from_the_entries() -> None:
+    assert set(NETWORK_DTYPES) == {"float64", "float32", "bfloat16", "float16"}
+    assert set(AUTOCAST_DTYPES) == {"bfloat16", "float16"}
+    assert {f"peak_flops_{name}" for name in PEAKS} == {key for key in KEYS if key.startswith("peak_flops_")}
+
+
+def test_a_type_without_a_peak_of_its_own_has_that_of_its_kin() -> None:
+    hardware = Hardware(peak_flops_per_s={"float32": 1e13, "float8_e4m3fn": 4e14, "float64": 5e12})
+    assert hardware.peak("float8_e5m2") == hardware.peak("float8_e4m3fn") == 4e14
+    assert hardware.peak("int64") == hardware.peak("mxfp4") == 5e12  # the slowest, where no peak holds
+    assert Hardware(peak_flops_per_s={"float4_e2m1fn": 8e14}).peak("nvfp4") == 8e14
+
+
+def test_a_way_to_multiply_leaves_other_layers_in_the_type_of_memory() -> None:
+    product = Linear(rows=2, in_features=4, out_features=4, bias=False)
+    assert typed(product, "tensorfloat32").dtype == "tensorfloat32"
+    assert typed(Softmax(rows=2, width=4), "tensorfloat32").dtype == "float32"
+    assert typed(Softmax(rows=2, width=4), "bfloat16").dtype == "bfloat16"
+
+
+def test_two_entries_of_one_name_are_an_error() -> None:
+    with pytest.raises(ValueError, match="'bf16' stands twice"):
+        _registry((Dtype(name="a", bits=16, aliases=("bf16",)), Dtype(name="bf16", bits=16)))
+
+
+NEW = 'Dtype(name="float6_e3m2fn", bits=6, aliases=("fp6",), accumulates_in="float32", peak="float6_e3m2fn"),'
+PROGRAM = """
+import importlib.util, json, pathlib, sys
+
+spec = importlib.util.find_spec("neuralpower.dtypes")
+source = pathlib.Path(spec.origin).read_text().replace("_ENTRIES = (", "_ENTRIES = (" + {new!r}, 1)
+module = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = module
+exec(compile(source, spec.origin, "exec"), module.__dict__)
+
+from neuralpower.cli import options
+from neuralpower.data.schema import check_hardware
+from neuralpower.devices.spec import read_spec
+
+assert options.dtype("fp6") == "float6_e3m2fn"
+check_hardware({{"peak_flops_per_s": {{"float6_e3m2fn": 3e14}}}})
+values = {{"peak_flops_float6_e3m2fn": 3e14, "memory_bytes_per_s": 1e12, "cores": 8}}
+sheet = {{"schema": 1, "name": "Mine", "class": "gpu", "values": values}}
+pathlib.Path({file!r}).write_text(json.dumps(sheet))
+hardware = read_spec({file!r}).hardware()
+
+from neuralpower.layers import KINDS, columns_of
+from neuralpower.layers.base import peak_flops
+
+row = {{"dtype": "bfloat16", "rows": 1, "in_features": 7, "out_features": 3, "bias": False}}
+row["weights_dtype"] = "float6_e3m2fn"
+layer = KINDS["linear"].from_row(row)
+assert layer.bytes().weights == 16, layer.bytes()  # 21 numbers of 6 bits: 15.75 bytes
+whole = KINDS["softmax"].from_row({{"dtype": "float6_e3m2fn", "rows": 1, "width": 7}})
+assert whole.bytes().input == 6, whole.bytes()
+assert peak_flops(whole, hardware) == 3e14
+assert columns_of(KINDS["linear"], [layer]).bytes().weights.tolist() == [16]
+"""
+
+
+def test_one_entry_is_enough_for_a_new_type(tmp_path: Path) -> None:
+    program = PROGRAM.format(new=NEW, file=str(tmp_path / "mine.json"))
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_registry_imports_no_torch() -> None:
+    program = "import sys, neuralpower.dtypes\nassert 'torch' not in sys.modules"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
