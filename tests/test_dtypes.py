@@ -133,7 +133,7 @@ sys.modules[spec.name] = module
 exec(compile(source, spec.origin, "exec"), module.__dict__)
 
 from neuralpower.cli import options
-from neuralpower.data.schema import check_hardware
+from neuralpower.data.dataset_format import check_hardware
 from neuralpower.devices.spec import read_spec
 
 assert options.dtype("fp6") == "float6_e3m2fn"
