@@ -60,9 +60,10 @@ def kind() -> dict[str, Any]:
     )
     layer = KINDS["fourier"].sample(Draw(0))
     called = layer.build(torch.device("cpu"))()
+    columns: Any = columns_of(KINDS["fourier"], [layer])
     return {
         "predicted": predicted("spectrum.py:Spectrum", "nvidia-l4"),
-        "bytes": [int(columns_of(KINDS["fourier"], [layer]).bytes().output[0]), called.nbytes],
+        "bytes": [int(columns.bytes().output[0]), called.nbytes],
     }
 
 
@@ -73,11 +74,12 @@ def dtype() -> dict[str, Any]:
     check_hardware({"peak_flops_per_s": {"float6_e3m2fn": 3e14}})
     row = {"dtype": "bfloat16", "rows": 1, "in_features": 7, "out_features": 3, "bias": False}
     product = KINDS["linear"].from_row({**row, "weights_dtype": "float6_e3m2fn"})
+    columns: Any = columns_of(KINDS["linear"], [product])
     whole = KINDS["softmax"].from_row({"dtype": "float6_e3m2fn", "rows": 1, "width": 7})
     return {
         "option": options.dtype("fp6"),
         "peak": peak_flops(whole, read_spec("mine.json").hardware()),
-        "weights": columns_of(KINDS["linear"], [product]).bytes().weights.tolist(),
+        "weights": columns.bytes().weights.tolist(),
         "input": int(whole.bytes().input),
     }
 
