@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from neuralpower.devices.spec import FLOPS, KEYS, PEAK, Key
+from neuralpower.devices.spec import FLOPS, KEYS, Key
+from neuralpower.dtypes import PEAKS
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.files.json_files import not_finite
 
@@ -29,8 +30,7 @@ def _number(rule: Key) -> Any:
     return Annotated[float, Meta(ge=rule.low, le=rule.high, multiple_of=whole, description=words)]
 
 
-DTYPES = tuple(name.removeprefix(PEAK) for name in KEYS if name.startswith(PEAK))
-Peaks = msgspec.defstruct("Peaks", [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in DTYPES], module=__name__)
+Peaks = msgspec.defstruct("Peaks", [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in PEAKS], module=__name__)
 NUMBERS = {
     **{name: KEYS[name] for name in ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w")},
     "base_clock": Key(0.01, 1, "of the boost clock"),
@@ -141,8 +141,8 @@ def _check_names(hardware: Any) -> None:
     _refuse_near(hardware, "value of hardware", HARDWARE)
     peaks = hardware.get("peak_flops_per_s")
     for dtype in peaks if isinstance(peaks, dict) else ():
-        if dtype not in DTYPES:
-            raise unknown("dtype of peak_flops_per_s", dtype, DTYPES, DatasetError)
+        if dtype not in PEAKS:
+            raise unknown("dtype of peak_flops_per_s", dtype, PEAKS, DatasetError)
 
 
 def _refuse_near(given: Collection[str], what: str, known: Collection[str]) -> None:

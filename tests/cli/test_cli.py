@@ -915,7 +915,7 @@ def test_what_cannot_be_calibrated_is_refused(predictor: Path, tmp_path: Path) -
     refused(run("calibrate", "--from", tmp_path / "none.json"), "unknown predictor")
     refused(run("calibrate", "--from", "nvidia-t4"), "an accelerator, and this machine is a CPU")
     flipped = json.loads(predictor.read_text())
-    flipped["hardware"]["accelerator"] = True  # a GPU's layers have other terms
+    flipped["hardware"] |= {"accelerator": True, "platform": "nvidia"}  # a GPU's layers have other terms
     file = tmp_path / "gpu.json"
     file.write_text(json.dumps(flipped))
     refused(run("calibrate", "--from", file), "described activation otherwise", "train it again")

@@ -1017,7 +1017,7 @@ def test_the_documented_description_can_be_used(tmp_path: Path) -> None:
     trained = train(read_dataset(own(tmp_path, needed(12), meta=meta)), "lasso", jobs=1)
     hardware = trained.predictor.hardware
     assert hardware is not None
-    assert (hardware.platform, hardware.cores, hardware.limit_w) == ("accelerator", 40, 70)
+    assert (hardware.platform, hardware.cores, hardware.limit_w) == ("nvidia", 40, 70)
     assert hardware.peak_flops_per_s == {"float32": 8.1e12, "bfloat16": 6.5e13}
 
 

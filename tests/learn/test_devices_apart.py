@@ -31,7 +31,7 @@ from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.platforms import CPU, platform_of
+from neuralpower.platforms import CPU, hardware_to_json, platform_of
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.score import score
 from neuralpower.predict.prediction import joined
@@ -269,7 +269,7 @@ def test_a_predictor_of_several_devices_is_named_with_the_device(portable: Predi
     assert given.hardware == find_spec("nvidia-l4").hardware()
     known = load(f"{tmp_path / 'both.json'}@middle")  # it was learnt there, and no sheet has that name
     assert (known.name, known.device, known.hardware) == ("both@middle", "middle", hardware_from(meta("middle")))
-    mine = {"CPU @ 2.60GHz": dataclasses.asdict(unseen())}
+    mine = {"CPU @ 2.60GHz": hardware_to_json(unseen())}
     save(dataclasses.replace(portable, dataset={**portable.dataset, "devices": mine}), tmp_path / "mine.json")
     assert load(f"{tmp_path / 'mine.json'}@CPU @ 2.60GHz").device == "CPU @ 2.60GHz"
     with pytest.raises(InputError, match="unknown device 'nvidia-l5'"):
