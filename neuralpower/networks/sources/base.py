@@ -81,7 +81,7 @@ class Given:
 Make = Callable[[Given], "Source"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ModelSource:
     """One source; `model_source` says what its fields mean."""
 
@@ -121,11 +121,7 @@ def model_source(
         raise ValueError(f"prefix {prefix!r} of a source of models is taken; choose another")
 
     def register(make: Make) -> Make:
-        SOURCES.append(
-            ModelSource(
-                written=written, place=place, prefix=prefix, recognises=recognises, runs_code=runs_code, make=make
-            )
-        )
+        SOURCES.append(ModelSource(written, place, prefix, recognises, runs_code, make))
         SOURCES.sort(key=lambda source: (source.place, source.prefix))
         return make
 
