@@ -1,4 +1,4 @@
-"""What the additions of CONTRIBUTING.md do, as JSON: run by tests/test_contributing.py in a package that has them."""
+"""What the additions of CONTRIBUTING.md do, as JSON: run by test_contributing.py in a package with them."""
 
 from __future__ import annotations
 

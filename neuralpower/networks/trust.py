@@ -1,7 +1,8 @@
-"""Whose word may run code: what a user types may, a model that stands in a file of data may not, unless he says so.
+"""Whose word may run code: what a user types may, a model in a file of data may not, unless the user says so.
 
-A file of data is a dataset's table, a journal, a list of candidates, a plan, a JSON file of parameters. It may name a
-network that a library or neuralpower itself defines, and a configuration, which is read as JSON and runs nothing.
+A file of data is a dataset's table, a journal, a list of candidates, a plan, a JSON file of parameters. It may
+name a network that a library or neuralpower itself defines, and a configuration, which is read as JSON and runs
+nothing. Each source of models says which it is (`runs_code`).
 Functions import a file or a package, and an exported program is a graph that is executed.
 """
 

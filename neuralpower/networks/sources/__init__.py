@@ -5,11 +5,11 @@ MODEL is one of
     transformers:bert, transformers:BertForMaskedLM  the default configuration of a model type or class
     torchvision:resnet50, timm:NAME                  where these are installed
     zoo:alexnet                                      the networks of neuralpower itself
-    package.module:function, path/file.py:function   returns an nn.Module, or (module, inputs); `example_input_array` of
-                                                     a module are its inputs, too
+    package.module:function, path/file.py:function   returns an nn.Module, or (module, inputs); a module's
+                                                     `example_input_array` are its inputs, too
     path/network.pt2                                 written by torch.export.save
-and all but the last can end in overrides: transformers:bert?num_hidden_layers=2&hidden_size=512. An nn.Module
-and a transformers configuration object are accepted as they are.
+and all but the last can end in overrides: transformers:bert?num_hidden_layers=2&hidden_size=512. An
+nn.Module and a transformers configuration object are accepted as they are.
 
 Sources are one file each: a file in this folder that decorates a function with `model_source` is found by itself.
 """

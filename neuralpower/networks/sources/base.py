@@ -1,7 +1,7 @@
 """A source of models: what tells that a MODEL argument is of it, and how the network is made.
 
-Nothing here, and nothing at the head of a file beside this one, imports torch: whether data may name a model is asked
-before torch is needed.
+Nothing here, and nothing at the head of a file beside this one, imports torch: whether data may name a model
+is asked before torch is needed.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def model_source(
     recognises: Callable[[Given], bool] = lambda given: False,
     runs_code: bool = True,
 ) -> Callable[[Make], Make]:
-    """A decorator that registers a function, which makes the `Source` of what is given, and hands it back unchanged.
+    """A decorator that registers a function, which makes the `Source` of what is given.
 
     Args:
         written: how a MODEL of this source is written, as messages list it; "" for objects of Python.
