@@ -25,7 +25,8 @@ from neuralpower.networks.inputs import (
     called_with,
     transformers_inputs,
 )
-from neuralpower.networks.source import GRAMMAR, Source, by_shape, checked_module, of_its_own
+from neuralpower.networks.source import Source, by_shape, checked_module, of_its_own
+from neuralpower.networks.sources.base import grammar
 from neuralpower.networks.transformers import is_transformers
 from neuralpower.networks.users_code import check_computed, users_code
 
@@ -161,5 +162,5 @@ def _imported(text: str, location: str) -> ModuleType:
     except UsersError as error:
         name = error.error.name if isinstance(error.error, ModuleNotFoundError) else None
         if name is not None and (location == name or location.startswith(name + ".")):
-            raise ModelError(f"there is no module {location!r} for {text!r}; {GRAMMAR}") from error
+            raise ModelError(f"there is no module {location!r} for {text!r}; {grammar()}") from error
         raise

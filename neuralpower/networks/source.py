@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,10 +28,6 @@ from neuralpower.networks.running import own_randomness
 from neuralpower.networks.size_limits import bounded, overflows
 from neuralpower.networks.users_code import check_computed, check_plain, users_code
 
-GRAMMAR = (
-    "MODEL is a folder with a config.json, transformers:NAME, torchvision:NAME, timm:NAME, zoo:NAME, "
-    "package.module:function, path/file.py:function or a .pt2 file"
-)
 AT_A_PROMPT = (  # what to give for a network that does not say what its inputs look like
     "--input-shape (without the batch, as in 3x224x224), or an example_inputs(batch_size) function beside the model's"
 )
@@ -118,20 +113,6 @@ class Source:
             model = self.construct(dtype)
         check_plain(model.forward, f"the forward of {type(model).__name__}")
         return _evaluating(model)
-
-
-def read_overrides(text: str, query: str) -> dict[str, Any]:
-    """`a=1&b.c=x` -> {"a": 1, "b.c": "x"}: values are JSON, or else strings."""
-    found: dict[str, Any] = {}
-    for part in query.split("&"):
-        key, equals, value = part.partition("=")
-        if not key or not equals:
-            raise ModelError(f"override {part!r} of {text!r} is not field=value; write MODEL?field=value&field=value")
-        try:
-            found[key] = json.loads(value)
-        except (ValueError, RecursionError):  # also digits without end, and lists in lists
-            found[key] = value
-    return found
 
 
 def _is_final(error: BaseException | None) -> bool:

@@ -24,19 +24,14 @@ from neuralpower.networks.inputs import (
 )
 from neuralpower.networks.offline import offline
 from neuralpower.networks.size_limits import check_counts
-from neuralpower.networks.source import GRAMMAR, Source
+from neuralpower.networks.source import Source
+from neuralpower.networks.sources.base import grammar
 from neuralpower.networks.users_code import failed, users_code
 from neuralpower.networks.vision import READ
 
 REMOVED = {"transfoxl": "XLNetModel"}  # families that newer releases of transformers dropped, and what to take instead
 REMOTE_CODE = ("auto_map", "trust_remote_code", "custom_pipelines")  # of a config.json: what names code, or lets it run
 SETTINGS = {"num_labels", "attn_implementation", "experts_implementation"}  # of any configuration, though no fields
-
-
-def is_configuration(model: object) -> bool:
-    """Whether `model` is a configuration of transformers, without importing it for those who do not use it."""
-    transformers = sys.modules.get("transformers")
-    return transformers is not None and isinstance(model, transformers.PretrainedConfig)
 
 
 def is_transformers(model: nn.Module) -> bool:
@@ -185,7 +180,7 @@ def folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
     file = path / "config.json" if is_folder(path) else path
     if not is_file(file):
         raise ModelError(
-            f"{shown(path)} holds no config.json; give a folder of transformers, or {GRAMMAR.partition(', ')[2]}"
+            f"{shown(path)} holds no config.json; give a folder of transformers, or {grammar().partition(', ')[2]}"
         )
     try:
         values = read_json(file)

@@ -1,0 +1,73 @@
+"""The MODEL argument -> a model and its inputs. Weights are never loaded or downloaded.
+
+MODEL is one of
+    a folder with a config.json, or that file        transformers; `architectures` names the class
+    transformers:bert, transformers:BertForMaskedLM  the default configuration of a model type or class
+    torchvision:resnet50, timm:NAME                  where these are installed
+    zoo:alexnet                                      the networks of neuralpower itself
+    package.module:function, path/file.py:function   returns an nn.Module, or (module, inputs); a module's
+                                                     `example_input_array` are its inputs, too
+    path/network.pt2                                 written by torch.export.save
+and all but the last can end in overrides: transformers:bert?num_hidden_layers=2&hidden_size=512. An
+nn.Module and a transformers configuration object are accepted as they are.
+
+Sources are one file each: a file in this folder that decorates a function with `model_source` is found by itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neuralpower.errors import ModelError
+from neuralpower.networks.sources.base import SOURCES, Given, ModelSource, grammar, model_source, recognised
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PretrainedConfig
+
+    from neuralpower.networks.inputs import InputRequest, Inputs
+    from neuralpower.networks.source import Source
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+
+def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
+    """The source of `model`; raises ModelError where it is not found.
+
+    A function's file or package is imported: a model that data name goes through `trust.check_model` before.
+    """
+    from neuralpower.networks.users_code import users_code
+
+    with users_code(f"{model if isinstance(model, (str, Path)) else type(model).__name__!s:.300} cannot be read"):
+        return _resolved(Given(model))
+
+
+def _resolved(given: Given) -> Source:
+    from neuralpower.networks.size_limits import check_counts
+
+    if given.is_text:
+        if not given.text.strip():
+            raise ModelError(f"no model is named; {grammar()}")  # an empty path would be the working folder
+        check_counts(given.text, given.overrides)
+    source = recognised(given)
+    if source is not None:
+        return source.make(given)
+    if given.is_text:
+        raise ModelError(f"{given.text!r} is no folder and names no source; {grammar()}")
+    raise ModelError(f"{given.model!r:.40} is no MODEL; {grammar()}, an nn.Module or a configuration object")
+
+
+def __getattr__(name: str) -> Any:
+    """What callers of `resolve` need beside it; imports torch, which the list of sources does without."""
+    if name in ("InputRequest", "Inputs"):
+        return getattr(importlib.import_module("neuralpower.networks.inputs"), name)
+    if name == "Source":
+        return importlib.import_module("neuralpower.networks.source").Source
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["SOURCES", "Given", "InputRequest", "Inputs", "ModelSource", "Source", "grammar", "model_source", "resolve"]

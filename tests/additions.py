@@ -1,0 +1,127 @@
+"""What the additions of CONTRIBUTING.md do, as JSON: run by test_contributing.py in a package with them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+import neuralpower
+from neuralpower.cli import main, options
+from neuralpower.data.dataset_format import check_hardware
+from neuralpower.devices.spec import read_spec
+from neuralpower.errors import NeuralPowerError
+from neuralpower.layers import KINDS, Draw, columns_of
+from neuralpower.layers.base import peak_flops
+from neuralpower.measure.meters import METERS, open_meter
+from neuralpower.measure.rigs import open_bench
+from neuralpower.networks.sources import resolve
+from neuralpower.networks.trust import check_model
+
+
+def printed(*arguments: str) -> Any:
+    """What `neuralpower ARGUMENTS --json` prints."""
+    sys.argv = ["neuralpower", *arguments, "--json"]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        main()
+    return json.loads(out.getvalue())
+
+
+def predicted(model: str, device: str) -> Any:
+    """The prediction by one predictor of several devices."""
+    return printed("predict", model, "--predictor", f"nvidia-float32@{device}")
+
+
+def refusal(function: Callable[..., Any], *arguments: Any) -> str | None:
+    """What it says; None where it does not refuse."""
+    try:
+        function(*arguments)
+    except NeuralPowerError as error:
+        return str(error)
+    return None
+
+
+def kind() -> dict[str, Any]:
+    """A network of the new operator, and one layer of a sweep that is built."""
+    Path("spectrum.py").write_text(
+        "import torch\n"
+        "class Spectrum(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return torch.fft.rfft(x)\n"
+        "def example_inputs(batch_size):\n"
+        "    return torch.zeros(batch_size, 64, 1024)\n"
+    )
+    layer = KINDS["fourier"].sample(Draw(0))
+    called = layer.build(torch.device("cpu"))()
+    columns: Any = columns_of(KINDS["fourier"], [layer])
+    return {
+        "predicted": predicted("spectrum.py:Spectrum", "nvidia-l4"),
+        "bytes": [int(columns.bytes().output[0]), called.nbytes],
+    }
+
+
+def dtype() -> dict[str, Any]:
+    """An option, a sheet, a dataset's device, and the bytes of layers."""
+    values = {"peak_flops_float6_e3m2fn": 3e14, "memory_bytes_per_s": 1e12, "cores": 8}
+    Path("mine.json").write_text(json.dumps({"schema": 1, "name": "Mine", "class": "gpu", "values": values}))
+    check_hardware({"peak_flops_per_s": {"float6_e3m2fn": 3e14}})
+    row = {"dtype": "bfloat16", "rows": 1, "in_features": 7, "out_features": 3, "bias": False}
+    product = KINDS["linear"].from_row({**row, "weights_dtype": "float6_e3m2fn"})
+    columns: Any = columns_of(KINDS["linear"], [product])
+    whole = KINDS["softmax"].from_row({"dtype": "float6_e3m2fn", "rows": 1, "width": 7})
+    return {
+        "option": options.dtype("fp6"),
+        "peak": peak_flops(whole, read_spec("mine.json").hardware()),
+        "weights": columns.bytes().weights.tolist(),
+        "input": int(whole.bytes().input),
+    }
+
+
+def device() -> dict[str, Any]:
+    """The list of sheets, and a prediction by the sheet's name."""
+    return {
+        "listed": list(printed("devices", "--specs")["specs"]),
+        "predicted": predicted("zoo:resnet18", "nvidia-rtx-4080"),
+    }
+
+
+def meter() -> dict[str, Any]:
+    """The list of meters, and a reading of a counter of the test's own."""
+    counters = Path("hwmon/hwmon0")
+    counters.mkdir(parents=True)
+    (counters / "energy1_input").write_text("2500000")
+    found: Any = METERS["hwmon"]
+    with mock.patch.object(found, "for_device", lambda device: found(Path("hwmon"))):
+        (reading,) = open_meter("hwmon", "cpu").read()
+    return {"listed": [m["name"] for m in printed("devices")["meters"]], "read": [reading.domain, reading.energy_j]}
+
+
+def platform() -> dict[str, Any]:
+    """A prediction for a device of the maker, and the rig, without such a device and with one."""
+    with mock.patch("torch.backends.mps.is_available", lambda: False):
+        refused = refusal(open_bench, "mps", "none", 1)
+    with mock.patch("torch.backends.mps.is_available", lambda: True):
+        opened = open_bench("mps", "none", 1).hardware()
+    return {"predicted": predicted("zoo:resnet18", "apple-m1-max"), "refused": refused, "opened": opened}
+
+
+def source() -> dict[str, Any]:
+    """A prediction, and what messages and the rule for files of data say."""
+    return {
+        "predicted": predicted("mlp:784x256x10", "nvidia-l4"),
+        "refused": refusal(resolve, "mlp:784"),
+        "written": refusal(resolve, "nothing"),
+        "of data": refusal(check_model, "mlp:784x10"),
+    }
+
+
+if __name__ == "__main__":
+    found = {one.__name__: one() for one in (kind, dtype, device, meter, platform, source)}
+    print(json.dumps({"package": neuralpower.__file__, **found}))
