@@ -1,7 +1,5 @@
 """`neuralpower bench`: time a network's training, inference or data ingestion, once or for a grid of parameters."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import os

@@ -1,7 +1,5 @@
 """`neuralpower lab`: train a network on digits, watch it learn, see which operators take its time at which batch size."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

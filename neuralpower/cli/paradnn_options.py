@@ -1,7 +1,5 @@
 """What `neuralpower paradnn fc`, `cnn` and `rnn` have in common: one field an option."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

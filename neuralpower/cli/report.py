@@ -1,7 +1,5 @@
 """`neuralpower report`: rooflines, runtimes and training of networks, as a page, Markdown, figures, tables and raw data."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated
