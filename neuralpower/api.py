@@ -126,11 +126,7 @@ class LoadedPredictor:
             raise InputError(
                 f"inputs and the phase {asked.name} are both given, and it makes its own inputs; leave one out"
             )
-        given = called_with(inputs)
-        if batch_of(given) == 0:
-            raise InputError("inputs hold no sample: their first side is 0 long; give one or more")
-        if asked_dtype:
-            _of_dtype(given, asked_dtype)
+        given = _called_with(inputs, asked_dtype)
         one = Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given)
         about: dict[str, Any] = {"model": source.name, "dtype": dtype, "phase": way}
         about["batch_size"] = int(batch_size) if batch_size else batch_of(given, 1)
@@ -212,9 +208,13 @@ def _dtype(model: str | Path | nn.Module) -> str:
     return next((str(w.dtype).removeprefix("torch.") for w in weights if w.is_floating_point()), "float32")
 
 
-def _of_dtype(given: Inputs, dtype: str) -> None:
-    """Raise InputError where none of the floating tensors is of the weights' dtype: no device would run that."""
+def _called_with(inputs: Any, dtype: str | None) -> Inputs:
+    """What a forward is called with; raises InputError for no sample, or none of the dtype that is asked for."""
+    given = called_with(inputs)
+    if batch_of(given) == 0:
+        raise InputError("inputs hold no sample: their first side is 0 long; give one or more")
     found = {tensor.dtype for tensor in tensors_of((given.args, given.kwargs)) if tensor.is_floating_point()}
-    if found and torch_dtype(dtype) not in found:
+    if dtype and found and torch_dtype(dtype) not in found:  # no device would run that
         names = ", ".join(sorted(str(one).removeprefix("torch.") for one in found))
         raise InputError(f"inputs are {names} and dtype {dtype} is asked for; give inputs of it, or leave dtype out")
+    return given

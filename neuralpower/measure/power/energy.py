@@ -274,14 +274,9 @@ def measure_power(
         )
     except Unreliable as error:
         return replace(timed, reason=str(error))
-    return replace(
-        timed,
-        power=power,
-        source=description.sampled_source if power.sampled else description.source,
-        scope=description.scope,
-        window_s=(power.end_ns - power.start_ns) / 1e9,
-        idle_w=idle_w,
-    )
+    source = description.sampled_source if power.sampled else description.source
+    length_s = (power.end_ns - power.start_ns) / 1e9
+    return replace(timed, power=power, source=source, scope=description.scope, window_s=length_s, idle_w=idle_w)
 
 
 def _taken(
