@@ -12,7 +12,7 @@ from typing_extensions import dataclass_transform
 Command = Callable[..., None]
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclass_transform(eq_default=False, kw_only_default=True, frozen_default=True)
 class OptionGroup:
     """Read as a frozen dataclass; it is none, since `--help` would wait for the methods of each to be compiled."""
 

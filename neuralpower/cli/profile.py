@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -65,7 +65,7 @@ def profile(asked: Profile) -> None:
 
     _check_names(asked)
     result = _run(asked, shape)
-    view = {"by": asked.by, "depth": asked.depth}
+    view: dict[str, Any] = {"by": asked.by, "depth": asked.depth}
     if asked.csv is not None:
         result.to_csv(asked.csv, **view)
     if asked.markdown is not None:
