@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeGuard, get_type_hints
+from typing import Any, get_type_hints
 
 from typing_extensions import dataclass_transform
 
@@ -37,7 +37,7 @@ def with_options(command: Command, first: Sequence[inspect.Parameter] = ()) -> C
     return asked
 
 
-def _is_group(hint: Any) -> TypeGuard[type[OptionGroup]]:
+def _is_group(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, OptionGroup)
 
 
@@ -55,7 +55,7 @@ def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Paramete
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
-def _taken(group: type[OptionGroup], given: dict[str, Any]) -> OptionGroup:
+def _taken(group: Any, given: dict[str, Any]) -> Any:
     """The group with its values, which are taken out of what is given."""
     hints = _hints(group).items()
     return group(**{name: _taken(hint, given) if _is_group(hint) else given.pop(name) for name, hint in hints})
