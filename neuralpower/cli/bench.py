@@ -1,19 +1,19 @@
 """`neuralpower bench`: time a network's training, inference or data ingestion, once or for a grid of parameters."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
+from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
@@ -46,60 +46,58 @@ class Spelled(TyperCommand):
         return super().parse_args(ctx, named(args))
 
 
-def _option(name: str, text: str, metavar: str | None = TRUTH) -> Any:
-    return typer.Option(None, f"--{name}", help=text, metavar=metavar, show_default=False)
+def _parameter(name: str, about: Mapping[str, Any]) -> inspect.Parameter:
+    option = typer.Option(None, f"--{name}", help=about["help"], metavar=about["metavar"], show_default=False)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=str | None, default=option)
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each field of `Options` before its own, handed over by name."""
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    options = [
-        inspect.Parameter(name, keyword, annotation=str | None, default=_option(name, about["help"], about["metavar"]))
-        for name, about in ((field.name, field.metadata) for field in FIELDS.values())
-    ]
-    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is keyword]
-    command.__dict__["__signature__"] = inspect.Signature([*options, *own])  # where typer looks
-    return command
+def _truth(name: str, text: str) -> Any:
+    return typer.Option(f"--{name}", help=text, metavar=TRUTH, show_default=False)
+
+
+class Asked(OptionGroup):
+    """What is asked beside the `Options` of a benchmark."""
+
+    monitor_file: Annotated[
+        Path | None, typer.Option("--monitor_file", help="Write these samples there, not as result lines.")
+    ] = None
+    config: Annotated[Path | None, typer.Option("--config", help="JSON file of exp. and pytorch. parameters.")] = None
+    grid: Annotated[
+        list[str] | None, typer.Option("--grid", metavar="NAME=A,B", help="Values of an option; repeatable.")
+    ] = None
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Keeps a grid's results; run again, it goes on.")
+    ] = None
+    retry_failed: Annotated[str | None, _truth("retry_failed", "Run a grid's failed points again.")] = None
+    print_docker: Annotated[str | None, _truth("print_docker", "Print the container command and end.")] = None
+    sysinfo: Annotated[str | None, _truth("sysinfo", "Print what is known of this machine and end.")] = None
+    trust_code: Annotated[bool, typer.Option("--trust_code", help="Run a model of --config that is code.")] = False
 
 
 @app.command(cls=Spelled)
-@with_options
-def bench(
-    *,
-    monitor_file: Path | None = typer.Option(
-        None, "--monitor_file", help="Write these samples there, not as result lines."
-    ),
-    config: Path | None = typer.Option(None, "--config", help="JSON file of exp. and pytorch. parameters."),
-    grid: list[str] | None = typer.Option(None, "--grid", metavar="NAME=A,B", help="Values of an option; repeatable."),
-    out: Path | None = typer.Option(
-        None, "--out", metavar="DIR", help="Keeps a grid's results; run again, it goes on."
-    ),
-    retry_failed: str | None = _option("retry_failed", "Run a grid's failed points again."),
-    print_docker: str | None = _option("print_docker", "Print the container command and end."),
-    sysinfo: str | None = _option("sysinfo", "Print what is known of this machine and end."),
-    trust_code: bool = typer.Option(False, "--trust_code", help="Run a model of --config that is code."),
-    **given: str | None,
-) -> None:
+@partial(with_options, first=[_parameter(name, field.metadata) for name, field in FIELDS.items()])
+def bench(asked: Asked, **given: str | None) -> None:
     """Benchmark a network: training, inference, or loading data; prints result lines."""
     from neuralpower.suites.bench.config import Config, check_models, container_command, read_config
     from neuralpower.suites.bench.grid import axes_of, points_of
 
-    if boolean(sysinfo or "false"):
+    if boolean(asked.sysinfo or "false"):
         from neuralpower.suites.bench.run import described
 
         say(json_text(dict(described()), indent=2))
         return
-    read = read_config(config) if config is not None else Config()
+    out = asked.out
+    read = read_config(asked.config) if asked.config is not None else Config()
     told = {name: value for name, value in given.items() if value is not None}
-    spoken = axes_of(grid or ())
-    if config is not None and "model" not in {*told, *spoken}:
-        check_models(read, config, trust_code)
+    spoken = axes_of(asked.grid or ())
+    if asked.config is not None and "model" not in {*told, *spoken}:
+        check_models(read, asked.config, asked.trust_code)
     axes = {**{name: values for name, values in read.axes.items() if name not in told}, **spoken}
     fixed = {name: value for name, value in {**read.options, **told}.items() if name not in axes}
     if twice := sorted(spoken.keys() & told.keys()):
         raise InputError(f"{twice[0]}: given as an option and as --grid; give it once")
     points = points_of(fixed, axes)
-    if boolean(print_docker or "false"):
+    if boolean(asked.print_docker or "false"):
         for point in points:
             say(shlex.join(container_command(point, read.settings, Path(__file__).parents[2])))
         return
@@ -111,9 +109,9 @@ def bench(
         text = "holds a grid's results; add --grid NAME=A,B, or leave it out and keep what is printed"
         raise InputError(f"--out {out}: {text}")
     if out is not None:
-        _grid(points, out, boolean(retry_failed or "false"))
+        _grid(points, out, boolean(asked.retry_failed or "false"))
     else:
-        _one(points[0], monitor_file)
+        _one(points[0], asked.monitor_file)
 
 
 def _one(options: Options, monitor_file: Path | None) -> None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
-from neuralpower.dtypes import FLOATING, MEASURABLE
+from neuralpower.dtypes import MEASURABLE
 from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from neuralpower.measure.collect.recover import Executor
-    from neuralpower.measure.collect.request import Progress
+    from neuralpower.measure.collect.request import Progress, Request
 
 app = typer.Typer()
 
@@ -25,103 +28,61 @@ PHASES = ("forward", "backward", "optimizer")
 FIRST_LINE_S = 30.0
 
 
-@app.command()
-def collect_data(
-    device: str = typer.Option("cpu", help="Where to measure: cpu or cuda:0."),
-    preset: str = typer.Option("standard", help="quick (2 minutes; 5 on CUDA), standard (20; 25) or full (4 hours)."),
-    kinds: str | None = typer.Option(None, help="Layer kinds, comma-separated; all by default."),
-    models: str | None = typer.Option(None, help="Networks whose layers to measure; 'none' for the sweep alone."),
-    dtype: str = typer.Option("float32", help="float32, bfloat16, float16, float64; comma-separated."),
-    phase: str = typer.Option("forward", help="forward, backward, optimizer; comma-separated."),
-    power: str = typer.Option(
-        "auto", help="auto: where a meter works; its name, as nvml or rapl: or fail; none: runtime alone."
-    ),
-    time_budget: str | None = typer.Option(None, help="Such as 20m; the preset's by default."),
-    seed: int = typer.Option(0, help="Of the sweep."),
-    shard: str | None = typer.Option(None, help="I/N: this job's share of N, in a folder of its own below --out."),
-    executor: str = typer.Option("local", help="local, or ray: the devices of a Ray cluster."),
-    address: str | None = typer.Option(None, help="Of the Ray cluster, such as auto or HOST:6379."),
-    wait_for_device: bool = typer.Option(
-        False,
-        "--wait-for-device",
-        help="Wait for another collection on the device to end, rather than refuse to begin.",
-    ),
-    out: str | None = typer.Option(None, help="A folder, or a place such as s3://bucket/name; datasets/THIS-MACHINE."),
-) -> None:
-    """Measure layers on this machine. The same command continues what was interrupted."""
-    from neuralpower.data.locations import continue_from, folder_name, is_remote, publish
-    from neuralpower.devices.host import cuda_number, read_cpu
-    from neuralpower.errors import unknown
-    from neuralpower.measure.collect.presets import preset_named
-    from neuralpower.measure.collect.request import Request
-    from neuralpower.measure.collect.supervisor import collect
-    from neuralpower.measure.meters import METERS
-    from neuralpower.measure.meters.base import CHOICES
+class Collect(OptionGroup):
+    """What is measured, on which device, and where the rows go."""
 
-    cuda_number(device)  # refuses a name that no device has
-    phases = options.names(phase, "phase") or ()
-    for name in phases:
-        if name not in PHASES:
-            raise unknown("phase", name, PHASES)
-    dtypes = tuple(options.dtype(name) for name in options.names(dtype, "dtype") or ())
-    for name in dtypes:
-        if name not in FLOATING:
-            raise unknown("dtype", name, MEASURABLE)
-    if power not in (*CHOICES, *METERS):
-        raise unknown("power meter", power, [*CHOICES, *METERS])
-    cpu = read_cpu()
-    settings = preset_named(preset, device)
-    folder = Path("datasets") / (cpu.slug if device == "cpu" else device.replace(":", "-"))
-    if out is not None:
-        folder = folder.with_name(folder_name(out)) if is_remote(out) else Path(out)
-    request = Request(
-        preset=preset,
-        kinds=options.names(kinds, "kinds"),
-        models=options.names(models, "models"),
-        dtypes=dtypes,
-        seed=seed,
-        budget_s=_budget_s(time_budget, device) if time_budget is not None else settings.budget_s,
-        out=folder,
-        phases=phases,
-        power=power,
-        shard=options.shard(shard),
+    device: Annotated[str, typer.Option(help="Where to measure: cpu or cuda:0.")] = "cpu"
+    preset: Annotated[str, typer.Option(help="quick (2 minutes; 5 on CUDA), standard (20; 25) or full (4 hours).")] = (
+        "standard"
     )
-    measuring = _executor(executor, address, device, power, cpu.cores, wait_for_device)
-    place = f"{out}/{request.folder.name}" if shard else out
+    kinds: Annotated[str | None, typer.Option(help="Layer kinds, comma-separated; all by default.")] = None
+    models: Annotated[
+        str | None, typer.Option(help="Networks whose layers to measure; 'none' for the sweep alone.")
+    ] = None
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, float64; comma-separated.")] = "float32"
+    phase: Annotated[str, typer.Option(help="forward, backward, optimizer; comma-separated.")] = "forward"
+    power: Annotated[
+        str, typer.Option(help="auto: where a meter works; its name, as nvml or rapl: or fail; none: runtime alone.")
+    ] = "auto"
+    time_budget: Annotated[str | None, typer.Option(help="Such as 20m; the preset's by default.")] = None
+    seed: Annotated[int, typer.Option(help="Of the sweep.")] = 0
+    shard: Annotated[
+        str | None, typer.Option(help="I/N: this job's share of N, in a folder of its own below --out.")
+    ] = None
+    executor: Annotated[str, typer.Option(help="local, or ray: the devices of a Ray cluster.")] = "local"
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster, such as auto or HOST:6379.")] = None
+    wait_for_device: Annotated[
+        bool,
+        typer.Option(
+            "--wait-for-device",
+            help="Wait for another collection on the device to end, rather than refuse to begin.",
+        ),
+    ] = False
+    out: Annotated[
+        str | None, typer.Option(help="A folder, or a place such as s3://bucket/name; datasets/THIS-MACHINE.")
+    ] = None
+
+
+@app.command()
+@with_options
+def collect_data(asked: Collect) -> None:
+    """Measure layers on this machine. The same command continues what was interrupted."""
+    from neuralpower.data.locations import continue_from, is_remote, publish
+    from neuralpower.devices.host import read_cpu
+
+    out = asked.out
+    request = _request(asked)
+    cpu = read_cpu()
+    measuring = _executor(asked.executor, asked.address, asked.device, asked.power, cpu.cores, asked.wait_for_device)
+    place = f"{out}/{request.folder.name}" if asked.shard else out
     if out is not None and is_remote(out):
         continue_from(str(place), request.folder)
 
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
 
     console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)  # a line of a log stays one
-    console.print(visible(f"{device} of {cpu.name}, {cpu.cores} cores -> {request.folder}"))
-    with Bar(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[rate]}"),
-        console=console,
-    ) as bar:
-        task = bar.add_task("planning", total=None, rate="")
-
-        log = Log(console.is_terminal)
-
-        def show(progress: Progress) -> None:
-            if not progress.measured and not progress.powered:
-                bar.console.print(outlook(progress))
-            bar.update(task, description="measuring", total=progress.planned, completed=progress.done)
-            bar.update(task, rate=pace(progress))
-            log.tell(progress)
-
-        try:
-            counts = collect(request, show, measuring)
-        except KeyboardInterrupt:
-            bar.stop()
-            console.print("what was measured is kept; give the same command again to continue")
-            raise
+    console.print(visible(f"{asked.device} of {cpu.name}, {cpu.cores} cores -> {request.folder}"))
+    counts = _collected(request, measuring, console)
 
     from neuralpower.data.dataset import read_dataset
     from neuralpower.files.atomic import replace_file
@@ -133,6 +94,72 @@ def collect_data(
     rows = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
     console.print(visible(f"{sum(counts.values())} rows in {place or request.folder}: {rows}"))
     say(place if out is not None else request.folder)
+
+
+def _request(asked: Collect) -> Request:
+    """What the collector is to do; raises InputError."""
+    from neuralpower.data.locations import folder_name, is_remote
+    from neuralpower.devices.host import cuda_number, read_cpu
+    from neuralpower.errors import unknown
+    from neuralpower.measure.collect.presets import preset_named
+    from neuralpower.measure.collect.request import Request
+    from neuralpower.measure.meters import METERS
+    from neuralpower.measure.meters.base import CHOICES
+
+    device, out = asked.device, asked.out
+    cuda_number(device)  # refuses a name that no device has
+    phases = options.names(asked.phase, "phase") or ()
+    dtypes = tuple(options.dtype(name) for name in options.names(asked.dtype, "dtype") or ())
+    for what, names, known in (("phase", phases, PHASES), ("dtype", dtypes, MEASURABLE)):
+        for name in names:
+            if name not in known:
+                raise unknown(what, name, known)
+    if asked.power not in (*CHOICES, *METERS):
+        raise unknown("power meter", asked.power, [*CHOICES, *METERS])
+    settings = preset_named(asked.preset, device)
+    folder = Path("datasets") / (read_cpu().slug if device == "cpu" else device.replace(":", "-"))
+    if out is not None:
+        folder = folder.with_name(folder_name(out)) if is_remote(out) else Path(out)
+    return Request(
+        preset=asked.preset,
+        kinds=options.names(asked.kinds, "kinds"),
+        models=options.names(asked.models, "models"),
+        dtypes=dtypes,
+        seed=asked.seed,
+        budget_s=settings.budget_s if asked.time_budget is None else _budget_s(asked.time_budget, device),
+        out=folder,
+        phases=phases,
+        power=asked.power,
+        shard=options.shard(asked.shard),
+    )
+
+
+def _collected(request: Request, measuring: Executor, console: Console) -> Mapping[str, int]:
+    """Rows by kind, measured behind a bar, or a line now and then where nobody sees one."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    from neuralpower.measure.collect.supervisor import collect
+
+    times = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), *times, TextColumn("{task.fields[rate]}"))
+    with Bar(*columns, console=console) as bar:
+        task = bar.add_task("planning", total=None, rate="")
+        log = Log(console.is_terminal)
+
+        def show(progress: Progress) -> None:
+            if not progress.measured and not progress.powered:
+                bar.console.print(outlook(progress))
+            bar.update(task, description="measuring", total=progress.planned, completed=progress.done)
+            bar.update(task, rate=pace(progress))
+            log.tell(progress)
+
+        try:
+            return collect(request, show, measuring)
+        except KeyboardInterrupt:
+            bar.stop()
+            console.print("what was measured is kept; give the same command again to continue")
+            raise
 
 
 def _budget_s(text: str, device: str) -> float:

@@ -3,117 +3,141 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neuralpower.cli import options
+from neuralpower.cli import groups, options
+from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
     from neuralpower.networks.phases import Phase
+    from neuralpower.predict.case import Case
+    from neuralpower.predict.evaluate import Evaluation
 
 app = typer.Typer()
 MEASURED = ("forward", "training", "prefill", "decode")
 NOISE_LIMIT = 0.1  # above it a measured time says nothing
 
 
+class Evaluate(OptionGroup):
+    """What is predicted and measured."""
+
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, its tokens."
+        ),
+    ]
+    predictor: groups.Predictor = None
+    sizes: groups.Sizes
+    phase: Annotated[str, typer.Option(help="forward or training; prefill or decode of a language model.")] = "forward"
+    context: groups.Context = None
+    prompt: Annotated[int | None, typer.Option(help="prefill: tokens of the prompt.")] = None
+    training: groups.Training
+    checkpointing: Annotated[bool, typer.Option(help="Train with the model's own activation checkpointing.")] = False
+    rounds: Annotated[int, typer.Option(help="Runs of each network, spread over the time.")] = 21
+    trace_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write predicted and measured timelines for ui.perfetto.dev to this file; takes some runs more."
+        ),
+    ] = None
+    trust_code: groups.TrustCode = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False
+
+
 @app.command()
-def evaluate(
-    models: list[str] = typer.Argument(
-        help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, its tokens."
-    ),
-    predictor: str | None = options.PREDICTOR,
-    batch_size: int | None = options.BATCH_SIZE,
-    seq_len: int | None = options.SEQ_LEN,
-    input_shape: str | None = options.INPUT_SHAPE,
-    dtype: str = options.DTYPE,
-    phase: str = typer.Option("forward", help="forward or training; prefill or decode of a language model."),
-    context: int | None = options.CONTEXT,
-    prompt: int | None = typer.Option(None, help="prefill: tokens of the prompt."),
-    optimizer: str = options.OPTIMIZER,
-    accumulation: int = options.ACCUMULATION,
-    checkpointing: bool = typer.Option(False, help="Train with the model's own activation checkpointing."),
-    rounds: int = typer.Option(21, help="Runs of each network, spread over the time."),
-    trace_file: Path | None = typer.Option(
-        None, help="Write predicted and measured timelines for ui.perfetto.dev to this file; takes some runs more."
-    ),
-    trust_code: bool = options.TRUST_CODE,
-    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
-) -> None:
+@with_options
+def evaluate(asked: Evaluate) -> None:
     """Predict networks, run them on this CPU, and print both side by side."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.errors import InputError, ModelError, one_line, unknown
 
-    options.check_batch_size(batch_size)
-    if rounds < 1:
-        raise InputError(f"rounds {rounds}: must be 1 or more")
-    recipe = options.recipe(optimizer, accumulation, checkpointing, phase)
-    shape = options.shape(input_shape)
-    if phase not in MEASURED:
-        raise unknown("phase", phase, MEASURED)
-    asked = options.phase(phase, context, prompt)
+    options.check_batch_size(asked.sizes.batch_size)
+    if asked.rounds < 1:
+        raise InputError(f"rounds {asked.rounds}: must be 1 or more")
+    recipe = asked.training.recipe(asked.checkpointing, asked.phase)
+    shape = asked.sizes.shape
+    if asked.phase not in MEASURED:
+        raise unknown("phase", asked.phase, MEASURED)
+    phase = options.phase(asked.phase, asked.context, asked.prompt)
 
     from neuralpower.files.atomic import check_place
-    from neuralpower.predict.case import Case
     from neuralpower.predict.evaluate import evaluate as run
     from neuralpower.report.chrome import write
     from neuralpower.report.tables import evaluation_json, evaluation_table
 
-    if trace_file is not None:
-        check_place(trace_file, "trace.json")
-    options.check_named(models, "model")
+    if asked.trace_file is not None:
+        check_place(asked.trace_file, "trace.json")
+    cases = _cases(asked, shape, phase)
+    cpu = read_cpu()
+    learnt = options.predictor(asked.predictor)
+    learnt.check(asked.sizes.full_dtype, "forward")
+    apart = learnt.unlike(cpu)
+    if apart:
+        _show(f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}")
+    way = "training" if asked.phase == "training" else "forward"
+    how = {"rounds": asked.rounds, "threads": cpu.cores}
+    refused: list[tuple[Case, InputError]] = []
+    results = run(cases, learnt, **how, phase=way, recipe=recipe, show=_show, refused=lambda *one: refused.append(one))
+    if len(refused) == len(cases) == 1:
+        raise refused[0][1]
+    for case, error in refused:
+        _show(f"warning: {case.label}: {one_line(error)}")
+    if not results:
+        raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
+    say(json_text(evaluation_json(results, refused)) if asked.as_json else evaluation_table(results))
+    _warn(results)
+    if asked.trace_file is not None:
+        from neuralpower.profiling.cases import side_by_side
+
+        traced = side_by_side(results, learnt, phase=way, recipe=recipe, repeats=asked.rounds, show=_show)
+        write(asked.trace_file, traced)
+    if refused:
+        raise ModelError(f"{len(refused)} of {len(cases)} networks could not be evaluated; the warnings above say why")
+
+
+def _show(text: str) -> None:
+    print(visible(text), file=sys.stderr)
+
+
+def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list[Case]:
+    """The networks that are named, and those that the files list; raises InputError."""
+    from neuralpower.errors import InputError, ModelError
+    from neuralpower.predict.case import Case
+
+    options.check_named(asked.models, "model")
     cases: list[Case] = []
-    for model in models:
+    for model in asked.models:
         is_list = model.startswith("@")
         if model == "@":
             raise InputError("@ names no list; write @FILE, whose lines are MODEL, batch size, length, phase, tokens")
-        lines = listed(Path(model[1:]), trust_code) if is_list else [(model, batch_size, seq_len, None)]
-        for name, batch, length, line_phase in lines:
+        one = (model, asked.sizes.batch_size, asked.sizes.seq_len, None)
+        for name, batch, length, line_phase in listed(Path(model[1:]), asked.trust_code) if is_list else [one]:
             given = None if is_list else shape
             try:
                 batch = options.batch_size(name, batch, given)
             except ModelError:  # it is refused below, and the others are measured
                 batch = 1
-            cases.append(Case(name, batch, length, given, options.dtype(dtype), line_phase or asked))
-    cpu = read_cpu()
-    learnt = options.predictor(predictor)
-    learnt.check(options.dtype(dtype), "forward")
-    apart = learnt.unlike(cpu)
-    if apart:
-        text = f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}"
-        print(visible(text), file=sys.stderr)
-    how = {"rounds": rounds, "threads": cpu.cores}
-    way = "training" if phase == "training" else "forward"
+            cases.append(Case(name, batch, length, given, asked.sizes.full_dtype, line_phase or phase))
+    return cases
 
-    def show(text: str) -> None:
-        print(visible(text), file=sys.stderr)
 
-    refused: list[tuple[Case, InputError]] = []
-    results = run(cases, learnt, **how, phase=way, recipe=recipe, show=show, refused=lambda *one: refused.append(one))
-    if len(refused) == len(cases) == 1:
-        raise refused[0][1]
-    for case, error in refused:
-        print(visible(f"warning: {case.label}: {one_line(error)}"), file=sys.stderr)
-    if not results:
-        raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
-    say(json_text(evaluation_json(results, refused)) if as_json else evaluation_table(results))
+def _warn(results: Sequence[Evaluation]) -> None:
+    """Say on stderr of which networks the measured time tells little."""
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
-            text = f"{e.case.label}: two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"
-            print(f"warning: {text}", file=sys.stderr)
+            text = f"two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"
+            print(f"warning: {e.case.label}: {text}", file=sys.stderr)
         if e.too_slow is not None:
             text = f"{e.case.label}: the sentinel took {e.too_slow:.2f} times its usual time, more than the predictor knows"
             print(f"warning: {text}; not all of that is taken out, measure it again at a quieter time", file=sys.stderr)
-    if trace_file is not None:
-        from neuralpower.profiling.cases import side_by_side
-
-        write(trace_file, side_by_side(results, learnt, phase=way, recipe=recipe, repeats=rounds, show=show))
-    if refused:
-        raise ModelError(f"{len(refused)} of {len(cases)} networks could not be evaluated; the warnings above say why")
 
 
 def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neuralpower.cli import options
+from neuralpower.cli import groups, options
+from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
@@ -17,28 +18,41 @@ from neuralpower.files.terminal import visible
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
     from neuralpower.platforms import Platform
+    from neuralpower.predict.explore.compare import Side
 
 app = typer.Typer()
-MODEL = typer.Argument(help="transformers:bert, a folder with config.json, zoo:alexnet, ...")
-JSON = typer.Option(False, "--json", help="Print everything as JSON.")
+Model = Annotated[str, typer.Argument(help="transformers:bert, a folder with config.json, zoo:alexnet, ...")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+
+
+class Sweep(OptionGroup):
+    """The grid of a sweep, and where its points go."""
+
+    model: Model
+    batch_size: Annotated[
+        str | None,
+        typer.Option(help="1,8,32; 1:256 doubles; 64:512:64 goes in steps; by default as in predict."),
+    ] = None
+    seq_len: Annotated[str | None, typer.Option(help="Tokens per sample, written in the same way.")] = None
+    input_shape: groups.InputShape = None
+    dtype: Annotated[str, typer.Option(help="One or more, with commas.")] = "float32"
+    predictor: Annotated[str | None, typer.Option(help="Names or files, with commas; this machine's by default.")] = (
+        None
+    )
+    memory: Annotated[
+        str | None, typer.Option(help="Of the device, such as 24GB; by default what its spec sheet says.")
+    ] = None
+    csv: Annotated[Path | None, typer.Option(help="Write one line per point to this file.")] = None
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw latency against energy or throughput: FILE.html, .png or .svg.")
+    ] = None
+    top: Annotated[int, typer.Option(min=0, help="Rows to print; 0 for all.")] = 0
+    as_json: AsJson = False
 
 
 @app.command()
-def sweep(
-    model: str = MODEL,
-    batch_size: str | None = typer.Option(
-        None, help="1,8,32; 1:256 doubles; 64:512:64 goes in steps; by default as in predict."
-    ),
-    seq_len: str | None = typer.Option(None, help="Tokens per sample, written in the same way."),
-    input_shape: str | None = options.INPUT_SHAPE,
-    dtype: str = typer.Option("float32", help="One or more, with commas."),
-    predictor: str | None = typer.Option(None, help="Names or files, with commas; this machine's by default."),
-    memory: str | None = typer.Option(None, help="Of the device, such as 24GB; by default what its spec sheet says."),
-    csv: Path | None = typer.Option(None, help="Write one line per point to this file."),
-    plot: Path | None = typer.Option(None, help="Draw latency against energy or throughput: FILE.html, .png or .svg."),
-    top: int = typer.Option(0, min=0, help="Rows to print; 0 for all."),
-    as_json: bool = JSON,
-) -> None:
+@with_options
+def sweep(asked: Sweep) -> None:
     """Predict a grid of batch sizes, lengths, types and devices from few traces; the points nothing beats are marked."""
     from neuralpower.errors import InputError
     from neuralpower.files.csv_files import write_csv
@@ -46,92 +60,99 @@ def sweep(
     from neuralpower.predict.explore import sweep as sweeping
     from neuralpower.report.explored import check_plot, sweep_plot, sweep_table
 
-    if plot is not None:
-        check_plot(plot)
-    options.check_file(csv, "points.csv")
-    options.check_file(plot, "points.png")
-    predictors = [options.predictor(name) for name in options.names(predictor, "predictor") or (None,)]
-    shape = options.shape(input_shape)
-    if batch_size is None:
-        batch_sizes: Sequence[int] = [options.batch_size(model, None, shape)]
+    if asked.plot is not None:
+        check_plot(asked.plot)
+    options.check_file(asked.csv, "points.csv")
+    options.check_file(asked.plot, "points.png")
+    predictors = [options.predictor(name) for name in options.names(asked.predictor, "predictor") or (None,)]
+    shape = options.shape(asked.input_shape)
+    if asked.batch_size is None:
+        batch_sizes: tuple[int, ...] = (options.batch_size(asked.model, None, shape),)
     else:
-        batch_sizes = sweeping.sizes(batch_size, "batch size")
+        batch_sizes = sweeping.sizes(asked.batch_size, "batch size")
     found = sweeping.sweep(
-        model,
+        asked.model,
         predictors,
         batch_sizes=batch_sizes,
-        lengths=sweeping.sizes(seq_len, "seq-len") if seq_len is not None else (None,),
-        dtypes=[options.dtype(name) for name in options.names(dtype, "dtype") or ("float32",)],
+        lengths=sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,),
+        dtypes=[options.dtype(name) for name in options.names(asked.dtype, "dtype") or ("float32",)],
         input_shape=shape,
-        memory_bytes=fitting.bytes_of(memory) if memory is not None else None,
+        memory_bytes=fitting.bytes_of(asked.memory) if asked.memory is not None else None,
     )
     if all(point.error for point in found.points):
         raise InputError(f"no point can be predicted: {found.points[0].error}")
     _warn(predictors)
-    if csv is not None:
-        write_csv(csv, [sweeping.SweepPoint.__dataclass_fields__, *(vars(p).values() for p in found.points)])
-    if plot is not None:
-        sweep_plot(found, plot)
-    say(json_text(sweeping.to_json(found)) if as_json else sweep_table(found, top))
+    if asked.csv is not None:
+        write_csv(asked.csv, [sweeping.SweepPoint.__dataclass_fields__, *(vars(p).values() for p in found.points)])
+    if asked.plot is not None:
+        sweep_plot(found, asked.plot)
+    say(json_text(sweeping.to_json(found)) if asked.as_json else sweep_table(found, asked.top))
+
+
+class Compare(OptionGroup):
+    """Two sides, and what both do."""
+
+    a: Annotated[str, typer.Argument(help="MODEL, or MODEL@PREDICTOR.")]
+    b: Annotated[str, typer.Argument(help="The other one; @PREDICTOR alone is the same model on another device.")]
+    predictor: groups.Predictor = None
+    sizes: groups.Sizes
+    phase: Annotated[str, typer.Option(help="As `predict` has them: training, prefill, decode, generate.")] = "forward"
+    tokens: groups.Tokens
+    as_json: AsJson = False
 
 
 @app.command()
-def compare(
-    a: str = typer.Argument(help="MODEL, or MODEL@PREDICTOR."),
-    b: str = typer.Argument(help="The other one; @PREDICTOR alone is the same model on another device."),
-    predictor: str | None = options.PREDICTOR,
-    batch_size: int | None = options.BATCH_SIZE,
-    seq_len: int | None = options.SEQ_LEN,
-    input_shape: str | None = options.INPUT_SHAPE,
-    dtype: str = options.DTYPE,
-    phase: str = typer.Option("forward", help="As `predict` has them: training, prefill, decode, generate."),
-    context: int | None = typer.Option(None, help="decode: tokens in the cache before the step."),
-    prompt: int | None = typer.Option(None, help="prefill, generate: tokens of the prompt."),
-    new_tokens: int | None = typer.Option(None, help="generate: tokens to make after the prompt."),
-    as_json: bool = JSON,
-) -> None:
+@with_options
+def compare(asked: Compare) -> None:
     """Compare two models, or a model on two devices: ratio of the times, and how likely one is the faster."""
+    from neuralpower.predict.explore.compare import compare as compared
+    from neuralpower.report.explored import comparison_table
+
+    sides = _sides(asked)
+    found = compared(*sides)
+    _warn({id(side.predictor): side.predictor for side in sides}.values())
+    say(json_text(found.to_json()) if asked.as_json else comparison_table(found))
+
+
+def _sides(asked: Compare) -> list[Side]:
+    """Both models, each predicted on its device; raises InputError."""
     from neuralpower.errors import InputError
     from neuralpower.predict.case import Case, predict_case
     from neuralpower.predict.explore.compare import Side
-    from neuralpower.predict.explore.compare import compare as compared
-    from neuralpower.report.explored import comparison_table
     from neuralpower.trace.training import TRAINING
 
-    shape = options.shape(input_shape)
-    case_phase = options.phase(phase, context, prompt, new_tokens)
-    way = "forward" if phase == case_phase.name else phase
+    shape, dtype = asked.sizes.shape, asked.sizes.full_dtype
+    phase = asked.tokens.phase(asked.phase)
+    way = "forward" if asked.phase == phase.name else asked.phase
     known: dict[str, Predictor] = {}
     sides = []
-    for text in (a, b):
+    for text in (asked.a, asked.b):
         options.check_named([text], "model")
         model, at, name = text.partition("@")
         if at and not name:
             raise InputError(
                 f"{text!r} names no predictor behind @; write MODEL@PREDICTOR or @PREDICTOR, or leave @ out"
             )
-        model, name = model or a.partition("@")[0], name or predictor or ""
+        model, name = model or asked.a.partition("@")[0], name or asked.predictor or ""
         known[name] = known.get(name) or options.predictor(name or None)
-        batch = options.batch_size(model, batch_size, shape)
-        case = Case(model, batch, seq_len, shape, options.dtype(dtype), case_phase)
-        known[name].check(case.dtype, "forward" if way == TRAINING else way)
+        batch = options.batch_size(model, asked.sizes.batch_size, shape)
+        case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase)
+        known[name].check(dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way)
-        label = (
-            case.label + (f" {way}" if way != "forward" else "") + (f" on {known[name].name}" if "@" in a + b else "")
-        )
+        label = case.label + (f" {way}" if way != "forward" else "")
+        if "@" in asked.a + asked.b:
+            label += f" on {known[name].name}"
         sides.append(Side(label, prediction, known[name]))
-    found = compared(*sides)
-    _warn(known.values())
-    say(json_text(found.to_json()) if as_json else comparison_table(found))
+    return sides
 
 
 @app.command()
 def score(
     file: str = typer.Argument(help="JSON lines, one candidate each; - for standard input."),
-    predictor: str | None = options.PREDICTOR,
+    predictor: groups.Predictor = None,
     by: str = typer.Option("latency", help="latency, energy or memory."),
     top: int = typer.Option(20, min=0, help="Rows to print; 0 for all."),
-    trust_code: bool = options.TRUST_CODE,
+    trust_code: groups.TrustCode = False,
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object per candidate, in the file's order."),
 ) -> None:
     """Rank candidates: configurations with changed fields, or lists of layers."""
@@ -162,53 +183,61 @@ def score(
     say("\n".join(json_text(one.to_json()) for one in found) if as_json else score_table(found, top))
 
 
+class Fit(OptionGroup):
+    """A network, and the memory that it is to fit into."""
+
+    model: Model
+    device: Annotated[
+        str | None, typer.Option(help="A spec sheet's name or file (`devices --specs`); this machine's.")
+    ] = None
+    memory: Annotated[str | None, typer.Option(help="Instead of the device's, such as 24GB or 80GiB.")] = None
+    phase: Annotated[str, typer.Option(help="forward, training, prefill or decode.")] = "forward"
+    batch_size: groups.BatchSize = None
+    seq_len: Annotated[int | None, typer.Option(help="Tokens per sample; of a prefill the prompt's.")] = None
+    context: Annotated[int | None, typer.Option(help="For decode: tokens in the cache before the step.")] = None
+    input_shape: groups.InputShape = None
+    dtype: groups.Dtype = "float32"
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            help="For training: sgd (without momentum), momentum, rmsprop, adam, adamw, adagrad, sparseadam, or "
+            "adamw:foreach."
+        ),
+    ] = "adamw"
+    accumulation: Annotated[int, typer.Option(help="For training: micro-batches per step.")] = 1
+    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="For training: blocks run forward again.")] = (
+        False
+    )
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the memory to keep free; by default 0 on a CPU, whose memory has an upper bound, and on "
+            "others, whose overhead is assumed, 0.3 in training and else 0.1."
+        ),
+    ] = None
+    as_json: AsJson = False
+
+
 @app.command()
-def fit(
-    model: str = MODEL,
-    device: str | None = typer.Option(None, help="A spec sheet's name or file (`devices --specs`); this machine's."),
-    memory: str | None = typer.Option(None, help="Instead of the device's, such as 24GB or 80GiB."),
-    phase: str = typer.Option("forward", help="forward, training, prefill or decode."),
-    batch_size: int | None = options.BATCH_SIZE,
-    seq_len: int | None = typer.Option(None, help="Tokens per sample; of a prefill the prompt's."),
-    context: int | None = typer.Option(None, help="For decode: tokens in the cache before the step."),
-    input_shape: str | None = options.INPUT_SHAPE,
-    dtype: str = options.DTYPE,
-    optimizer: str = typer.Option(
-        "adamw",
-        help="For training: sgd (without momentum), momentum, rmsprop, adam, adamw, adagrad, sparseadam, or adamw:foreach.",
-    ),
-    accumulation: int = typer.Option(1, help="For training: micro-batches per step."),
-    checkpointing: bool = typer.Option(False, "--checkpointing", help="For training: blocks run forward again."),
-    margin: float | None = typer.Option(
-        None,
-        help="Share of the memory to keep free; by default 0 on a CPU, whose memory has an upper bound, and on others, whose "
-        "overhead is assumed, 0.3 in training and else 0.1.",
-    ),
-    as_json: bool = JSON,
-) -> None:
+@with_options
+def fit(asked: Fit) -> None:
     """Say whether a model fits into a device's memory (exit code 0, or 1 where not), and the largest that would."""
     from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
 
-    room, platform, name = _room(device, memory)
-    shape = options.shape(input_shape)
+    room, platform, name = _room(asked.device, asked.memory)
+    shape = options.shape(asked.input_shape)
+    same = ("model", "seq_len", "phase", "optimizer", "context", "accumulation", "checkpointing", "margin")
     request = Request(
-        model,
-        options.batch_size(model, batch_size, shape),
-        seq_len,
-        shape,
-        options.dtype(dtype),
-        phase,
-        optimizer,
-        platform,
-        context,
-        accumulation,
-        checkpointing,
-        margin,
+        batch_size=options.batch_size(asked.model, asked.batch_size, shape),
+        input_shape=shape,
+        dtype=options.dtype(asked.dtype),
+        platform=platform,
+        **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)
-    say(json_text(found.to_json()) if as_json else fit_table(found, request, name))
+    say(json_text(found.to_json()) if asked.as_json else fit_table(found, request, name))
     if not found.fits:
         raise typer.Exit(1)
 

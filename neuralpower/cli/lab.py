@@ -1,64 +1,81 @@
 """`neuralpower lab`: train a network on digits, watch it learn, see which operators take its time at which batch size."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from neuralpower.cli import options
+from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
 
 app = typer.Typer()
 
 
+class Lab(OptionGroup):
+    """What is trained, profiled and reported."""
+
+    step: Annotated[
+        str, typer.Argument(help="all, or one of train, profile, report; compare reads printed tables.")
+    ] = "all"
+    out: Annotated[Path, typer.Option(help="Folder for all files; a training in it is continued.")] = Path("lab")
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="MNIST's four idx files (.gz too); scikit-learn's digits without. Nothing is downloaded."),
+    ] = None
+    batch_size: Annotated[int, typer.Option(help="Images in a training batch.")] = 64
+    test_batch_size: Annotated[int, typer.Option(help="Images in a test batch.")] = 1000
+    epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = 14
+    lr: Annotated[float, typer.Option(help="Learning rate of Adadelta.")] = 1.0
+    gamma: Annotated[float, typer.Option(help="Its factor after each epoch.")] = 0.7
+    no_cuda: Annotated[bool, typer.Option("--no-cuda", help="Leave a GPU alone.")] = False
+    seed: Annotated[int, typer.Option(help="Of weights, order and dropout.")] = 1
+    log_interval: Annotated[int, typer.Option(help="Batches between points of the curves.")] = 10
+    save_model: Annotated[bool, typer.Option("--save-model", help="Write the weights to mnist_cnn.pt.")] = False
+    profile_batches: Annotated[str, typer.Option(help="Batch sizes to profile.")] = "1,16,64"
+    profile_images: Annotated[
+        int | None, typer.Option(help="Test images of a profile; all without, repeated if too few.")
+    ] = None
+    by_shape: Annotated[bool, typer.Option("--by-shape", help="Tell operators of other input shapes apart.")] = False
+    tensorboard: Annotated[bool, typer.Option(help="Write event files, if tensorboard is installed.")] = True
+    tensorboard_port: Annotated[int | None, typer.Option(help="Show them at http://localhost:PORT until Ctrl-C.")] = (
+        None
+    )
+    tables: Annotated[
+        Path | None, typer.Option(help="For compare: a text with printed tables of torch's profiler.")
+    ] = None
+    operator: Annotated[str | None, typer.Option(help="For compare: the operator; the most expensive one without.")] = (
+        None
+    )
+
+
 @app.command()
-def lab(
-    step: str = typer.Argument("all", help="all, or one of train, profile, report; compare reads printed tables."),
-    out: Path = typer.Option(Path("lab"), help="Folder for all files; a training in it is continued."),
-    data_dir: Path | None = typer.Option(
-        None, help="MNIST's four idx files (.gz too); scikit-learn's digits without. Nothing is downloaded."
-    ),
-    batch_size: int = typer.Option(64, help="Images in a training batch."),
-    test_batch_size: int = typer.Option(1000, help="Images in a test batch."),
-    epochs: int = typer.Option(14, help="Passes over the training images."),
-    lr: float = typer.Option(1.0, help="Learning rate of Adadelta."),
-    gamma: float = typer.Option(0.7, help="Its factor after each epoch."),
-    no_cuda: bool = typer.Option(False, "--no-cuda", help="Leave a GPU alone."),
-    seed: int = typer.Option(1, help="Of weights, order and dropout."),
-    log_interval: int = typer.Option(10, help="Batches between points of the curves."),
-    save_model: bool = typer.Option(False, "--save-model", help="Write the weights to mnist_cnn.pt."),
-    profile_batches: str = typer.Option("1,16,64", help="Batch sizes to profile."),
-    profile_images: int | None = typer.Option(None, help="Test images of a profile; all without, repeated if too few."),
-    by_shape: bool = typer.Option(False, "--by-shape", help="Tell operators of other input shapes apart."),
-    tensorboard: bool = typer.Option(True, help="Write event files, if tensorboard is installed."),
-    tensorboard_port: int | None = typer.Option(None, help="Show them at http://localhost:PORT until Ctrl-C."),
-    tables: Path | None = typer.Option(None, help="For compare: a text with printed tables of torch's profiler."),
-    operator: str | None = typer.Option(None, help="For compare: the operator; the most expensive one without."),
-) -> None:
+@with_options
+def lab(asked: Lab) -> None:
     """Train a small network on digits and profile its inference at several batch sizes; a report of both."""
     from neuralpower.errors import unknown
     from neuralpower.suites.lab.run import STEPS, Request, run
     from neuralpower.suites.lab.training import Settings
 
-    if step == "compare":
-        _compare(tables, operator)
+    if asked.step == "compare":
+        _compare(asked.tables, asked.operator)
         return
-    if step not in STEPS:
-        raise unknown("step", step, (*STEPS, "compare"))
+    if asked.step not in STEPS:
+        raise unknown("step", asked.step, (*STEPS, "compare"))
+    names = ("batch_size", "test_batch_size", "epochs", "lr", "gamma", "seed", "log_interval")
     request = Request(
-        out=out,
-        step=step,
-        settings=Settings(batch_size, test_batch_size, epochs, lr, gamma, seed, log_interval),
-        data_dir=data_dir,
-        batches=options.numbers(profile_batches, "profile-batches", "1,16,64"),
-        images=profile_images,
-        by_shape=by_shape,
-        use_cuda=not no_cuda,
-        save=save_model,
-        tensorboard=tensorboard,
-        port=tensorboard_port,
+        out=asked.out,
+        step=asked.step,
+        settings=Settings(*(getattr(asked, name) for name in names)),
+        data_dir=asked.data_dir,
+        batches=options.numbers(asked.profile_batches, "profile-batches", "1,16,64"),
+        images=asked.profile_images,
+        by_shape=asked.by_shape,
+        use_cuda=not asked.no_cuda,
+        save=asked.save_model,
+        tensorboard=asked.tensorboard,
+        port=asked.tensorboard_port,
     )
     for path in run(request, lambda text: print(text, file=sys.stderr)):
         say(path)

@@ -5,16 +5,17 @@ The three families share the options of `Common`, under the names of the older p
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, get_type_hints
+from collections.abc import Sequence
+from typing import Any
 
 import typer
 
 from neuralpower.cli import paradnn_tools
+from neuralpower.cli.commands import Command, with_options
 from neuralpower.cli.paradnn_options import Common
 from neuralpower.errors import InputError
 
@@ -30,28 +31,20 @@ TPU_FLAGS = (
     "skip_host_call transpose_input infeed_threads tpu_job_name"
 ).split()
 KMP = {"KMP_BLOCKTIME": "30", "KMP_AFFINITY": "granularity=fine,compact,1,0"}
-HINTS = get_type_hints(Common, include_extras=True)  # of its fields, in their order
 
 
-def with_common(function: Callable[..., None]) -> Callable[..., None]:
-    """A command whose last parameter is a `Common`, as one with each of its fields for an option."""
-    shared = [
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=HINTS[f.name])
-        for f in dataclasses.fields(Common)
-    ]
-    own = inspect.signature(function, eval_str=True, locals={"Common": Common}).parameters.values()
+def with_common(function: Command) -> Command:
+    """The command with its own options and those of `Common`; what no option takes is refused."""
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    parameters = [context, *(p.replace(kind=p.KEYWORD_ONLY) for p in own if p.name != "common"), *shared]
+    asked = with_options(function, [context])
 
+    @functools.wraps(asked)
     def command(ctx: typer.Context, **given: Any) -> None:
         refuse_extra(ctx.args)
         if given["mkl"]:
             intel_openmp()
-        function(common=Common(**{name: given.pop(name) for name in HINTS}), **given)
+        asked(**given)
 
-    command.__doc__ = function.__doc__
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads both
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
 
 

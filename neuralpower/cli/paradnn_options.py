@@ -1,20 +1,17 @@
 """What `neuralpower paradnn fc`, `cnn` and `rnn` have in common: one field an option."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from neuralpower.cli.commands import OptionGroup
 from neuralpower.errors import InputError, unknown
 
 MODES = {"train": "train", "training": "train", "infer": "infer", "inference": "infer", "forward": "infer"}
 
 
-@dataclass(frozen=True)
-class Common:
+class Common(OptionGroup):
     """What is asked of a run, whatever its networks are."""
 
     benchmark: Annotated[bool, typer.Option("-b", "--benchmark", help="Every batch, input and output size.")] = False

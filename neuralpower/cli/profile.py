@@ -3,106 +3,146 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neuralpower.cli import options
+from neuralpower.cli import groups, options
+from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
 from neuralpower.files.json_files import json_text
+
+if TYPE_CHECKING:
+    from neuralpower.profiling import NetworkProfile
 
 app = typer.Typer()
 
 
+class Profile(OptionGroup):
+    """What is run, and what is said of it."""
+
+    model: groups.Model
+    sizes: groups.Sizes
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:0.")] = "cpu"
+    phase: Annotated[str, typer.Option(help="forward, or training: forward, loss, backward, optimizer step.")] = (
+        "forward"
+    )
+    by: Annotated[str, typer.Option(help="Rows of the table: layer, module, kind or operator.")] = "layer"
+    sort: Annotated[str, typer.Option(help="runtime_s, flops, bytes, parameters, memory, calls or order.")] = (
+        "runtime_s"
+    )
+    depth: groups.Depth = 3
+    top: Annotated[int, typer.Option(help="Rows to print; 0 for all.")] = 15
+    unit: Annotated[str, typer.Option(help="flop, or mac: 2 FLOP.")] = "flop"
+    convention: Annotated[str, typer.Option(help="What counts: matmul, all-ops, thop, fvcore or pytorch-api.")] = (
+        "matmul"
+    )
+    repeat: Annotated[
+        int, typer.Option(help="Runs without instrumentation, and half as many with; 0 counts and runs nothing.")
+    ] = 20
+    warmup: Annotated[int, typer.Option(help="Runs before these.")] = 5
+    power: Annotated[str, typer.Option(help="auto: where a meter works; nvml or rapl: or fail; none.")] = "auto"
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with code 3 where an operator's work is not counted.")
+    ] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole profile as JSON.")] = False
+    csv: Annotated[Path | None, typer.Option(help="Write the rows of --by to this file.")] = None
+    markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown to this file.")] = None
+    trace_file: Annotated[
+        Path | None, typer.Option(help="Write a run for chrome://tracing or Perfetto to this file.")
+    ] = None
+
+
 @app.command()
-def profile(
-    model: str = options.MODEL,
-    batch_size: int | None = options.BATCH_SIZE,
-    seq_len: int | None = options.SEQ_LEN,
-    input_shape: str | None = options.INPUT_SHAPE,
-    dtype: str = options.DTYPE,
-    device: str = typer.Option("cpu", help="cpu, cuda or cuda:0."),
-    phase: str = typer.Option("forward", help="forward, or training: forward, loss, backward, optimizer step."),
-    by: str = typer.Option("layer", help="Rows of the table: layer, module, kind or operator."),
-    sort: str = typer.Option("runtime_s", help="runtime_s, flops, bytes, parameters, memory, calls or order."),
-    depth: int = options.DEPTH,
-    top: int = typer.Option(15, help="Rows to print; 0 for all."),
-    unit: str = typer.Option("flop", help="flop, or mac: 2 FLOP."),
-    convention: str = typer.Option("matmul", help="What counts: matmul, all-ops, thop, fvcore or pytorch-api."),
-    repeat: int = typer.Option(
-        20, help="Runs without instrumentation, and half as many with; 0 counts and runs nothing."
-    ),
-    warmup: int = typer.Option(5, help="Runs before these."),
-    power: str = typer.Option("auto", help="auto: where a meter works; nvml or rapl: or fail; none."),
-    strict: bool = typer.Option(False, "--strict", help="End with code 3 where an operator's work is not counted."),
-    as_json: bool = typer.Option(False, "--json", help="Print the whole profile as JSON."),
-    csv: Path | None = typer.Option(None, help="Write the rows of --by to this file."),
-    markdown: Path | None = typer.Option(None, help="Write the table as Markdown to this file."),
-    trace_file: Path | None = typer.Option(None, help="Write a run for chrome://tracing or Perfetto to this file."),
-) -> None:
+@with_options
+def profile(asked: Profile) -> None:
     """Profile a network on this machine, layer by layer."""
-    from neuralpower.errors import CoverageError, InputError, unknown, writing
+    from neuralpower.errors import CoverageError, writing
 
-    options.check_batch_size(batch_size)
-    if top < 0 or depth < 1 or repeat < 0 or warmup < 0:
-        raise InputError(
-            f"top {top}, depth {depth}, repeat {repeat}, warmup {warmup}: depth must be 1 or more, the others 0 or more"
+    shape = _checked_shape(asked)
+
+    from neuralpower.files.atomic import aside
+
+    _check_names(asked)
+    result = _run(asked, shape)
+    view: dict[str, Any] = {"by": asked.by, "depth": asked.depth}
+    if asked.csv is not None:
+        result.to_csv(asked.csv, **view)
+    if asked.markdown is not None:
+        with writing(asked.markdown, "file"), aside(asked.markdown) as new:
+            new.write_text(result.to_markdown(asked.sort, asked.top, **view) + "\n", encoding="utf-8")
+    if asked.trace_file is not None:
+        result.to_chrome_trace(asked.trace_file)
+    say(json_text(result.to_json()) if asked.as_json else result.table(asked.sort, asked.top, **view))
+    if asked.strict and result.unmodelled:
+        names = ", ".join(u.operator for u in result.unmodelled[:5])
+        raise CoverageError(
+            f"coverage {result.coverage:.1%}: {names} not counted; leave out --strict, or count them by own rules (custom=)"
         )
-    if trace_file is not None and not repeat:
-        raise InputError("a trace file shows a run, and --repeat 0 makes none; choose --repeat 1 or more")
-    shape = options.shape(input_shape)
 
+
+def _checked_shape(asked: Profile) -> tuple[int, ...] | None:
+    """The shape of one sample, where the numbers can be; raises InputError. Without torch, so that it is quick."""
+    from neuralpower.errors import InputError
+
+    options.check_batch_size(asked.sizes.batch_size)
+    numbers = {name: getattr(asked, name) for name in ("top", "depth", "repeat", "warmup")}
+    if min(numbers.values()) < 0 or asked.depth < 1:
+        text = ", ".join(f"{name} {number}" for name, number in numbers.items())
+        raise InputError(f"{text}: depth must be 1 or more, the others 0 or more")
+    if asked.trace_file is not None and not asked.repeat:
+        raise InputError("a trace file shows a run, and --repeat 0 makes none; choose --repeat 1 or more")
+    return asked.sizes.shape
+
+
+def _check_names(asked: Profile) -> None:
+    """Raise InputError for a name that is not known, or a file that cannot be written."""
+    from neuralpower.errors import unknown
+    from neuralpower.files.atomic import check_place
+    from neuralpower.profiling.conventions import check_convention
+    from neuralpower.profiling.result import SORTS, VIEWS
+    from neuralpower.profiling.steps import PHASES
+
+    for what, value, known in (("view", asked.by, VIEWS), ("order", asked.sort, SORTS), ("phase", asked.phase, PHASES)):
+        if value not in known:
+            raise unknown(what, value, known)
+    check_convention(asked.convention, asked.unit, asked.phase)
+    options.check_file(asked.csv, "rows.csv")
+    options.check_file(asked.markdown, "table.md")
+    if asked.trace_file is not None:
+        check_place(asked.trace_file, "trace.json")
+
+
+def _run(asked: Profile, shape: tuple[int, ...] | None) -> NetworkProfile:
+    """The network's profile; raises NeuralPowerError."""
     from neuralpower.devices.host import read_cpu
-    from neuralpower.files.atomic import aside, check_place
     from neuralpower.layers.base import torch_dtype
     from neuralpower.measure.cpu.timer import prepare_process
     from neuralpower.measure.cuda.runtime import device_named
     from neuralpower.networks.sources import InputRequest, resolve
     from neuralpower.profiling import profile as run
-    from neuralpower.profiling.conventions import check_convention
-    from neuralpower.profiling.result import SORTS, VIEWS
-    from neuralpower.profiling.steps import PHASES
 
-    for what, value, known in (("view", by, VIEWS), ("order", sort, SORTS), ("phase", phase, PHASES)):
-        if value not in known:
-            raise unknown(what, value, known)
-    check_convention(convention, unit, phase)
-    options.check_file(csv, "rows.csv")
-    options.check_file(markdown, "table.md")
-    if trace_file is not None:
-        check_place(trace_file, "trace.json")
-    place = device_named(device)
-    target = str(place) if repeat else "meta"
-    source = resolve(model)
-    request = InputRequest(source.batch_size(batch_size, shape), seq_len, shape, torch_dtype(options.dtype(dtype)))
+    sizes, place = asked.sizes, device_named(asked.device)
+    target = str(place) if asked.repeat else "meta"
+    source = resolve(asked.model)
+    batch = source.batch_size(sizes.batch_size, shape)
+    request = InputRequest(batch, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     network = source.build(target, request.dtype)
     inputs = source.inputs(network, request, device=target)
-    if phase == "training":
+    if asked.phase == "training":
         network.train()
-    if repeat:
+    if asked.repeat:
         prepare_process(read_cpu().cores)
-    result = run(
+    return run(
         network,
         inputs.args,
         inputs.kwargs,
-        phase=phase,
-        warmup=warmup,
-        repeat=max(repeat, 1),
-        runtime=bool(repeat),
-        power=power,
-        flop_unit=unit,
-        convention=convention,
-        name=model,
+        phase=asked.phase,
+        warmup=asked.warmup,
+        repeat=max(asked.repeat, 1),
+        runtime=bool(asked.repeat),
+        power=asked.power,
+        flop_unit=asked.unit,
+        convention=asked.convention,
+        name=asked.model,
     )
-    if csv is not None:
-        result.to_csv(csv, by=by, depth=depth)
-    if markdown is not None:
-        with writing(markdown, "file"), aside(markdown) as new:
-            new.write_text(result.to_markdown(sort, top, by=by, depth=depth) + "\n", encoding="utf-8")
-    if trace_file is not None:
-        result.to_chrome_trace(trace_file)
-    say(json_text(result.to_json()) if as_json else result.table(sort, top, by=by, depth=depth))
-    if strict and result.unmodelled:
-        names = ", ".join(u.operator for u in result.unmodelled[:5])
-        raise CoverageError(
-            f"coverage {result.coverage:.1%}: {names} not counted; leave out --strict, or count them by own rules (custom=)"
-        )

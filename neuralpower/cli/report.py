@@ -1,40 +1,48 @@
 """`neuralpower report`: rooflines, runtimes and training of networks, as a page, Markdown, figures, tables and raw data."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from neuralpower.cli import options
+from neuralpower.cli import groups, options
+from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
 
 app = typer.Typer()
 
 
+class Report(OptionGroup):
+    """What a report is of."""
+
+    models: Annotated[
+        list[str] | None, typer.Argument(help="MODEL...; by default twelve small networks of different families.")
+    ] = None
+    out: Annotated[Path, typer.Option(help="Folder for index.html, report.md, figures, tables and data.json.")]
+    device: Annotated[str, typer.Option(help="What is measured: cpu, cuda or cuda:0.")] = "cpu"
+    predicted: Annotated[bool, typer.Option("--predicted", help="Measure nothing: predictors alone.")] = False
+    predictor: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME[,NAME] of devices to predict; by default a GPU beside what is measured; none for none."
+        ),
+    ] = None
+    batch_size: Annotated[str, typer.Option(help="Batch sizes of the forward pass.")] = "1,64,256"
+    train_batch_size: Annotated[int, typer.Option(help="Batch size of the training step.")] = 16
+    dtype: groups.Dtype = "float32"
+    time_budget: Annotated[str, typer.Option(help="After which nothing new is measured: 90s, 10m, 1h.")] = "10m"
+
+
 @app.command()
-def report(
-    models: list[str] | None = typer.Argument(
-        None, help="MODEL...; by default twelve small networks of different families."
-    ),
-    out: Path = typer.Option(..., help="Folder for index.html, report.md, figures, tables and data.json."),
-    device: str = typer.Option("cpu", help="What is measured: cpu, cuda or cuda:0."),
-    predicted: bool = typer.Option(False, "--predicted", help="Measure nothing: predictors alone."),
-    predictor: str | None = typer.Option(
-        None, help="NAME[,NAME] of devices to predict; by default a GPU beside what is measured; none for none."
-    ),
-    batch_size: str = typer.Option("1,64,256", help="Batch sizes of the forward pass."),
-    train_batch_size: int = typer.Option(16, help="Batch size of the training step."),
-    dtype: str = options.DTYPE,
-    time_budget: str = typer.Option("10m", help="After which nothing new is measured: 90s, 10m, 1h."),
-) -> None:
+@with_options
+def report(asked: Report) -> None:
     """Report on networks: rooflines, runtimes, correlations, utilisation, training. A second run goes on in the same folder."""
-    given = models or []
+    given, out = asked.models or [], asked.out
     if given[:1] == ["roofline"]:  # the report's name, for which there is no other
         given = given[1:]
-    batches = options.numbers(batch_size, "batch size", "1,64,256")
-    budget_s = options.duration_s(time_budget)
+    batches = options.numbers(asked.batch_size, "batch size", "1,64,256")
+    budget_s = options.duration_s(asked.time_budget)
 
     from neuralpower.data.journal import sole_writer
     from neuralpower.files.csv_files import write_csv
@@ -45,16 +53,16 @@ def report(
     from neuralpower.suites.roofline.pages import page
     from neuralpower.suites.roofline.runs import Bench
 
-    bench = None if predicted else Bench(device_named(device))
-    named = options.names(predictor, "predictor")
-    if predicted and named is None:
+    bench = None if asked.predicted else Bench(device_named(asked.device))
+    named = options.names(asked.predictor, "predictor")
+    if asked.predicted and named is None:
         named = ("amd-epyc-2c", "nvidia-a100-pcie-40gb")
     request = Request(
         tuple(given) or MODELS,
         tuple(sorted(set(batches))),
-        train_batch_size,
-        options.dtype(dtype),
-        None if predicted else device,
+        asked.train_batch_size,
+        options.dtype(asked.dtype),
+        None if asked.predicted else asked.device,
         () if named == ("none",) else named,
         budget_s,
     )

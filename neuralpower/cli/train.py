@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from neuralpower.cli import options
+from neuralpower.cli import groups, options
 from neuralpower.cli.output import say
 from neuralpower.files.terminal import visible
 
@@ -29,7 +29,7 @@ def train_predictor(
     learner: str = typer.Option("hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."),
     out: Path | None = typer.Option(None, help="The predictor file; models/NAME.json by default."),
     jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
-    trust_code: bool = options.TRUST_CODE,
+    trust_code: groups.TrustCode = False,
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Print a line per regressor, and every warning."),
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""

@@ -83,21 +83,10 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
     import pandas as pd
 
     from neuralpower.layers import KINDS
-    from neuralpower.layers.base import most_flops
     from neuralpower.layers.columns import as_columns, fingerprint
 
     layer_kind = KINDS[kind]
-    defaults = layer_kind.defaults()
-    missing = [name for name in layer_kind.field_names() if name not in table and name not in defaults]
-    if "runtime_s" not in table and not {"energy_j", "power_w"} <= set(table):
-        missing.append("runtime_s")
-    if missing:
-        raise DatasetError(
-            f"{kind}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; needed are "
-            f"{', '.join(n for n in layer_kind.field_names() if n not in defaults)} and runtime_s, or energy_j and power_w"
-        )
-    with named(Path(kind)):
-        check_cells(layer_kind.field_names(), table)
+    _check_columns(kind, layer_kind, table)
     reasons = np.full(len(table), "", dtype=object)
 
     def reject(where: Any, reason: str) -> None:
@@ -112,15 +101,7 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
     for reason, found in unusable(runtime).items():
         reject(found, reason)
     layer = as_columns(layer_kind, columns)
-    with np.errstate(all="ignore"):
-        flops, size = (np.asarray(value, dtype=np.float64) for value in (layer.flops(), sum(layer.bytes())))
-        smallest = functools.reduce(np.minimum, (getattr(layer, name) for name in layer.dimensions))
-        impossible = (smallest <= 0) | (size < 0)  # views move nothing
-        reject(~np.isfinite(flops) | ~np.isfinite(size) | impossible, "the fields describe no possible layer")
-        reject(~np.asarray(layer.possible(), dtype=bool), layer_kind.rule)
-        reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
-        if hardware is not None:
-            reject(flops / runtime > layer_kind.savings * most_flops(layer, hardware), "faster than the device's peak")
+    _reject_impossible(layer, runtime, hardware, reject)
     power = _power(table, runtime, hardware, reject)
     identity = pd.DataFrame({"config": fingerprint(layer), "runtime_s": runtime, "usable": reasons == ""})
     reject(identity.duplicated(keep="first"), "repeats an earlier row")
@@ -140,6 +121,39 @@ def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hard
         np.flatnonzero(keep) + 2,
         rejected,
     )
+
+
+def _check_columns(kind: str, layer_kind: type[Layer], table: pd.DataFrame) -> None:
+    """Raise DatasetError where the table lacks a column that the kind needs, or cells hold lists."""
+    defaults, names = layer_kind.defaults(), layer_kind.field_names()
+    needed = [name for name in names if name not in defaults]
+    missing = [name for name in needed if name not in table]
+    if "runtime_s" not in table and not {"energy_j", "power_w"} <= set(table):
+        missing.append("runtime_s")
+    if missing:
+        raise DatasetError(
+            f"{kind}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; needed are "
+            f"{', '.join(needed)} and runtime_s, or energy_j and power_w"
+        )
+    with named(Path(kind)):
+        check_cells(names, table)
+
+
+def _reject_impossible(
+    layer: Layer, runtime: np.ndarray, hardware: Hardware | None, reject: Callable[[Any, str], None]
+) -> None:
+    """Reject rows that describe no layer, or one that no device runs in the time."""
+    from neuralpower.layers.base import most_flops
+
+    with np.errstate(all="ignore"):
+        flops, size = (np.asarray(value, dtype=np.float64) for value in (layer.flops(), sum(layer.bytes())))
+        smallest = functools.reduce(np.minimum, (getattr(layer, name) for name in layer.dimensions))
+        impossible = (smallest <= 0) | (size < 0)  # views move nothing
+        reject(~np.isfinite(flops) | ~np.isfinite(size) | impossible, "the fields describe no possible layer")
+        reject(~np.asarray(layer.possible(), dtype=bool), layer.rule)
+        reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
+        if hardware is not None:
+            reject(flops / runtime > layer.savings * most_flops(layer, hardware), "faster than the device's peak")
 
 
 def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str], None]) -> dict[str, Any]:

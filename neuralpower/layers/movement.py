@@ -185,29 +185,48 @@ class Movement(Pointwise):
                 return Call(Tensor.to, (x, other), warm=(x,))
             return Call(torch.clone, (x,), {"memory_format": torch.contiguous_format}, warm=(x,))
         if function == "append":
-            width = next(d for d in (128, 64, 32, 16, 8, 4, 2, 1) if n % d == 0 and (n // d > APPENDED or d == 1))
-            heads = next(h for h in (8, 4, 2, 1) if n % (width * h) == 0 and (n // (width * h) > APPENDED or h == 1))
-            cache = self.tensor(1, heads, n // (width * heads) - 1, width, device=device)  # last read a step ago: cold
-            new = self.tensor(1, heads, 1, width, device=device)
-            return Call(torch.cat, ([cache, new],), {"dim": -2}, warm=(new,))
+            return self._appended(device)
         if function.startswith("upsample"):
-            side = next(s for s in (64, 32, 16, 8, 4, 2, 1) if n % (4 * s * s) == 0 or s == 1)
-            x = self.tensor(1, max(n // (4 * side * side), 1), side, side, device=device)
-            mode = {"upsample_nearest": "nearest", "upsample_linear": "bilinear", "upsample_cubic": "bicubic"}[function]
-            return Call(F.interpolate, (x,), {"scale_factor": 2, "mode": mode}, warm=(x,))
+            return self._resampled(device)
         if function in ROWS:
             return self._to_places(device)
         if function in ("unfold", "fold"):
-            kernel = 3 if n % 9 == 0 else 1
-            side = next(s for s in (64, 56, 32, 28, 16, 14, 8, 7, 4, 2, 1) if n % (kernel * s) ** 2 == 0)
-            channels, padding = n // (kernel * side) ** 2, kernel // 2
-            if function == "unfold":
-                x = self.tensor(1, channels, side, side, device=device)
-                return Call(F.unfold, (x, kernel), {"padding": padding}, warm=(x,))
-            x = self.tensor(1, channels * kernel**2, side * side, device=device)
-            return Call(F.fold, (x, side, kernel), {"padding": padding}, warm=(x,))
+            return self._folded(device)
         if function == "unique":
             return Call(torch.unique, (torch.randint(0, n, (n,), device=device).to(self.torch_dtype),))
+        return self._of_rows(device)
+
+    def _appended(self, device: torch.device) -> Call:
+        """A cache of keys, and those of one token more."""
+        n = self.elements
+        width = next(d for d in (128, 64, 32, 16, 8, 4, 2, 1) if n % d == 0 and (n // d > APPENDED or d == 1))
+        heads = next(h for h in (8, 4, 2, 1) if n % (width * h) == 0 and (n // (width * h) > APPENDED or h == 1))
+        cache = self.tensor(1, heads, n // (width * heads) - 1, width, device=device)  # last read a step ago: cold
+        new = self.tensor(1, heads, 1, width, device=device)
+        return Call(torch.cat, ([cache, new],), {"dim": -2}, warm=(new,))
+
+    def _resampled(self, device: torch.device) -> Call:
+        """An image twice as wide and high."""
+        n = self.elements
+        side = next(s for s in (64, 32, 16, 8, 4, 2, 1) if n % (4 * s * s) == 0 or s == 1)
+        x = self.tensor(1, max(n // (4 * side * side), 1), side, side, device=device)
+        mode = {"upsample_nearest": "nearest", "upsample_linear": "bilinear", "upsample_cubic": "bicubic"}
+        return Call(F.interpolate, (x,), {"scale_factor": 2, "mode": mode[self.function]}, warm=(x,))
+
+    def _folded(self, device: torch.device) -> Call:
+        """An image taken apart into windows of 3 x 3, or put together from them."""
+        n, kernel = self.elements, 3 if self.elements % 9 == 0 else 1
+        side = next(s for s in (64, 56, 32, 28, 16, 14, 8, 7, 4, 2, 1) if n % (kernel * s) ** 2 == 0)
+        channels, padding = n // (kernel * side) ** 2, kernel // 2
+        if self.function == "unfold":
+            x = self.tensor(1, channels, side, side, device=device)
+            return Call(F.unfold, (x, kernel), {"padding": padding}, warm=(x,))
+        x = self.tensor(1, channels * kernel**2, side * side, device=device)
+        return Call(F.fold, (x, side, kernel), {"padding": padding}, warm=(x,))
+
+    def _of_rows(self, device: torch.device) -> Call:
+        """What is done to a matrix [rows, width]."""
+        n, function = self.elements, self.function
         width = next(d for d in range(min(256, math.isqrt(n)), 0, -1) if n % d == 0)
         if function in RANKED and self.run:
             width = self.run
@@ -219,13 +238,19 @@ class Movement(Pointwise):
         if function == "pad":
             narrow = x[:, : width - 1] if width > 1 else x
             return Call(F.pad, (narrow, (0, width - narrow.shape[1])), warm=(x,))
-        if function in ("index", "gather", "scatter"):
-            if function == "index":
-                return Call(torch.index_select, (x, 0, torch.randint(0, rows, (rows,), device=device)), warm=(x,))
+        if function == "index":
+            return Call(torch.index_select, (x, 0, torch.randint(0, rows, (rows,), device=device)), warm=(x,))
+        if function in ("gather", "scatter"):
             index = torch.randint(0, rows, (rows, width), device=device)
             if function == "gather":
                 return Call(torch.gather, (x, 0, index), warm=(x,))
             return Call(torch.scatter, (x, 0, index, self.tensor(rows, width, device=device)), warm=(x,))
+        if function == "search":
+            return Call(torch.searchsorted, (self.tensor(PLACES, device=device).sort()[0], x), warm=(x,))
+        if function == "repeat":
+            x = x if rows % 2 == 0 or width % 2 else x.reshape(2 * rows, -1)
+            times = 2 if len(x) % 2 == 0 else 1
+            return Call(Tensor.repeat, (x[: len(x) // times], times, 1), warm=(x,))
         table: dict[str, tuple[Any, ...]] = {
             "roll": (torch.roll, x, 1, 0),
             "triangle": (torch.tril, x),
@@ -234,12 +259,6 @@ class Movement(Pointwise):
             "topk": (torch.topk, x, min(FEW, width)),
             "select": (torch.histc, x, 64, -3.0, 3.0),  # the others take as long, and their outputs' sizes are data
         }
-        if function == "search":
-            return Call(torch.searchsorted, (self.tensor(PLACES, device=device).sort()[0], x), warm=(x,))
-        if function == "repeat":
-            x = x if rows % 2 == 0 or width % 2 else x.reshape(2 * rows, -1)
-            times = 2 if len(x) % 2 == 0 else 1
-            return Call(Tensor.repeat, (x[: len(x) // times], times, 1), warm=(x,))
         operator, *arguments = table[function]
         return Call(operator, tuple(arguments), warm=(x,))
 

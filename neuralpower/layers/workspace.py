@@ -53,21 +53,9 @@ def _convolution(at: int) -> Callable[..., tuple[int, ...]]:
     return rule
 
 
-def _convolution_backward(
-    output: Any,
-    gradient: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    bias_sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-    mask: Sequence[bool],
-) -> tuple[int, ...]:
-    """Of `aten.convolution_backward`, which has its signature; `mask`: which gradients are asked for."""
+def _convolution_backward(output: Any, gradient: Tensor, input: Tensor, weight: Tensor, *more: Any) -> tuple[int, ...]:
+    """Of `aten.convolution_backward`; the last two of `more` are the groups, and which gradients are asked for."""
+    groups, mask = more[-2:]
     if not _blocked(input, weight, groups):
         return ()
     weights, size = _weight_bytes(weight, groups), weight.numel() * weight.element_size()

@@ -115,60 +115,89 @@ def evaluate(
         if case.phase.name == GENERATE:
             raise InputError(f"{case.label}: a whole generation is not measured; choose --phase prefill and decode")
 
-    def refuse(case: Case, error: InputError) -> None:
-        if refused is None:
-            raise error
-        refused(case, error)
-
-    predicted: dict[int, tuple[Prediction, Trace]] = {}
-    for i, case in enumerate(cases):
-        show(f"predicting {case.label}")
-        try:
-            predicted[i] = predict_case(case, predictor, phase=phase, recipe=recipe)
-        except InputError as error:
-            refuse(case, error)
+    run = _Run(cases, predictor, phase, recipe, rounds, show, refused)
+    run.predict()
     prepare_process(threads or torch.get_num_threads())
-    generator, sentinel = random.Random(0), Sentinel().settle()
-    here = not predictor.unlike(read_cpu())  # of other machines it knows no usual speed
-
-    def measured(chosen: Sequence[int], refuse: Callable[[Case, InputError], None]) -> dict[int, Evaluation]:
-        held = 1 if phase == FORWARD else 4  # weights, gradients, two moments
-        found = {}
-        for group in _groups({i: held * predicted[i][1].parameter_bytes for i in chosen}):
-            show("measuring " + ", ".join(cases[i].label for i in group))
-            calls: dict[int, Call] = {}
-            steps: dict[int, TrainingStep] = {}
-            for i in group:
-                try:
-                    calls[i] = built(cases[i])
-                    if phase == TRAINING:
-                        steps[i] = TrainingStep(calls[i], recipe)
-                        calls[i] = Call(steps[i], (), warm=calls[i].warm)
-                except InputError as error:
-                    calls.pop(i, None)
-                    refuse(cases[i], error)
-            with users_code(
-                "while " + ", ".join(cases[i].label for i in calls) + " were timed, a pass that had run before raises"
-            ):
-                timings = time_calls(list(calls.values()), sentinel, generator, rounds=rounds)
-            for i, timing in zip(calls, timings, strict=True):
-                if isinstance(timing, Exception):
-                    said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
-                    refuse(cases[i], ModelError(f"{cases[i].model}: {said}"))
-                    continue
-                parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
-                found[i] = _evaluation(cases[i], predicted[i][0], timing, predictor, parts, here)
-        return found
-
-    results = measured(list(predicted), refuse)
+    run.prepare()
+    results = run.measured(list(run.predicted))
+    run.refused = lambda *_: None  # of one that fails now there is the first measurement
     for _ in range(AGAIN):
         slow = _in_slow_spells(results)
         if not slow:
             break
         show(f"the machine was slower beside {len(slow)} networks than it can be: again")
-        again = measured(list(slow), lambda *_: None)  # of one that fails now there is the first measurement
+        again = run.measured(list(slow))
         results |= {i: result for i, result in again.items() if (result.over or 0.0) < slow[i]}
     return list(results.values())
+
+
+@dataclass
+class _Run:
+    """Networks that are predicted, and measured in turn."""
+
+    cases: Sequence[Case]
+    predictor: Predictor
+    phase: str
+    recipe: Recipe
+    rounds: int
+    show: Callable[[str], None]
+    refused: Callable[[Case, InputError], None] | None
+    predicted: dict[int, tuple[Prediction, Trace]] = field(default_factory=dict)
+
+    def refuse(self, case: Case, error: InputError) -> None:
+        """Tell of a network that cannot be built or run; raises the error where nobody is told."""
+        if self.refused is None:
+            raise error
+        self.refused(case, error)
+
+    def predict(self) -> None:
+        """Predict all."""
+        for i, case in enumerate(self.cases):
+            self.show(f"predicting {case.label}")
+            try:
+                self.predicted[i] = predict_case(case, self.predictor, phase=self.phase, recipe=self.recipe)
+            except InputError as error:
+                self.refuse(case, error)
+
+    def prepare(self) -> None:
+        """Settle the sentinel, in a process that is prepared for measuring."""
+        self.generator, self.sentinel = random.Random(0), Sentinel().settle()
+        self.here = not self.predictor.unlike(read_cpu())  # of other machines it knows no usual speed
+
+    def measured(self, chosen: Sequence[int]) -> dict[int, Evaluation]:
+        """The chosen networks, timed a group at a time; those that fail are refused."""
+        held = 1 if self.phase == FORWARD else 4  # weights, gradients, two moments
+        found = {}
+        for group in _groups({i: held * self.predicted[i][1].parameter_bytes for i in chosen}):
+            self.show("measuring " + ", ".join(self.cases[i].label for i in group))
+            calls, steps = self.built(group)
+            names = ", ".join(self.cases[i].label for i in calls)
+            with users_code(f"while {names} were timed, a pass that had run before raises"):
+                timings = time_calls(list(calls.values()), self.sentinel, self.generator, rounds=self.rounds)
+            for i, timing in zip(calls, timings, strict=True):
+                case = self.cases[i]
+                if isinstance(timing, Exception):
+                    said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
+                    self.refuse(case, ModelError(f"{case.model}: {said}"))
+                    continue
+                parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
+                found[i] = _evaluation(case, self.predicted[i][0], timing, self.predictor, parts, self.here)
+        return found
+
+    def built(self, group: Sequence[int]) -> tuple[dict[int, Call], dict[int, TrainingStep]]:
+        """The group's calls, and the training steps that they are, if they are; what cannot be built is refused."""
+        calls: dict[int, Call] = {}
+        steps: dict[int, TrainingStep] = {}
+        for i in group:
+            try:
+                call = built(self.cases[i])
+                if self.phase == TRAINING:
+                    steps[i] = TrainingStep(call, self.recipe)
+                    call = Call(steps[i], (), warm=call.warm)
+                calls[i] = call
+            except InputError as error:
+                self.refuse(self.cases[i], error)
+        return calls, steps
 
 
 def _evaluation(

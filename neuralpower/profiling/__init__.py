@@ -20,55 +20,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+from typing_extensions import Unpack
 
 from neuralpower.devices.host import clock_hz, read_cpu
 from neuralpower.devices.spec import known_hardware
-from neuralpower.errors import InputError, NeuralPowerError, is_count, unknown
+from neuralpower.errors import InputError, NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.layers.optimizer import CLASSES, Optimizer
-from neuralpower.measure.meters import PowerMeter, open_meter
+from neuralpower.measure.meters import open_meter
 from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.users_code import users_code
-from neuralpower.profiling.conventions import (
-    PRODUCTS,
-    Rules,
-    check_convention,
-    flop_counter_total,
-    module_counts,
-    ruled,
-)
+from neuralpower.profiling.conventions import PRODUCTS, flop_counter_total, module_counts, ruled
 from neuralpower.profiling.result import Check, NetworkProfile, Total, Unmodelled, whole
 from neuralpower.profiling.rows import Builder, ModuleRow, Row, total
-from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, repeat, title_of
+from neuralpower.profiling.settings import Keywords, Settings
+from neuralpower.profiling.steps import Runs, Step, clock_of, prepared, repeat, title_of
 from neuralpower.trace.records import Trace
 from neuralpower.trace.sparse_gradients import Rows
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import Loss
 from neuralpower.trace.undisturbed import unwrapped
 
 __all__ = ["Check", "ModuleRow", "NetworkProfile", "Row", "Total", "Unmodelled", "profile"]
 
 
 def profile(
-    model: nn.Module,
-    args: Any = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    device: str | torch.device | None = None,
-    phase: str = "forward",
-    loss: Loss | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
-    warmup: int = 5,
-    repeat: int = 20,
-    time_limit_s: float | None = None,
-    runtime: bool = True,
-    memory: bool = True,
-    power: str = "auto",
-    flop_unit: str = "flop",
-    convention: str = "matmul",
-    custom: Rules | None = None,
-    seed: int = 0,
-    name: str | None = None,
+    model: nn.Module, args: Any = (), kwargs: Mapping[str, Any] | None = None, **settings: Unpack[Keywords]
 ) -> NetworkProfile:
     """Profile `model(*args, **kwargs)` on the device where its weights are.
 
@@ -101,67 +77,47 @@ def profile(
         ModelError: the forward or backward raises.
         DeviceError: no clock for the device, or out of memory.
     """
+    return _profiled(model, args, kwargs, Settings(**settings))
+
+
+def _profiled(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, asked: Settings) -> NetworkProfile:
+    """The profile, as `profile` says."""
     if not isinstance(model, nn.Module):
         raise InputError(f"{model!r:.40} is no network that runs here; give an nn.Module")
     model = unwrapped(model)
     given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
-    check_convention(convention, flop_unit, phase)
-    if phase not in PHASES:
-        raise unknown("phase", phase, PHASES)
-    if not ((warmup == 0 or is_count(warmup)) and is_count(repeat)):
-        raise InputError(
-            f"warmup {warmup!r}, repeat {repeat!r}: warmup must be 0 or more, repeat 1 or more, both whole numbers"
-        )
-    place = _place(model, device, runtime)
+    asked.check()
+    place = _place(model, asked.device, asked.runtime)
     given, kwargs = tree_map(lambda v: _moved(v, place) if isinstance(v, Tensor) else v, (given, dict(kwargs or {})))
-    with torch.set_grad_enabled(phase == "training"):
+    with torch.set_grad_enabled(asked.training):
         traced = trace(model, given, kwargs, training=None)
-    by_module = module_counts(model, traced, convention, given, kwargs)
-    rules = ruled(custom, model, traced)
-    runs, stepped = None, None
-    if runtime:
-        with contextlib.closing(open_meter(power, str(place))) as meter:
-            runs, stepped = _measured(
-                Step(model, given, kwargs, phase, loss, optimizer),
-                traced,
-                place,
-                warmup,
-                repeat,
-                time_limit_s,
-                memory,
-                meter,
-                seed,
-            )
-    elif phase == "training":
-        stepped = _optimizer_layer(model, optimizer)
+    by_module = module_counts(model, traced, asked.convention, given, kwargs)
+    rules = ruled(asked.custom, model, traced)
+    step = Step(model, given, kwargs, asked.phase, asked.loss, asked.optimizer)
+    runs, stepped = _measured(step, traced, place, asked)
     device_name = title_of(place)
     builder = Builder(
         model,
         traced,
         runs,
-        convention,
+        asked.convention,
         modules=by_module,
         rules=rules,
         hardware=known_hardware(device_name),
-        phase=phase,
+        training=asked.training,
         optimizer=stepped,
         host=place.type != "cpu",
     )
     rows = tuple(builder.rows())
     parameters = list(model.parameters())
-    counts = (
-        traced.parameters,
-        sum(p.numel() for p in parameters if p.requires_grad),
-        sum(p.numel() * p.element_size() for p in parameters),
-    )
     return NetworkProfile(
-        model=name or type(model).__name__,
+        model=asked.name or type(model).__name__,
         device=device_name,
         dtype=_dtype(parameters),
-        phase=phase,
-        convention=convention,
-        flop_unit=flop_unit,
-        total=whole(rows, runs, counts),
+        phase=asked.phase,
+        convention=asked.convention,
+        flop_unit=asked.flop_unit,
+        total=whole(rows, runs, _counts(traced, parameters)),
         rows=rows,
         unmodelled=_unmodelled(traced, rows),
         types={path: type(module).__name__ for path, module in model.named_modules(remove_duplicate=False)},
@@ -169,7 +125,7 @@ def profile(
         environment=_environment(place, runs),
         input_shape=next((tuple(t.shape) for t in tensors_of((given, kwargs)) if t.dim()), ()),
         notes=() if traced.method == "meta" else (f"traced on {traced.method} tensors ({'; '.join(traced.notes)})",),
-        power_reason="" if runs is None or power == "none" else runs.window.reason or "",
+        power_reason="" if runs is None or asked.power == "none" else runs.window.reason or "",
         runs=runs,
         recount=lambda: _recount(model, traced, given, kwargs),
     )
@@ -199,33 +155,30 @@ def _moved(tensor: Tensor, place: torch.device) -> Tensor:
     return tensor if tensor.is_meta else tensor.to(place)
 
 
-def _measured(
-    step: Step,
-    traced: Trace,
-    place: torch.device,
-    warmup: int,
-    repeats: int,
-    time_limit_s: float | None,
-    memory: bool,
-    meter: PowerMeter,
-    seed: int,
-) -> tuple[Runs, Layer | None]:
-    """All runs, and the layer that the optimizer's step is."""
+def _measured(step: Step, traced: Trace, place: torch.device, asked: Settings) -> tuple[Runs | None, Layer | None]:
+    """All runs, None where nothing is to run, and the layer that the optimizer's step is, None where there is none."""
+    if not asked.runtime:
+        return None, _optimizer_layer(step.model, step.optimizer) if asked.training else None
     listed = frozenset((call.path, call.operator) for call in traced.every_call)
-    whole_calls = listed if step.phase == "forward" else None
-    with prepared(step, place, seed):
-        layer = _optimizer_layer(step.model, step.optimizer, traced.sparse) if step.phase == "training" else None
+    with contextlib.closing(open_meter(asked.power, str(place))) as meter, prepared(step, place, asked.seed):
+        layer = _optimizer_layer(step.model, step.optimizer, traced.sparse) if asked.training else None
         runs = repeat(
             step,
             clock_of(place),
-            whole_calls,
-            warmup=warmup,
-            repeats=repeats,
-            time_limit_s=time_limit_s,
-            memory=memory,
+            None if asked.training else listed,
+            warmup=asked.warmup,
+            repeats=asked.repeat,
+            time_limit_s=asked.time_limit_s,
+            memory=asked.memory,
             meter=meter,
         )
     return runs, layer
+
+
+def _counts(traced: Trace, parameters: Sequence[Tensor]) -> tuple[int, int, int]:
+    """Parameters: all, those that are trained, and the bytes of all."""
+    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    return traced.parameters, trained, sum(p.numel() * p.element_size() for p in parameters)
 
 
 def _optimizer_layer(

@@ -216,6 +216,16 @@ class Profile:
 # ---- thop and PyTorch-API ----
 
 
+@dataclass(frozen=True)
+class _Named:
+    """What is given by name alone."""
+
+    inp_data: Sequence[Any] | Tensor | None = None
+    use_cuda: bool | None = None
+    cuda_: bool | None = None
+    timed: bool = False
+
+
 def profile(
     model: nn.Module,
     inputs: Sequence[Any] | Tensor | None = None,
@@ -223,30 +233,30 @@ def profile(
     custom_ops: Mapping[type[nn.Module], Callable[..., None]] | None = None,
     verbose: bool = True,
     *,
-    inp_data: Sequence[Any] | Tensor | None = None,
-    use_cuda: bool | None = None,
-    cuda_: bool | None = None,
     kwargs: Mapping[str, Any] | None = None,
     convention: str = "matmul",
-    timed: bool = False,
+    **named: Any,
 ) -> tuple[int, int]:
     """(FLOP, parameters) of one forward pass.
 
     `custom_ops` are thop's: a module class to `f(module, inputs, output)` that adds multiply-adds to
-    `module.total_ops`; they replace what the modules of that class were counted with. `inp_data` and `cuda_`
-    are older names of `inputs` and `use_cuda`. `verbose` logs what could not be counted. `timed` runs the
-    network, too, and writes times beside the work (seconds). Raises InputError and ModelError as `neuralpower.profile`.
+    `module.total_ops`; they replace what the modules of that class were counted with. `verbose` logs what could not
+    be counted. By name: `use_cuda` expects the model on a GPU; `inp_data` and `cuda_` are older names of `inputs` and
+    `use_cuda`; `timed` runs the network, too, and writes times beside the work (seconds).
+
+    Raises InputError and ModelError as `neuralpower.profile`, and TypeError for another name.
     """
-    if inputs is not None and inp_data is not None:
+    more = _Named(**named)
+    if inputs is not None and more.inp_data is not None:
         raise InputError("inputs and inp_data are two names of the same argument; give one of them")
-    given = inputs if inputs is not None else inp_data if inp_data is not None else ()
+    given = inputs if inputs is not None else more.inp_data if more.inp_data is not None else ()
     args = (given,) if isinstance(given, Tensor) else tuple(given)
     found = run(
         model,
         args,
         kwargs,
-        device="cuda" if (cuda_ if use_cuda is None else use_cuda) else None,
-        runtime=timed,
+        device="cuda" if (more.cuda_ if more.use_cuda is None else more.use_cuda) else None,
+        runtime=more.timed,
         repeat=5,
         warmup=2,
         convention=convention,
@@ -256,7 +266,7 @@ def profile(
     for u in found.unmodelled if verbose else ():
         LOG.warning("%s: %d calls of %s are not counted (%s)", found.model, u.count, u.operator, u.reason)
     if want_op_file:
-        header = COMBINED_HEADER if timed else FLOP_HEADER
+        header = COMBINED_HEADER if more.timed else FLOP_HEADER
         write_op_file(header, (line[: len(header)] for line in _layers(unwrapped(model), found)))
     return int(found.total.flops or 0), found.total.parameters
 

@@ -155,31 +155,29 @@ class _Times:
     count: int
 
 
+@dataclass
 class Builder:
     """Makes the rows of one profile."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        trace: Trace,
-        runs: Runs | None,
-        convention: str,
-        *,
-        modules: Mapping[str, int] | None = None,
-        rules: tuple[Mapping[str, int], Callable[[Any], int | None]] = ({}, lambda call: None),
-        hardware: Hardware | None = None,
-        phase: str = "forward",
-        optimizer: Layer | None = None,
-        host: bool = False,
-    ) -> None:
-        self.model, self.trace, self.runs, self.convention = model, trace, runs, convention
-        self.by_module = None if modules is None else dict(modules)
-        self.module_rules, self.operator_rule = dict(rules[0]), rules[1]
-        self.hardware, self.training, self.optimizer, self.host = hardware, phase == "training", optimizer, host
-        self.types = {name: type(m).__name__ for name, m in model.named_modules(remove_duplicate=False)}
+    model: nn.Module
+    trace: Trace
+    runs: Runs | None
+    convention: str
+    modules: Mapping[str, int] | None = None  # FLOP by module, where the convention counts by modules
+    rules: tuple[Mapping[str, int], Callable[[Any], int | None]] = ({}, lambda call: None)  # of modules, of operators
+    hardware: Hardware | None = None
+    training: bool = False
+    optimizer: Layer | None = None
+    host: bool = False  # whether another device than the CPU does the work
+
+    def __post_init__(self) -> None:
+        """Look up what every row needs."""
+        self.by_module = None if self.modules is None else dict(self.modules)
+        self.module_rules, self.operator_rule = dict(self.rules[0]), self.rules[1]
+        self.types = {name: type(m).__name__ for name, m in self.model.named_modules(remove_duplicate=False)}
         self._sums: dict[int, dict[tuple[Any, ...], int]] = {}
         self.kinds: dict[str, list[str]] = {}
-        for call in trace.every_call:
+        for call in self.trace.every_call:
             kinds = self.kinds.setdefault(call.path, [])
             if (kind := _kind(call)) not in kinds:
                 kinds.append(kind)

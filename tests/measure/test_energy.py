@@ -397,7 +397,6 @@ def swinging(seed: int, idle_w: float | None) -> tuple[float, PowerWindow]:
         period_s=0.1,
         window_s=4.0,
         drain=lambda: None,
-        generator=random.Random(seed),
     )
     assert window.power_w is not None
     return window.power_w / 300 - 1, window

@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +50,24 @@ METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which
 Taken = tuple[Task, dict[str, Any], float]  # what was measured, its columns, and how long that took (s)
 
 
+@dataclass(eq=False)
 class Collection:
     """One run: what is done, what is left, and how long it takes."""
 
-    def __init__(
-        self,
-        request: Request,
-        journal: Journal,
-        executor: Executor,
-        opened: Mapping[str, Any],
-        plan: Sequence[dict[str, Any]],
-        unfinished: Unfinished,
-        earlier: Sequence[Mapping[str, Any]],
-        show: Callable[[Progress], None],
-        clock: Callable[[], float],
-        started: float,
-    ) -> None:
-        self.request, self.journal, self.executor = request, journal, executor
-        self.opened, self.unfinished = opened, unfinished
-        self.show, self.clock, self.started = show, clock, started
+    request: Request
+    journal: Journal
+    executor: Executor
+    opened: Mapping[str, Any]
+    plan: InitVar[Sequence[dict[str, Any]]]
+    unfinished: Unfinished
+    earlier: InitVar[Sequence[Mapping[str, Any]]]  # sessions of the folder
+    show: Callable[[Progress], None]
+    clock: Callable[[], float]
+    started: float
+
+    def __post_init__(self, plan: Sequence[dict[str, Any]], earlier: Sequence[Mapping[str, Any]]) -> None:
+        """Find what is left to do."""
+        request = self.request
         self.session = uuid.uuid4().hex[:12]
         self.attempts: Counter[tuple[str, int]] = Counter()  # at a runtime, those of earlier runs among them
         self.rows: dict[tuple[str, int], dict[str, Any]] = {}  # that may get their power measured
@@ -89,7 +89,7 @@ class Collection:
         schedule = make_schedule(plan, power, request.shard, request.replicates, preset.powers_per_kind)
         self.todo = self._without_finished(schedule)
         count, left = (len(s.runtime) + len(s.runtime_again) for s in (schedule, self.todo))
-        outlook = estimate(self.todo.tasks, self.costs, request.budget_s, executor.lanes)
+        outlook = estimate(self.todo.tasks, self.costs, request.budget_s, self.executor.lanes)
         self.progress = Progress(count, count - left, outlook, budget_s=request.budget_s)
 
     def _without_finished(self, schedule: Schedule) -> Schedule:

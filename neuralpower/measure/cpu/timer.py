@@ -27,7 +27,7 @@ import random
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -215,6 +215,59 @@ def keep_heap() -> bool:
     return bool(mallopt(mmap_max, 0)) and bool(mallopt(trim_threshold, -1))
 
 
+@dataclass
+class _Sampled:
+    """A call that ran, and what each of its rounds told."""
+
+    call: Call
+    step: Step
+    first_s: float
+    samples_s: list[float] = field(default_factory=list)
+    switches: int = 0
+    faults: int = 0
+
+    @property
+    def slow(self) -> bool:
+        """Whether it is timed in a third of the rounds."""
+        return self.first_s >= SLOW_CALL_S
+
+    def sample(self, autograd: Autograd | None, clock_ns: Callable[[], int]) -> None:
+        """Run it once, its inputs written afresh."""
+        step = self.step
+        with contextlib.nullcontext() if isinstance(step, Call) else settings_of(self.call):
+            function, args, kwargs = (
+                (step.function, step.args, step.kwargs) if isinstance(step, Call) else (step, (), {})
+            )
+            if self.call.recurs and self.first_s < COLD_CALL_S:
+                function(*args, **kwargs)
+            _rewrite(warm_of(self.call, step))
+            if autograd is not None and isinstance(step, Gradient):
+                autograd()
+            before = resource.getrusage(resource.RUSAGE_SELF)
+            start = clock_ns()
+            function(*args, **kwargs)  # the result is freed here, as networks free theirs
+            end = clock_ns()
+            after = resource.getrusage(resource.RUSAGE_SELF)
+        self.samples_s.append((end - start) / 1e9)
+        self.switches += after.ru_nivcsw > before.ru_nivcsw
+        self.faults += after.ru_minflt - before.ru_minflt
+
+    def timing(self, speeds: np.ndarray, usual_s: float, steal: float, autograd: Autograd | None) -> Timing:
+        """Its times; `speeds` [sentinel's calls, 2] of its rounds (s), beside what the sentinel usually takes."""
+        start_s = autograd.start_s if autograd and isinstance(self.step, Gradient) else 0.0
+        return Timing(
+            tuple(max(s - start_s, SHORTEST_NODE_S) for s in self.samples_s) if start_s else tuple(self.samples_s),
+            self.first_s,
+            float(np.percentile(speeds[:, 0], 10)),
+            float(np.median(speeds[:, 0])) / usual_s,
+            self.switches / len(self.samples_s),
+            self.faults / len(self.samples_s),
+            steal,
+            start_s,
+            float(np.percentile(speeds[:, 1], 10)),
+        )
+
+
 def time_calls(
     calls: Sequence[Call],
     sentinel: Sentinel,
@@ -229,75 +282,42 @@ def time_calls(
     once, before the first round. Calls that are timed in turn share the sentinel's times: the few just before one call
     tell more of that moment than of the machine.
     """
-    first: list[float | Exception] = []
-    steps: list[Step] = []
     with torch.inference_mode():
-        for call in calls:
-            steps.append(call)
-            try:
-                with users_code("a call that is timed"), settings_of(call):
-                    steps[-1] = step_of(call)
-                    first.append(_warm_up(steps[-1], clock_ns))
-            except NeuralPowerError as error:  # whatever the configuration does to torch, the sweep goes on
-                cause = raised(error)
-                first.append(cause if isinstance(cause, Exception) else error)
-        alive = [i for i, f in enumerate(first) if isinstance(f, float)]
-        samples: dict[int, list[float]] = {i: [] for i in alive}
-        switches = dict.fromkeys(alive, 0)
-        faults = dict.fromkeys(alive, 0)
+        begun = [_begun(call, clock_ns) for call in calls]
+        alive = [one for one in begun if isinstance(one, _Sampled)]
         sentinels: list[list[tuple[float, float]]] = []  # by round
         with torch.inference_mode(False):
-            autograd = Autograd(clock_ns).settle() if any(isinstance(step, Gradient) for step in steps) else None
+            autograd = Autograd(clock_ns).settle() if any(isinstance(one.step, Gradient) for one in alive) else None
         stolen, ticks = steal_ticks()
         for number in range(rounds):
-            order = [i for i in alive if number % 3 == 0 or float(first[i]) < SLOW_CALL_S]  # type: ignore[arg-type]  # alive
+            order = [one for one in alive if number % 3 == 0 or not one.slow]
             generator.shuffle(order)
             sentinels.append([])
             due = 0
-            for position, i in enumerate(order):
+            for position, one in enumerate(order):
                 if position % SENTINEL_EVERY == 0 or clock_ns() > due:
                     sentinels[-1].append(sentinel())
                     due = clock_ns() + round(SENTINEL_EVERY_S * 1e9)
-                call, step = calls[i], steps[i]
-                with contextlib.nullcontext() if isinstance(step, Call) else settings_of(call):
-                    function, args, kwargs = (
-                        (step.function, step.args, step.kwargs) if isinstance(step, Call) else (step, (), {})
-                    )
-                    if call.recurs and float(first[i]) < COLD_CALL_S:  # type: ignore[arg-type]  # alive
-                        function(*args, **kwargs)
-                    _rewrite(warm_of(call, step))
-                    if autograd is not None and isinstance(step, Gradient):
-                        autograd()
-                    before = resource.getrusage(resource.RUSAGE_SELF)
-                    start = clock_ns()
-                    function(*args, **kwargs)  # the result is freed here, as networks free theirs
-                    end = clock_ns()
-                    after = resource.getrusage(resource.RUSAGE_SELF)
-                samples[i].append((end - start) / 1e9)
-                switches[i] += after.ru_nivcsw > before.ru_nivcsw
-                faults[i] += after.ru_minflt - before.ru_minflt
+                one.sample(autograd, clock_ns)
         stolen_after, ticks_after = steal_ticks()
     steal = (stolen_after - stolen) / max(ticks_after - ticks, 1)
-    usual = float(np.percentile(sentinel.times, 10)) if alive else 1.0
+    usual_s = float(np.percentile(sentinel.times, 10)) if alive else 1.0
     rounds_of = sentinels, sentinels[::3]  # of quick calls, and of slow ones
     speeds = [np.array(list(itertools.chain.from_iterable(some))).reshape(-1, 2) for some in rounds_of]
-    started = [autograd.start_s if autograd and isinstance(step, Gradient) else 0.0 for step in steps]
     return [
-        Timing(
-            tuple(max(s - started[i], SHORTEST_NODE_S) for s in samples[i]) if started[i] else tuple(samples[i]),
-            f,
-            float(np.percentile(speeds[f >= SLOW_CALL_S][:, 0], 10)),
-            float(np.median(speeds[f >= SLOW_CALL_S][:, 0])) / usual,
-            switches[i] / len(samples[i]),
-            faults[i] / len(samples[i]),
-            steal,
-            started[i],
-            float(np.percentile(speeds[f >= SLOW_CALL_S][:, 1], 10)),
-        )
-        if isinstance(f, float)
-        else f
-        for i, f in enumerate(first)
+        one.timing(speeds[one.slow], usual_s, steal, autograd) if isinstance(one, _Sampled) else one for one in begun
     ]
+
+
+def _begun(call: Call, clock_ns: Callable[[], int]) -> _Sampled | Exception:
+    """The call, built and warmed up, or what it raised: whatever a configuration does to torch, the sweep goes on."""
+    try:
+        with users_code("a call that is timed"), settings_of(call):
+            step = step_of(call)
+            return _Sampled(call, step, _warm_up(step, clock_ns))
+    except NeuralPowerError as error:
+        cause = raised(error)
+        return cause if isinstance(cause, Exception) else error
 
 
 def _warm_up(step: Step, clock_ns: Callable[[], int]) -> float:

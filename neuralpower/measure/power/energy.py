@@ -226,13 +226,11 @@ def measure_power(
     meter: PowerMeter,
     clock: Clock | None = None,
     *,
-    settle_s: float = SETTLE_S,
     window_s: float = WINDOW_S,
     idle_w: float | None = None,
     drain: Callable[[], int | None] | None = None,
     period_s: float | None = None,
     counter: bool = True,
-    generator: random.Random | None = None,
 ) -> PowerWindow:
     """Repeat a call until its power is known.
 
@@ -242,13 +240,11 @@ def measure_power(
             a read) is full it queues nothing, and is asked again within a millisecond.
         meter: open.
         clock: the process's own by default.
-        settle_s: busy time that is not counted, two ticks at least.
-        window_s: busy time that is; up to four times as much where fewer than five ticks, or no call, came in it.
+        window_s: busy time that is counted; up to four times as much where fewer than five ticks, or no call, came in it.
         idle_w: power of the idle device, warm and ready.
         drain: waits until what is queued has ended, and returns how many calls that were.
         period_s: the longest usual time between two ticks of the counter, as the self-test found it.
         counter: False integrates samples of power instead.
-        generator: of the pauses; seeded with 0 by default.
 
     Returns:
         The window; without power and with a reason where there is no meter, it is lost, or its readings amount to nothing.
@@ -258,23 +254,15 @@ def measure_power(
     """
     if isinstance(meter, NullMeter):
         return PowerWindow(None, meter.reason)
-    clock, drain = clock or Clock(), drain or _nothing_queued
-    settle_s = max(settle_s, SETTLE_TICKS * (period_s or 0.0))
+    drain = drain or _nothing_queued
     try:
         description = meter.describe()
-        loop = _Loop(run_once, meter, clock, period_s)
-        call_s = loop.settle(settle_s, LONGEST_WINDOW * window_s)
-        settled_s = (clock.now_ns() - loop.begin_ns) / 1e9
-        alias_risk = _beats(call_s, period_s)
-        if alias_risk and idle_w is not None:
-            busy = loop.paused_window(window_s, drain, generator or random.Random(0))
-        else:
-            busy = loop.window(window_s)
+        loop = _Loop(run_once, meter, clock or Clock(), period_s)
+        timed, busy = _taken(loop, window_s, drain, period_s, paused=idle_w is not None)
     except MeterUnavailable as error:
         return PowerWindow(None, error.reason)
     finally:
         drain()
-    timed = PowerWindow(None, None, runtime_s=busy.runtime_s, settle_s=settled_s, alias_risk=alias_risk)
     try:
         power = window_power(
             busy.readings,
@@ -286,15 +274,23 @@ def measure_power(
         )
     except Unreliable as error:
         return replace(timed, reason=str(error))
-    return replace(
-        timed,
-        power=power,
-        source=description.sampled_source if power.sampled else description.source,
-        scope=description.scope,
-        runtime_u_rel=POLL_S / busy.length_s if drain is not _nothing_queued and busy.length_s else 0.0,
-        window_s=(power.end_ns - power.start_ns) / 1e9,
-        idle_w=idle_w,
-    )
+    source = description.sampled_source if power.sampled else description.source
+    length_s = (power.end_ns - power.start_ns) / 1e9
+    return replace(timed, power=power, source=source, scope=description.scope, window_s=length_s, idle_w=idle_w)
+
+
+def _taken(
+    loop: _Loop, window_s: float, drain: Callable[[], int | None], period_s: float | None, *, paused: bool
+) -> tuple[PowerWindow, _Busy]:
+    """A busy window and its times; `paused`: with pauses, where calls beat against the counter."""
+    call_s = loop.settle(max(SETTLE_S, SETTLE_TICKS * (period_s or 0.0)), LONGEST_WINDOW * window_s)
+    settled_s = loop.age_s()
+    alias_risk = _beats(call_s, period_s)
+    paused = paused and alias_risk
+    busy = loop.paused_window(window_s, drain, random.Random(0)) if paused else loop.window(window_s)
+    unsure = POLL_S / busy.length_s if drain is not _nothing_queued and busy.length_s else 0.0
+    timed = PowerWindow(None, None, runtime_s=busy.runtime_s, runtime_u_rel=unsure, settle_s=settled_s)
+    return replace(timed, alias_risk=alias_risk), busy
 
 
 def _nothing_queued() -> int:

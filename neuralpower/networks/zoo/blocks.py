@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 Size = int | tuple[int, int]
 Activation = Callable[[], nn.Module]
+Norm = Callable[[int], nn.Module]
 
 
 relu = partial(nn.ReLU, inplace=True)
@@ -41,17 +43,18 @@ def conv_unit(
     stride: int = 1,
     padding: Size | None = None,
     *,
-    groups: int = 1,
-    bias: bool = False,
     activation: Activation | None = relu,
-    epsilon: float = 1e-5,
-    momentum: float = 0.1,
+    norm: Norm = nn.BatchNorm2d,
+    **convolution: Any,
 ) -> nn.Sequential:
-    """Convolution, batch normalisation and, unless None, an activation; without `padding` the size is kept."""
+    """Convolution, batch normalisation and, unless None, an activation; without `padding` the size is kept.
+
+    `convolution` are more keywords of nn.Conv2d, as groups; without a bias where none is asked for.
+    """
     edge = half(kernel) if padding is None else padding
     unit = named(
-        convolution=nn.Conv2d(inputs, outputs, kernel, stride, edge, groups=groups, bias=bias),
-        normalisation=nn.BatchNorm2d(outputs, eps=epsilon, momentum=momentum),
+        convolution=nn.Conv2d(inputs, outputs, kernel, stride, edge, **{"bias": False, **convolution}),
+        normalisation=norm(outputs),
     )
     if activation is not None:
         unit.add_module("activation", activation())

@@ -7,8 +7,11 @@ gate (1801.04381, 1709.01507), grouped ones (1611.05431, 1707.01083), gated and 
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -138,21 +141,52 @@ SORTS = ("plain", "residual", "bottleneck", "inverted", "grouped", "gated", "gro
 ENDS = ("classes", "positions", "restored")
 
 
+@dataclass(frozen=True)
+class Design:
+    """What is composed: blocks of one sort over images (2 axes) or signals (1)."""
+
+    block: str = "residual"
+    axes: int = 2
+    norm: str = "batch"
+    activation: str = "relu"
+    width: int = 32
+    depth: int = 2
+    stages: int = 3
+    size: int = 64  # of the inputs
+    end: str = "classes"
+
+    def check(self) -> None:
+        """Raise ModelError for what cannot be composed."""
+        known = {"block": SORTS, "norm": NORMS, "activation": ACTIVATIONS, "end": ENDS}
+        for what, names in known.items():
+            if getattr(self, what) not in names:
+                raise unknown(what, getattr(self, what), names, ModelError)
+        if self.axes not in (1, 2):
+            raise ModelError(f"axes {self.axes}: signals have 1, images 2")
+        if self.width % GROUPS:
+            raise ModelError(f"width {self.width}: must be a multiple of {GROUPS}")
+        halved = self.stages - 1
+        if self.size % 2**halved:
+            raise ModelError(f"size {self.size}: is halved {halved} times; choose a multiple of {2**halved}")
+
+
 class Composed(nn.Module):
     """A stem, stages of blocks that halve the size and double the width, and an end.
 
     Classes of the whole, classes of each position, or a decoder that restores the first size.
     """
 
-    def __init__(self, units: Units, sort: str, width: int, depth: int, stages: int, end: str) -> None:
+    def __init__(self, design: Design) -> None:
         super().__init__()
+        units, width, end = Units(design.axes, design.norm, design.activation), design.width, design.end
         self.stem = units.unit(CHANNELS, width, 3)
         self.stages = nn.ModuleList()
-        for stage in range(stages):
+        for stage in range(design.stages):
             wide = width * 2**stage
             down = [units.unit(wide // 2, wide, 3, 2)] if stage else []
-            self.stages.append(nn.Sequential(*down, *(_block(sort, units, wide, n) for n in range(depth))))
-        widths = [width * 2**stage for stage in reversed(range(stages))]
+            blocks = (_block(design.block, units, wide, number) for number in range(design.depth))
+            self.stages.append(nn.Sequential(*down, *blocks))
+        widths = [width * 2**stage for stage in reversed(range(design.stages))]
         pairs = zip(widths, widths[1:], strict=False) if end == "restored" else ()
         self.up = nn.ModuleList(units.unit(wide, narrow, 3) for wide, narrow in pairs)
         self.whole = end == "classes"
@@ -194,30 +228,11 @@ def composed_inputs(batch_size: int, axes: int = 2, size: int = 64) -> tuple[Ten
         "batch_size": (1, 1, 2, 4, 8),
     },
 )
-def composed(
-    block: str = "residual",
-    axes: int = 2,
-    norm: str = "batch",
-    activation: str = "relu",
-    width: int = 32,
-    depth: int = 2,
-    stages: int = 3,
-    size: int = 64,  # of the inputs
-    end: str = "classes",
-) -> Composed:
-    """Blocks of one sort over images (2 axes) or signals (1); raises ModelError."""
-    for what, chosen, known in (
-        ("block", block, SORTS),
-        ("norm", norm, NORMS),
-        ("activation", activation, ACTIVATIONS),
-        ("end", end, ENDS),
-    ):
-        if chosen not in known:
-            raise unknown(what, chosen, known, ModelError)
-    if axes not in (1, 2):
-        raise ModelError(f"axes {axes}: signals have 1, images 2")
-    if width % GROUPS:
-        raise ModelError(f"width {width}: must be a multiple of {GROUPS}")
-    if size % 2 ** (stages - 1):
-        raise ModelError(f"size {size}: is halved {stages - 1} times; choose a multiple of {2 ** (stages - 1)}")
-    return Composed(Units(axes, norm, activation), block, width, depth, stages, end)
+def composed(**keywords: Any) -> Composed:
+    """A network of that `Design`; raises ModelError."""
+    design = Design(**keywords)
+    design.check()
+    return Composed(design)
+
+
+composed.__dict__["__signature__"] = inspect.signature(Design)  # the keywords that a user may give

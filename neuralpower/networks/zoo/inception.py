@@ -19,8 +19,8 @@ Steps = tuple[tuple[int, Size], ...]
 Unit = Callable[..., nn.Module]
 Pool = type[nn.AvgPool2d] | type[nn.MaxPool2d]
 
-unit = partial(conv_unit, bias=True, epsilon=2e-5, momentum=0.9)
-plain_unit = partial(conv_unit, epsilon=1e-3)  # Inception-ResNet's, without bias
+unit = partial(conv_unit, bias=True, norm=partial(nn.BatchNorm2d, eps=2e-5, momentum=0.9))
+plain_unit = partial(conv_unit, norm=partial(nn.BatchNorm2d, eps=1e-3))  # Inception-ResNet's, without bias
 ROW7, COLUMN7, ROW3, COLUMN3 = (1, 7), (7, 1), (1, 3), (3, 1)
 # Of Inception-ResNet v2: the first module on the 35x35 image, and the one that narrows 17x17 to 8x8.
 MIXED: tuple[Steps, ...] = (((96, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3)))

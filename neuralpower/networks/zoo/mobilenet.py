@@ -12,7 +12,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from neuralpower.networks.zoo.base import zoo_model
-from neuralpower.networks.zoo.blocks import Activation, Residual, conv_unit, named, pooled_classifier, relu
+from neuralpower.networks.zoo.blocks import Activation, Norm, Residual, conv_unit, named, pooled_classifier, relu
 
 Stage = tuple[int, int, int, int, int]
 """Expansion factor, output channels, repetitions, kernel, stride of the first repetition."""
@@ -55,6 +55,7 @@ V3_ROWS = (
 hard_swish = partial(nn.Hardswish, inplace=True)  # section 5.2 of the v3 paper
 relu6 = partial(nn.ReLU6, inplace=True)
 swish = partial(nn.SiLU, inplace=True)
+v3_norm = partial(nn.BatchNorm2d, eps=1e-3, momentum=0.01)
 
 
 class SqueezeExcite(nn.Module):
@@ -85,14 +86,13 @@ def inverted_residual(
     *,
     activation: Activation = relu,
     gates: nn.Module | None = None,
-    epsilon: float = 1e-5,
-    momentum: float = 0.1,
+    norm: Norm = nn.BatchNorm2d,
 ) -> nn.Module:
     """Expansion, depthwise convolution, gates where given, linear projection (Sandler and others, arXiv 1801.04381).
 
     No expansion where `expanded` is `inputs`; a shortcut where stride and channels allow one.
     """
-    unit = partial(conv_unit, epsilon=epsilon, momentum=momentum)
+    unit = partial(conv_unit, norm=norm)
     body = nn.Sequential()
     if expanded != inputs:
         body.add_module("expand", unit(inputs, expanded, activation=activation))
@@ -170,14 +170,14 @@ def mobilenet_v3_large(classes: int = 1000) -> nn.Module:
         activation = hard_swish if hard else relu
         gates = SqueezeExcite(expanded, squeezed, relu, nn.Hardsigmoid) if squeezed else None
         block = inverted_residual(
-            inputs, outputs, expanded, kernel, stride, activation=activation, gates=gates, epsilon=1e-3, momentum=0.01
+            inputs, outputs, expanded, kernel, stride, activation=activation, gates=gates, norm=v3_norm
         )
         blocks.append(block)
         inputs = outputs
     hidden = (nn.Linear(960, 1280), hard_swish(), nn.Dropout(0.2))
     return named(
-        stem=conv_unit(3, 16, 3, 2, activation=hard_swish, epsilon=1e-3, momentum=0.01),
+        stem=conv_unit(3, 16, 3, 2, activation=hard_swish, norm=v3_norm),
         blocks=blocks,
-        last=conv_unit(160, 960, activation=hard_swish, epsilon=1e-3, momentum=0.01),
+        last=conv_unit(160, 960, activation=hard_swish, norm=v3_norm),
         classifier=nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *hidden, nn.Linear(1280, classes)),
     )

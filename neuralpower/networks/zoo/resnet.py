@@ -24,7 +24,7 @@ BOTTLENECK_UNITS = {
 }
 
 Unit = Callable[..., nn.Module]
-unit = partial(conv_unit, epsilon=2e-5, momentum=0.9)
+unit = partial(conv_unit, norm=partial(nn.BatchNorm2d, eps=2e-5, momentum=0.9))
 
 
 def basic(inputs: int, width: int, stride: int, unit: Unit = unit) -> nn.Sequential:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.case import device_memory
 from neuralpower.predict.explore.outcomes import finite
-from neuralpower.predict.explore.space import Point, explore
+from neuralpower.predict.explore.space import Explored, Point, explore
 
 MOST_POINTS = 10_000
 HEAPLESS = (
@@ -74,6 +74,33 @@ def sweep(
         InputError: what is no list, a size that is not whole and positive, no point, or more than MOST_POINTS.
         PredictorError: a dtype that a predictor has not learnt.
     """
+    _check(predictors, batch_sizes, lengths, dtypes)
+    lengths = [None if length is None else int(length) for length in lengths]  # JSON has no numbers of NumPy's
+    grid = list(itertools.product(dtypes, lengths, map(int, batch_sizes)))
+    shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
+    points = [Point(model, batch, length, dtype, input_shape=shape) for dtype, length, batch in grid]
+    name = model if isinstance(model, str) else type(model).__name__
+    found: list[SweepPoint] = []
+    traces, notes = 0, dict[str, None]()
+    for predictor in predictors:
+        explored = explore(points, predictor)
+        traces += explored.traces
+        notes |= dict.fromkeys(explored.notes)
+        notes[predictor.platform.memory_note or HEAPLESS] = None
+        room = memory_bytes if memory_bytes is not None else device_memory(predictor)
+        found += _swept(name, points, explored, predictor, room)
+    front, best = _front(found)
+    marked = tuple(replace(point, best=i in best) for i, point in enumerate(found))
+    return Sweep(marked, front, traces, tuple(notes))
+
+
+def _check(
+    predictors: Sequence[Predictor],
+    batch_sizes: Sequence[int],
+    lengths: Sequence[int | None],
+    dtypes: Sequence[str],
+) -> None:
+    """Raise InputError for what is no list, a size that is not whole and positive, no point, or too many."""
     for what, given in (("batch sizes", batch_sizes), ("lengths", lengths), ("dtypes", dtypes)):
         if isinstance(given, str) or not isinstance(given, Sized):
             raise InputError(f"{what} {given!r}: a sweep takes a list of them; give [{given!r}]")
@@ -88,54 +115,49 @@ def sweep(
         for size in values:
             if not is_count(size):
                 raise InputError(f"{what} {size!r}: a sweep takes a list of whole numbers, each 1 or more")
-    lengths = [None if length is None else int(length) for length in lengths]  # JSON has no numbers of NumPy's
-    grid = list(itertools.product(dtypes, lengths, map(int, batch_sizes)))
-    shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
-    found: list[SweepPoint] = []
-    traces, notes = 0, dict[str, None]()
-    for predictor in predictors:
-        explored = explore([Point(model, b, s, d, input_shape=shape) for d, s, b in grid], predictor)
-        traces += explored.traces
-        notes |= dict.fromkeys(explored.notes)
-        notes[predictor.platform.memory_note or HEAPLESS] = None
-        room = memory_bytes if memory_bytes is not None else device_memory(predictor)
-        taken_bytes = predictor.platform.framework.process_bytes
-        usable_bytes = None if room is None else room * (1 - predictor.platform.margin(FORWARD))
-        for i, (dtype, length, batch) in enumerate(grid):
-            o = explored.outcomes
-            value, high = finite(o.runtime_s[i]), finite(explored.memory_high_bytes[i])
-            found.append(
-                SweepPoint(
-                    model=model if isinstance(model, str) else type(model).__name__,
-                    predictor=predictor.name,
-                    device=predictor.device,
-                    batch_size=batch,
-                    seq_len=length,
-                    dtype=dtype,
-                    runtime_s=value,
-                    low_s=finite(o.low_s[i]),
-                    high_s=finite(o.high_s[i]),
-                    samples_per_s=batch / value if value else None,
-                    energy_j=finite(o.energy_j[i]),
-                    memory_bytes=finite(explored.memory_bytes[i]),
-                    memory_high_bytes=high,
-                    fits=high + taken_bytes <= usable_bytes if usable_bytes is not None and high is not None else None,
-                    basis=explored.basis[i],
-                    coverage=finite(o.coverage[i]),
-                    error=explored.errors.get(i, ""),
-                )
-            )
-    known = [p for p in found if not p.error]
-    energy = bool(known) and all(p.energy_j is not None for p in known)
-    front = "latency and energy per sample" if energy else "throughput and latency"
-    usable = [i for i, p in enumerate(found) if p.runtime_s is not None and p.fits is not False]
-    first = np.array([found[i].runtime_s for i in usable], dtype=float)
-    second = [
-        (found[i].energy_j or 0.0) / found[i].batch_size if energy else -(found[i].samples_per_s or 0.0) for i in usable
-    ]
-    best = {usable[j] for j in pareto(first, np.array(second, dtype=float))}
-    points = tuple(replace(p, best=i in best) for i, p in enumerate(found))
-    return Sweep(points, front, traces, tuple(notes))
+
+
+def _swept(
+    name: str, points: Sequence[Point], explored: Explored, predictor: Predictor, room: float | None
+) -> Iterator[SweepPoint]:
+    """What one predictor says of the points; `room` is the device's memory in bytes."""
+    platform, o = predictor.platform, explored.outcomes
+    usable_bytes = None if room is None else room * (1 - platform.margin(FORWARD))
+    taken_bytes = platform.framework.process_bytes
+    for i, point in enumerate(points):
+        value, high = finite(o.runtime_s[i]), finite(explored.memory_high_bytes[i])
+        yield SweepPoint(
+            model=name,
+            predictor=predictor.name,
+            device=predictor.device,
+            batch_size=point.batch_size,
+            seq_len=point.seq_len,
+            dtype=point.dtype,
+            runtime_s=value,
+            low_s=finite(o.low_s[i]),
+            high_s=finite(o.high_s[i]),
+            samples_per_s=point.batch_size / value if value else None,
+            energy_j=finite(o.energy_j[i]),
+            memory_bytes=finite(explored.memory_bytes[i]),
+            memory_high_bytes=high,
+            fits=None if usable_bytes is None or high is None else high + taken_bytes <= usable_bytes,
+            basis=explored.basis[i],
+            coverage=finite(o.coverage[i]),
+            error=explored.errors.get(i, ""),
+        )
+
+
+def _front(points: Sequence[SweepPoint]) -> tuple[str, set[int]]:
+    """What the Pareto front is of, and where it is; of what may not fit, nothing."""
+    known = [point for point in points if not point.error]
+    energy = bool(known) and all(point.energy_j is not None for point in known)
+    usable = [i for i, point in enumerate(points) if point.runtime_s is not None and point.fits is not False]
+    first, second = [], []
+    for point in (points[i] for i in usable):
+        first.append(point.runtime_s)
+        second.append((point.energy_j or 0.0) / point.batch_size if energy else -(point.samples_per_s or 0.0))
+    best = pareto(np.array(first, dtype=float), np.array(second, dtype=float))
+    return "latency and energy per sample" if energy else "throughput and latency", {usable[j] for j in best}
 
 
 def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
