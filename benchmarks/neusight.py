@@ -40,8 +40,8 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.columns import as_columns
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.rows import hardware_from
-from neuralpower.learn.shelf import load
 from neuralpower.learn.train import train
 from neuralpower.report.cards import write_predictor
 

@@ -23,7 +23,7 @@ from neuralpower.devices.host import read_cpu
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.columns import take
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.shelf import default_predictor
+from neuralpower.learn.predictor_lookup import default_predictor
 from neuralpower.measure.collect.plan import draw
 from neuralpower.predict.explore.score import score
 from neuralpower.predict.explore.space import Point, explore

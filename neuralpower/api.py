@@ -15,11 +15,11 @@ from torch import nn
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.learn import shelf
+from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.asked import Asked, asked_of, given_to
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
+from neuralpower.networks.requests import Asked, asked_of, given_to
 from neuralpower.networks.sources import resolve
 from neuralpower.predict.case import device_memory, predict
 from neuralpower.predict.compose import question_of
@@ -70,7 +70,7 @@ class LoadedPredictor:
             PredictorError: it holds for one device alone, or not for one of that class.
             InputError: the device is not known.
         """
-        return LoadedPredictor(shelf.on(self.predictor, device)[0])
+        return LoadedPredictor(predictor_lookup.on(self.predictor, device)[0])
 
     @_on_cpu
     def predict(
@@ -198,7 +198,9 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
     Raises:
         PredictorError: there is none of that name, or the file cannot be used.
     """
-    return LoadedPredictor(shelf.load(name) if name is not None else shelf.default_predictor(read_cpu()))
+    return LoadedPredictor(
+        predictor_lookup.load(name) if name is not None else predictor_lookup.default_predictor(read_cpu())
+    )
 
 
 def _dtype(model: str | Path | nn.Module) -> str:

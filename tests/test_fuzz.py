@@ -27,8 +27,8 @@ from neuralpower.layers import KINDS, Hardware, columns_of
 from neuralpower.layers.linear import Linear
 from neuralpower.learn.features import describe
 from neuralpower.learn.predictor_format import from_json, to_json
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.rows import hardware_from
-from neuralpower.learn.shelf import load
 from neuralpower.learn.train import train
 from neuralpower.learn.trees import Trees, right_children
 from tests.program import Ran, run

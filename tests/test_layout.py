@@ -18,7 +18,7 @@ PACKAGES: Mapping[str, str] = {
     "errors": "",
     "dtypes": "",
     "files": ALL,
-    "processes": "pool streams tether",
+    "processes": "pool text_streams tether",
     "devices": ALL,
     "layers": """
         base call columns sweep terms workspace
@@ -27,7 +27,7 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        asked families inputs mixed_dtypes phases promised_values refusals repeats running size_limits
+        families inputs mixed_dtypes phases promised_values refusals repeats requests running size_limits
         source sources trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
@@ -39,13 +39,13 @@ PACKAGES: Mapping[str, str] = {
         collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
         collect.request collect.schedule collect.supervisor
     """,
-    "learn": "answer calibrate codec estimates keys pace predictor regressor shelf train",
+    "learn": "calibrate codec estimates keys network_estimates pace predictor predictor_lookup regressor train",
     "predict": """
         case compose evaluate generation memory.alive memory.peak prediction timeline
         explore.compare explore.fit explore.score explore.sweep
     """,
     "api": "",
-    "report": "cards charts chrome explored page perfetto tables tokens",
+    "report": "cards charts chrome explored number_format page perfetto tables",
     "profiling": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

@@ -17,7 +17,7 @@ import typer
 
 from neuralpower.cli.interrupts import end_like_ctrl_c
 from neuralpower.cli.output import GONE, ReaderGone, open_descriptors, results_apart
-from neuralpower.cli.places import check_places
+from neuralpower.cli.output_paths import check_places
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line, quoted, unwritten
 from neuralpower.files.terminal import visible_streams
 from neuralpower.processes.tether import end_with_parent

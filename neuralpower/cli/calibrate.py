@@ -26,7 +26,7 @@ def calibrate(
     from neuralpower.errors import DeviceError
     from neuralpower.learn import calibrate as calibration
     from neuralpower.learn.codec import check_places
-    from neuralpower.learn.shelf import load
+    from neuralpower.learn.predictor_lookup import load
     from neuralpower.measure.cpu.timer import prepare_process
     from neuralpower.report.cards import write_predictor
 

@@ -111,7 +111,7 @@ def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> in
 def predictor(name: str | None) -> Predictor:
     """That of the name or in the file, else this machine's; raises InputError. Imports torch."""
     from neuralpower.devices.host import read_cpu
-    from neuralpower.learn.shelf import default_predictor, load
+    from neuralpower.learn.predictor_lookup import default_predictor, load
 
     return load(name) if name else default_predictor(read_cpu())
 

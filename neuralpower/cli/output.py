@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from neuralpower.files.terminal import Visible, shown_by, visible_lines
-from neuralpower.processes.streams import quiet
+from neuralpower.processes.text_streams import quiet
 
 GONE = 141  # the exit code where nobody reads on: 128 + SIGPIPE, as a shell has it of other programs
 

@@ -75,8 +75,8 @@ def predict(asked: Predict) -> None:
     from neuralpower.files.atomic import check_place
     from neuralpower.files.csv_files import write_csv
     from neuralpower.layers.base import torch_dtype
-    from neuralpower.networks.asked import asked_of
     from neuralpower.networks.inputs import InputRequest
+    from neuralpower.networks.requests import asked_of
     from neuralpower.predict import case
     from neuralpower.predict.compose import question_of
     from neuralpower.predict.timeline import Omitted, Stage
@@ -95,8 +95,8 @@ def predict(asked: Predict) -> None:
     recipe = asked.training.recipe(asked.checkpointing, asked.phase)
     cast = _cast(asked.autocast, learnt)
     way = TRAINING if asked.phase == TRAINING else learnt_phase
-    how = {"recipe": recipe, "autocast": cast, "routing": Routing.parsed(asked.routing)}
-    question = question_of(learnt, phase=way, dtype=sizes.full_dtype, **how)
+    routing = Routing.parsed(asked.routing)
+    question = question_of(learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, autocast=cast, routing=routing)
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(asked.model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []
@@ -137,7 +137,7 @@ def _learnt(asked: Predict) -> Predictor:
     """The predictor, of the device that was named; raises InputError."""
     from neuralpower.errors import InputError
     from neuralpower.files.paths import is_file
-    from neuralpower.learn.shelf import on
+    from neuralpower.learn.predictor_lookup import on
 
     name, device = asked.predictor, asked.device_spec
     learnt = options.predictor(name)

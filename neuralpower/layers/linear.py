@@ -15,7 +15,7 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Bytes, Layer, memory_terms
 from neuralpower.layers.call import Call
-from neuralpower.layers.choice import chosen_tile
+from neuralpower.layers.fp8_tiles import chosen_tile
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.registry import layer_kind
 from neuralpower.layers.sweep import Draw

@@ -16,13 +16,13 @@ from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import peak_flops
+from neuralpower.learn.contradictions import far_off
 from neuralpower.learn.features import describe, describe_power
 from neuralpower.learn.keys import INTEGER, TOGETHER, Key, groups_of, recurs, stands_alone, whole_kind
 from neuralpower.learn.launch_overhead import Observation, function_of
 from neuralpower.learn.network_rows import Total, read_totals
 from neuralpower.learn.problem import FEWEST_ROWS, Problem, join
 from neuralpower.learn.regressor import Regressor
-from neuralpower.learn.screening import far_off
 from neuralpower.platforms import View, platform_name, platform_of
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from neuralpower.data.screening import Rejected, summarised
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.learn.contradictions import contradicting_few
 from neuralpower.learn.features import describe
 from neuralpower.learn.intervals import scores_of
 from neuralpower.learn.keys import ALL, INTEGER, Key
@@ -18,7 +19,6 @@ from neuralpower.learn.lasso import FEWEST_FOR_TERM, non_negative_lasso
 from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import Regressor, Spread, Term
-from neuralpower.learn.screening import contradicting_few
 from neuralpower.learn.whole_networks import FEWEST_NETWORKS, FOLDS, Array, consistent, parted, system_of
 
 PARTS = ("", "flops", "bytes")  # of a kind's time that totals alone tell apart: a call's own, and these terms'

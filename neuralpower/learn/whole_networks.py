@@ -23,13 +23,13 @@ from neuralpower.data.screening import Rejected
 from neuralpower.layers import KINDS
 from neuralpower.layers.base import BACKWARD
 from neuralpower.layers.optimizer import Optimizer
+from neuralpower.learn.contradictions import far_off
 from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.keys import recurs
 from neuralpower.learn.network_rows import Total
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.predictor import Predictor, resident_share
 from neuralpower.learn.regressor import NINETY
-from neuralpower.learn.screening import far_off
 from neuralpower.learn.slopes import speed_exponents
 
 Array = np.ndarray

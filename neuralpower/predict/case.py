@@ -10,9 +10,9 @@ import torch
 from neuralpower.devices.spec import known_spec
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.asked import Asked, asked_of
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase
+from neuralpower.networks.requests import Asked, asked_of
 from neuralpower.networks.source import Source
 from neuralpower.predict.compose import check, composed, question_of
 from neuralpower.predict.generation import predict_generation, with_step

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from neuralpower.layers.base import FORWARD
-from neuralpower.learn.answer import Answer, ask
 from neuralpower.learn.estimates import ROOFLINE, ROOFLINE_FACTOR, Estimates
+from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.prediction import Interval, Prediction, Row, Training, Unmodelled, ranges, with_shares
 from neuralpower.predict.streams import Plan, Rank, end_s

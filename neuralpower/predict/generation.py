@@ -1,6 +1,6 @@
 """What generating text takes: a prefill, then one step per token against a context that grows.
 
-The steps that `neuralpower.trace.growing` spreads are predicted; the others lie on straight lines between.
+The steps that `neuralpower.trace.decoder_steps` spreads are predicted; the others lie on straight lines between.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuralpower.layers.base import BACKWARD, FORWARD
-from neuralpower.learn.answer import ask
+from neuralpower.learn.network_estimates import ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.compose import question_of, unmodelled_row
 from neuralpower.predict.memory.alive import alive, steady

@@ -14,8 +14,8 @@ from neuralpower.predict.explore.fit import Fit, Request
 from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.predict.prediction import Interval
+from neuralpower.report.number_format import counted, plain
 from neuralpower.report.tables import grid, listed, memory_line, quantity
-from neuralpower.report.tokens import counted, plain
 
 PLOTS = (".html", ".png", ".svg")
 MOST_SAID = 60  # characters of a cell that says what is wrong

@@ -19,8 +19,8 @@ from neuralpower.predict.case import Case
 from neuralpower.predict.evaluate import Evaluation, summary
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import COLUMNS, Prediction, Row, Training
-from neuralpower.report.tokens import bounded, counted, plain, tokens
-from neuralpower.report.tokens import quantity as quantity
+from neuralpower.report.number_format import bounded, counted, plain, tokens
+from neuralpower.report.number_format import quantity as quantity
 from neuralpower.trace.training import STEPS
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from neuralpower.report.tokens import quantity
+from neuralpower.report.number_format import quantity
 
 
 def template(package: str, name: str, **filters: object) -> Template:

@@ -9,9 +9,9 @@ from typing import Any
 
 from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.asked import Asked, Generating
 from neuralpower.networks.phases import Pass
-from neuralpower.trace.growing import Growing
+from neuralpower.networks.requests import Asked, Generating
+from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace

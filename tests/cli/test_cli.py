@@ -22,7 +22,7 @@ from neuralpower.cli.calibrate import calibrate
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError
 from neuralpower.layers import KINDS
-from neuralpower.learn import shelf as predictors
+from neuralpower.learn import predictor_lookup as predictors
 from neuralpower.learn.calibrate import Calibration
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
@@ -777,7 +777,7 @@ def test_evaluate_refuses_before_it_measures(predictor: Path, arguments: list[st
 
 
 def test_no_predictor_at_all_is_answered_with_how_to_get_one(monkeypatch: pytest.MonkeyPatch, networks: Path) -> None:
-    monkeypatch.setattr("neuralpower.learn.shelf.predictor_folders", lambda: [Path("models")])
+    monkeypatch.setattr("neuralpower.learn.predictor_lookup.predictor_folders", lambda: [Path("models")])
     ran = run("predict", f"{networks}:blocks", "--input-shape", "32")
     refused(ran, "there is no predictor yet", "collect-data and train-predictor", "--predictor")
     assert "predictor  none" in done("devices")

@@ -15,7 +15,7 @@ from neuralpower.files.json_files import json_text, nullable, parse_json, read_j
 from neuralpower.files.packed import packed, unpacked, width
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.sweep import Draw
-from neuralpower.learn.shelf import load
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.trees import right_children, starts
 
 

@@ -23,7 +23,7 @@ from neuralpower.layers.operands import Operand
 from neuralpower.layers.quantised import OWN
 from neuralpower.layers.softmax import Softmax
 from neuralpower.layers.sweep import Draw
-from neuralpower.learn.shelf import load
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.platforms import CPU, platform_named
 
 NVIDIA = platform_named("nvidia")

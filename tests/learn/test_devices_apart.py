@@ -25,8 +25,8 @@ from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import IN_RANGE, MEASURED, ROOFLINE
 from neuralpower.learn.features import describe, describe_power
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_lookup import load, on
 from neuralpower.learn.rows import hardware_from
-from neuralpower.learn.shelf import load, on
 from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw

@@ -20,13 +20,13 @@ from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import BASES
 from neuralpower.learn.keys import whole_kind
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.shelf import load
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.predict.compose import compose
+from neuralpower.report.number_format import plain
 from neuralpower.report.tables import prediction_cells, prediction_table, quantity
-from neuralpower.report.tokens import plain
 from neuralpower.trace.tracer import trace
 
 PEAKS, BANDWIDTH, LAUNCH_S = {"float32": 4e13, "bfloat16": 1.6e14}, 2e12, 3e-6

@@ -17,7 +17,7 @@ from neuralpower.devices.host import Cpu
 from neuralpower.errors import DatasetError, InputError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.linear import Linear
-from neuralpower.learn import shelf as predictors
+from neuralpower.learn import predictor_lookup as predictors
 from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.learn.predictor import Predictor

@@ -7,7 +7,7 @@ import pytest
 
 from neuralpower.data.dataset import shard_folders
 from neuralpower.layers import KINDS
-from neuralpower.learn.shelf import load
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.measure.collect.plan import draw
 
 MODELS = sorted((Path(__file__).parents[2] / "models").glob("*.json"))

@@ -22,8 +22,8 @@ from neuralpower.learn.codec import save
 from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, learn_dispatch
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import Regressor
-from neuralpower.learn.shelf import load
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS

@@ -12,7 +12,7 @@ import torch
 
 from neuralpower.errors import InputError
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.shelf import load
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.networks.phases import Again, Decoder, Pass, Phase, cache_bytes, keep, passes
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import Answers, converted, on_cpu, on_meta, with_values
@@ -21,7 +21,7 @@ from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose
 from neuralpower.predict.generation import Generation, Step, _sum, with_step
 from neuralpower.predict.prediction import Interval
-from neuralpower.trace.growing import Growing, between, lined
+from neuralpower.trace.decoder_steps import Growing, between, lined
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import Routing
 from neuralpower.trace.tracer import trace, trace_call
@@ -302,7 +302,7 @@ def test_interpolated_traces_are_the_traced_ones_beyond_a_window() -> None:
 def test_few_predicted_steps_lie_near_the_sum_over_all(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     phase = Phase.generate(prompt=16, new_tokens=120)
     full, _ = predict_case(Case(LLAMA, phase=phase), predictor)
-    monkeypatch.setattr("neuralpower.trace.growing.CALLS", 1)
+    monkeypatch.setattr("neuralpower.trace.decoder_steps.CALLS", 1)
     few, _ = predict_case(Case(LLAMA, phase=phase), predictor)
     assert isinstance(full.generation, Generation) and isinstance(few.generation, Generation)
     assert (full.generation.predicted, few.generation.predicted) == (119, 9)

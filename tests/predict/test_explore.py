@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.files.csv_files import write_csv
-from neuralpower.learn import shelf
+from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.platforms import CPU
 from neuralpower.predict.case import Case, predict_case
@@ -41,7 +41,7 @@ DEEP = TINY + "&num_hidden_layers=9"
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return shelf.load("amd-epyc-2c")
+    return predictor_lookup.load("amd-epyc-2c")
 
 
 # ---- forms ----
@@ -294,7 +294,7 @@ def test_errors_that_both_have_go_out_of_the_ratio(predictor: Predictor) -> None
 
 def test_two_predictors_share_no_errors() -> None:
     # half-widths of 10 % each, in logarithms: together sqrt(2) log(1.1); equal times: even
-    a, b = shelf.load("amd-epyc-2c"), shelf.load("amd-epyc-2c")
+    a, b = predictor_lookup.load("amd-epyc-2c"), predictor_lookup.load("amd-epyc-2c")
     traced = trace(nn.Linear(4, 4), (torch.zeros(1, 4),))
     even = Interval(1.0, 1 / 1.1, 1.1)
     predicted = replace(compose(traced, a, model="a", batch_size=1), runtime_s=even)
@@ -511,7 +511,7 @@ def test_commands_say_that_a_predictor_is_of_another_cpu(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = replace(predictor, name="other", dataset={**predictor.dataset, "unlike": ["amx_tile only here"]})
-    monkeypatch.setattr(shelf, "default_predictor", lambda cpu: other)
+    monkeypatch.setattr(predictor_lookup, "default_predictor", lambda cpu: other)
     candidates = tmp_path / "candidates.jsonl"
     candidates.write_text(
         '{"layers": [{"kind": "linear", "rows": 4, "in_features": 64, "out_features": 64, "bias": true}]}\n'

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from neuralpower.errors import InputError
-from neuralpower.learn import shelf
+from neuralpower.learn import predictor_lookup
 from neuralpower.networks.phases import Phase
 from neuralpower.platforms import CPU
 from neuralpower.predict.case import Case, predict_case
@@ -42,7 +42,7 @@ def test_a_steps_memory_holds_the_cache_with_the_new_token_and_what_the_last_lay
     ids=["decode", "prefill"],
 )
 def test_a_batch_drawn_out_has_the_memory_that_is_predicted_of_it(request_: Request, phase: Phase) -> None:
-    alone, _ = predict_case(Case(LLAMA, 20, phase=phase), shelf.load("amd-epyc-2c"))
+    alone, _ = predict_case(Case(LLAMA, 20, phase=phase), predictor_lookup.load("amd-epyc-2c"))
     assert alone.memory is not None
     assert fit(request_, ROOM).memory.high_bytes == alone.memory.high_bytes
 

@@ -13,7 +13,7 @@ import pytest
 
 from neuralpower.errors import InputError
 from neuralpower.layers import KINDS
-from neuralpower.learn import shelf
+from neuralpower.learn import predictor_lookup
 from neuralpower.learn.intervals import scores_of
 from neuralpower.learn.keys import whole_kind
 from neuralpower.learn.predictor import Predictor
@@ -39,7 +39,7 @@ CONVOLUTION = {
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return shelf.load("amd-epyc-2c")
+    return predictor_lookup.load("amd-epyc-2c")
 
 
 def candidates(count: int) -> list[dict[str, Any]]:

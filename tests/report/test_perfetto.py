@@ -21,7 +21,7 @@ from neuralpower.layers import Layer
 from neuralpower.learn.estimates import BASES, IN_RANGE, Estimates, Roofline
 from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.shelf import load
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.networks.phases import Phase
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose, question_of

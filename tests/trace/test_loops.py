@@ -19,8 +19,8 @@ from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.learn.keys import recurs
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.problem import FEWEST_ROWS
-from neuralpower.learn.shelf import load
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, make_plan

@@ -42,7 +42,7 @@ from neuralpower.measure.rigs import open_bench
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.phases import Phase, cached_call
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.processes.streams import quiet
+from neuralpower.processes.text_streams import quiet
 from neuralpower.trace.training import RECIPE, TRAINING
 
 

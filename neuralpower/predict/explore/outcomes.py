@@ -15,8 +15,8 @@ from scipy.sparse import coo_array, csr_array
 
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
-from neuralpower.learn.answer import UNMODELLED_OVERHEAD_S
 from neuralpower.learn.estimates import BASES, ROOFLINE, ROOFLINE_FACTOR, Estimates
+from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
 from neuralpower.predict.compose import ENERGY_COVERAGE

@@ -5,7 +5,7 @@
                it does in a real step, gradients pile up, the optimizer makes its state and its temporaries
 
     needed = max over operator calls of (bytes of all storages alive during the call + its kernel's work space) + framework
-    peak   = needed + what the allocator keeps of freed memory: on a CPU from a replay of glibc's heap (`replay.py`)
+    peak   = needed + what the allocator keeps of freed memory: on a CPU from a replay of glibc's heap (`allocator_replay.py`)
 
 A step that is not the first finds the optimizer's state in place, so that state counts from the beginning.
 """

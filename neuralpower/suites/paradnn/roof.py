@@ -23,7 +23,7 @@ from neuralpower.layers.base import torch_dtype
 from neuralpower.measure.calls import products
 from neuralpower.measure.cuda.runtime import device_named
 from neuralpower.profiling.steps import clock_of, told
-from neuralpower.report.tokens import quantity
+from neuralpower.report.number_format import quantity
 from neuralpower.suites.paradnn.run import SHARE, available_bytes, machine_name
 
 L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}  # NVIDIA's architecture white papers

@@ -28,7 +28,7 @@ from neuralpower.measure.cuda.runtime import device_named
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sources import resolve
 from neuralpower.profiling.steps import clock_of
-from neuralpower.report.tokens import quantity
+from neuralpower.report.number_format import quantity
 from neuralpower.suites.paradnn.formulas import MODES, TRAIN, counted, formula_flops, phi
 from neuralpower.suites.paradnn.learning import STATES, optimizer_of, optimizer_settings, scheduled
 from neuralpower.suites.paradnn.points import BATCH, Point, family_named
