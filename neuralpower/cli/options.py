@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError
 from neuralpower.files.paths import check_read, is_folder, is_there
@@ -18,23 +16,6 @@ if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
     from neuralpower.networks.phases import Phase
     from neuralpower.trace.training import Recipe
-
-MODEL = typer.Argument(
-    help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
-)
-PREDICTOR = typer.Option(None, help="Name or file; this machine's by default.")
-BATCH_SIZE = typer.Option(None, help="Samples in a batch; by default 1, or as many as the network's own inputs hold.")
-SEQ_LEN = typer.Option(None, help="Tokens per sample.")
-INPUT_SHAPE = typer.Option(None, help="Of one sample, such as 3x224x224.")
-DTYPE = typer.Option("float32", help="Of weights and inputs.")
-CONTEXT = typer.Option(None, help="decode: tokens in the cache before the step.")
-OPTIMIZER = typer.Option(
-    "adamw",
-    help="Of training: sgd (with momentum), rmsprop, adam, adamw, adagrad or sparseadam; also adamw:foreach, adamw:fused.",
-)
-ACCUMULATION = typer.Option(1, help="Micro-batches of --batch-size in a training step.")
-TRUST_CODE = typer.Option(False, "--trust-code", help="Run models of the file that are code: functions, .pt2.")
-DEPTH = typer.Option(3, help="Names of a module's path that --by module tells apart.")
 
 OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
