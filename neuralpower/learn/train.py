@@ -61,10 +61,9 @@ def train(
 ) -> Trained:
     """Fit every group of every kind; fits run in parallel, results do not depend on how.
 
-    Datasets of one device are learnt from together, of what is measured in several the latest; those of several devices
-    give a predictor that is relative to the devices' peaks, and holds for others, too. It is a Lasso alone: what trees
-    find on some devices has not held on the next (docs/accuracy.md). `trust_code` lets whole networks without layers be
-    traced although their models run code of their own.
+    Datasets of one device are learnt from together, of what is measured in several the latest. Those of several devices
+    give a predictor relative to the devices' peaks, which holds for others, too: a Lasso alone, as what trees find on
+    some devices has not held on the next (docs/accuracy.md). `trust_code` lets models that run code be traced.
 
     Raises:
         DatasetError: missing columns, no group with FEWEST_ROWS usable rows, a device whose peaks are not known, or datasets
@@ -73,26 +72,14 @@ def train(
     """
     if learner not in LEARNERS:
         raise unknown("learner", learner, LEARNERS)
-    given = [datasets] if isinstance(datasets, Dataset) else datasets
-    datasets = _agreed(merge(given))
-    devices = list(dict.fromkeys(dataset.device for dataset in datasets))
-    pooled = len(devices) > 1
-    learner = "lasso" if pooled else learner
-    rows = Read(devices, [dataset.name for dataset in datasets], trust_code)
-    for dataset in datasets:
-        rows.add(dataset)
-    platform = _platform(datasets)
-    rows.pool_small_groups()
-    first, rejected = datasets[0], rows.rejected
+    datasets = _agreed(merge([datasets] if isinstance(datasets, Dataset) else datasets))
+    rows = _read(datasets, trust_code)
+    learner = "lasso" if (pooled := len(rows.devices) > 1) else learner
+    platform, first, rejected = _platform(datasets), datasets[0], rows.rejected
     hardware = Hardware(platform=platform.name) if pooled else hardware_from(first.meta)
     launched = all(dataset.meta.get("includes_launch") for dataset in datasets)
-    alone = bool(rows.totals) and not rows.work
-    if len(rows.skipped()) == sum(target == RUNTIME for target, _ in rows.parts) and not alone:
-        why = "".join(f"; {line}" for line in summarised(rejected))
-        raise DatasetError(
-            f"{first.path}: {rows.usable} usable rows, {len(rejected)} left out, and no kind has {FEWEST_ROWS} different "
-            f"configurations{why}; collect more, or mend the rows"
-        )
+    if not (alone := bool(rows.totals) and not rows.work):
+        _check_enough(rows, first)
     fitted = _fitted(rows, learner, jobs, launched, show)
     skipped = {key: count for key, count in rows.skipped().items() if key not in fitted[RUNTIME]}
     telling: Sequence[Total] = rows.totals
@@ -102,7 +89,7 @@ def train(
         rejected += left_out
         rows.work.append(work_of_totals(telling))
     predictor = Predictor(
-        device=", ".join(devices),
+        device=", ".join(rows.devices),
         hardware=None if pooled else hardware,
         regressors=dict(sorted(fitted[RUNTIME].items())),
         rooflines=learn_rooflines(rows.work, hardware),
@@ -111,7 +98,7 @@ def train(
         name=first.name,
         sentinel_s=first.sentinel_s,
         power=dict(sorted(fitted[POWER].items())) or None,
-        learnt_on=len(devices),
+        learnt_on=len(rows.devices),
         system=COMPOSITION,
         dispatch=None if pooled else _dispatch(rows.issued, telling),
     )
@@ -119,19 +106,48 @@ def train(
     if alone:
         predictor = with_system(predictor, telling, relative)
     elif telling:
-        telling, left_out = consistent(telling, composed(predictor, telling))
-        rejected += left_out
-        predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
-        correction, telling, doubt = _correction(predictor, telling)
-        rows.doubts += doubt
-        if correction:
-            predictor = correction.predictor
-        elif not telling:  # networks that say nothing of the device say nothing of its host either
-            predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
+        predictor, correction, telling = _corrected(predictor, telling, rows)
     about = {**predictor.dataset, "networks": len(telling), "rejected": len(rejected)}
-    predictor = dataclasses.replace(predictor, dataset=about)
     doubts = (*rows.doubts, *rows.few_powers(), *_missed(fitted[RUNTIME]))
+    predictor = dataclasses.replace(predictor, dataset=about)
     return Trained(predictor, tuple(rejected), skipped, correction, doubts)
+
+
+def _read(datasets: Sequence[Dataset], trust_code: bool) -> Read:
+    """Their rows by target and regressor, small groups pooled; raises DatasetError."""
+    devices = list(dict.fromkeys(dataset.device for dataset in datasets))
+    rows = Read(devices, [dataset.name for dataset in datasets], trust_code)
+    for dataset in datasets:
+        rows.add(dataset)
+    rows.pool_small_groups()
+    return rows
+
+
+def _check_enough(rows: Read, first: Dataset) -> None:
+    """Raise DatasetError where no kind has rows enough."""
+    if len(rows.skipped()) < sum(target == RUNTIME for target, _ in rows.parts):
+        return
+    why = "".join(f"; {line}" for line in summarised(rows.rejected))
+    raise DatasetError(
+        f"{first.path}: {rows.usable} usable rows, {len(rows.rejected)} left out, and no kind has {FEWEST_ROWS} "
+        f"different configurations{why}; collect more, or mend the rows"
+    )
+
+
+def _corrected(
+    predictor: Predictor, telling: Sequence[Total], rows: Read
+) -> tuple[Predictor, Correction | None, Sequence[Total]]:
+    """What whole networks make of a predictor of layers, and those of them that say something of the device."""
+    telling, left_out = consistent(telling, composed(predictor, telling))
+    rows.rejected += left_out
+    predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
+    correction, telling, doubt = _correction(predictor, telling)
+    rows.doubts += doubt
+    if correction:
+        predictor = correction.predictor
+    elif not telling:  # networks that say nothing of the device say nothing of its host either
+        predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
+    return predictor, correction, telling
 
 
 def _correction(

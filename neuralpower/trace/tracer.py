@@ -11,7 +11,7 @@ sees each operator with its output. Every operator is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -77,16 +77,8 @@ def trace(
             recorder = Recorder(model, routing)
             recorder.gradients, recorder.derived = training is not False, derived
             recorder.asked, recorder.trained = training or (training is None and enabled), training is True
-            cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
             try:
-                with (
-                    users_code(forward),
-                    undisturbed(model, training),
-                    own_caches(model),
-                    slow_attention(),
-                    recorder.attached(),
-                    cast,
-                ):
+                with users_code(forward), _prepared(model, training, autocast), recorder.attached():
                     recorder.follow(run, tuple(args), kwargs, loss)
             except BoundError as error:
                 raise BoundError(f"{type(model).__name__}: {error}") from error
@@ -101,6 +93,14 @@ def trace(
         if not own:
             raise _untraced(model, failures[-1] if failures else None, (args, kwargs))
         derived.update({error.key: str(error) for error in own})
+
+
+@contextlib.contextmanager
+def _prepared(model: nn.Module, training: bool | None, autocast: torch.dtype | None) -> Iterator[None]:
+    """The mode of the pass, and nothing of it left in the module afterwards."""
+    cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
+    with undisturbed(model, training), own_caches(model), slow_attention(), cast:
+        yield
 
 
 def _untraced(model: nn.Module, failure: ModelError | None, inputs: Any) -> ModelError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -113,22 +114,9 @@ def training_lifetimes(
     made = make(trained) if make else None
     if made:
         follower.begins([v for values in made.state.values() for v in values.values()])
-    for parameter in trained:
-        hook = parameter.register_post_accumulate_grad_hook
-        hook(lambda p: follower.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    follower.follow_gradients(trained)
     try:
-        # torch warns where it is not said
-        unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](enable=False)
-        with (
-            users_code(name),
-            quiet(),
-            undisturbed(model, True),
-            own_caches(model),
-            unchecked,
-            torch.enable_grad(),
-            fake,
-            follower,
-        ):
+        with users_code(name), _in_training(model), fake, follower:
             if checkpointing:
                 checkpointed(model)
             batches = _MicroBatches(model, loss or default_loss, accumulation, lambda: lifetimes.calls)
@@ -141,12 +129,26 @@ def training_lifetimes(
     except UsersError as error:
         if error.what != name:
             raise
-        raise StepError(
-            f"{name}: a training step on tensors without values raises {quoted(raised(error))[:200]}; "
-            "choose phase forward, or measure with `neuralpower profile --phase training`"
-        ) from raised(error)
+        raise _not_followed(name, raised(error)) from raised(error)
     compiler = made is not None and not any(type(m).__module__.startswith("transformers.") for m in model.modules())
     return StepLifetimes(lifetimes.storages(), tuple(batches.ends), lifetimes.calls, compiler)
+
+
+@contextlib.contextmanager
+def _in_training(model: nn.Module) -> Iterator[None]:
+    """Training mode with gradients, and nothing of it left in the module afterwards."""
+    # torch warns where it is not said
+    unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](enable=False)
+    with quiet(), undisturbed(model, True), own_caches(model), unchecked, torch.enable_grad():
+        yield
+
+
+def _not_followed(name: str, cause: BaseException) -> StepError:
+    """What is said of a step that asks for values."""
+    return StepError(
+        f"{name}: a training step on tensors without values raises {quoted(cause)[:200]}; "
+        "choose phase forward, or measure with `neuralpower profile --phase training`"
+    )
 
 
 def _check_gradients(optimizer: str, platform: Platform, state: Mapping[str, Tensor]) -> None:
@@ -209,6 +211,12 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         """An optimizer's state that is there before its first step; counts of steps have values."""
         self.lifetimes.hold(state, OPTIMIZER)
         self._known.update({v: True for v in state if isinstance(v, Tensor) and not isinstance(v, FakeTensor)})
+
+    def follow_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Count what is accumulated for each parameter as its gradient."""
+        for parameter in parameters:
+            hook = parameter.register_post_accumulate_grad_hook
+            hook(lambda p: self.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def assign(self, tensors: Sequence[Any], part: str) -> None:
         """Say what living tensors are."""
