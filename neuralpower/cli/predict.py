@@ -23,9 +23,8 @@ VIEWS = ("layer", "kind", "module")
 
 
 class Predict(OptionGroup):
-    """What is to be predicted, and what is said of it."""
+    """How a network is to be predicted, and what is said of it."""
 
-    model: groups.Model
     predictor: Annotated[
         str | None,
         typer.Option(help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."),
@@ -65,7 +64,7 @@ class Predict(OptionGroup):
 
 @app.command()
 @with_options
-def predict(asked: Predict) -> None:
+def predict(model: groups.Model, asked: Predict) -> None:
     """Predict a network's latency, in total and layer by layer, without running it."""
     _check(asked)
     sizes, shape = asked.sizes, asked.sizes.shape
@@ -98,10 +97,10 @@ def predict(asked: Predict) -> None:
     routing = Routing.parsed(asked.routing)
     question = question_of(learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, autocast=cast, routing=routing)
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
-    runs = asked_of(asked.model, request, phase, own_batch=sizes.batch_size is None)
+    runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []
     seen = None if asked.trace_file is None else stages.append
-    prediction, _ = case.predict(runs, learnt, question, model=asked.model, seen=seen)
+    prediction, _ = case.predict(runs, learnt, question, model=model, seen=seen)
     table = None if asked.as_json else prediction_table(prediction, asked.by, asked.depth, asked.top)
     cells = prediction_cells(prediction)
     if asked.trace_file is not None:
