@@ -66,7 +66,13 @@ def table_of(name: str, rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """(kind, its table) of one of AIConfigurator's files."""
     measured = {"runtime_s": rows.latency / 1000, "power_w": rows.power}
     if name == "h200_gemm":
-        shape = {"rows": rows.m, "in_features": rows.k, "out_features": rows.n, "bias": False, "transposed": True}
+        shape = {
+            "rows": rows.m,
+            "in_features": rows.k,
+            "out_features": rows.n,
+            "bias": False,
+            "transposed": True,
+        }
         return "linear", pd.DataFrame({"dtype": rows.gemm_dtype.map(DTYPES), **shape, **measured})
     context = name == "h200_context_attention"
     shape = {
@@ -98,7 +104,9 @@ def parts(dataset: Dataset, hardware: Hardware) -> Iterator[tuple[str, Rows]]:
     """(dtype, rows) of each regressor, as `train` makes them."""
     for kind, table in dataset.tables.items():
         rows = screen(kind, table, hardware=hardware)
-        group = np.broadcast_to(np.asarray(platform_of(hardware).alone.group(rows.layer)), (len(rows),)).astype(str)
+        group = np.broadcast_to(
+            np.asarray(platform_of(hardware).alone.group(rows.layer)), (len(rows),)
+        ).astype(str)
         dtype = np.asarray(rows.layer.dtype).astype(str)
         for some in sorted(set(zip(dtype, group, strict=True))):
             yield some[0], rows.at(np.flatnonzero((dtype == some[0]) & (group == some[1])))
@@ -217,7 +225,9 @@ def compiled(rows: Rows, hardware: Hardware) -> Array:
     the mean of the last second: where the device waited for a compiler, it starts near idle.
     """
     columns: Any = rows.layer
-    sides = [np.broadcast_to(side, len(rows)) for side in (columns.rows, columns.out_features, columns.in_features)]
+    sides = [
+        np.broadcast_to(side, len(rows)) for side in (columns.rows, columns.out_features, columns.in_features)
+    ]
     tile = chosen_tile(hardware, *sides)
     kernels = np.stack([*sides[1:], tile["tile_rows"], tile["tile_columns"], tile["tile_shared"]], axis=1)
     order = np.argsort(-sides[0], kind="stable")
@@ -236,7 +246,9 @@ def beside_mean(result: Result, shortest_s: float) -> Result:
 
 def print_table(title: str, rows: Mapping[str, tuple[Result, str]]) -> None:
     """One line per figure and method, the published one beside neuralpower's."""
-    print(f"\n{title}\n\n| | rows | predictor | median | 90th percentile | mean | in 90 % interval |\n|{'---|' * 7}")
+    print(
+        f"\n{title}\n\n| | rows | predictor | median | 90th percentile | mean | in 90 % interval |\n|{'---|' * 7}"
+    )
     for name, (result, published) in rows.items():
         if published:
             print(f"| {name} | | AIConfigurator, published | {published} | | |")
@@ -246,15 +258,21 @@ def print_table(title: str, rows: Mapping[str, tuple[Result, str]]) -> None:
 
 def main() -> None:
     """Import, then print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("path", type=Path, nargs="?", help="the folder that holds aiconfigurator/")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the predictor of all three tables there")
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="write the predictor of all three tables there"
+    )
     given = parser.parse_args()
     if given.path is None:
         print("benchmarks.aiconfigurator needs a folder that holds AIConfigurator's measurements: left out")
         return
     with tempfile.TemporaryDirectory() as temporary:
-        datasets = {name: write_dataset(given.path / "aiconfigurator", name, Path(temporary)) for name in TABLES}
+        datasets = {
+            name: write_dataset(given.path / "aiconfigurator", name, Path(temporary)) for name in TABLES
+        }
     hardware = hardware_from(datasets[TABLES[0]].meta)
     if given.save:
         learnt = train(list(datasets.values())).predictor
@@ -274,13 +292,20 @@ def main() -> None:
         wide.setdefault(dtype, []).append(widest(rows, hardware))
     for table in (power, wide):
         table["both"] = [result for some in table.values() for result in some]
-    lines = {f"{dtype}, whole (n, k) held out": (joined(found), "3.63 | 14.7") for dtype, found in products.items()}
+    lines = {
+        f"{dtype}, whole (n, k) held out": (joined(found), "3.63 | 14.7") for dtype, found in products.items()
+    }
     lines |= {
-        f"{dtype}, n = {WIDEST:,} from n <= {NARROW:,}": (joined(found), "10.1 | 83" if dtype == "bfloat16" else "")
+        f"{dtype}, n = {WIDEST:,} from n <= {NARROW:,}": (
+            joined(found),
+            "10.1 | 83" if dtype == "bfloat16" else "",
+        )
         for dtype, found in wide.items()
     }
     for name in TABLES[1:]:
-        found = [ten_folds(rows, hardware, fingerprint(rows.layer)) for _, rows in parts(datasets[name], hardware)]
+        found = [
+            ten_folds(rows, hardware, fingerprint(rows.layer)) for _, rows in parts(datasets[name], hardware)
+        ]
         lines[name.removeprefix("h200_").replace("_", " ")] = (
             joined(found),
             "2.00 | 9.7" if "context" in name else "1.1 | ",

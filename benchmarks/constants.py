@@ -46,7 +46,9 @@ def modules() -> list[ModuleType]:
     found = []
     for name in PACKAGES:
         package = importlib.import_module(name)
-        found += [importlib.import_module(f"{name}.{one.name}") for one in pkgutil.iter_modules(package.__path__)]
+        found += [
+            importlib.import_module(f"{name}.{one.name}") for one in pkgutil.iter_modules(package.__path__)
+        ]
     return found
 
 
@@ -54,7 +56,9 @@ def is_numeric(value: Any) -> bool:
     """Whether it is a number that can be scaled, or a tuple of such."""
     if isinstance(value, tuple):
         return bool(value) and all(map(is_numeric, value))
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and np.isfinite(value) and value != 0
+    return (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and np.isfinite(value) and value != 0
+    )
 
 
 def constants() -> dict[str, tuple[str, Any]]:
@@ -93,7 +97,8 @@ def perturbed(name: str, value: Any, new: Any) -> Iterator[None]:
 def thinned(dataset: Dataset, every: int) -> Dataset:
     """Every so-manieth row of each kind of layer; whole networks all."""
     tables = {
-        kind: t if kind == "network" else t.iloc[::every].reset_index(drop=True) for kind, t in dataset.tables.items()
+        kind: t if kind == "network" else t.iloc[::every].reset_index(drop=True)
+        for kind, t in dataset.tables.items()
     }
     return replace(dataset, tables=tables)
 

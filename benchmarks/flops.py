@@ -17,8 +17,12 @@ TRANSFORMERS = {
         ("bert", "roberta", "electra", "ernie", "camembert", "mpnet", "xlm-roberta", "data2vec-text"), TEXT
     ),
     **dict.fromkeys(("bert-generation", "mobilebert", "gpt_neox"), TEXT),
-    **dict.fromkeys(("llama", "phi", "olmo", "olmo2", "granite", "starcoder2", "cohere", "phi3", "smollm3"), DECODER),
-    **dict.fromkeys(("vit", "deit", "beit", "vit_mae", "ijepa", "vit_msn", "dinov3_vit", "clip_vision_model"), SMALL),
+    **dict.fromkeys(
+        ("llama", "phi", "olmo", "olmo2", "granite", "starcoder2", "cohere", "phi3", "smollm3"), DECODER
+    ),
+    **dict.fromkeys(
+        ("vit", "deit", "beit", "vit_mae", "ijepa", "vit_msn", "dinov3_vit", "clip_vision_model"), SMALL
+    ),
     "albert": f"{TEXT}&embedding_size=32",
     "distilbert": "n_layers=2&dim=64&n_heads=4&hidden_dim=128&vocab_size=100",
     "gpt2": f"{GPT}&bos_token_id=0&eos_token_id=0",

@@ -16,7 +16,9 @@ LIST = Path(__file__).with_suffix(".txt")
 def main() -> None:
     """Print one line per model and phase, then the errors of each phase."""
     networks = result(LIST, "--rounds", "21")["networks"]
-    print("| model | phase | batch | tokens | predicted, ms | measured p10, ms | slow-down | error raw | error |")
+    print(
+        "| model | phase | batch | tokens | predicted, ms | measured p10, ms | slow-down | error raw | error |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for n in networks:
         tokens = n["context"] if n["phase"] == "decode" else n["prompt"]

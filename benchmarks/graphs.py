@@ -86,7 +86,9 @@ def build(config: Path, mode: str, batch_size: int) -> nn.Module:
     task = AUTO.get((architecture, mode), "CausalLM")
     auto: Any = getattr(transformers, f"AutoModelFor{task}")
     with torch.device("meta"):
-        model: nn.Module = auto.from_config(transformers.AutoConfig.for_model(**fields), attn_implementation=ATTENTION)
+        model: nn.Module = auto.from_config(
+            transformers.AutoConfig.for_model(**fields), attn_implementation=ATTENTION
+        )
     for module in list(model.modules()):
         experts = getattr(module, "experts", None)
         if isinstance(experts, nn.ModuleDict):
@@ -104,7 +106,9 @@ def forward(config: Path, mode: str, batch_size: int, length: int) -> tuple[Laye
     return found.layers
 
 
-def inputs_of(model: nn.Module, batch_size: int, length: int, device: str) -> tuple[Tensor, dict[str, Tensor]]:
+def inputs_of(
+    model: nn.Module, batch_size: int, length: int, device: str
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Tokens, and what else a network was given."""
     tokens = torch.ones(batch_size, length, dtype=torch.int64, device=device)
     inputs: dict[str, Tensor] = {}
@@ -128,7 +132,10 @@ def backward(config: Path, batch_size: int, length: int) -> tuple[Layer, ...]:
     """Backward of cross-entropy and layers, gradients added to those of the step before; no optimizer."""
     layers = forward(config, "train", batch_size, length)
     tokens, vocabulary = batch_size * length, json.loads(config.read_text())["vocab_size"]
-    loss = (Movement(function="fill", elements=tokens * vocabulary), *Softmax(rows=tokens, width=vocabulary).backward())
+    loss = (
+        Movement(function="fill", elements=tokens * vocabulary),
+        *Softmax(rows=tokens, width=vocabulary).backward(),
+    )
     back = tuple(part for layer in reversed(layers) for part in _backward(layer))
     grown = tuple(
         Elementwise(function="add", elements=layer.parameters(), operands=2, broadcast=False, inplace=True)

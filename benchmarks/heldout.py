@@ -31,7 +31,9 @@ def name(network: dict[str, Any]) -> str:
 
 def show(data: dict[str, Any]) -> None:
     """Print the summary, then the networks."""
-    print("| predictor | networks | median | MAPE | RMSPE | worst | Spearman |\n|---|---|---|---|---|---|---|")
+    print(
+        "| predictor | networks | median | MAPE | RMSPE | worst | Spearman |\n|---|---|---|---|---|---|---|"
+    )
     for predictor, s in data["summary"].items():
         errors = " | ".join(f"{s[key]:.1%}" for key in ("median", "mape", "rmspe"))
         print(f"| {predictor} | {s['networks']} | {errors} | {s['worst']:+.1%} | {s['spearman']:.3f} |")

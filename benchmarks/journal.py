@@ -50,10 +50,23 @@ print(json.dumps([time.perf_counter() - start, rows, resource.getrusage(resource
 def result(number: int, samples: int = 9) -> dict[str, object]:
     """A record as a collection writes it, of some 1.2 kB."""
     layer = next(iter(draw(KINDS["linear"], 1, number)))
-    about = {"config_id": f"{number:016x}", "device_key": "d" * 12, "software_key": "s" * 12, "session_id": "0" * 12}
+    about = {
+        "config_id": f"{number:016x}",
+        "device_key": "d" * 12,
+        "software_key": "s" * 12,
+        "session_id": "0" * 12,
+    }
     times = [1e-5 * (1 + i / 7) for i in range(samples)]
     columns = {f"column_{i}": 1.234567e-5 * i for i in range(18)}
-    row = {**layer.to_row(), **about, **columns, "runtime_s": 1e-5, "samples_s": times, "status": "ok", "replicate": 0}
+    row = {
+        **layer.to_row(),
+        **about,
+        **columns,
+        "runtime_s": 1e-5,
+        "samples_s": times,
+        "status": "ok",
+        "replicate": 0,
+    }
     return {"type": "result", "kind": "linear", "row": row}
 
 
@@ -65,7 +78,9 @@ def append_s(folder: Path, together: int, measurements: int = 600) -> float:
         for number in range(measurements // together):
             some = [records[(number + i) % 20] for i in range(together)]
             begun = time.perf_counter()
-            journal.append({"type": "start", "tier": "runtime", "tasks": [["c" * 16, 0]] * together}, sync=False)
+            journal.append(
+                {"type": "start", "tier": "runtime", "tasks": [["c" * 16, 0]] * together}, sync=False
+            )
             journal.append(*some)
             spent += time.perf_counter() - begun
     return spent / measurements
@@ -95,10 +110,13 @@ def generated(folder: Path) -> Path:
         table: dict[str, Any] = {}
         for name in KINDS[kind].field_names():
             values = np.asarray(getattr(columns, name))
-            table[name] = (values if values.dtype == object else values.astype(type(getattr(layers[0], name))))[index]
+            table[name] = (
+                values if values.dtype == object else values.astype(type(getattr(layers[0], name)))
+            )[index]
         runtime = np.exp(generator.normal(-9, 2, count))
         table |= {
-            name: runtime * (1 + i / 10) for i, name in enumerate(("runtime_s", "runtime_median_s", "first_call_s"))
+            name: runtime * (1 + i / 10)
+            for i, name in enumerate(("runtime_s", "runtime_median_s", "first_call_s"))
         }
         table |= {f"runtime_{name}_s": runtime for name in ("q25", "q75", "min")}
         table |= {
@@ -106,10 +124,18 @@ def generated(folder: Path) -> Path:
             for name in ("sentinel_s", "sentinel_slowdown", "steal", "wall_s")
         }
         table |= {name: np.full(count, np.nan) for name in ("power_w", "energy_j")}
-        table |= {"n": np.full(count, 9), "replicate": np.zeros(count, dtype=int), "attempt": np.ones(count, dtype=int)}
+        table |= {
+            "n": np.full(count, 9),
+            "replicate": np.zeros(count, dtype=int),
+            "attempt": np.ones(count, dtype=int),
+        }
         table |= {"config_id": [f"{kind[:4]}{number:012x}" for number in range(count)]}
         words = {"status": "ok", "source": "sweep", "session_id": "0" * 12, "software_key": "s" * 12}
-        words |= {"device_key": device_key({"name": "generated"}), "power_source": "none", "power_reason": "no meter"}
+        words |= {
+            "device_key": device_key({"name": "generated"}),
+            "power_source": "none",
+            "power_reason": "no meter",
+        }
         table |= {name: np.full(count, word) for name, word in words.items()}
         frame = pd.DataFrame(table)
         frame["samples_s"] = list((runtime[:, None] * np.linspace(1, 1.2, 9)).astype(np.float32))
@@ -119,7 +145,9 @@ def generated(folder: Path) -> Path:
 
 def in_process(program: str, folder: Path) -> tuple[float, int, float]:
     """(seconds, rows, bytes at most) of a program in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", program, str(folder)], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)], check=True, capture_output=True, text=True
+    )
     took, rows, memory = json.loads(done.stdout)
     return took, rows, memory
 

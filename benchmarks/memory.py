@@ -33,11 +33,16 @@ from neuralpower.trace.training_step import settings_of, training_lifetimes
 NEEDED, KEPT = "needed", "kept"
 HEAPS: dict[str, dict[str, str]] = {
     KEPT: {},  # as it comes: holes between what lives are kept
-    NEEDED: {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"},  # what is freed is given back
+    NEEDED: {
+        "MALLOC_MMAP_THRESHOLD_": "131072",
+        "MALLOC_TRIM_THRESHOLD_": "131072",
+    },  # what is freed is given back
 }
 RECORD = Path(__file__).with_suffix(".json")
 GPT2 = "transformers:GPT2LMHeadModel"
-LLAMA = "transformers:llama?num_hidden_layers=4&hidden_size=1024&intermediate_size=2816&num_attention_heads=16"
+LLAMA = (
+    "transformers:llama?num_hidden_layers=4&hidden_size=1024&intermediate_size=2816&num_attention_heads=16"
+)
 MIXTRAL = (
     "transformers:mixtral?num_hidden_layers=4&hidden_size=512&intermediate_size=1024&num_attention_heads=8"
     "&num_key_value_heads=4&num_local_experts=8&vocab_size=16000"
@@ -70,7 +75,12 @@ NETWORKS = (
     ("zoo:unet", 1, None),
     ("zoo:video_cnn", 2, None),
 )
-SERVED = ((LLAMA, 4, 2000, DECODE), (LLAMA, 1, 1024, PREFILL), (GPT2, 1, 1000, DECODE), (GPT2, 2, 512, PREFILL))
+SERVED = (
+    (LLAMA, 4, 2000, DECODE),
+    (LLAMA, 1, 1024, PREFILL),
+    (GPT2, 1, 1000, DECODE),
+    (GPT2, 2, 512, PREFILL),
+)
 RECIPES = (
     (LLAMA, 1, 256, Recipe(accumulation=4)),
     ("zoo:resnet18", 4, None, Recipe(accumulation=4)),
@@ -84,7 +94,11 @@ UNSEEN = (  # of families that nothing was chosen by, measured once
     ("transformers:mpnet", 2, 200),
     ("transformers:opt?num_hidden_layers=6", 2, 160),
     ("transformers:bloom?hidden_size=768&n_layer=6&n_head=12&vocab_size=30000", 2, 128),
-    ("transformers:gpt_neox?num_hidden_layers=6&hidden_size=768&intermediate_size=3072&num_attention_heads=12", 4, 64),
+    (
+        "transformers:gpt_neox?num_hidden_layers=6&hidden_size=768&intermediate_size=3072&num_attention_heads=12",
+        4,
+        64,
+    ),
     ("transformers:deit", 3, None),
     ("transformers:segformer", 2, None),
     ("transformers:regnet", 3, None),
@@ -130,7 +144,9 @@ RUNS = (
     *(Run(model, batch, length, phase) for model, batch, length, phase in SERVED),
     *(Run(model, batch, length, TRAINING, recipe) for model, batch, length, recipe in RECIPES),
 )
-FURTHER = tuple(Run(model, batch, length, phase) for model, batch, length in UNSEEN for phase in (FORWARD, TRAINING))
+FURTHER = tuple(
+    Run(model, batch, length, phase) for model, batch, length in UNSEEN for phase in (FORWARD, TRAINING)
+)
 
 
 def real(run: Run, heap: str) -> int | None:
@@ -184,7 +200,9 @@ def table(runs: Sequence[Run]) -> None:
     before: dict[str, list[float]] = {}
     above = []
     for run in runs:
-        sizes = {heap: int(statistics.median(some)) for heap, some in known.get(run.label, {}).items() if some}
+        sizes = {
+            heap: int(statistics.median(some)) for heap, some in known.get(run.label, {}).items() if some
+        }
         if KEPT not in sizes:
             continue
         memory, kept = run.predicted(), sizes[KEPT]

@@ -113,7 +113,9 @@ def outcome(name: str) -> Outcome:
         small = _traced(name, _shrunk(name, SMALL), WAYS)
     except Exception:
         return found
-    if not small.traced and sum(p in dict(WAYS) for p in small.phases) <= sum(p in dict(WAYS) for p in found.phases):
+    if not small.traced and sum(p in dict(WAYS) for p in small.phases) <= sum(
+        p in dict(WAYS) for p in found.phases
+    ):
         return found
     return Outcome(
         name, small.phases, small.cache, small.coverage, f"small widths ({found.note}). {small.note}".strip()

@@ -60,7 +60,13 @@ CONTRADICTORY = ("Tesla P4", "linear")  # its training and test rows do not desc
 # Memory that CUDA is asked for holds a pass up. The V100's three forward passes in training took 16 to 49 us longer for each
 # segment than its own predictor says.
 SEGMENT_S = 40e-6
-METHODS = ("neuralpower", "NeuSight", "Li et al.", "Habitat", "Roofline")  # all but the first as NeuSight printed them
+METHODS = (
+    "neuralpower",
+    "NeuSight",
+    "Li et al.",
+    "Habitat",
+    "Roofline",
+)  # all but the first as NeuSight printed them
 
 
 def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
@@ -80,7 +86,10 @@ def baselines(known: pd.DataFrame, asked: pd.DataFrame, kind: str) -> dict[str, 
     """Seconds of the asked rows by the simpler predictors, fitted per operation on rows of the same GPU."""
     found = {"FLOPs only": np.full(len(asked), np.nan), "original": np.full(len(asked), np.nan)}
     for operation in asked.op.unique():
-        before, index = known[(known.op == operation) & (known.runtime_s > 0)], (asked.op == operation).to_numpy()
+        before, index = (
+            known[(known.op == operation) & (known.runtime_s > 0)],
+            (asked.op == operation).to_numpy(),
+        )
         columns = [columns_of_table(kind, some) for some in (before, asked[index])]
         seconds = before.runtime_s.to_numpy()
         flops = [work(part, len(some))[0] for part, some in zip(columns, (before, asked[index]), strict=True)]
@@ -100,19 +109,26 @@ def kernel_errors(root: Path, device: str, predictor: Predictor) -> dict[str, di
             table = asked[kind]
             seconds, columns = table.runtime_s.to_numpy(), columns_of_table(kind, table)
             estimates = predictor.estimate_columns(columns)
-            predicted = {"neuralpower": estimates.runtime_s, "roofline": roofline(columns, len(table), hardware)}
+            predicted = {
+                "neuralpower": estimates.runtime_s,
+                "roofline": roofline(columns, len(table), hardware),
+            }
             if device in TRAINED:
                 predicted |= baselines(known[kind], table, kind)
             for method, value in predicted.items():
                 errors.setdefault(method, {}).setdefault(family, []).append(100 * np.abs(value / seconds - 1))
             if (device, kind) != CONTRADICTORY:
                 inside.append((estimates.low_s <= seconds) & (seconds <= estimates.high_s))
-    means = {method: {f: float(np.mean(np.concatenate(e))) for f, e in by.items()} for method, by in errors.items()}
+    means = {
+        method: {f: float(np.mean(np.concatenate(e))) for f, e in by.items()} for method, by in errors.items()
+    }
     means["neuralpower"]["in interval"] = 100 * float(np.mean(np.concatenate(inside)))
     return means
 
 
-def print_kernels(root: Path, title: str, devices: Iterable[str], predictor_of: Callable[[str], Predictor]) -> None:
+def print_kernels(
+    root: Path, title: str, devices: Iterable[str], predictor_of: Callable[[str], Predictor]
+) -> None:
     """One table of all devices: methods against families."""
     columns = (*FAMILIES, "in interval")
     print(f"\n{title}\n\n| GPU | predictor | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
@@ -148,14 +164,19 @@ def print_networks(
             error = 100 * (value / point.measured_s - 1)
             others = " | ".join(f"{point.errors[method]:.1f}" for method in METHODS[1:])
             times = f"{1e3 * point.measured_s:.1f} | {1e3 * value:.1f}"
-            print(f"| {device} | {point.model} | {point.batch_size} | {times} | {error:+.1f} | {others} |", flush=True)
+            print(
+                f"| {device} | {point.model} | {point.batch_size} | {times} | {error:+.1f} | {others} |",
+                flush=True,
+            )
             found.append({METHODS[0]: abs(error), **point.errors, "inside": low <= point.measured_s <= high})
     return pd.DataFrame(found)
 
 
 def print_summary(results: Mapping[str, pd.DataFrame]) -> None:
     """Mean and median of every method over each set of networks."""
-    print("\nAll networks: mean / median absolute percentage error, and how many lie in neuralpower's 90 % interval.\n")
+    print(
+        "\nAll networks: mean / median absolute percentage error, and how many lie in neuralpower's 90 % interval.\n"
+    )
     print(f"| networks | n | {' | '.join(METHODS)} | in interval |\n|{'---|' * (3 + len(METHODS))}")
     for name, errors in results.items():
         cells = [f"{errors[method].mean():.1f} / {errors[method].median():.1f}" for method in METHODS]
@@ -181,11 +202,17 @@ def consistent(device: str, dataset: Dataset) -> Dataset:
 
 def main() -> None:
     """Train, then print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("path", type=Path, nargs="?", help="the folder that holds neusight/")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="write the trained predictors there")
-    parser.add_argument("--trained", type=Path, metavar="FOLDER", help="take predictors of single GPUs that lie there")
-    parser.add_argument("--without-portable", action="store_true", help="leave out what needs the portable predictor")
+    parser.add_argument(
+        "--trained", type=Path, metavar="FOLDER", help="take predictors of single GPUs that lie there"
+    )
+    parser.add_argument(
+        "--without-portable", action="store_true", help="leave out what needs the portable predictor"
+    )
     given = parser.parse_args()
     if given.path is None:
         print("benchmarks.neusight needs a folder that holds NeuSight's measurements: left out")

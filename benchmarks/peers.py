@@ -51,7 +51,12 @@ ELEMENTWISE = ("add", "mul", "div", "pow")  # of two tensors; with a trailing u 
 def table_of(operation: str, rows: pd.DataFrame) -> tuple[str, dict[str, Any]]:
     """(kind, its columns) of the rows of one operation."""
     if operation == "linear":
-        return "linear", {"rows": rows.B * rows.M, "in_features": rows.N, "out_features": rows.K, "bias": True}
+        return "linear", {
+            "rows": rows.B * rows.M,
+            "in_features": rows.N,
+            "out_features": rows.K,
+            "bias": True,
+        }
     if operation == "bmm":
         return "matmul", {"batch": rows.B, "rows": rows.M, "inner": rows.N, "columns": rows.K}
     if operation == "softmax":
@@ -64,7 +69,12 @@ def table_of(operation: str, rows: pd.DataFrame) -> tuple[str, dict[str, Any]]:
         function = operation.removesuffix("u")
         operands = 1 if operation.endswith("u") else 2
         elements = rows.B * rows.H
-        return "elementwise", {"function": function, "elements": elements, "operands": operands, "broadcast": False}
+        return "elementwise", {
+            "function": function,
+            "elements": elements,
+            "operands": operands,
+            "broadcast": False,
+        }
     columns = {"batch": rows.B, "in_channels": rows.Input_Channel, "out_channels": rows.Output_Channel}
     sizes: dict[str, Any] = {"in": rows.Input_Size, "kernel": rows.Kernel_Size, "stride": rows.Stride}
     sizes |= {"padding": rows.Padding, "dilation": 1}
@@ -145,7 +155,9 @@ def original(known: Layer, known_s: Array, asked: Layer) -> Array:
     for degree in (1, 2, 3):
         power = PolynomialFeatures(degree, include_bias=False)
         x, special = variables(known, len(known_s))
-        model = make_pipeline(StandardScaler(), LassoCV(cv=KFold(10, shuffle=True, random_state=0), max_iter=5000))
+        model = make_pipeline(
+            StandardScaler(), LassoCV(cv=KFold(10, shuffle=True, random_state=0), max_iter=5000)
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the polynomial's columns are nearly collinear
             model.fit(np.hstack([power.fit_transform(x), special]), known_s)
@@ -183,4 +195,6 @@ def points(root: Path, mode: str) -> Iterator[Point]:
             errors = {method: float(cells[column]) for method, *cells in methods if cells[column]}
             if errors:
                 stem, length = MODELS[model]
-                yield Point(devices[name], model, int(batch), float(times[name, stem, length, int(batch)]), errors)
+                yield Point(
+                    devices[name], model, int(batch), float(times[name, stem, length, int(batch)]), errors
+                )

@@ -75,7 +75,9 @@ def command_s(*arguments: str, runs: int = 3) -> float:
 def predictions(model: str, seq_len: int, runs: int, context: int | None = None) -> tuple[list[float], float]:
     """(seconds of imports, then of each prediction in one fresh process; its largest memory in B); of a step with a context."""
     arguments = [model, str(seq_len), str(runs), *([] if context is None else [str(context)])]
-    output = subprocess.run([PYTHON, "-c", IN_PROCESS, *arguments], check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(
+        [PYTHON, "-c", IN_PROCESS, *arguments], check=True, capture_output=True, text=True
+    ).stdout
     times, memory = json.loads(output.splitlines()[-1])
     return times, memory
 
@@ -83,7 +85,9 @@ def predictions(model: str, seq_len: int, runs: int, context: int | None = None)
 def commands() -> Rows:
     """Start, and a small and a large network in fresh processes."""
     rows = [("neuralpower --help", f"{command_s('--help', runs=5):.2f} s", "0.5 s")]
-    rows.append(("predict transformers:bert, cold shell", f"{command_s('predict', 'transformers:bert'):.1f} s", "8 s"))
+    rows.append(
+        ("predict transformers:bert, cold shell", f"{command_s('predict', 'transformers:bert'):.1f} s", "8 s")
+    )
     times, _ = predictions("transformers:bert", 128, 6)
     rows.append(("predict transformers:bert, warm process", f"{statistics.median(times[2:]):.2f} s", "0.5 s"))
     with tempfile.TemporaryDirectory() as folder:
@@ -91,11 +95,15 @@ def commands() -> Rows:
         whole = command_s("predict", folder, "--phase", "decode", "--context", "4096")
         steps, _ = predictions(folder, 512, 3, context=4096)
         times, memory = predictions(folder, 512, 3)
-    rows.append(("predict Llama-70B, a step with 4,096 in the cache", f"{statistics.median(steps[2:]):.1f} s", "3 s"))
+    rows.append(
+        ("predict Llama-70B, a step with 4,096 in the cache", f"{statistics.median(steps[2:]):.1f} s", "3 s")
+    )
     rows.append(("... the first in its process", f"{steps[1]:.1f} s", "3 s"))
     rows.append(("... the command, with imports", f"{whole:.1f} s", ""))
     rows.append(("... imports of torch and transformers alone", f"{steps[0]:.1f} s", ""))
-    rows.append(("predict Llama-70B, 512 tokens, warm process", f"{statistics.median(times[2:]):.1f} s", "3 s"))
+    rows.append(
+        ("predict Llama-70B, 512 tokens, warm process", f"{statistics.median(times[2:]):.1f} s", "3 s")
+    )
     rows.append(("... memory of the process", f"{memory / 1e9:.2f} GB", "1.5 GB"))
     return rows
 
@@ -122,13 +130,17 @@ def throughput() -> Rows:
             learnt.estimate_columns(columns)
             start = time.perf_counter()
             learnt.estimate_columns(table)
-            rows.append((f"{kind} layers a second, {name}", f"{count / (time.perf_counter() - start):,.0f}", bound))
+            rows.append(
+                (f"{kind} layers a second, {name}", f"{count / (time.perf_counter() - start):,.0f}", bound)
+            )
     cells = [layer for kind in ("conv2d", "activation", "elementwise") for layer in draw(KINDS[kind], 200, 7)]
     generator = random.Random(0)
     networks = [generator.choices(cells, k=100) for _ in range(4000)]
     start = time.perf_counter()
     predictor.predict_many(networks)
-    rows.append(("networks of 100 layers a second", f"{len(networks) / (time.perf_counter() - start):,.0f}", "2,000"))
+    rows.append(
+        ("networks of 100 layers a second", f"{len(networks) / (time.perf_counter() - start):,.0f}", "2,000")
+    )
     return rows
 
 
@@ -150,14 +162,18 @@ def candidates() -> Rows:
     rows = []
     for count in (500, 4000):
         changed = [_configuration(generator) for _ in range(count)]
-        rows.append((f"changed configurations a second, {count} at once", _a_second(changed, predictor), "500"))
+        rows.append(
+            (f"changed configurations a second, {count} at once", _a_second(changed, predictor), "500")
+        )
     kinds = [KINDS[kind] for kind in ("conv2d", "activation", "elementwise")]
     cells = [layer for kind in kinds for layer in draw(kind, 200, 7)]
     alike = [generator.choices(cells, k=20) for _ in range(6000)]
     pools = [iter(draw(kind, 14_000, 8)) for kind in kinds]
     unlike = [[next(pool) for pool in pools for _ in range(7)] for _ in range(2000)]
     for name, networks in (("of few layers", alike), ("of layers of their own", unlike)):
-        listed = [{"layers": [{"kind": layer.kind, **layer.to_row()} for layer in network]} for network in networks]
+        listed = [
+            {"layers": [{"kind": layer.kind, **layer.to_row()} for layer in network]} for network in networks
+        ]
         rows.append((f"lists of 20 layers a second, {name}", _a_second(listed, predictor), "2,000"))
     return rows
 

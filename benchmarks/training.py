@@ -37,12 +37,16 @@ def main() -> None:
         )
     errors = [abs(n["error"]) for n in networks]
     print(
-        f"\n{len(networks)} networks: step {median(errors):.1%} median, {sum(errors) / len(errors):.1%} mean;", end=" "
+        f"\n{len(networks)} networks: step {median(errors):.1%} median, {sum(errors) / len(errors):.1%} mean;",
+        end=" ",
     )
     print(f"backward : forward {median(map(abs, ratios)):.1%} median, {max(map(abs, ratios)):.1%} at most\n")
     print("| part | median error | mean error | bias |\n|---|---|---|---|")
     for step in STEPS:
-        off = [n["training"][f"{step}_s"]["value"] / n["measured_parts_s"][step] * n["slowdown"] - 1 for n in networks]
+        off = [
+            n["training"][f"{step}_s"]["value"] / n["measured_parts_s"][step] * n["slowdown"] - 1
+            for n in networks
+        ]
         size = [abs(value) for value in off]
         print(f"| {step} | {median(size):.1%} | {sum(size) / len(size):.1%} | {sum(off) / len(off):+.1%} |")
 

@@ -122,7 +122,9 @@ class LoadedPredictor:
             runs: Asked = asked_of(source, request, asked, own_batch=batch_size is None)
         else:
             if seq_len is not None or input_shape is not None:
-                raise InputError("sizes and inputs are both given, and inputs have their sizes; leave one of them out")
+                raise InputError(
+                    "sizes and inputs are both given, and inputs have their sizes; leave one of them out"
+                )
             if asked != Phase():
                 raise InputError(
                     f"inputs and the phase {asked.name} are both given, and it makes its own inputs; leave one out"
@@ -162,7 +164,11 @@ class LoadedPredictor:
         `input_shape`: of one sample.
         """
         room = bytes_of(memory) if memory is not None else None
-        grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes or (_dtype(model),)}
+        grid: dict[str, Any] = {
+            "batch_sizes": batch_sizes,
+            "lengths": lengths,
+            "dtypes": dtypes or (_dtype(model),),
+        }
         return sweep(model, [self.predictor], input_shape=input_shape, memory_bytes=room, **grid)
 
     def compare(self, a: str | nn.Module, b: str | nn.Module, **sizes: Any) -> Comparison:

@@ -131,7 +131,9 @@ def writing(path: object, instead: str, error: type[InputError] = InputError) ->
         raise unwritten(refused, text, error) from None
 
 
-def unknown(what: str, value: object, known: Iterable[str], error: type[InputError] = InputError) -> InputError:
+def unknown(
+    what: str, value: object, known: Iterable[str], error: type[InputError] = InputError
+) -> InputError:
     """The error for a name that is not known: the value, the nearest valid names, or all of them when few."""
     names = sorted(known)
     comma = "; " if any("," in name for name in names) else ", "

@@ -100,7 +100,10 @@ def meter() -> dict[str, Any]:
     found: Any = METERS["hwmon"]
     with mock.patch.object(found, "for_device", lambda device: found(Path("hwmon"))):
         (reading,) = open_meter("hwmon", "cpu").read()
-    return {"listed": [m["name"] for m in printed("devices")["meters"]], "read": [reading.domain, reading.energy_j]}
+    return {
+        "listed": [m["name"] for m in printed("devices")["meters"]],
+        "read": [reading.domain, reading.energy_j],
+    }
 
 
 def platform() -> dict[str, Any]:

@@ -22,7 +22,9 @@ def chromium(profile: Path, width: int = 1200, height: int = 900, dark: bool = F
     webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
     program, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
     if not program or not driver:
-        pytest.skip("no browser: install chromium and chromedriver (Debian: apt-get install chromium chromium-driver)")
+        pytest.skip(
+            "no browser: install chromium and chromedriver (Debian: apt-get install chromium chromium-driver)"
+        )
     options = webdriver.ChromeOptions()
     options.binary_location = program
     for option in (*OPTIONS, f"--window-size={width},{height}", f"--user-data-dir={profile}"):
@@ -54,7 +56,9 @@ def opened(browser: Any, page: Path) -> int:
 
 def complaints(browser: Any) -> list[str]:
     """What the page wrote to the console as a warning or an error."""
-    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("WARNING", "SEVERE")]
+    return [
+        entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("WARNING", "SEVERE")
+    ]
 
 
 def requests(browser: Any) -> list[str]:
@@ -63,5 +67,7 @@ def requests(browser: Any) -> list[str]:
 
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [e["params"] for e in events if e["method"] == "Network.requestWillBeSent"]
-    own = [s["request"]["url"] for s in sent if s["documentURL"].startswith("file:")]  # not the browser's first tab
+    own = [
+        s["request"]["url"] for s in sent if s["documentURL"].startswith("file:")
+    ]  # not the browser's first tab
     return [url for url in own if not url.startswith(("data:", "blob:"))]

@@ -15,7 +15,9 @@ VARINT, BYTES, FIXED32 = 0, 2, 5
 
 def message(datum: Datum, *, packed: bool = False) -> bytes:
     """The datum as protobuf writes it; float_data one by one, as Caffe does, or packed."""
-    parts = [_key(n, VARINT) + number(v) for n, v in ((1, datum.channels), (2, datum.height), (3, datum.width))]
+    parts = [
+        _key(n, VARINT) + number(v) for n, v in ((1, datum.channels), (2, datum.height), (3, datum.width))
+    ]
     if datum.data:
         parts.append(_key(4, BYTES) + number(len(datum.data)) + datum.data)
     parts.append(_key(5, VARINT) + number(datum.label))

@@ -168,7 +168,13 @@ class Fake:
         """Starts in a few milliseconds: no site packages."""
         file = self.folder / "fake.py"
         file.write_text(SCRIPT)
-        return [sys.executable, "-I", "-S", str(file), json.dumps({"log": str(self.folder / "log"), **self.settings})]
+        return [
+            sys.executable,
+            "-I",
+            "-S",
+            str(file),
+            json.dumps({"log": str(self.folder / "log"), **self.settings}),
+        ]
 
     def executor(self, term_s: float = 2.0) -> Local:
         """To give to `collect`."""
@@ -177,7 +183,11 @@ class Fake:
     def log(self, start: str = "c") -> list[str]:
         """The words noted that begin like this; configurations by default."""
         file = self.folder / "log"
-        return [word for word in file.read_text().splitlines() if word.startswith(start)] if file.exists() else []
+        return (
+            [word for word in file.read_text().splitlines() if word.startswith(start)]
+            if file.exists()
+            else []
+        )
 
 
 def waited(condition: Callable[[], bool], limit_s: float = 20) -> None:

@@ -24,7 +24,11 @@ def run(*arguments: object) -> Ran:
     before = {number: signal.getsignal(number) for number in ENDS}
     sys.argv = ["neuralpower", *map(str, arguments)]
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
             cli.main()
     finally:
         sys.argv = argv

@@ -67,8 +67,16 @@ class Device:
 class Queue:
     """A device that works by itself on up to `depth` queued runs of `calls` calls; `run_once` and `drain` as measured."""
 
-    def __init__(self, device: Device, seconds: float, power_w: float, calls: int = 1, depth: int = 4) -> None:
-        self.device, self.seconds, self.power_w, self.calls, self.depth = device, seconds, power_w, calls, depth
+    def __init__(
+        self, device: Device, seconds: float, power_w: float, calls: int = 1, depth: int = 4
+    ) -> None:
+        self.device, self.seconds, self.power_w, self.calls, self.depth = (
+            device,
+            seconds,
+            power_w,
+            calls,
+            depth,
+        )
         self.ends: deque[float] = deque()
 
     def run_once(self) -> int:
@@ -120,7 +128,9 @@ class Counter:
     def catch_up(self) -> float:
         """Joules as the counter shows them now."""
         while self.next_ns <= self.device.time.now:
-            self.sample_w = self.mean_w(self.next_ns, self.part_ns / 1e9) * (1 + self.random.gauss(0, self.noise))
+            self.sample_w = self.mean_w(self.next_ns, self.part_ns / 1e9) * (
+                1 + self.random.gauss(0, self.noise)
+            )
             self.total_j += self.sample_w * self.period_ns / 1e9
             self.next_ns += self.period_ns
         return self.total_j
@@ -166,7 +176,9 @@ class SimulatedMeter:
         """Nothing is held open."""
 
 
-def simulated_rapl(counters: dict[str, Counter], range_j: float, root: Path, read_s: float = 2e-5) -> RaplMeter:
+def simulated_rapl(
+    counters: dict[str, Counter], range_j: float, root: Path, read_s: float = 2e-5
+) -> RaplMeter:
     """The real RAPL meter over counters served as powercap's files; `root` needs the zones' folders only."""
     time = next(iter(counters.values())).device.time
     for number, name in enumerate(counters):

@@ -82,10 +82,17 @@ class Simulated:
         call_s, watts = (f(item["flops"], item["bytes"]) for f in (runtime_s, power_w))
         if tier == POWER:
             self.now_s += self.slower * (BUILD_S + CAPTURE_S + SETTLE_S + max(WINDOW_S, 4 * call_s))
-            columns = {"power_w": watts, "energy_j": watts * call_s, "power_source": "simulated", "power_reason": None}
+            columns = {
+                "power_w": watts,
+                "energy_j": watts * call_s,
+                "power_source": "simulated",
+                "power_reason": None,
+            }
             return {"config_id": item["config_id"], **columns}
         network = NETWORK_S if item["kind"] == "network" else 0.0
-        self.now_s += self.slower * (BUILD_S + CAPTURE_S + WARM_S + EAGER_S + network + max(REPLAY_S, 11 * call_s))
+        self.now_s += self.slower * (
+            BUILD_S + CAPTURE_S + WARM_S + EAGER_S + network + max(REPLAY_S, 11 * call_s)
+        )
         return {"config_id": item["config_id"], "status": "ok", "runtime_s": call_s}
 
 
@@ -102,7 +109,9 @@ class SimulatedBench:
 
     def time(self, calls: Sequence[Call], rounds: int = 9) -> list[dict[str, Any]]:
         """Of calls to softmax, by the size of their first argument."""
-        return [{"runtime_s": runtime_s(5 * n, 8 * n), "status": "ok", "n": rounds} for n in map(_elements, calls)]
+        return [
+            {"runtime_s": runtime_s(5 * n, 8 * n), "status": "ok", "n": rounds} for n in map(_elements, calls)
+        ]
 
     def power(self, call: Call) -> dict[str, Any]:
         """Known."""

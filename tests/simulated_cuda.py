@@ -73,7 +73,9 @@ class SimulatedCuda:
 
     def queue(self, length_s: float, issue_s: float) -> None:
         self.host_s += issue_s
-        self.device_s = max(self.host_s, self.device_s) + length_s * (1 + self.noise * self.generator.standard_normal())
+        self.device_s = max(self.host_s, self.device_s) + length_s * (
+            1 + self.noise * self.generator.standard_normal()
+        )
 
     def clock_ns(self) -> int:
         return round(self.host_s * 1e9)
@@ -122,7 +124,9 @@ class SimulatedCuda:
         return not self.poisoned
 
 
-def kernel(cuda: SimulatedCuda, kernel_s: float, dispatch_s: float = 5e-6, waits: bool = False, size: int = 0) -> Call:
+def kernel(
+    cuda: SimulatedCuda, kernel_s: float, dispatch_s: float = 5e-6, waits: bool = False, size: int = 0
+) -> Call:
     """A call of known length on tensors of so many bytes, which hold no memory."""
     arguments = (torch.empty(size, dtype=torch.uint8, device=META),) if size else ()
     return Call(lambda *_: cuda.launch(kernel_s, dispatch_s, waits), arguments)

@@ -32,7 +32,9 @@ def predictor() -> LoadedPredictor:
 
 
 @pytest.mark.slow
-def test_the_documented_blocks_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documented_blocks_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(ROOT)
     names: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/api.md").read_text(), re.S)
@@ -82,7 +84,9 @@ def test_an_empty_batch_is_refused(predictor: LoadedPredictor) -> None:
         predictor.predict(nn.Linear(4, 4), torch.randn(0, 4))
 
 
-def test_it_is_said_where_given_inputs_become_another_batch(predictor: LoadedPredictor, tmp_path: Path) -> None:
+def test_it_is_said_where_given_inputs_become_another_batch(
+    predictor: LoadedPredictor, tmp_path: Path
+) -> None:
     file = tmp_path / "own.py"
     file.write_text(
         "import torch\nfrom torch import nn\n\ndef steps():\n    return nn.LSTM(16, 16), torch.randn(35, 2, 16)\n"
@@ -122,7 +126,9 @@ def test_inputs_that_a_network_brings_stay_as_they_are(predictor: LoadedPredicto
         assert not any("given inputs" in text for text in found.assumptions)
     gathered = predictor.predict(f"{file}:graph")
     assert [row.layer.to_row()["elements"] for row in gathered.rows if row.layer is not None] == [500 * 8] * 2
-    with pytest.raises(InputError, match="seq_len is 9, but .*own.py:steps brings its inputs; leave seq_len out"):
+    with pytest.raises(
+        InputError, match="seq_len is 9, but .*own.py:steps brings its inputs; leave seq_len out"
+    ):
         predictor.predict(f"{file}:steps", seq_len=9)
     with pytest.raises(
         InputError, match="given inputs, 3 long, is taken as a batch and is 2 here; batch size 3 leaves"
@@ -163,7 +169,9 @@ class Largest(nn.Module):
 
 def test_a_phase_of_a_language_model_may_be_a_name(predictor: LoadedPredictor) -> None:
     llama = "transformers:llama?hidden_size=32&intermediate_size=64&num_hidden_layers=1&num_attention_heads=4&vocab_size=100"
-    assert predictor.predict(llama, phase="decode") == predictor.predict(llama, phase=neuralpower.Phase.decode())
+    assert predictor.predict(llama, phase="decode") == predictor.predict(
+        llama, phase=neuralpower.Phase.decode()
+    )
 
 
 def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
@@ -183,7 +191,9 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
             InputError, match="phase 'sideways': known: backward, decode, forward, generate, prefill, tr"
         ):
             predictor.predict("zoo:deep_mnist", phase=phase)
-    with pytest.raises(InputError, match="nothing to train on; wrap the network in a module that returns its loss$"):
+    with pytest.raises(
+        InputError, match="nothing to train on; wrap the network in a module that returns its loss$"
+    ):
         predictor.predict(nn.Sequential(nn.Linear(8, 8), Largest()), torch.zeros(1, 8), phase="training")
     with pytest.raises(PredictorError, match="was learnt on one device and holds for it alone"):
         predictor.on("nvidia-t4")
@@ -195,11 +205,19 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
     ("asked", "keywords", "said"),
     [
         ("score", {"candidates": 3}, "candidates 3: must be a list of JSON objects, or of lines"),
-        ("score", {"candidates": '{"model": "zoo:alexnet"}'}, "candidates '.*: must be a list of JSON objects"),
+        (
+            "score",
+            {"candidates": '{"model": "zoo:alexnet"}'},
+            "candidates '.*: must be a list of JSON objects",
+        ),
         ("on", {"device": 3}, "unknown device '3'"),
         ("fit", {"batch": 3}, "unknown field of a request 'batch': did you mean batch_size"),
         ("fit", {"dtype": 3}, "unknown dtype 3: known are float64"),
-        ("fit", {"phase": "training", "accumulation": "3"}, "accumulation '3': a step takes 1 micro-batch or more"),
+        (
+            "fit",
+            {"phase": "training", "accumulation": "3"},
+            "accumulation '3': a step takes 1 micro-batch or more",
+        ),
         ("fit", {"phase": "training", "optimizer": 3}, "unknown optimizer '3'"),
         ("predict", {"phase": 3}, "unknown phase '3'"),
         ("predict", {"phase": "training", "recipe": "adam"}, "recipe 'adam': must be a Recipe"),
@@ -233,8 +251,12 @@ def test_what_is_of_another_type_is_refused(predictor: LoadedPredictor) -> None:
 
 
 def test_importing_neuralpower_imports_no_torch() -> None:
-    program = "import sys, neuralpower; assert 'torch' not in sys.modules; assert 'load' in neuralpower.__all__"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    program = (
+        "import sys, neuralpower; assert 'torch' not in sys.modules; assert 'load' in neuralpower.__all__"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -244,10 +266,14 @@ def test_a_module_is_predicted_in_its_own_dtype(predictor: LoadedPredictor) -> N
         predictor.predict(half, torch.zeros(4, 16, dtype=torch.bfloat16))
     h200 = neuralpower.load("nvidia-h200-sxm-141gb")
     assert h200.predict(half, torch.zeros(4, 16, dtype=torch.bfloat16)).dtype == "bfloat16"
-    with pytest.raises(InputError, match="inputs are float32 and dtype bfloat16 is asked for; give inputs of it"):
+    with pytest.raises(
+        InputError, match="inputs are float32 and dtype bfloat16 is asked for; give inputs of it"
+    ):
         h200.predict(half, {"input": torch.zeros(4, 16)}, dtype="bfloat16")
     assert predictor.predict(half, torch.zeros(4, 16), dtype="float32").dtype == "float32"
-    assert predictor.predict(nn.Sequential(nn.ReLU()), torch.zeros(4, 16)).dtype == "float32"  # without weights
+    assert (
+        predictor.predict(nn.Sequential(nn.ReLU()), torch.zeros(4, 16)).dtype == "float32"
+    )  # without weights
     assert half[0].weight.dtype == torch.bfloat16
 
 
@@ -311,7 +337,9 @@ def test_a_prediction_leaves_loggers_and_random_states_as_they_were(predictor: L
 def test_a_module_is_swept_and_fitted_with_its_own_dtype_and_shape(predictor: LoadedPredictor) -> None:
     network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 26 * 26, 10))
     swept = predictor.sweep(network, batch_sizes=(1, 8), input_shape=(1, 28, 28))
-    asked = [predictor.predict(network, batch_size=n, input_shape=(1, 28, 28)).runtime_s.value for n in (1, 8)]
+    asked = [
+        predictor.predict(network, batch_size=n, input_shape=(1, 28, 28)).runtime_s.value for n in (1, 8)
+    ]
     assert [point.runtime_s for point in swept.points] == pytest.approx(asked)
     whole = predictor.fit(network, memory="8GB", input_shape=(1, 28, 28)).memory.weights_bytes
     half = predictor.fit(network.bfloat16(), memory="8GB", input_shape=(1, 28, 28)).memory.weights_bytes

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DIFFS = re.findall(r"^```diff\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.M | re.S)
+DIFFS = re.findall(
+    r"^```diff\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.M | re.S
+)
 PATHS = [re.findall(r"^\+\+\+ b/(\S+)$", diff, re.M) for diff in DIFFS]
 
 
@@ -29,7 +31,9 @@ def apply(diff: str, folder: Path) -> None:
     if shutil.which("git"):
         environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
         command = ["git", "apply", "-"]
-        done = subprocess.run(command, input=diff, text=True, cwd=folder, env=environment, capture_output=True)
+        done = subprocess.run(
+            command, input=diff, text=True, cwd=folder, env=environment, capture_output=True
+        )
         assert done.returncode == 0, done.stderr
         return
     head, *hunks = re.split(r"^@@.*@@.*\n", diff, flags=re.M)
@@ -45,7 +49,9 @@ def apply(diff: str, folder: Path) -> None:
 def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[str]]]:
     """(A copy of the package with all additions, the files that each of them changed)."""
     folder = tmp_path_factory.mktemp("contributed")
-    shutil.copytree(ROOT / "neuralpower", folder / "neuralpower", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "neuralpower", folder / "neuralpower", ignore=shutil.ignore_patterns("__pycache__")
+    )
     (folder / "models").mkdir()
     shutil.copy(ROOT / "models" / "nvidia-float32.json", folder / "models")
     changed, before = [], contents(folder)
@@ -66,7 +72,9 @@ def found(package: tuple[Path, list[list[str]]]) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout)
-    assert Path(answers["package"]).is_relative_to(folder), "the additions are not in the package that was asked"
+    assert Path(answers["package"]).is_relative_to(folder), (
+        "the additions are not in the package that was asked"
+    )
     return answers
 
 
@@ -75,7 +83,15 @@ def kinds(prediction: dict[str, Any]) -> list[str]:
 
 
 def test_there_is_a_diff_for_everything_that_can_be_added() -> None:
-    places = ("layers", "dtypes.py", "devices", "networks/sources", "trace/passes", "measure/meters", "platforms")
+    places = (
+        "layers",
+        "dtypes.py",
+        "devices",
+        "networks/sources",
+        "trace/passes",
+        "measure/meters",
+        "platforms",
+    )
     assert len(PATHS) == len(places)
     for (path,), place in zip(PATHS, places, strict=True):
         assert path.startswith(f"neuralpower/{place}")

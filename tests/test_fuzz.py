@@ -42,11 +42,56 @@ bounded = settings(
 NETWORK = "zoo:deep_mnist"  # three products and their activations
 # What a field may hold instead: other types, signs, sizes and spellings.
 INSTEAD: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 0.5, -0.5, 2, 64, 1e-9, 1e9, -1e30, 1e30, 1e300, 5e-324, 2**53, 2**70, 10**400),
-    *("", " ", "x", "linear", "float32", "forward", "-1", "NaN", "1e999", "\u0661\u0662", "a\nb", "\0", "\ud800"),
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        0.5,
+        -0.5,
+        2,
+        64,
+        1e-9,
+        1e9,
+        -1e30,
+        1e30,
+        1e300,
+        5e-324,
+        2**53,
+        2**70,
+        10**400,
+    ),
+    *(
+        "",
+        " ",
+        "x",
+        "linear",
+        "float32",
+        "forward",
+        "-1",
+        "NaN",
+        "1e999",
+        "\u0661\u0662",
+        "a\nb",
+        "\0",
+        "\ud800",
+    ),
     *([], {}, [[]], [1, 2], ["x"], [None], {"a": 1}, {"": {}}),
 )
-LITERALS = (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"9" * 400, b'"\\ud800"', b"[" * 3000, b"01", b"")
+LITERALS = (
+    b"NaN",
+    b"Infinity",
+    b"-Infinity",
+    b"1e999",
+    b"-1e999",
+    b"9" * 400,
+    b'"\\ud800"',
+    b"[" * 3000,
+    b"01",
+    b"",
+)
 
 
 # ---- the judge ----
@@ -100,7 +145,9 @@ def mutated(draw: st.DrawFn, document: Any) -> Any:
         place, other = draw(st.sampled_from(nodes)), draw(st.sampled_from(nodes))
         parent, value = at(changed, place[:-1]), at(changed, place)
         how = draw(
-            st.sampled_from(["replace", "replace", "replace", "delete", "repeat", "copy", "retype", "scale", "name"])
+            st.sampled_from(
+                ["replace", "replace", "replace", "delete", "repeat", "copy", "retype", "scale", "name"]
+            )
         )
         if how == "replace":
             parent[place[-1]] = draw(st.sampled_from(INSTEAD))
@@ -126,11 +173,15 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
     """Bytes cut off, flipped, moved, or with a literal in between that is no JSON."""
     start = draw(st.integers(0, len(data) - 1))
     stop = min(start + draw(st.integers(1, 40)), len(data))
-    how = draw(st.sampled_from(["cut", "drop", "flip", "zero", "twice", "literal", "literal", "mark", "utf16"]))
+    how = draw(
+        st.sampled_from(["cut", "drop", "flip", "zero", "twice", "literal", "literal", "mark", "utf16"])
+    )
     return {
         "cut": lambda: data[:start],
         "drop": lambda: data[:start] + data[stop:],
-        "flip": lambda: data[:start] + bytes([data[start] ^ (1 << draw(st.integers(0, 7)))]) + data[start + 1 :],
+        "flip": lambda: (
+            data[:start] + bytes([data[start] ^ (1 << draw(st.integers(0, 7)))]) + data[start + 1 :]
+        ),
         "zero": lambda: data[:start] + bytes(stop - start) + data[stop:],
         "twice": lambda: data[:stop] + data[start:],
         "literal": lambda: with_literal(data, start, draw(st.sampled_from(LITERALS))),
@@ -205,7 +256,9 @@ def predict(file: Path) -> Ran:
     return run("predict", NETWORK, "--predictor", file, "--json")
 
 
-def test_the_small_predictor_predicts(predictor: dict[str, Any], older: dict[str, Any], tmp_path: Path) -> None:
+def test_the_small_predictor_predicts(
+    predictor: dict[str, Any], older: dict[str, Any], tmp_path: Path
+) -> None:
     file = tmp_path / "p.json"
     found = []
     for data in (predictor, older):
@@ -284,7 +337,9 @@ def test_a_rule_that_a_regressor_breaks_is_said_with_its_name(
         ("residual number 0", 500.0, "residual.number is 500.1"),
     ],
 )
-def test_a_rule_of_the_older_format_is_said_as_well(older: dict[str, Any], place: str, value: Any, said: str) -> None:
+def test_a_rule_of_the_older_format_is_said_as_well(
+    older: dict[str, Any], place: str, value: Any, said: str
+) -> None:
     check_refused(older, place, value, said)
 
 
@@ -299,7 +354,9 @@ def check_refused(predictor: dict[str, Any], place: str, value: Any, said: str) 
     assert str(refused.value).startswith(
         f"p.json: regressor {' '.join(names)} ({data['regressors'][0]['target']}): {said}"
     )
-    assert str(refused.value).endswith("train it again with train-predictor, or take another copy of the file")
+    assert str(refused.value).endswith(
+        "train it again with train-predictor, or take another copy of the file"
+    )
 
 
 @pytest.mark.parametrize(
@@ -321,7 +378,9 @@ def check_refused(predictor: dict[str, Any], place: str, value: Any, said: str) 
         ("units runtime", "ms", "units is"),
     ],
 )
-def test_a_rule_that_a_predictor_breaks_is_said(predictor: dict[str, Any], place: str, value: Any, said: str) -> None:
+def test_a_rule_that_a_predictor_breaks_is_said(
+    predictor: dict[str, Any], place: str, value: Any, said: str
+) -> None:
     data = copy.deepcopy(predictor)
     *steps, last = (int(step) if step.isdigit() else step for step in place.split())
     at(data, tuple(steps))[last] = value
@@ -336,7 +395,9 @@ def test_a_regressor_that_stands_twice_is_refused(predictor: dict[str, Any]) -> 
         from_json(data, "p")
 
 
-def test_numbers_that_fit_their_fields_and_make_no_time_are_said(predictor: dict[str, Any], tmp_path: Path) -> None:
+def test_numbers_that_fit_their_fields_and_make_no_time_are_said(
+    predictor: dict[str, Any], tmp_path: Path
+) -> None:
     data = copy.deepcopy(predictor)
     for term in data["regressors"][0]["terms"]:  # 1e30 s for each unit of each term
         term["weight"] = 1e30
@@ -381,7 +442,13 @@ def test_bytes_of_a_predictor_that_were_damaged_are_refused_or_harmless(
 META = {
     "schema": 1,
     "device": "x",
-    "hardware": {"cores": 2, "l2_bytes": 2**20, "peak_flops_per_s": {"float32": 1e12}, "flags": ["avx2"], "name": "x"},
+    "hardware": {
+        "cores": 2,
+        "l2_bytes": 2**20,
+        "peak_flops_per_s": {"float32": 1e12},
+        "flags": ["avx2"],
+        "name": "x",
+    },
     "includes_launch": False,
     "autograd_start_s": 0.0,
     "sessions": [{"session_id": "a", "dtypes": ["float32"], "self_test": {}, "utc": "2026-01-01"}],
@@ -398,7 +465,11 @@ def judged_rows(folder: Path) -> None:
         return
     assert all(row.reason for row in rows.rejected)
     assert len(rows) + len(rows.rejected) <= len(data)
-    for numbers in (rows.runtime_s, rows.slowdown, *(getattr(rows.layer, name) for name in rows.layer.dimensions)):
+    for numbers in (
+        rows.runtime_s,
+        rows.slowdown,
+        *(getattr(rows.layer, name) for name in rows.layer.dimensions),
+    ):
         assert np.isfinite(numbers).all()
         assert (numbers > 0).all()
     assert not np.isinf(rows.power_w).any()
@@ -499,9 +570,16 @@ def test_bytes_of_a_table_that_were_damaged_are_refused_or_taught_from(folder: P
 @pytest.mark.parametrize(
     ("name", "cells"),
     [("power_w", CELLS[12]), ("sentinel_s", CELLS[11]), ("runtime_s", CELLS[5]), ("dispatch_s", CELLS[12])],
-    ids=["watts that nothing draws", "a sentinel without end", "times that are truths", "a host that takes no time"],
+    ids=[
+        "watts that nothing draws",
+        "a sentinel without end",
+        "times that are truths",
+        "a host that takes no time",
+    ],
 )
-def test_what_a_broken_column_teaches_can_be_read(folder: Path, name: str, cells: Callable[[pd.Series], Any]) -> None:
+def test_what_a_broken_column_teaches_can_be_read(
+    folder: Path, name: str, cells: Callable[[pd.Series], Any]
+) -> None:
     table().assign(**{name: cells(table()["runtime_s"])}).to_parquet(folder / "linear.parquet", index=False)
     judged_training(folder)
 

@@ -106,7 +106,9 @@ def test_every_module_has_its_place_in_the_order() -> None:
 
 
 def test_every_face_is_there() -> None:
-    faces = [(own, *face.split(".")) for own, faces in PACKAGES.items() if faces != ALL for face in faces.split()]
+    faces = [
+        (own, *face.split(".")) for own, faces in PACKAGES.items() if faces != ALL for face in faces.split()
+    ]
     assert [face for face in faces if module_in([*face]) != ".".join(face[1:])] == []
 
 
@@ -115,7 +117,9 @@ def test_a_package_imports_only_faces_of_those_above_it() -> None:
         f"{file.relative_to(PACKAGE.parent)} imports {line}"
         for file in FILES
         for line in refused(
-            file.read_text(encoding="utf-8"), place(file), ("neuralpower", *file.relative_to(PACKAGE).parts[:-1])
+            file.read_text(encoding="utf-8"),
+            place(file),
+            ("neuralpower", *file.relative_to(PACKAGE).parts[:-1]),
         )
     ]
     assert not lines, "\n".join(lines)
@@ -134,7 +138,10 @@ def test_a_package_imports_only_faces_of_those_above_it() -> None:
         ("from neuralpower.platforms.cpu import PLATFORM", ["platforms.cpu"]),
         ("from neuralpower.platforms import cpu, views", ["platforms.cpu"]),
         ("from neuralpower.platforms import CPU\nfrom neuralpower.layers.base import Layer", []),
-        ("from . import dataset\nfrom .shards import Shard\nfrom neuralpower.data.journal import Journal", []),
+        (
+            "from . import dataset\nfrom .shards import Shard\nfrom neuralpower.data.journal import Journal",
+            [],
+        ),
         ("import torch\nfrom torch import nn", []),
     ],
 )
@@ -179,6 +186,8 @@ def test_help_does_not_import_torch() -> None:
 
 def test_the_repository_holds_nothing_beside_its_own_folders() -> None:
     root = PACKAGE.parent
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
     folders = {name.split("/")[0] for name in listed.split("\0") if "/" in name}
     assert folders == {".ci", "benchmarks", "datasets", "docs", "models", "neuralpower", "tests"}

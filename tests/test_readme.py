@@ -30,7 +30,9 @@ def test_the_readme_has_commands_and_code() -> None:
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.S))
-def test_a_python_block_runs(code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_python_block_runs(
+    code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(Path(__file__).parent.parent)
     exec(compile(code, "README.md", "exec"), {})  # the block is ours
     value, low, high = (float(word) for word in capsys.readouterr().out.split())
@@ -65,4 +67,6 @@ def test_every_test_and_command_of_the_lineage_is_there() -> None:
     for file, name in named:
         assert f"def {name}(" in (Path(__file__).parent / file).read_text(), f"{file}::{name}"
     group = typer.main.get_command(cli.build())
-    assert {command.split()[0] for command in re.findall(r"`neuralpower ([a-z][^`]*)`", text)} <= set(group.commands)  # type: ignore[attr-defined]
+    assert {command.split()[0] for command in re.findall(r"`neuralpower ([a-z][^`]*)`", text)} <= set(
+        group.commands
+    )  # type: ignore[attr-defined]

@@ -41,7 +41,9 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def root(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print it.")) -> None:
+def root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print it."),
+) -> None:
     """Runtime, power, energy and memory of neural networks, layer by layer, without running them."""
 
 
@@ -137,11 +139,15 @@ def _fault(error: Exception) -> int:
 def main() -> None:
     """Run the program; an error of ours is one line on stderr, and its class the exit code."""
     end_with_parent()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models are built from configurations; nothing is ever downloaded
+    os.environ.setdefault(
+        "HF_HUB_OFFLINE", "1"
+    )  # models are built from configurations; nothing is ever downloaded
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     open_descriptors()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does with a letter that its encoding lacks
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # as stderr does with a letter that its encoding lacks
     with visible_streams():
         sys.exit(_code())
 

@@ -61,17 +61,22 @@ class Asked(OptionGroup):
     monitor_file: Annotated[
         Path | None, typer.Option("--monitor_file", help="Write these samples there, not as result lines.")
     ] = None
-    config: Annotated[Path | None, typer.Option("--config", help="JSON file of exp. and pytorch. parameters.")] = None
+    config: Annotated[
+        Path | None, typer.Option("--config", help="JSON file of exp. and pytorch. parameters.")
+    ] = None
     grid: Annotated[
         list[str] | None, typer.Option("--grid", metavar="NAME=A,B", help="Values of an option; repeatable.")
     ] = None
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Keeps a grid's results; run again, it goes on.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Keeps a grid's results; run again, it goes on."),
     ] = None
     retry_failed: Annotated[str | None, _truth("retry_failed", "Run a grid's failed points again.")] = None
     print_docker: Annotated[str | None, _truth("print_docker", "Print the container command and end.")] = None
     sysinfo: Annotated[str | None, _truth("sysinfo", "Print what is known of this machine and end.")] = None
-    trust_code: Annotated[bool, typer.Option("--trust_code", help="Run a model of --config that is code.")] = False
+    trust_code: Annotated[
+        bool, typer.Option("--trust_code", help="Run a model of --config that is code.")
+    ] = False
 
 
 @app.command(cls=Spelled)
@@ -102,7 +107,9 @@ def bench(asked: Asked, **given: str | None) -> None:
             say(shlex.join(container_command(point, read.settings, Path(__file__).parents[2])))
         return
     if read.settings["exp.docker"]:
-        _warn("exp.docker is set, and this runs on the host; --print_docker prints the command of a container")
+        _warn(
+            "exp.docker is set, and this runs on the host; --print_docker prints the command of a container"
+        )
     if axes and out is None:
         raise InputError("a grid without a folder for its results; add --out DIR")
     if out is not None and not axes:
@@ -124,7 +131,9 @@ def _one(options: Options, monitor_file: Path | None) -> None:
         extra = [] if monitor_file is None else [f"--monitor_file={monitor_file}"]
         launch(options, [*arguments(options), *extra], say, _warn)
     else:
-        Bench(options, world, lambda n, value: say(result_line(n, value)), _warn, monitor_file=monitor_file).run()
+        Bench(
+            options, world, lambda n, value: say(result_line(n, value)), _warn, monitor_file=monitor_file
+        ).run()
 
 
 def _grid(points: Sequence[Options], out: Path, retry_failed: bool) -> None:
@@ -134,7 +143,9 @@ def _grid(points: Sequence[Options], out: Path, retry_failed: bool) -> None:
     from neuralpower.suites.bench.summaries import exploration
 
     try:
-        records = run_grid(points, out, lambda text: print(visible(text), file=sys.stderr), retry_failed=retry_failed)
+        records = run_grid(
+            points, out, lambda text: print(visible(text), file=sys.stderr), retry_failed=retry_failed
+        )
     except KeyboardInterrupt:
         print(f"what was measured is in {out}; give the same command again to continue", file=sys.stderr)
         raise

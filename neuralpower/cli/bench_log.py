@@ -45,7 +45,11 @@ def bench_log(
     tables = {name: SUMMARIES[name]([log.values for log in found]) for name in names}
     if as_json:
         results = [{"source": log.source, **log.values} for log in found]
-        say(json_text({"schema": 1, "results": results, "summaries": {n: t.to_json() for n, t in tables.items()}}))
+        say(
+            json_text(
+                {"schema": 1, "results": results, "summaries": {n: t.to_json() for n, t in tables.items()}}
+            )
+        )
         return
     for number, table in enumerate(tables.values()):
         say(("\n" if number else "") + table.title)

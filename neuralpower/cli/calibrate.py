@@ -16,10 +16,14 @@ USELESS = 3.0  # the same: four times too high or too low, whatever the factors
 
 @app.command()
 def calibrate(
-    source: str = typer.Option(..., "--from", help="Name or file of a predictor of the same class of device."),
+    source: str = typer.Option(
+        ..., "--from", help="Name or file of a predictor of the same class of device."
+    ),
     samples: int = typer.Option(50, help="Layers to measure here."),
     seed: int = typer.Option(0, help="Of the choice of layers."),
-    out: Path | None = typer.Option(None, help="The predictor file; models/THIS-MACHINE-calibrated.json by default."),
+    out: Path | None = typer.Option(
+        None, help="The predictor file; models/THIS-MACHINE-calibrated.json by default."
+    ),
 ) -> None:
     """Adapt a predictor to this machine within two minutes, and say what that gained."""
     from neuralpower.devices.host import read_cpu
@@ -52,5 +56,6 @@ def calibrate(
     )
     if result.after > DOUBTFUL:
         print(
-            "layers lie far apart: if something else runs on this machine, end it and calibrate again", file=sys.stderr
+            "layers lie far apart: if something else runs on this machine, end it and calibrate again",
+            file=sys.stderr,
         )

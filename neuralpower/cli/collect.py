@@ -32,17 +32,22 @@ class Collect(OptionGroup):
     """What is measured, on which device, and where the rows go."""
 
     device: Annotated[str, typer.Option(help="Where to measure: cpu or cuda:0.")] = "cpu"
-    preset: Annotated[str, typer.Option(help="quick (2 minutes; 5 on CUDA), standard (20; 25) or full (4 hours).")] = (
-        "standard"
-    )
+    preset: Annotated[
+        str, typer.Option(help="quick (2 minutes; 5 on CUDA), standard (20; 25) or full (4 hours).")
+    ] = "standard"
     kinds: Annotated[str | None, typer.Option(help="Layer kinds, comma-separated; all by default.")] = None
     models: Annotated[
         str | None, typer.Option(help="Networks whose layers to measure; 'none' for the sweep alone.")
     ] = None
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, float64; comma-separated.")] = "float32"
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, float64; comma-separated.")] = (
+        "float32"
+    )
     phase: Annotated[str, typer.Option(help="forward, backward, optimizer; comma-separated.")] = "forward"
     power: Annotated[
-        str, typer.Option(help="auto: where a meter works; its name, as nvml or rapl: or fail; none: runtime alone.")
+        str,
+        typer.Option(
+            help="auto: where a meter works; its name, as nvml or rapl: or fail; none: runtime alone."
+        ),
     ] = "auto"
     time_budget: Annotated[str | None, typer.Option(help="Such as 20m; the preset's by default.")] = None
     seed: Annotated[int, typer.Option(help="Of the sweep.")] = 0
@@ -73,7 +78,9 @@ def collect_data(asked: Collect) -> None:
     out = asked.out
     request = _request(asked)
     cpu = read_cpu()
-    measuring = _executor(asked.executor, asked.address, asked.device, asked.power, cpu.cores, asked.wait_for_device)
+    measuring = _executor(
+        asked.executor, asked.address, asked.device, asked.power, cpu.cores, asked.wait_for_device
+    )
     place = f"{out}/{request.folder.name}" if asked.shard else out
     if out is not None and is_remote(out):
         continue_from(str(place), request.folder)
@@ -176,7 +183,9 @@ def _budget_s(text: str, device: str) -> float:
     return budget_s
 
 
-def _executor(name: str, address: str | None, device: str, power: str, threads: int, wait: bool = False) -> Executor:
+def _executor(
+    name: str, address: str | None, device: str, power: str, threads: int, wait: bool = False
+) -> Executor:
     """Where the measuring processes run; raises InputError."""
     from neuralpower.errors import InputError, unknown
     from neuralpower.measure.collect.lock import DeviceLock
@@ -190,7 +199,9 @@ def _executor(name: str, address: str | None, device: str, power: str, threads: 
     if name != "local":
         raise unknown("executor", name, ["local", "ray"])
     if address is not None:
-        raise InputError(f"address {address!r}: belongs to a Ray cluster; add --executor ray, or leave it out")
+        raise InputError(
+            f"address {address!r}: belongs to a Ray cluster; add --executor ray, or leave it out"
+        )
     lock = DeviceLock(device, wait, say=lambda line: print(visible(line), file=sys.stderr))
     return Local(Worker(threads, command(device, power)), lock)
 
@@ -198,7 +209,9 @@ def _executor(name: str, address: str | None, device: str, power: str, threads: 
 class Log:
     """Progress where nobody sees a bar move: a line now and then, the first after some seconds, then ever more seldom."""
 
-    def __init__(self, seen: bool, say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)) -> None:
+    def __init__(
+        self, seen: bool, say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
+    ) -> None:
         self.seen, self.say, self.due_s = seen, say, FIRST_LINE_S
 
     def tell(self, progress: Progress) -> None:
@@ -206,7 +219,9 @@ class Log:
         if self.seen or progress.spent_s < self.due_s:
             return
         self.due_s = max(progress.spent_s + FIRST_LINE_S, 2 * progress.spent_s)
-        self.say(f"measured {progress.done} of {progress.planned} in {_time(progress.spent_s)}: {pace(progress)}")
+        self.say(
+            f"measured {progress.done} of {progress.planned} in {_time(progress.spent_s)}: {pace(progress)}"
+        )
 
 
 def outlook(progress: Progress) -> str:
@@ -214,7 +229,9 @@ def outlook(progress: Progress) -> str:
     left = progress.estimate
     if not left.runtime and not left.power:
         return "nothing is left to measure"
-    ends = f"; this run ends after {_time(progress.budget_s)}, the same command goes on" if left.runs > 1 else ""
+    ends = (
+        f"; this run ends after {_time(progress.budget_s)}, the same command goes on" if left.runs > 1 else ""
+    )
     return f"{left.runtime} runtimes and {left.power} powers to measure: about {_time(left.seconds)}{ends}"
 
 

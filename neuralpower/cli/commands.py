@@ -58,4 +58,6 @@ def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Paramete
 def _taken(group: Any, given: dict[str, Any]) -> Any:
     """The group with its values, which are taken out of what is given."""
     hints = _hints(group).items()
-    return group(**{name: _taken(hint, given) if _is_group(hint) else given.pop(name) for name, hint in hints})
+    return group(
+        **{name: _taken(hint, given) if _is_group(hint) else given.pop(name) for name, hint in hints}
+    )

@@ -58,7 +58,13 @@ def _show_machine(as_json: bool) -> None:
                     "schema": 1,
                     "devices": [{"name": "cpu", **cpu.to_json()}, *(dataclasses.asdict(gpu) for gpu in gpus)],
                     "meters": [
-                        {"name": m.meter, "device": m.device, "works": m.works, "reason": m.reason, "text": m.text}
+                        {
+                            "name": m.meter,
+                            "device": m.device,
+                            "works": m.works,
+                            "reason": m.reason,
+                            "text": m.text,
+                        }
                         for m in meters
                     ],
                     "predictors": [
@@ -96,8 +102,12 @@ def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterS
     """How each meter does on each device; NVML's one line where it lists no GPU to try it on."""
     from neuralpower.measure.meters import METERS, MeterStatus, meter_status
 
-    tried = [status for device in devices for name in METERS if (status := meter_status(name, device)) is not None]
-    return [*tried, MeterStatus("nvml", "cuda", missing.reason, str(missing))] if missing is not None else tried
+    tried = [
+        status for device in devices for name in METERS if (status := meter_status(name, device)) is not None
+    ]
+    return (
+        [*tried, MeterStatus("nvml", "cuda", missing.reason, str(missing))] if missing is not None else tried
+    )
 
 
 def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:

@@ -36,11 +36,15 @@ class Evaluate(OptionGroup):
     ]
     predictor: groups.Predictor = None
     sizes: groups.Sizes
-    phase: Annotated[str, typer.Option(help="forward or training; prefill or decode of a language model.")] = "forward"
+    phase: Annotated[
+        str, typer.Option(help="forward or training; prefill or decode of a language model.")
+    ] = "forward"
     context: groups.Context = None
     prompt: Annotated[int | None, typer.Option(help="prefill: tokens of the prompt.")] = None
     training: groups.Training
-    checkpointing: Annotated[bool, typer.Option(help="Train with the model's own activation checkpointing.")] = False
+    checkpointing: Annotated[
+        bool, typer.Option(help="Train with the model's own activation checkpointing.")
+    ] = False
     rounds: Annotated[int, typer.Option(help="Runs of each network, spread over the time.")] = 21
     trace_file: Annotated[
         Path | None,
@@ -85,7 +89,9 @@ def evaluate(asked: Evaluate) -> None:
     way = "training" if asked.phase == "training" else "forward"
     how = {"rounds": asked.rounds, "threads": cpu.cores}
     refused: list[tuple[Case, InputError]] = []
-    results = run(cases, learnt, **how, phase=way, recipe=recipe, show=_show, refused=lambda *one: refused.append(one))
+    results = run(
+        cases, learnt, **how, phase=way, recipe=recipe, show=_show, refused=lambda *one: refused.append(one)
+    )
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for case, error in refused:
@@ -100,7 +106,9 @@ def evaluate(asked: Evaluate) -> None:
         traced = side_by_side(results, learnt, phase=way, recipe=recipe, repeats=asked.rounds, show=_show)
         write(asked.trace_file, traced)
     if refused:
-        raise ModelError(f"{len(refused)} of {len(cases)} networks could not be evaluated; the warnings above say why")
+        raise ModelError(
+            f"{len(refused)} of {len(cases)} networks could not be evaluated; the warnings above say why"
+        )
 
 
 def _show(text: str) -> None:
@@ -117,9 +125,13 @@ def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list
     for model in asked.models:
         is_list = model.startswith("@")
         if model == "@":
-            raise InputError("@ names no list; write @FILE, whose lines are MODEL, batch size, length, phase, tokens")
+            raise InputError(
+                "@ names no list; write @FILE, whose lines are MODEL, batch size, length, phase, tokens"
+            )
         one = (model, asked.sizes.batch_size, asked.sizes.seq_len, None)
-        for name, batch, length, line_phase in listed(Path(model[1:]), asked.trust_code) if is_list else [one]:
+        for name, batch, length, line_phase in (
+            listed(Path(model[1:]), asked.trust_code) if is_list else [one]
+        ):
             given = None if is_list else shape
             try:
                 batch = options.batch_size(name, batch, given)
@@ -137,7 +149,10 @@ def _warn(results: Sequence[Evaluation]) -> None:
             print(f"warning: {e.case.label}: {text}", file=sys.stderr)
         if e.too_slow is not None:
             text = f"{e.case.label}: the sentinel took {e.too_slow:.2f} times its usual time, more than the predictor knows"
-            print(f"warning: {text}; not all of that is taken out, measure it again at a quieter time", file=sys.stderr)
+            print(
+                f"warning: {text}; not all of that is taken out, measure it again at a quieter time",
+                file=sys.stderr,
+            )
 
 
 def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:

@@ -36,9 +36,9 @@ class Sweep(OptionGroup):
     seq_len: Annotated[str | None, typer.Option(help="Tokens per sample, written in the same way.")] = None
     input_shape: groups.InputShape = None
     dtype: Annotated[str, typer.Option(help="One or more, with commas.")] = "float32"
-    predictor: Annotated[str | None, typer.Option(help="Names or files, with commas; this machine's by default.")] = (
-        None
-    )
+    predictor: Annotated[
+        str | None, typer.Option(help="Names or files, with commas; this machine's by default.")
+    ] = None
     memory: Annotated[
         str | None, typer.Option(help="Of the device, such as 24GB; by default what its spec sheet says.")
     ] = None
@@ -83,7 +83,9 @@ def sweep(asked: Sweep) -> None:
         raise InputError(f"no point can be predicted: {found.points[0].error}")
     _warn(predictors)
     if asked.csv is not None:
-        write_csv(asked.csv, [sweeping.SweepPoint.__dataclass_fields__, *(vars(p).values() for p in found.points)])
+        write_csv(
+            asked.csv, [sweeping.SweepPoint.__dataclass_fields__, *(vars(p).values() for p in found.points)]
+        )
     if asked.plot is not None:
         sweep_plot(found, asked.plot)
     say(json_text(sweeping.to_json(found)) if asked.as_json else sweep_table(found, asked.top))
@@ -93,10 +95,14 @@ class Compare(OptionGroup):
     """Two sides, and what both do."""
 
     a: Annotated[str, typer.Argument(help="MODEL, or MODEL@PREDICTOR.")]
-    b: Annotated[str, typer.Argument(help="The other one; @PREDICTOR alone is the same model on another device.")]
+    b: Annotated[
+        str, typer.Argument(help="The other one; @PREDICTOR alone is the same model on another device.")
+    ]
     predictor: groups.Predictor = None
     sizes: groups.Sizes
-    phase: Annotated[str, typer.Option(help="As `predict` has them: training, prefill, decode, generate.")] = "forward"
+    phase: Annotated[
+        str, typer.Option(help="As `predict` has them: training, prefill, decode, generate.")
+    ] = "forward"
     tokens: groups.Tokens
     as_json: AsJson = False
 
@@ -153,7 +159,9 @@ def score(
     by: str = typer.Option("latency", help="latency, energy or memory."),
     top: int = typer.Option(20, min=0, help="Rows to print; 0 for all."),
     trust_code: groups.TrustCode = False,
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object per candidate, in the file's order."),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print one JSON object per candidate, in the file's order."
+    ),
 ) -> None:
     """Rank candidates: configurations with changed fields, or lists of layers."""
     from neuralpower.errors import InputError
@@ -174,7 +182,9 @@ def score(
         if one.error:
             print(visible(f"warning: {file} line {one.line}: {one.error}"), file=sys.stderr)
     if all(one.error for one in found):
-        raise InputError(f"{file}: none of {len(found)} candidates could be scored; the warnings above say why")
+        raise InputError(
+            f"{file}: none of {len(found)} candidates could be scored; the warnings above say why"
+        )
     if by != "latency" and not any(one.rank for one in found):
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
     _warn([learnt])
@@ -194,7 +204,9 @@ class Fit(OptionGroup):
     phase: Annotated[str, typer.Option(help="forward, training, prefill or decode.")] = "forward"
     batch_size: groups.BatchSize = None
     seq_len: Annotated[int | None, typer.Option(help="Tokens per sample; of a prefill the prompt's.")] = None
-    context: Annotated[int | None, typer.Option(help="For decode: tokens in the cache before the step.")] = None
+    context: Annotated[int | None, typer.Option(help="For decode: tokens in the cache before the step.")] = (
+        None
+    )
     input_shape: groups.InputShape = None
     dtype: groups.Dtype = "float32"
     optimizer: Annotated[
@@ -205,9 +217,9 @@ class Fit(OptionGroup):
         ),
     ] = "adamw"
     accumulation: Annotated[int, typer.Option(help="For training: micro-batches per step.")] = 1
-    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="For training: blocks run forward again.")] = (
-        False
-    )
+    checkpointing: Annotated[
+        bool, typer.Option("--checkpointing", help="For training: blocks run forward again.")
+    ] = False
     margin: Annotated[
         float | None,
         typer.Option(

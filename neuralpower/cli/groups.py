@@ -27,7 +27,9 @@ BatchSize = Annotated[
 InputShape = Annotated[str | None, typer.Option(help="Of one sample, such as 3x224x224.")]
 Dtype = Annotated[str, typer.Option(help="Of weights and inputs.")]
 Context = Annotated[int | None, typer.Option(help="decode: tokens in the cache before the step.")]
-TrustCode = Annotated[bool, typer.Option("--trust-code", help="Run models of the file that are code: functions, .pt2.")]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Run models of the file that are code: functions, .pt2.")
+]
 Depth = Annotated[int, typer.Option(help="Names of a module's path that --by module tells apart.")]
 
 

@@ -21,7 +21,9 @@ def end_like_ctrl_c() -> None:
 
     def interrupt(number: int, frame: object) -> None:
         nonlocal begun
-        if os.getpid() != owner and number == signal.SIGTERM:  # in a child by fork, whose end its parent asks for
+        if (
+            os.getpid() != owner and number == signal.SIGTERM
+        ):  # in a child by fork, whose end its parent asks for
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         now = time.monotonic()

@@ -19,10 +19,14 @@ class Lab(OptionGroup):
     step: Annotated[
         str, typer.Argument(help="all, or one of train, profile, report; compare reads printed tables.")
     ] = "all"
-    out: Annotated[Path, typer.Option(help="Folder for all files; a training in it is continued.")] = Path("lab")
+    out: Annotated[Path, typer.Option(help="Folder for all files; a training in it is continued.")] = Path(
+        "lab"
+    )
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="MNIST's four idx files (.gz too); scikit-learn's digits without. Nothing is downloaded."),
+        typer.Option(
+            help="MNIST's four idx files (.gz too); scikit-learn's digits without. Nothing is downloaded."
+        ),
     ] = None
     batch_size: Annotated[int, typer.Option(help="Images in a training batch.")] = 64
     test_batch_size: Annotated[int, typer.Option(help="Images in a test batch.")] = 1000
@@ -32,22 +36,26 @@ class Lab(OptionGroup):
     no_cuda: Annotated[bool, typer.Option("--no-cuda", help="Leave a GPU alone.")] = False
     seed: Annotated[int, typer.Option(help="Of weights, order and dropout.")] = 1
     log_interval: Annotated[int, typer.Option(help="Batches between points of the curves.")] = 10
-    save_model: Annotated[bool, typer.Option("--save-model", help="Write the weights to mnist_cnn.pt.")] = False
+    save_model: Annotated[bool, typer.Option("--save-model", help="Write the weights to mnist_cnn.pt.")] = (
+        False
+    )
     profile_batches: Annotated[str, typer.Option(help="Batch sizes to profile.")] = "1,16,64"
     profile_images: Annotated[
         int | None, typer.Option(help="Test images of a profile; all without, repeated if too few.")
     ] = None
-    by_shape: Annotated[bool, typer.Option("--by-shape", help="Tell operators of other input shapes apart.")] = False
+    by_shape: Annotated[
+        bool, typer.Option("--by-shape", help="Tell operators of other input shapes apart.")
+    ] = False
     tensorboard: Annotated[bool, typer.Option(help="Write event files, if tensorboard is installed.")] = True
-    tensorboard_port: Annotated[int | None, typer.Option(help="Show them at http://localhost:PORT until Ctrl-C.")] = (
-        None
-    )
+    tensorboard_port: Annotated[
+        int | None, typer.Option(help="Show them at http://localhost:PORT until Ctrl-C.")
+    ] = None
     tables: Annotated[
         Path | None, typer.Option(help="For compare: a text with printed tables of torch's profiler.")
     ] = None
-    operator: Annotated[str | None, typer.Option(help="For compare: the operator; the most expensive one without.")] = (
-        None
-    )
+    operator: Annotated[
+        str | None, typer.Option(help="For compare: the operator; the most expensive one without.")
+    ] = None
 
 
 @app.command()

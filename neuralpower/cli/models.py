@@ -16,7 +16,9 @@ app = typer.Typer()
 
 @app.command()
 def models(
-    pattern: list[str] | None = typer.Argument(None, help="Ids, or patterns such as 'resnet*'; all by default."),
+    pattern: list[str] | None = typer.Argument(
+        None, help="Ids, or patterns such as 'resnet*'; all by default."
+    ),
     names: bool = typer.Option(False, "--names", help="Print the ids only; nothing is built."),
     as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:

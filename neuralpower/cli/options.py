@@ -37,7 +37,9 @@ def names(text: str | None, what: str) -> tuple[str, ...] | None:
 def check_named(given: Sequence[str], what: str) -> None:
     """Raise InputError where one of several names is empty; `what` they name."""
     if not all(name.strip() for name in given):
-        raise InputError(f"an empty name among {list(given)!r:.200}: no {what} has it; write a name, or leave it out")
+        raise InputError(
+            f"an empty name among {list(given)!r:.200}: no {what} has it; write a name, or leave it out"
+        )
 
 
 def numbers(text: str, what: str, example: str) -> tuple[int, ...]:

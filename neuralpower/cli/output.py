@@ -38,7 +38,9 @@ class _Results:
             while rest:
                 rest = rest[os.write(self.descriptor, rest) :]
         except OSError as error:
-            closed = error.errno == errno.EIO and stat.S_ISCHR(os.fstat(self.descriptor).st_mode)  # a terminal
+            closed = error.errno == errno.EIO and stat.S_ISCHR(
+                os.fstat(self.descriptor).st_mode
+            )  # a terminal
             if error.errno == errno.EPIPE or closed:
                 raise ReaderGone from None
             raise

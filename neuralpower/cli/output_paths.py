@@ -16,9 +16,18 @@ from typing import Any
 
 from neuralpower.errors import InputError
 
-WRITTEN = ("out", "csv", "plot", "markdown", "trace_file", "monitor_file")  # options, in every command that has them
+WRITTEN = (
+    "out",
+    "csv",
+    "plot",
+    "markdown",
+    "trace_file",
+    "monitor_file",
+)  # options, in every command that has them
 NAMED = ("predictor", "source")  # which may be the name of a predictor, and stand for its file
-READ = re.compile(r"(config|dataset|plan|settings)\.json|README\.md|.*\.(csv|parquet|jsonl|gz|safetensors|py)")
+READ = re.compile(
+    r"(config|dataset|plan|settings)\.json|README\.md|.*\.(csv|parquet|jsonl|gz|safetensors|py)"
+)
 
 Identity = tuple[int, int] | str
 
@@ -42,7 +51,9 @@ def check_places(given: Mapping[str, Any]) -> None:
             known[identity] = "is standard output, where the command prints its results"
     for name, path in outputs:
         option = f"--{name.replace('_', '-')} {path}"
-        files = [path, path.with_suffix(".md")] if name == "out" and path.suffix == ".json" else [path]  # and its card
+        files = (
+            [path, path.with_suffix(".md")] if name == "out" and path.suffix == ".json" else [path]
+        )  # and its card
         for file in files:
             identity = _identity(file)
             if identity in known:
@@ -65,7 +76,11 @@ def _identity(place: Path | int) -> Identity | None:
 def _resolved(path: Path) -> str | None:
     try:
         return str(path.resolve())
-    except (OSError, RuntimeError, ValueError):  # links in a circle, a name that none can have: writing says so
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # links in a circle, a name that none can have: writing says so
         return None
 
 
@@ -85,7 +100,12 @@ def _inputs(name: str, value: object) -> Iterator[tuple[str, Path]]:
 def _files(text: str) -> Iterator[Path]:
     """Of path/file.py:function, @LIST, FILE?overrides, MODEL@PREDICTOR, a folder that holds what is read."""
     ends = [found.start() for found in re.finditer(r"[:?@]", text) if found.start()]
-    for candidate in {text, text.removeprefix("@"), *(text[:end] for end in ends), *(text[end + 1 :] for end in ends)}:
+    for candidate in {
+        text,
+        text.removeprefix("@"),
+        *(text[:end] for end in ends),
+        *(text[end + 1 :] for end in ends),
+    }:
         with contextlib.suppress(OSError, RuntimeError, ValueError):  # most arguments are no names of files
             path = Path(candidate).expanduser()
             if path.is_file():

@@ -65,7 +65,9 @@ def refuse_extra(arguments: Sequence[str]) -> None:
     for argument in arguments:
         name = argument.lstrip("-").partition("=")[0].replace("-", "_")
         if argument.startswith("-") and name in TPU_FLAGS:
-            raise InputError(f"--{name}: is for TPUs and Google's cloud, which are not driven from here; leave it out")
+            raise InputError(
+                f"--{name}: is for TPUs and Google's cloud, which are not driven from here; leave it out"
+            )
         if argument.startswith("-"):
             raise InputError(f"no such option: {argument.partition('=')[0]}; --help shows what there is")
         raise InputError(f"argument {argument!r}: there is no place for it; --help shows the options")
@@ -79,10 +81,16 @@ def refuse_extra(arguments: Sequence[str]) -> None:
 def fully_connected(
     layers: int | None = typer.Option(None, "--layers", "--layer", help="Hidden layers; 8."),
     nodes: int | None = typer.Option(None, "--nodes", "--node", help="Width of each; 1024."),
-    batch_size: int | None = typer.Option(None, "--batch_size", "--batch-size", help="Samples in a step; 1024."),
-    input_size: int | None = typer.Option(None, "--input_size", "--input-size", help="Width of the inputs; 1000."),
+    batch_size: int | None = typer.Option(
+        None, "--batch_size", "--batch-size", help="Samples in a step; 1024."
+    ),
+    input_size: int | None = typer.Option(
+        None, "--input_size", "--input-size", help="Width of the inputs; 1000."
+    ),
     output_size: int | None = typer.Option(None, "--output_size", "--output-size", help="Classes; 100."),
-    variant: str = typer.Option("pytorch", help="pytorch: as many square matrices as layers; paradnn: one less."),
+    variant: str = typer.Option(
+        "pytorch", help="pytorch: as many square matrices as layers; paradnn: one less."
+    ),
     tf_defaults: bool = typer.Option(False, "--tf-defaults", help="TensorFlow's: 4 layers, batch 128."),
     *,
     common: Common,
@@ -100,10 +108,16 @@ def convolutional(
     blocks: int | None = typer.Option(None, "--blocks", help="In each of four groups; 1."),
     filters: int | None = typer.Option(None, "--filters", "--filter", help="In the first group; 16."),
     batch_size: int | None = typer.Option(None, "--batch_size", "--batch-size", help="Images in a step; 8."),
-    input_size: int | None = typer.Option(None, "--input_size", "--input-size", help="Side of an image; 224."),
+    input_size: int | None = typer.Option(
+        None, "--input_size", "--input-size", help="Side of an image; 224."
+    ),
     output_size: int | None = typer.Option(None, "--output_size", "--output-size", help="Classes; 1000."),
-    block: str | None = typer.Option(None, "--block_fn", "--block", help="residual or bottleneck; of a grid both."),
-    resnet_layers: str | None = typer.Option(None, "--resnet_layers", help='Blocks by group, such as "1,1,1,1".'),
+    block: str | None = typer.Option(
+        None, "--block_fn", "--block", help="residual or bottleneck; of a grid both."
+    ),
+    resnet_layers: str | None = typer.Option(
+        None, "--resnet_layers", help='Blocks by group, such as "1,1,1,1".'
+    ),
     *,
     common: Common,
 ) -> None:
@@ -122,23 +136,35 @@ def recurrent(
     length: int | None = typer.Option(None, "--length", help="Steps of a sequence; 50."),
     vocabulary: int | None = typer.Option(None, "--vocabulary", help="Tokens; 1024."),
     input_size: str | None = typer.Option(None, "--input_size", help='The last three, as in "50,1024,100".'),
-    batch_size: int | None = typer.Option(None, "--batch_size", "--batch-size", help="Sequences in a step; 128."),
+    batch_size: int | None = typer.Option(
+        None, "--batch_size", "--batch-size", help="Sequences in a step; 128."
+    ),
     cell: str | None = typer.Option(None, "--cell", help="lstm, gru or rnn; of a grid all."),
     *,
     common: Common,
 ) -> None:
     """Recurrent language models: plain, LSTM and GRU cells."""
-    given = {"layers": layers, "embed": embed, "length": length, "vocabulary": vocabulary, "batch_size": batch_size}
+    given = {
+        "layers": layers,
+        "embed": embed,
+        "length": length,
+        "vocabulary": vocabulary,
+        "batch_size": batch_size,
+    }
     if input_size is not None:
         sizes = _numbers("input_size", input_size, 3)
         for name, size in zip(("length", "vocabulary", "embed"), sizes, strict=True):
             if given[name] not in (None, size):
-                raise InputError(f"input_size {input_size!r} and --{name} {given[name]}: they differ; give one of them")
+                raise InputError(
+                    f"input_size {input_size!r} and --{name} {given[name]}: they differ; give one of them"
+                )
             given[name] = size
     _run("rnn", cell, given, common, usual="lstm")
 
 
-def _run(family: str, kind: str | None, given: dict[str, int | None], common: Common, *, usual: str = "") -> None:
+def _run(
+    family: str, kind: str | None, given: dict[str, int | None], common: Common, *, usual: str = ""
+) -> None:
     """One point or the sweep around it, of a kind, or of the `usual` and all."""
     from neuralpower.cli.paradnn_run import run
     from neuralpower.suites.paradnn.points import FAMILIES, Point

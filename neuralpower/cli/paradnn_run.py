@@ -15,7 +15,17 @@ from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
-from neuralpower.suites.paradnn.result import FAILED, NEGATIVE, OK, OOM, SHORT, STATES, Result, Setup, single_text
+from neuralpower.suites.paradnn.result import (
+    FAILED,
+    NEGATIVE,
+    OK,
+    OOM,
+    SHORT,
+    STATES,
+    Result,
+    Setup,
+    single_text,
+)
 
 COVERED = 0.95  # of a predicted time must be learnt, or it is said
 
@@ -27,9 +37,13 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
     for name in ("shard", "slurm", "out", "time_budget", "again") if not common.swept else ():
         if (value := getattr(common, name)) is not None:
             option = f"--{name.replace('_', '-')} {value}"
-            raise InputError(f"{option}: is of a sweep; add --benchmark, --grid or --sample N, or leave it out")
+            raise InputError(
+                f"{option}: is of a sweep; add --benchmark, --grid or --sample N, or leave it out"
+            )
     if common.as_json and common.swept:
-        raise InputError("--json: is of a single run; a sweep writes results.json into its folder, leave it out")
+        raise InputError(
+            "--json: is of a single run; a sweep writes results.json into its folder, leave it out"
+        )
     if common.slurm is not None:
         from neuralpower.suites.paradnn.sweep import array_script
 
@@ -44,7 +58,9 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
     if common.swept:
         sweep(points_of(start, kinds, common), prepared, start.family, common)
     elif len(prepared) > 1:
-        raise InputError(f"input_type {common.input_type!r}: several are for a sweep; choose one, or add --benchmark")
+        raise InputError(
+            f"input_type {common.input_type!r}: several are for a sweep; choose one, or add --benchmark"
+        )
     else:
         single(start, *prepared[0], common)
 
@@ -58,7 +74,9 @@ def setups_of(common: Common) -> list[Setup]:
         if value not in among:
             raise unknown(what, value, among)
     if common.warmup_steps < 0 or common.steps < 1:
-        raise InputError(f"{common.warmup_steps} warm-up and {common.steps} timed steps: at least 0 and 1 are needed")
+        raise InputError(
+            f"{common.warmup_steps} warm-up and {common.steps} timed steps: at least 0 and 1 are needed"
+        )
     if common.intra < 0 or common.inter < 0:
         numbers = f"intra {common.intra}, inter {common.inter}"
         raise InputError(f"{numbers}: are numbers of threads, 0 for as many as there are")
@@ -97,7 +115,9 @@ def points_of(start: Point, kinds: Sequence[str], common: Common) -> list[Point]
     """What is swept; raises InputError."""
     family = FAMILIES[start.family]
     if common.benchmark and (common.grid or common.sample is not None):
-        raise InputError("--benchmark varies what it has ranges for, --grid and --sample the whole sweep: choose one")
+        raise InputError(
+            "--benchmark varies what it has ranges for, --grid and --sample the whole sweep: choose one"
+        )
     chosen = walk(start) if common.benchmark else grid(family, kinds)
     if common.sample is not None:
         chosen = sampled(chosen, common.sample, common.seed)
@@ -122,7 +142,9 @@ def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None
         say(operators_text(operator_times(point, setup)))
 
 
-def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], family: str, common: Common) -> None:
+def sweep(
+    points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], family: str, common: Common
+) -> None:
     """Sweep under each setup; rows go to stdout as they come; raises NeuralPowerError."""
     import time
 
@@ -141,7 +163,10 @@ def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], fa
         if result.flops_per_s is not None:
             say(csv_line(row_of(result)))
         if result.state != OK:
-            print(visible(f"{number}/{total} {result.point.label}: {result.state}: {result.reason}"), file=sys.stderr)
+            print(
+                visible(f"{number}/{total} {result.point.label}: {result.state}: {result.reason}"),
+                file=sys.stderr,
+            )
 
     results, begun = [], time.monotonic()
     for setup, measure in prepared:
@@ -149,7 +174,10 @@ def sweep(points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], fa
         try:
             results += Sweep(points, setup, folder, again).run(measure, show, budget_s=left_s)
         except KeyboardInterrupt:
-            print(f"what was measured is in {folder / CSV}; give the same command again to continue", file=sys.stderr)
+            print(
+                f"what was measured is in {folder / CSV}; give the same command again to continue",
+                file=sys.stderr,
+            )
             raise
     least = min(results, key=lambda r: 1.0 if r.coverage is None else r.coverage, default=None)
     if least is not None:

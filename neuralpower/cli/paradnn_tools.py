@@ -27,11 +27,15 @@ FORMATS = ("png", "svg", "pdf")
 
 @app.command()
 def report(
-    sources: list[Path] = typer.Argument(help="Folders of sweeps, or CSV tables; of several devices to compare them."),
+    sources: list[Path] = typer.Argument(
+        help="Folders of sweeps, or CSV tables; of several devices to compare them."
+    ),
     out: Path = typer.Option(Path("paradnn-report"), help="Folder of the page, its pictures and tables."),
     spec: str | None = typer.Option(None, help="Device or spec sheet, where a device's own name has none."),
     formats: str = typer.Option("png,svg", help="Of the pictures."),
-    operators: str | None = typer.Option(None, help="Families whose operator times are profiled here, such as fc,rnn."),
+    operators: str | None = typer.Option(
+        None, help="Families whose operator times are profiled here, such as fc,rnn."
+    ),
 ) -> None:
     """Heat maps, regressions, rooflines and comparisons of sweeps, as a page with pictures and tables."""
     import pandas as pd
@@ -123,7 +127,9 @@ def matmul(
     device: str = typer.Option("cpu", help="cpu, or cuda:0."),
     warmup: int = typer.Option(20, help="Products before the timed ones."),
     steps: int = typer.Option(10, help="Timed products."),
-    tf32: bool | None = typer.Option(None, "--tf32/--no-tf32", help="From compute capability 8.0 on by default."),
+    tf32: bool | None = typer.Option(
+        None, "--tf32/--no-tf32", help="From compute capability 8.0 on by default."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """The product of two square matrices, with the profiler's table."""

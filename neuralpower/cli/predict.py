@@ -53,7 +53,9 @@ class Predict(OptionGroup):
     by: Annotated[str, typer.Option(help="Rows of the table: layer, kind or module.")] = "kind"
     depth: groups.Depth = 3
     top: Annotated[int, typer.Option(help="Rows to print; 0 for all.")] = 15
-    strict: Annotated[float | None, typer.Option(help="End with code 3 where the coverage is below this share.")] = None
+    strict: Annotated[
+        float | None, typer.Option(help="End with code 3 where the coverage is below this share.")
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole prediction as JSON.")] = False
     csv: Annotated[Path | None, typer.Option(help="Write one line per layer to this file.")] = None
     trace_file: Annotated[
@@ -95,7 +97,9 @@ def predict(model: groups.Model, asked: Predict) -> None:
     cast = _cast(asked.autocast, learnt)
     way = TRAINING if asked.phase == TRAINING else learnt_phase
     routing = Routing.parsed(asked.routing)
-    question = question_of(learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, autocast=cast, routing=routing)
+    question = question_of(
+        learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, autocast=cast, routing=routing
+    )
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []

@@ -24,24 +24,27 @@ class Profile(OptionGroup):
     model: groups.Model
     sizes: groups.Sizes
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:0.")] = "cpu"
-    phase: Annotated[str, typer.Option(help="forward, or training: forward, loss, backward, optimizer step.")] = (
-        "forward"
-    )
+    phase: Annotated[
+        str, typer.Option(help="forward, or training: forward, loss, backward, optimizer step.")
+    ] = "forward"
     by: Annotated[str, typer.Option(help="Rows of the table: layer, module, kind or operator.")] = "layer"
-    sort: Annotated[str, typer.Option(help="runtime_s, flops, bytes, parameters, memory, calls or order.")] = (
-        "runtime_s"
-    )
+    sort: Annotated[
+        str, typer.Option(help="runtime_s, flops, bytes, parameters, memory, calls or order.")
+    ] = "runtime_s"
     depth: groups.Depth = 3
     top: Annotated[int, typer.Option(help="Rows to print; 0 for all.")] = 15
     unit: Annotated[str, typer.Option(help="flop, or mac: 2 FLOP.")] = "flop"
-    convention: Annotated[str, typer.Option(help="What counts: matmul, all-ops, thop, fvcore or pytorch-api.")] = (
-        "matmul"
-    )
+    convention: Annotated[
+        str, typer.Option(help="What counts: matmul, all-ops, thop, fvcore or pytorch-api.")
+    ] = "matmul"
     repeat: Annotated[
-        int, typer.Option(help="Runs without instrumentation, and half as many with; 0 counts and runs nothing.")
+        int,
+        typer.Option(help="Runs without instrumentation, and half as many with; 0 counts and runs nothing."),
     ] = 20
     warmup: Annotated[int, typer.Option(help="Runs before these.")] = 5
-    power: Annotated[str, typer.Option(help="auto: where a meter works; nvml or rapl: or fail; none.")] = "auto"
+    power: Annotated[str, typer.Option(help="auto: where a meter works; nvml or rapl: or fail; none.")] = (
+        "auto"
+    )
     strict: Annotated[
         bool, typer.Option("--strict", help="End with code 3 where an operator's work is not counted.")
     ] = False
@@ -103,7 +106,11 @@ def _check_names(asked: Profile) -> None:
     from neuralpower.profiling.result import SORTS, VIEWS
     from neuralpower.profiling.steps import PHASES
 
-    for what, value, known in (("view", asked.by, VIEWS), ("order", asked.sort, SORTS), ("phase", asked.phase, PHASES)):
+    for what, value, known in (
+        ("view", asked.by, VIEWS),
+        ("order", asked.sort, SORTS),
+        ("phase", asked.phase, PHASES),
+    ):
         if value not in known:
             raise unknown(what, value, known)
     check_convention(asked.convention, asked.unit, asked.phase)

@@ -17,9 +17,12 @@ class Report(OptionGroup):
     """What a report is of."""
 
     models: Annotated[
-        list[str] | None, typer.Argument(help="MODEL...; by default twelve small networks of different families.")
+        list[str] | None,
+        typer.Argument(help="MODEL...; by default twelve small networks of different families."),
     ] = None
-    out: Annotated[Path, typer.Option(help="Folder for index.html, report.md, figures, tables and data.json.")]
+    out: Annotated[
+        Path, typer.Option(help="Folder for index.html, report.md, figures, tables and data.json.")
+    ]
     device: Annotated[str, typer.Option(help="What is measured: cpu, cuda or cuda:0.")] = "cpu"
     predicted: Annotated[bool, typer.Option("--predicted", help="Measure nothing: predictors alone.")] = False
     predictor: Annotated[
@@ -31,7 +34,9 @@ class Report(OptionGroup):
     batch_size: Annotated[str, typer.Option(help="Batch sizes of the forward pass.")] = "1,64,256"
     train_batch_size: Annotated[int, typer.Option(help="Batch size of the training step.")] = 16
     dtype: groups.Dtype = "float32"
-    time_budget: Annotated[str, typer.Option(help="After which nothing new is measured: 90s, 10m, 1h.")] = "10m"
+    time_budget: Annotated[str, typer.Option(help="After which nothing new is measured: 90s, 10m, 1h.")] = (
+        "10m"
+    )
 
 
 @app.command()

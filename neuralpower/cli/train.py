@@ -26,11 +26,15 @@ def train_predictor(
     datasets: list[str] = typer.Argument(
         help="Folders of datasets, or places such as s3://bucket/name; of several devices: a predictor that holds for others."
     ),
-    learner: str = typer.Option("hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."),
+    learner: str = typer.Option(
+        "hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."
+    ),
     out: Path | None = typer.Option(None, help="The predictor file; models/NAME.json by default."),
     jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
     trust_code: groups.TrustCode = False,
-    verbose: bool = typer.Option(False, "--verbose", "-v", help="Print a line per regressor, and every warning."),
+    verbose: bool = typer.Option(
+        False, "--verbose", "-v", help="Print a line per regressor, and every warning."
+    ),
 ) -> None:
     """Fit the regressors and write the predictor; errors are of ten held-out folds."""
     from neuralpower.data.dataset import read_dataset
@@ -44,7 +48,9 @@ def train_predictor(
     if jobs < 1 and jobs != -1:
         raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for as many as cores")
     options.check_named(datasets, "dataset")
-    data = [read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)]
+    data = [
+        read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)
+    ]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # now rather than after minutes of fitting
     trained = train(data, learner, jobs, trust_code=trust_code)
@@ -81,6 +87,9 @@ def _skipped(trained: Trained) -> Iterator[str]:
         together = bool(near and exact and near[1] == dtype)
         instead = f"learnt together, as {near[3]}" if near and together else "not learnt"
         found.append(
-            (together, f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}")
+            (
+                together,
+                f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}",
+            )
         )
     yield from (line for _, line in sorted(found, key=lambda one: one[0]))

@@ -65,7 +65,9 @@ class Dataset:
     @property
     def sentinel_s(self) -> float | None:
         """The sentinel's time when the machine was at its usual speed: the median over the rows."""
-        columns = [number_column(table["sentinel_s"]) for table in self.tables.values() if "sentinel_s" in table]
+        columns = [
+            number_column(table["sentinel_s"]) for table in self.tables.values() if "sentinel_s" in table
+        ]
         times = np.concatenate([np.empty(0), *columns])
         times = times[(times >= SHORTEST_S) & (times <= LONGEST_S)]
         return float(np.median(times)) if len(times) else None
@@ -90,7 +92,9 @@ def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
     shards = shard_folders(folder)
     if not shards:
         return read_folder(folder, samples)
-    own = [folder] if (folder / "dataset.json").exists() else []  # a collection that went on where others were merged
+    own = (
+        [folder] if (folder / "dataset.json").exists() else []
+    )  # a collection that went on where others were merged
     parts = merge([read_folder(shard, samples, empty=True) for shard in (*shards, *own)])
     if not any(part.tables for part in parts):
         raise _holds_nothing(folder)
@@ -104,7 +108,9 @@ def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
 def shard_folders(folder: Path) -> list[Path]:
     """The folders of its shards, in the order of the numbers in their names; empty where it has none."""
     found = [file.parent for file in folder.glob("shard-*/dataset.json")]
-    return sorted(found, key=lambda shard: ([int(number) for number in re.findall(r"\d+", shard.name)], shard.name))
+    return sorted(
+        found, key=lambda shard: ([int(number) for number in re.findall(r"\d+", shard.name)], shard.name)
+    )
 
 
 def merge(datasets: Sequence[Dataset]) -> list[Dataset]:
@@ -153,7 +159,9 @@ def _joined(datasets: Sequence[Dataset]) -> Dataset:
             )
     kinds = sorted({kind for dataset in datasets for kind in dataset.tables})
     tables = {
-        kind: latest(pd.concat([d.tables[kind] for d in datasets if kind in d.tables], ignore_index=True), KEY)
+        kind: latest(
+            pd.concat([d.tables[kind] for d in datasets if kind in d.tables], ignore_index=True), KEY
+        )
         for kind in kinds
     }
     meta = {name: value for name, value in datasets[0].meta.items() if name != "rows"}
@@ -178,7 +186,9 @@ def latest(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     if not twice.any():
         return table
     ok = table["status"].fillna("ok").eq("ok") if "status" in table else twice
-    last = index[twice].assign(ok=ok[twice]).sort_values("ok", kind="stable").duplicated([*index], keep="last")
+    last = (
+        index[twice].assign(ok=ok[twice]).sort_values("ok", kind="stable").duplicated([*index], keep="last")
+    )
     superseded = last.index[last]
     return table.drop(superseded).reset_index(drop=True)
 
@@ -210,7 +220,9 @@ def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
     for kind, row in _results(folder):
         if kind not in KINDS and kind != "network":
             raise unknown(f"layer kind of {folder / NAME}", kind, [*KINDS, "network"], DatasetError)
-        fresh.setdefault(kind, []).append(row if samples else {k: v for k, v in row.items() if k not in SAMPLES})
+        fresh.setdefault(kind, []).append(
+            row if samples else {k: v for k, v in row.items() if k not in SAMPLES}
+        )
     for kind, rows in fresh.items():
         table = pd.DataFrame(rows)
         with named(folder / NAME):
@@ -219,8 +231,12 @@ def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
         parts.setdefault(kind, []).append(table.assign(runtime_s=table.get("runtime_s", np.nan)))
     if not parts and not empty:
         raise _holds_nothing(folder)
-    tables = {kind: pd.concat(some, ignore_index=True) if len(some) > 1 else some[0] for kind, some in parts.items()}
-    return Dataset(folder, meta, {kind: latest(table, ("config_id", "replicate")) for kind, table in tables.items()})
+    tables = {
+        kind: pd.concat(some, ignore_index=True) if len(some) > 1 else some[0] for kind, some in parts.items()
+    }
+    return Dataset(
+        folder, meta, {kind: latest(table, ("config_id", "replicate")) for kind, table in tables.items()}
+    )
 
 
 def _read_csv(file: Path) -> pd.DataFrame:
@@ -238,8 +254,12 @@ def _read_csv(file: Path) -> pd.DataFrame:
     _check_width(header.count(b",") + 1)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # about the first row; a last comma is no value
-            table = pd.read_csv(file, skipinitialspace=True, skip_blank_lines=False, skiprows=blank, index_col=False)
+            warnings.simplefilter(
+                "error", pd.errors.ParserWarning
+            )  # about the first row; a last comma is no value
+            table = pd.read_csv(
+                file, skipinitialspace=True, skip_blank_lines=False, skiprows=blank, index_col=False
+            )
     except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
         line = re.search(r"fields in line (\d+)", str(error))
         if line or isinstance(error, Warning):
@@ -251,7 +271,9 @@ def _read_csv(file: Path) -> pd.DataFrame:
     table.columns = table.columns.str.strip()
     known = KINDS[file.stem].field_names() if file.stem in KINDS else NETWORK
     for name in (*known, *READ):
-        if f"{name}.1" in table or list(table.columns).count(name) > 1:  # the first is what pandas calls the second
+        if (
+            f"{name}.1" in table or list(table.columns).count(name) > 1
+        ):  # the first is what pandas calls the second
             raise ValueError(f"column {name} stands twice")
         near = [other for other in table.columns if other != name and other.lower() == name]
         if near and name not in table:
@@ -272,7 +294,9 @@ def _read_parquet(file: Path, samples: bool) -> pd.DataFrame:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f"column {twice} stands twice")
-    table = pd.read_parquet(file, columns=None if samples else [name for name in names if name not in SAMPLES])
+    table = pd.read_parquet(
+        file, columns=None if samples else [name for name in names if name not in SAMPLES]
+    )
     if any(table.index.names):  # a column that pandas was told to number rows by
         table = table.reset_index()
     coded = table.columns[[isinstance(kind, pd.CategoricalDtype) for kind in table.dtypes]]

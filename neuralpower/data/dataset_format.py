@@ -30,9 +30,14 @@ def _number(rule: Key) -> Any:
     return Annotated[float, Meta(ge=rule.low, le=rule.high, multiple_of=whole, description=words)]
 
 
-Peaks = msgspec.defstruct("Peaks", [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in PEAKS], module=__name__)
+Peaks = msgspec.defstruct(
+    "Peaks", [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in PEAKS], module=__name__
+)
 NUMBERS = {
-    **{name: KEYS[name] for name in ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w")},
+    **{
+        name: KEYS[name]
+        for name in ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w")
+    },
     "base_clock": Key(0.01, 1, "of the boost clock"),
     "year": Key(1970, 2100, "", whole=True),
     "lanes_per_scheduler": Key(1, 1024, "lanes"),
@@ -68,7 +73,9 @@ class DatasetMeta(msgspec.Struct, kw_only=True):
     schema: Literal[1]
     device: Annotated[str, Meta(pattern=r"\S", description="a name")]
     includes_launch: Truth | None = None
-    autograd_start_s: Annotated[float, Meta(ge=0, lt=LONGEST_S, description="seconds, 0 or more")] | None = None
+    autograd_start_s: Annotated[float, Meta(ge=0, lt=LONGEST_S, description="seconds, 0 or more")] | None = (
+        None
+    )
     sessions: Annotated[list[SessionMeta], Meta(description="a list of objects")] | None = None
     hardware: Annotated[HardwareMeta, Meta(description="an object")] | None = None  # type: ignore[valid-type]
 
@@ -113,7 +120,10 @@ class EventRecord(Record, kw_only=True, tag="event"):
 
 RECORDS = SessionRecord | StartRecord | ResultRecord | EventRecord
 META = ("includes_launch", "hardware", "autograd_start_s")  # what changes what is learnt
-OWNERS = {"sessions": "{} of a session", "peak_flops_per_s": "peak_flops_per_s of {}"}  # of a field, in messages
+OWNERS = {
+    "sessions": "{} of a session",
+    "peak_flops_per_s": "peak_flops_per_s of {}",
+}  # of a field, in messages
 
 
 def check_meta(meta: Mapping[str, Any]) -> None:
@@ -125,7 +135,9 @@ def check_meta(meta: Mapping[str, Any]) -> None:
         raise _impossible("device", meta["device"], "a name")
     _check_watts(meta.get("hardware"))
     if any(not_finite(meta)):
-        raise DatasetError("holds NaN or Infinity, which are no numbers of JSON's; leave out what is not known")
+        raise DatasetError(
+            "holds NaN or Infinity, which are no numbers of JSON's; leave out what is not known"
+        )
 
 
 def check_hardware(hardware: Any) -> None:
@@ -178,7 +190,9 @@ def _broken_rule(text: str, value: Any, part: Any) -> DatasetError:
             shown = value = value[step]
             field, owner = OWNERS.get(owner, "{}").format(step), step
             rule = next(one.description for one in within if isinstance(one, Meta) and one.description)
-            part = next((one for one in within if isinstance(one, type) and issubclass(one, msgspec.Struct)), None)
+            part = next(
+                (one for one in within if isinstance(one, type) and issubclass(one, msgspec.Struct)), None
+            )
     return _impossible(field, shown, rule)
 
 

@@ -183,7 +183,9 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
     check_regular(path, DatasetError)
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"it has {path.stat().st_size:,} bytes, more than the {MOST_BYTES:,} that are read")
+            raise ValueError(
+                f"it has {path.stat().st_size:,} bytes, more than the {MOST_BYTES:,} that are read"
+            )
         data = path.read_bytes()
     except (ValueError, OSError) as error:
         raise DatasetError(f"{path}: cannot be read ({error}); take it away") from None

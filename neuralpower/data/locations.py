@@ -97,10 +97,16 @@ def _opened(location: str) -> tuple[Any, str]:
 
     try:
         system, root = fsspec.core.url_to_fs(location)
-    except (ImportError, ValueError, OSError) as error:  # a protocol that is not known, or without its library
+    except (
+        ImportError,
+        ValueError,
+        OSError,
+    ) as error:  # a protocol that is not known, or without its library
         raise _failed(location, "opened", error) from None
     return system, str(root)
 
 
 def _failed(location: str, verb: str, error: Exception) -> DatasetError:
-    return DatasetError(f"{location}: cannot be {verb} ({first_line(error)}); mend that, or give a local folder")
+    return DatasetError(
+        f"{location}: cannot be {verb} ({first_line(error)}); mend that, or give a local folder"
+    )

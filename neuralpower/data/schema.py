@@ -18,8 +18,24 @@ from neuralpower.files.paths import check_regular, is_file, is_folder
 SAMPLES = ("samples_s",)  # columns of raw times
 SHORT = (  # columns of times beside the runtime and of shares: seven digits are plenty
     *("runtime_median_s", "runtime_mean_s", "runtime_q25_s", "runtime_q75_s", "runtime_min_s"),
-    *("runtime_low_s", "runtime_high_s", "runtime_eager_s", "first_call_s", "dispatch_s", "wall_s", "power_wall_s"),
-    *("sentinel_s", "sentinel_again_s", "sentinel_slowdown", "steal", "nivcsw_per_call", "minflt_per_call", "start_s"),
+    *(
+        "runtime_low_s",
+        "runtime_high_s",
+        "runtime_eager_s",
+        "first_call_s",
+        "dispatch_s",
+        "wall_s",
+        "power_wall_s",
+    ),
+    *(
+        "sentinel_s",
+        "sentinel_again_s",
+        "sentinel_slowdown",
+        "steal",
+        "nivcsw_per_call",
+        "minflt_per_call",
+        "start_s",
+    ),
     *("window_runtime_s", "window_s", "settle_s"),
 )
 WHOLE = (  # columns of whole numbers, also where a row that failed has none
@@ -43,7 +59,9 @@ def read_meta(folder: Path) -> dict[str, Any]:
     """What `dataset.json` says; raises DatasetError where it or the folder is missing or cannot be used."""
     check_regular(folder, DatasetError)
     if is_file(folder):
-        raise DatasetError(f"{folder}: is a file; a dataset is the folder of dataset.json and a table per layer kind")
+        raise DatasetError(
+            f"{folder}: is a file; a dataset is the folder of dataset.json and a table per layer kind"
+        )
     if not is_folder(folder):
         near = {p.parent for p in folder.parent.glob("*/dataset.json")} if is_folder(folder.parent) else set()
         near |= {p.parent.parent for p in folder.parent.glob("*/shard-*/dataset.json")}
@@ -62,7 +80,9 @@ def read_meta(folder: Path) -> dict[str, Any]:
     if not known or not meta.get("device"):
         given = {name: meta.get(name) for name in ("schema", "device")} if isinstance(meta, dict) else meta
         said = f"{given!r:.200}"
-        raise DatasetError(f'{file}: holds {said}; needed are at least {{"schema": {SCHEMA}, "device": "..."}}')
+        raise DatasetError(
+            f'{file}: holds {said}; needed are at least {{"schema": {SCHEMA}, "device": "..."}}'
+        )
     with named(file):
         check_meta(meta)
     return dict(meta)

@@ -42,7 +42,9 @@ def check_cells(names: Iterable[str], table: pd.DataFrame) -> None:
         if name in table and table[name].dtype == object:
             nested = table[name].map(lambda cell: isinstance(cell, (list, dict, set, tuple, np.ndarray)))
             if nested.any():
-                raise DatasetError(f"column {name} holds lists or objects, and a cell must be one number or text")
+                raise DatasetError(
+                    f"column {name} holds lists or objects, and a cell must be one number or text"
+                )
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Rows:
     runtime_s: np.ndarray
     slowdown: np.ndarray  # of the machine while each was taken, 1 where not known
     power_w: np.ndarray  # NaN where not measured
-    energy_u_rel: np.ndarray  # what the measurement states as its relative uncertainty; NaN where it states none
+    energy_u_rel: (
+        np.ndarray
+    )  # what the measurement states as its relative uncertainty; NaN where it states none
     dispatch_s: np.ndarray  # of the host, to issue one call; NaN where not measured
     line: np.ndarray  # of each row in its table, the header being line 1
     rejected: tuple[Rejected, ...]
@@ -72,7 +76,9 @@ class Rows:
         return dataclasses.replace(self, layer=take(self.layer, index), rejected=(), **parts)
 
 
-def screen(kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hardware: Hardware | None = None) -> Rows:
+def screen(
+    kind: str, table: pd.DataFrame, sentinel_s: float | None = None, hardware: Hardware | None = None
+) -> Rows:
     """The usable rows of a kind's table, and for each of the others its line and the reason.
 
     `sentinel_s` is the dataset's own, that the rows' slow-downs refer to; `hardware` says what no row can exceed.
@@ -153,7 +159,9 @@ def _reject_impossible(
         reject(~np.asarray(layer.possible(), dtype=bool), layer.rule)
         reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
         if hardware is not None:
-            reject(flops / runtime > layer.savings * most_flops(layer, hardware), "faster than the device's peak")
+            reject(
+                flops / runtime > layer.savings * most_flops(layer, hardware), "faster than the device's peak"
+            )
 
 
 def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str], None]) -> dict[str, Any]:
@@ -199,7 +207,8 @@ def unusable(runtime_s: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "runtime_s is no number": ~np.isfinite(runtime_s),
         "runtime_s is not above 0": ~(runtime_s > 0),
-        f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s": (runtime_s < SHORTEST_S) | (runtime_s > LONGEST_S),
+        f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s": (runtime_s < SHORTEST_S)
+        | (runtime_s > LONGEST_S),
     }
 
 
@@ -217,7 +226,9 @@ def _power(
     """Watts per row, from the power or from energy over time, NaN where neither is there; impossible ones are rejected."""
     power, energy, unsure = (_optional(table, name) for name in ("power_w", "energy_j", "energy_u_rel"))
     for name, values in (("power_w", power), ("energy_j", energy), ("energy_u_rel", unsure)):
-        reject(~np.isfinite(values) & (name in table and table[name].notna().to_numpy()), f"{name} is no number")
+        reject(
+            ~np.isfinite(values) & (name in table and table[name].notna().to_numpy()), f"{name} is no number"
+        )
     reject(power <= 0, "power_w is not above 0")
     reject(energy <= 0, "energy_j is not above 0: the counter wrapped or was read backwards")
     reject(unsure < 0, "energy_u_rel is below 0")

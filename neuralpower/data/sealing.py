@@ -41,7 +41,9 @@ def kept_rows(
             chosen = None if ids is None else [("config_id", "in", list(ids))]
             table = pyarrow.parquet.read_table(file, columns=wanted, filters=chosen)
         except Exception as error:  # pyarrow has its own errors
-            raise DatasetError(f"{file}: cannot be read ({first_line(error)}); move it away, or mend it") from None
+            raise DatasetError(
+                f"{file}: cannot be read ({first_line(error)}); move it away, or mend it"
+            ) from None
         yield from ((file.stem, row) for row in table.to_pylist() if row["config_id"] is not None)
     yield from ((kind, row) for kind, row in _results(folder) if ids is None or row.get("config_id") in ids)
 
@@ -55,14 +57,20 @@ def seal(folder: Path) -> dict[str, int]:
     """
     try:
         return _sealed(folder)
-    except (OSError, ValueError, TypeError) as error:  # the last two by pyarrow, of values of two types in a column
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+    ) as error:  # the last two by pyarrow, of values of two types in a column
         text = (
             f"{folder}: the tables cannot be written ({first_line(error)}); the journal holds everything that was measured, "
             "mend that and give the same command again"
         )
         raise unwritten(error, text, DatasetError) from None
     finally:
-        for left in folder.glob("*.new"):  # by this run or one that was killed: whoever seals is the only writer
+        for left in folder.glob(
+            "*.new"
+        ):  # by this run or one that was killed: whoever seals is the only writer
             with contextlib.suppress(OSError):
                 left.unlink()
 
@@ -77,7 +85,9 @@ def _compact(table: pd.DataFrame) -> pd.DataFrame:
         elif name in WHOLE and (values.dropna() % 1 == 0).all():
             columns[name] = values.astype("Int64")
     if "samples_s" in table:
-        columns["samples_s"] = [np.asarray(v, dtype=np.float32) if np.ndim(v) else None for v in table["samples_s"]]
+        columns["samples_s"] = [
+            np.asarray(v, dtype=np.float32) if np.ndim(v) else None for v in table["samples_s"]
+        ]
     return table.assign(**columns)
 
 

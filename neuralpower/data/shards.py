@@ -90,7 +90,9 @@ def _check_alike(given: Mapping[str, Dataset], out: Path) -> None:
         for session in dataset.meta.get("sessions") or []:
             known = seen.setdefault(str(session.get("session_id", session)), name)
             if known != name:
-                raise DatasetError(f"{dataset.path}: its measurements are in {out / known} already; leave it out")
+                raise DatasetError(
+                    f"{dataset.path}: its measurements are in {out / known} already; leave it out"
+                )
     parts = merge([*there.values(), *given.values()])
     devices = list(dict.fromkeys(part.device for part in parts))
     if len(devices) > 1:

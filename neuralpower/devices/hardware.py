@@ -13,7 +13,10 @@ from neuralpower.dtypes import peaks_of
 # What a FLOP takes in float32 without tensor cores falls by half in 3 years (Epoch AI, "Trends in Machine Learning Hardware",
 # 2023); what it took in 2016 is chosen on T4 and P4, each left out.
 ENERGY_HALVES, FLOP_J = 3.0, 18e-12
-TERM_HALVES, TERM_J = 3.5, 20e-12  # in a term that one device's rows weigh: any factor will do, as long as it stays
+TERM_HALVES, TERM_J = (
+    3.5,
+    20e-12,
+)  # in a term that one device's rows weigh: any factor will do, as long as it stays
 BOARD_W = 15.0  # what memory, fans and leakage take of the power limit
 WARP = 32  # threads of an instruction; a scheduler issues one per clock, Pascal's at times two
 # Instructions beside each multiply-add of a product: a thread that holds 8 x 8 results reads 16 numbers in 4 loads for 64 of
@@ -34,7 +37,9 @@ class Hardware:
     platform: str = "cpu"  # the family of devices that it is of, or its maker: names in neuralpower.platforms
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype, dense
     memory_bytes_per_s: float = 1.0
-    base_clock: float = 1.0  # that the power limit always allows, as a share of the clock at which the peaks hold
+    base_clock: float = (
+        1.0  # that the power limit always allows, as a share of the clock at which the peaks hold
+    )
     limit_w: float | None = None
     idle_w: float | None = None
     year: int | None = None  # when it came out: what an operation costs in energy falls with the years
@@ -62,7 +67,9 @@ class Hardware:
         """FLOP/s in float32 that its power limit allows for long; endless where limit or year is not known."""
         if self.limit_w is None or self.year is None:
             return math.inf
-        return max(self.limit_w - BOARD_W, self.limit_w / 2) / (FLOP_J * 2 ** ((2016 - self.year) / ENERGY_HALVES))
+        return max(self.limit_w - BOARD_W, self.limit_w / 2) / (
+            FLOP_J * 2 ** ((2016 - self.year) / ENERGY_HALVES)
+        )
 
     @property
     def held_by_power(self) -> bool:

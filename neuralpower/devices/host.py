@@ -17,7 +17,12 @@ from neuralpower.errors import unknown
 
 PROC = Path("/proc")
 SYS = Path("/sys")
-MODEL = ("cores", "l1d_bytes", "l2_bytes", "llc_bytes")  # with the flags: virtual machines give several models one name
+MODEL = (
+    "cores",
+    "l1d_bytes",
+    "l2_bytes",
+    "llc_bytes",
+)  # with the flags: virtual machines give several models one name
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,9 @@ def read_cpu(proc: Path = PROC, sys: Path = SYS) -> Cpu:
     name = re.search(r"^model name\s*:\s*(.+)$", text, re.M)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.M)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = {text_of(sys / f"devices/system/cpu/cpu{cpu}/topology/core_cpus_list") or str(cpu) for cpu in allowed}
+    cores = {
+        text_of(sys / f"devices/system/cpu/cpu{cpu}/topology/core_cpus_list") or str(cpu) for cpu in allowed
+    }
     caches = {level: _cache_bytes(sys, level, min(allowed)) for level in (1, 2, 3)}
     memory = re.search(r"^MemTotal:\s*(\d+) kB", text_of(proc / "meminfo"), re.M)
     words = (flags.group(1) if flags else "").split()
@@ -84,7 +91,10 @@ def read_cpu(proc: Path = PROC, sys: Path = SYS) -> Cpu:
 
 def _cache_bytes(sys: Path, level: int, cpu: int) -> int | None:
     for index in sorted((sys / f"devices/system/cpu/cpu{cpu}/cache").glob("index*")):
-        if text_of(index / "level").strip() == str(level) and text_of(index / "type").strip() != "Instruction":
+        if (
+            text_of(index / "level").strip() == str(level)
+            and text_of(index / "type").strip() != "Instruction"
+        ):
             size = re.match(r"(\d+)([KMG]?)", text_of(index / "size").strip())
             if size:
                 return int(size.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size.group(2)]

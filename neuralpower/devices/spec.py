@@ -218,7 +218,12 @@ class _Reader:
             raise unknown(f"class in {self.path}", data["class"], CLASSES)
 
     def names(
-        self, data: dict[str, Any], what: str, known: Collection[str], required: Collection[str], where: str = ""
+        self,
+        data: dict[str, Any],
+        what: str,
+        known: Collection[str],
+        required: Collection[str],
+        where: str = "",
     ) -> None:
         for name in data:
             if name not in known:
@@ -233,7 +238,9 @@ class _Reader:
         self.names(data, "value", KEYS, REQUIRED, " among its values")
         if not any(key.startswith(PEAK) for key in data):
             peaks = ", ".join(key for key in KEYS if key.startswith(PEAK))
-            raise InputError(f"{self.path}: has no peak among its values, but needs one at least; add one of {peaks}")
+            raise InputError(
+                f"{self.path}: has no peak among its values, but needs one at least; add one of {peaks}"
+            )
         values = {key: self.value(key, data[key]) for key in KEYS if key in data}
         if "idle_w" in values and "limit_w" in values and values["idle_w"].value >= values["limit_w"].value:
             limit = values["limit_w"].value
@@ -252,10 +259,14 @@ class _Reader:
             if name not in ("value", "source"):
                 raise unknown(f"field of {key} in {self.path}", name, ("value", "source"))
         if "value" not in data:
-            raise InputError(f'{self.path}: {key} has no \'value\'; write {{"value": NUMBER, "source": TEXT}}')
+            raise InputError(
+                f'{self.path}: {key} has no \'value\'; write {{"value": NUMBER, "source": TEXT}}'
+            )
         source = data.get("source")
         if not isinstance(source, str) or not source.strip():
-            raise InputError(f"{self.path}: {key} has no source; name the document or the arithmetic it comes from")
+            raise InputError(
+                f"{self.path}: {key} has no source; name the document or the arithmetic it comes from"
+            )
         return Value(self.number(key, data["value"]), source)
 
     def number(self, key: str, data: Any) -> float:

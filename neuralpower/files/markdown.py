@@ -31,10 +31,16 @@ def escaped(text: str) -> str:
     return re.sub("[&<>]", lambda match: ENTITIES[match[0]], line)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool] | None = None) -> list[str]:
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool] | None = None
+) -> list[str]:
     """Lines of a table; `right`: the columns that are flush right."""
     rules = ["---:" if flush else "---" for flush in right or [False] * len(header)]
-    return [_row([inline(cell) for cell in header]), _row(rules), *(_row([inline(c) for c in row]) for row in rows)]
+    return [
+        _row([inline(cell) for cell in header]),
+        _row(rules),
+        *(_row([inline(c) for c in row]) for row in rows),
+    ]
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -42,7 +42,11 @@ def _mode(path: str | Path) -> int:
 def why_irregular(path: str | Path) -> str:
     """Why a path is no regular file, in a clause; "" where it is one, and where nothing is there."""
     mode = _mode(path)
-    return "" if not mode or stat.S_ISREG(mode) else KINDS_OF_FILE.get(stat.S_IFMT(mode), "it is no regular file")
+    return (
+        ""
+        if not mode or stat.S_ISREG(mode)
+        else KINDS_OF_FILE.get(stat.S_IFMT(mode), "it is no regular file")
+    )
 
 
 def check_regular(path: str | Path, error: type[InputError] = InputError) -> None:

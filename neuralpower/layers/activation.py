@@ -80,7 +80,8 @@ RECOMPUTED = frozenset(
 
 
 @layer_kind(
-    "activation", *(f"aten.{name}{suffix}" for name in FUNCTIONS if name != "gelu_tanh" for suffix in ("", "_"))
+    "activation",
+    *(f"aten.{name}{suffix}" for name in FUNCTIONS if name != "gelu_tanh" for suffix in ("", "_")),
 )
 @dataclass(frozen=True, kw_only=True)
 class Activation(Pointwise):
@@ -99,13 +100,17 @@ class Activation(Pointwise):
         function = name.rstrip("_")
         if function == "gelu" and kwargs.get("approximate", "none") == "tanh":
             function = "gelu_tanh"
-        return cls(function=function, elements=y.numel(), inplace=name.endswith("_"), run=contiguous_run(x, y))
+        return cls(
+            function=function, elements=y.numel(), inplace=name.endswith("_"), run=contiguous_run(x, y)
+        )
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """Common functions, a few elements to a large map."""
         function = draw.choice(COMMON)
-        return cls(function=function, elements=draw.size(16, 2**24), inplace=function in INPLACE and draw.chance(0.4))
+        return cls(
+            function=function, elements=draw.size(16, 2**24), inplace=function in INPLACE and draw.chance(0.4)
+        )
 
     def build(self, device: torch.device) -> Call:
         """The functional call."""
@@ -129,4 +134,8 @@ class Activation(Pointwise):
     def backward(self) -> tuple[Layer, ...]:
         """One pass: the gradient and x (or y) in, the gradient of x out; functions of exponentials compute them again."""
         function = self.function if self.function in RECOMPUTED else "mul"
-        return (Elementwise(dtype=self.dtype, function=function, elements=self.elements, operands=2, broadcast=False),)
+        return (
+            Elementwise(
+                dtype=self.dtype, function=function, elements=self.elements, operands=2, broadcast=False
+            ),
+        )

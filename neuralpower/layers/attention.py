@@ -42,8 +42,12 @@ class Attention(Layer):
     causal: bool
     masked: bool
     window: int = 0  # keys that a query sees at most, itself and those before it; 0: all
-    key_itemsize: int = 0  # bytes per element of keys and values where a cache keeps them in a shorter type; 0: dtype's
-    dropout: bool = False  # of the weights, in training: a CPU leaves its fused kernel, and draws a number per score
+    key_itemsize: int = (
+        0  # bytes per element of keys and values where a cache keeps them in a shorter type; 0: dtype's
+    )
+    dropout: bool = (
+        False  # of the weights, in training: a CPU leaves its fused kernel, and draws a number per score
+    )
     key_dtype: str = ""  # of keys and values: what `key_itemsize` says, by name
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
@@ -135,7 +139,11 @@ class Attention(Layer):
                 (self.key_length, self.key_heads),
             )
         )
-        mask = self.tensor(self.batch, 1, self.query_length, self.key_length, device=device) if self.masked else None
+        mask = (
+            self.tensor(self.batch, 1, self.query_length, self.key_length, device=device)
+            if self.masked
+            else None
+        )
         if self.window:
             ones = torch.ones(self.query_length, self.key_length, dtype=torch.bool, device=device)
             last = self.key_length - self.query_length  # key that the first query stands on
@@ -155,7 +163,9 @@ class Attention(Layer):
 
     def flops(self) -> int:
         """Two products of 2 B H S L D each, L at most the window; a causal mask does not halve them, as is the convention."""
-        return 4 * self.batch * self.query_heads * self.query_length * self._seen(self.window) * self.head_size
+        return (
+            4 * self.batch * self.query_heads * self.query_length * self._seen(self.window) * self.head_size
+        )
 
     def bytes(self) -> Bytes:
         """Query, mask and the keys and values in reach in, the context out; scores stay in the cache."""
@@ -203,7 +213,13 @@ class Attention(Layer):
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Products, scores and what they read, for full, causal and masked attention; heads in whole waves over the cores."""
-        b, h, s, t, d = self.batch, self.query_heads, self.query_length, self._seen(self.window), self.head_size
+        b, h, s, t, d = (
+            self.batch,
+            self.query_heads,
+            self.query_length,
+            self._seen(self.window),
+            self.head_size,
+        )
         scores = b * h * s * t
         waves = ceil_to(b * h * ceil_to(s, 32) // 32, hardware.cores)
         return {
@@ -280,7 +296,9 @@ class Attention(Layer):
         tiles = np.ceil(self.query_length / span)
         last = ceil_to(self._seen(self.window, np.minimum(span, self.query_length)), k)
         first = np.where(self.causal, np.minimum(ceil_to(np.minimum(span, self.key_length), k), last), last)
-        rising = np.minimum(tiles, np.ceil(last / span))  # tiles, each with `span` more keys than the one before
+        rising = np.minimum(
+            tiles, np.ceil(last / span)
+        )  # tiles, each with `span` more keys than the one before
         return last - (last - first) / 2 * rising / tiles
 
     def _splits(self, hardware: Hardware, k: int) -> tuple[Any, Any]:

@@ -60,7 +60,11 @@ class OperatorNames(frozenset[str]):
         if super().__contains__(name):
             return True
         library, _, own = str(name).rpartition(".")
-        if not all(part.isidentifier() for part in str(name).split(".")) or library in ("aten", "torch", "Tensor"):
+        if not all(part.isidentifier() for part in str(name).split(".")) or library in (
+            "aten",
+            "torch",
+            "Tensor",
+        ):
             return False
         return bool(library) or isinstance(getattr(torch.ops.aten, own, None), torch._ops.OpOverloadPacket)
 
@@ -71,7 +75,9 @@ class Layer(ABC):
 
     dtype: str = "float32"
     phase: str = "forward"
-    recurs: bool = False  # made again and again in a loop of Python's: code, weights and operands are in the caches
+    recurs: bool = (
+        False  # made again and again in a loop of Python's: code, weights and operands are in the caches
+    )
 
     kind: ClassVar[str] = ""
     operators: ClassVar[tuple[str, ...]] = ()
@@ -81,18 +87,26 @@ class Layer(ABC):
     savings: ClassVar[float] = (
         1.1  # counted FLOP for each that a clever kernel runs, at most (and clocks above the sheet's)
     )
-    multiplies: ClassVar[bool] = False  # made of products, which tensor cores take in TF32 where that is allowed
+    multiplies: ClassVar[bool] = (
+        False  # made of products, which tensor cores take in TF32 where that is allowed
+    )
     sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
     recurring_share: ClassVar[float] = 0.0  # of these, how many more are such as loops make
-    training_share: ClassVar[float] = 0.0  # of these, how many more that only training has, beside backward passes
-    short_s: ClassVar[float] = 3e-5  # of a call: networks teach apart what so much of each takes, when its code is warm
+    training_share: ClassVar[float] = (
+        0.0  # of these, how many more that only training has, beside backward passes
+    )
+    short_s: ClassVar[float] = (
+        3e-5  # of a call: networks teach apart what so much of each takes, when its code is warm
+    )
     # Fields that older datasets lack: at 0 they tell no layers apart; `recurs` is one of every kind's.
     later: ClassVar[frozenset[str]] = frozenset()
     # What `group` and its like can give: a predictor's file has no regressor of another.
     group_names: ClassVar[Collection[str]] = ("all",)
     alone: ClassVar[frozenset[str]] = frozenset()  # groups that no other stands in for
     rule: ClassVar[str] = ""  # in words, how its fields must agree
-    words: ClassVar[Mapping[str, Collection[str]]] = {}  # what its fields of text may hold, beside dtype and phase
+    words: ClassVar[
+        Mapping[str, Collection[str]]
+    ] = {}  # what its fields of text may hold, beside dtype and phase
 
     @classmethod
     @abstractmethod
@@ -216,7 +230,9 @@ class Layer(ABC):
         """The part of `backward` that makes the gradients of these operands; all of it for None."""
         if asked is None:
             return self.backward()
-        return tuple(itertools.chain(*(made for name, made in self.gradients().items() if name in ("", *asked))))
+        return tuple(
+            itertools.chain(*(made for name, made in self.gradients().items() if name in ("", *asked)))
+        )
 
     def share_of(self, asked: Collection[str]) -> float:
         """The share of a backward pass, measured as a whole, that makes the gradients of these operands.
@@ -315,7 +331,10 @@ class Layer(ABC):
 
     def identity(self) -> dict[str, Any]:
         """What its configuration is named by: kind and fields, without later ones that are 0."""
-        return {"kind": self.kind, **{n: v for n, v in self.to_row().items() if v or n not in later_fields(self)}}
+        return {
+            "kind": self.kind,
+            **{n: v for n, v in self.to_row().items() if v or n not in later_fields(self)},
+        }
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
@@ -325,7 +344,9 @@ class Layer(ABC):
             value = row.get(name)
             if value is None or value != value:
                 if f.default is dataclasses.MISSING:
-                    raise DatasetError(f"{cls.kind}: no value for {name!r}; needed are {', '.join(cls.field_names())}")
+                    raise DatasetError(
+                        f"{cls.kind}: no value for {name!r}; needed are {', '.join(cls.field_names())}"
+                    )
                 value = f.default
             values[name] = _as_field(cls.kind, name, f.type, value)
         for name, known in _words(cls).items():
@@ -455,12 +476,17 @@ def most_flops(layer: Any, hardware: Hardware) -> Any:
 
 def check_output(layer: Layer, operator: str, output: Any) -> None:
     """Raise Unmodelled where the fields say another shape than that of the operator's first output."""
-    said, real = layer.output_shape(operator), output[0] if isinstance(output, (tuple, list)) and output else output
+    said, real = (
+        layer.output_shape(operator),
+        output[0] if isinstance(output, (tuple, list)) and output else output,
+    )
     if said is None or not isinstance(real, Tensor):
         return
     known = all(isinstance(size, int) for size in (*said, *real.shape))  # those of nested tensors are symbols
     if known and real.numel() and not _same_sizes(said, real.shape):
-        raise Unmodelled(f"{operator} returns {tuple(real.shape)}, its fields as {layer.kind} say {tuple(said)}")
+        raise Unmodelled(
+            f"{operator} returns {tuple(real.shape)}, its fields as {layer.kind} say {tuple(said)}"
+        )
 
 
 def _same_sizes(said: Sequence[int], real: Sequence[int]) -> bool:

@@ -11,7 +11,17 @@ from typing_extensions import Self
 from neuralpower.layers.convolution import Convolution
 from neuralpower.layers.registry import BY_OPERATOR, layer_kind
 
-GENERAL = ("input", "weight", "bias", "stride", "padding", "dilation", "transposed", "output_padding", "groups")
+GENERAL = (
+    "input",
+    "weight",
+    "bias",
+    "stride",
+    "padding",
+    "dilation",
+    "transposed",
+    "output_padding",
+    "groups",
+)
 
 
 @layer_kind("conv2d", "aten.conv2d", "aten.convolution")

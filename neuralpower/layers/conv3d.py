@@ -37,7 +37,9 @@ class Conv3d(Convolution):
     dilation_depth: int
     dilation_height: int
     dilation_width: int
-    transposed: bool = False  # it leads back, from what the other fields call its output to what they call its input
+    transposed: bool = (
+        False  # it leads back, from what the other fields call its output to what they call its input
+    )
 
     axes = ("depth", "height", "width")
     later = frozenset({"transposed"})

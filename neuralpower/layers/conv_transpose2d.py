@@ -59,7 +59,9 @@ class ConvTranspose2d(Convolution):
         names = ("in", "padding", "output_padding", "dilation", "kernel", "stride")
         return tuple(
             (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + extra + 1
-            for size, padding, extra, dilation, kernel, stride in zip(*(self.sizes(n) for n in names), strict=True)
+            for size, padding, extra, dilation, kernel, stride in zip(
+                *(self.sizes(n) for n in names), strict=True
+            )
         )
 
     @property
@@ -69,7 +71,9 @@ class ConvTranspose2d(Convolution):
 
     def weight(self, device: torch.device) -> Tensor:
         """[in_channels, out_channels / groups, *kernel]."""
-        return self.tensor(self.in_channels, self.out_channels // self.groups, *self.sizes("kernel"), device=device)
+        return self.tensor(
+            self.in_channels, self.out_channels // self.groups, *self.sizes("kernel"), device=device
+        )
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -78,8 +82,16 @@ class ConvTranspose2d(Convolution):
         kernel = draw.choice((stride, 2 * stride, 3, 4, 5)) if stride <= 4 else stride
         kernel = max(kernel, stride)
         size = draw.octaves(4, 64)
-        both = {"in": size, "kernel": kernel, "stride": stride, "padding": (kernel - stride) // 2, "dilation": 1}
-        fields: dict[str, Any] = {f"{name}_{axis}": value for name, value in both.items() for axis in cls.axes}
+        both = {
+            "in": size,
+            "kernel": kernel,
+            "stride": stride,
+            "padding": (kernel - stride) // 2,
+            "dilation": 1,
+        }
+        fields: dict[str, Any] = {
+            f"{name}_{axis}": value for name, value in both.items() for axis in cls.axes
+        }
         return cls(
             batch=draw.choice((1, 1, 2, 4)),
             in_channels=draw.size(8, 512),

@@ -28,7 +28,10 @@ from neuralpower.layers.sweep import Draw
 from neuralpower.layers.terms import ceil_to, floor_div
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-SMALL, NARROW = 20_480, 3  # numbers of a sample, and a kernel's side, up to which PyTorch does without oneDNN on a CPU
+SMALL, NARROW = (
+    20_480,
+    3,
+)  # numbers of a sample, and a kernel's side, up to which PyTorch does without oneDNN on a CPU
 BLOCKS = (4, 8, 16)  # channels that oneDNN's vectors take at once
 FAR = 6  # padding beyond which oneDNN has no loop over such blocks
 
@@ -69,11 +72,15 @@ class Convolution(Layer):
             if isinstance(value, str):
                 whole = [d * (k - 1) for d, k in zip(sizes["dilation"], sizes["kernel"], strict=True)]
                 if value == "same" and any(all_ % 2 for all_ in whole):
-                    raise Unmodelled(f"padding {value!r} of {whole} differs by side: an input that is padded first")
+                    raise Unmodelled(
+                        f"padding {value!r} of {whole} differs by side: an input that is padded first"
+                    )
                 value = [all_ // 2 for all_ in whole] if value == "same" else 0
             sizes[name] = same_rank(name, value, rank)
         fields = {
-            f"{name}_{axis}": v for name, values in sizes.items() for axis, v in zip(cls.axes, values, strict=True)
+            f"{name}_{axis}": v
+            for name, values in sizes.items()
+            for axis, v in zip(cls.axes, values, strict=True)
         }
         return cls(
             batch=x.shape[0],
@@ -156,14 +163,21 @@ class Convolution(Layer):
         """The functional call."""
         x = image(self, self.batch, self.in_channels, self.sizes("in"), device)
         bias = self.tensor(self.out_channels, device=device) if self.bias else None
-        given: dict[str, Any] = {"input": x, "weight": self.weight(device), "bias": bias, "groups": self.groups}
+        given: dict[str, Any] = {
+            "input": x,
+            "weight": self.weight(device),
+            "bias": bias,
+            "groups": self.groups,
+        }
         for name in set(self.argument_order) - set(given):
             given[name] = self.sizes(name)
         return Call(type(self).function, tuple(given[name] for name in self.argument_order), warm=(x,))
 
     def weight(self, device: torch.device) -> Tensor:
         """[out_channels, in_channels / groups, *kernel]."""
-        return self.tensor(self.out_channels, self.in_channels // self.groups, *self.sizes("kernel"), device=device)
+        return self.tensor(
+            self.out_channels, self.in_channels // self.groups, *self.sizes("kernel"), device=device
+        )
 
     def group(self) -> Any:
         """Dense, grouped and depthwise convolutions run different code."""
@@ -192,7 +206,9 @@ class Convolution(Layer):
     @functools.cached_property
     def native(self) -> Any:
         """Whether a CPU takes it without oneDNN."""
-        return small_for_onednn(self.batch, self.in_channels, self.sizes("in"), self.sizes("kernel"), self.groups)
+        return small_for_onednn(
+            self.batch, self.in_channels, self.sizes("in"), self.sizes("kernel"), self.groups
+        )
 
     @functools.cached_property
     def block(self) -> Any:
@@ -277,7 +293,9 @@ class Convolution(Layer):
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """Dense, grouped and depthwise; 1x1 to 11x11; strides 1, 2 and patches; now and then an image's 3 channels."""
-        style = draw.choice(("dense", "dense", "dense", "depthwise", "depthwise", "grouped", "grouped", "image"))
+        style = draw.choice(
+            ("dense", "dense", "dense", "depthwise", "depthwise", "grouped", "grouped", "image")
+        )
         kernel = draw.choice((1, 1, 1, 3, 3, 3, 3, 5, 7, 11))
         stride = draw.choice((1, 1, 1, 2)) if style != "image" else draw.choice((1, 2, 2, 4))
         inner, outer, groups = draw.size(8, 1024), draw.size(8, 1024), 1
@@ -306,9 +324,13 @@ class Convolution(Layer):
         dilation = 2 if kernel == 3 and style == "dense" and draw.chance(0.08) else 1
         smallest = max(dilation * (kernel - 1) + 1, 4) if style != "image" else max(32, kernel)
         sizes = [
-            draw.octaves(smallest, max(cls.largest_input if style == "image" else cls.largest_input // 2, smallest))
+            draw.octaves(
+                smallest, max(cls.largest_input if style == "image" else cls.largest_input // 2, smallest)
+            )
         ]
-        sizes += [sizes[0] if draw.chance(0.85) else draw.octaves(smallest, 2 * sizes[0]) for _ in cls.axes[1:]]
+        sizes += [
+            sizes[0] if draw.chance(0.85) else draw.octaves(smallest, 2 * sizes[0]) for _ in cls.axes[1:]
+        ]
         if tokens:
             sizes = [draw.octaves(8, 1024)]
         elif kernel == 1 and style == "dense" and draw.chance(0.25):
@@ -320,8 +342,16 @@ class Convolution(Layer):
             batch, sizes = draw.octaves(32, 2048), [draw.octaves(smallest, max(32, smallest))] * len(cls.axes)
             inner, outer = draw.size(8, 128), draw.size(8, 128)
         padding = 0 if stride == kernel or draw.chance(0.1) else dilation * (kernel - 1) // 2
-        values = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "output_padding": 0}
-        fields: dict[str, Any] = {f"{name}_{axis}": value for name, value in values.items() for axis in cls.axes}
+        values = {
+            "kernel": kernel,
+            "stride": stride,
+            "padding": padding,
+            "dilation": dilation,
+            "output_padding": 0,
+        }
+        fields: dict[str, Any] = {
+            f"{name}_{axis}": value for name, value in values.items() for axis in cls.axes
+        }
         fields |= {f"in_{axis}": size for axis, size in zip(cls.axes, sizes, strict=True)}
         return cls(
             batch=batch,
@@ -329,12 +359,16 @@ class Convolution(Layer):
             out_channels=outer,
             groups=groups,
             bias=draw.chance(0.4),
-            channels_last=inner > 1 and draw.chance(0.06 if len(cls.axes) == 2 else 0.3) and math.prod(sizes) > 1,
+            channels_last=inner > 1
+            and draw.chance(0.06 if len(cls.axes) == 2 else 0.3)
+            and math.prod(sizes) > 1,
             **{name: value for name, value in fields.items() if name in cls.field_names()},
         )
 
 
-def small_for_onednn(batch: Any, channels: Any, sizes: Sequence[Any], kernel: Sequence[Any], groups: Any) -> Any:
+def small_for_onednn(
+    batch: Any, channels: Any, sizes: Sequence[Any], kernel: Sequence[Any], groups: Any
+) -> Any:
     """Whether PyTorch unfolds an input [batch, channels, *sizes] for one product on a CPU, rather than ask oneDNN.
 
     As its `use_mkldnn` has it (aten/src/ATen/native/Convolution.cpp): of a volume it looks at the first two sizes and the
@@ -359,7 +393,9 @@ def reader(axes: tuple[str, ...], name: str) -> Callable[[object], tuple[Any, ..
 
 def is_channels_last(x: Tensor) -> bool:
     """Whether x [batch, channels, *sizes] lies in memory with its channels side by side."""
-    return x.shape[1] > 1 and x.stride(1) == 1 and x.numel() > x.shape[0] * x.shape[1] and not x.is_contiguous()
+    return (
+        x.shape[1] > 1 and x.stride(1) == 1 and x.numel() > x.shape[0] * x.shape[1] and not x.is_contiguous()
+    )
 
 
 def image(layer: Any, batch: int, channels: int, sizes: tuple[int, ...], device: torch.device) -> Tensor:

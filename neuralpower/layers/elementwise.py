@@ -60,7 +60,10 @@ PASSES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("maximum", "minimum"), (1, 2, 2, 2)),  # ties share it
     "add": (),
     **dict.fromkeys(("neg", "sub"), (1,)),
-    "dropout_training": (2, 1),  # the gradient times the mask, times a number: aten/src/ATen/native/Dropout.cpp
+    "dropout_training": (
+        2,
+        1,
+    ),  # the gradient times the mask, times a number: aten/src/ATen/native/Dropout.cpp
 }
 SUMS, PRODUCTS = ("add", "sub", "neg"), ("mul", "div")
 FLAT = frozenset(
@@ -74,7 +77,10 @@ OPERATORS = """
     where masked_fill masked_fill_ rsub square dropout clip true_divide multiply isin nan_to_num special_expit lerp addcmul
     addcdiv glu logical_not bernoulli bernoulli_ floor_divide _weight_norm_interface
 """
-DROPOUT, TRAINING = "dropout", "dropout_training"  # in evaluation nothing, in training a random number per element
+DROPOUT, TRAINING = (
+    "dropout",
+    "dropout_training",
+)  # in evaluation nothing, in training a random number per element
 KEPT = 0.9  # share of the elements, in what is measured: it costs nothing more to keep other shares
 MOST_STEPS = 32  # parts of what a loop reads, in what is measured
 LONG = 16  # from so many on, how long the stretches of a broadcast are no longer matters
@@ -148,7 +154,9 @@ class Elementwise(Pointwise):
             operands = draw.choice((1, 2))
             function = draw.choice(COMPLEX_UNARY if operands == 1 else COMPLEX_BINARY)
             elements = max(elements // 16, 2)
-            return cls(dtype="complex64", function=function, elements=elements, operands=operands, broadcast=False)
+            return cls(
+                dtype="complex64", function=function, elements=elements, operands=operands, broadcast=False
+            )
         if draw.chance(0.12):  # positions and masks
             return cls(
                 dtype="int64",
@@ -169,14 +177,20 @@ class Elementwise(Pointwise):
         elif not inplace and elements >= 64 and draw.chance(0.25):
             run = draw.choice((1, 1, 8, 32, 64))
             elements = max(elements // (4 * run), 2) * 4 * run
-        return cls(function=function, elements=elements, operands=2, broadcast=broadcast, inplace=inplace, run=run)
+        return cls(
+            function=function, elements=elements, operands=2, broadcast=broadcast, inplace=inplace, run=run
+        )
 
     @classmethod
     def sample_recurring(cls, draw: Draw) -> Self:
         """The same, but that more of them read parts, and more take exponentials: decays and gates do."""
         if draw.chance(0.3):
             return cls(
-                function=draw.choice(SLOW), elements=draw.size(2, 2**20), operands=1, broadcast=False, recurs=True
+                function=draw.choice(SLOW),
+                elements=draw.size(2, 2**20),
+                operands=1,
+                broadcast=False,
+                recurs=True,
             )
         layer = super().sample_recurring(draw)
         whole = layer.operands == 2 and not layer.broadcast and not layer.inplace and layer.dtype in FLOATING
@@ -194,14 +208,22 @@ class Elementwise(Pointwise):
 
     def build(self, device: torch.device) -> Call:
         """The torch function of that name, or one of the same effort where it cannot be called so."""
-        if self.recurs and self.run and self.phase == FORWARD and not self.broadcast and self.function != "where":
+        if (
+            self.recurs
+            and self.run
+            and self.phase == FORWARD
+            and not self.broadcast
+            and self.function != "where"
+        ):
             return self._parted(device)
         short = self.broadcast and 0 < self.run < LONG
         first = strided(self, self.elements, 0 if short else self.run, device, dense=self.operands > 1)
         if short:
             first = first.reshape(-1, self.run)
         elif self.broadcast:
-            inner = next((d for d in range(min(1024, math.isqrt(self.elements)), 1, -1) if self.elements % d == 0), 1)
+            inner = next(
+                (d for d in range(min(1024, math.isqrt(self.elements)), 1, -1) if self.elements % d == 0), 1
+            )
             first = first.reshape(-1, inner)
         others = [self._operand(first, device) for _ in range(self.operands - 1)]
         warm = (*others, first) if not self.broadcast else (first,)
@@ -210,7 +232,9 @@ class Elementwise(Pointwise):
             mask = others[0] > 0
             return Call(torch.masked_fill, (first, mask, 0.5), warm=(first,))
         if name == "where" and others:
-            return Call(torch.where, (others[0] > 0, first, others[1] if len(others) > 1 else 0.0), warm=(first,))
+            return Call(
+                torch.where, (others[0] > 0, first, others[1] if len(others) > 1 else 0.0), warm=(first,)
+            )
         if name == TRAINING:
             return Call(torch.dropout, (first, 1 - KEPT, True), warm=warm)
         if name == "bernoulli" and self.inplace:
@@ -233,7 +257,9 @@ class Elementwise(Pointwise):
             TypeError,
             RuntimeError,
         ):  # its arguments are not (first, others...): what it costs is its class of work
-            stand_in: Any = {"cheap": torch.add, "transcendental": torch.exp}.get(str(effort(name)), torch.erf)
+            stand_in: Any = {"cheap": torch.add, "transcendental": torch.exp}.get(
+                str(effort(name)), torch.erf
+            )
             arguments = (first, others[0] if others else 1.5) if stand_in is torch.add else (first,)
             return Call(stand_in, arguments, warm=warm)
         return call
@@ -244,7 +270,9 @@ class Elementwise(Pointwise):
         steps = int(np.clip(NEAR_BYTES // (self.elements * self.itemsize), 2, MOST_STEPS))
         whole = self.tensor(stretches, steps, self.run, device=device)
         alike = replace(self, recurs=False, run=0, inplace=False).build(device)
-        others = tuple(arg.reshape(stretches, self.run) if isinstance(arg, Tensor) else arg for arg in alike.args[1:])
+        others = tuple(
+            arg.reshape(stretches, self.run) if isinstance(arg, Tensor) else arg for arg in alike.args[1:]
+        )
         return Call(Parts(alike.function, whole), others, alike.kwargs, warm=(whole,))
 
     def _operand(self, first: Tensor, device: torch.device) -> Tensor:
@@ -292,7 +320,9 @@ class Elementwise(Pointwise):
             return ()
         factors = (self.operands,) * self.operands if self.function in PRODUCTS else (2,)
         passes: tuple[Layer, ...] = tuple(
-            Elementwise(dtype=self.dtype, function="mul", elements=self.elements, operands=operands, broadcast=False)
+            Elementwise(
+                dtype=self.dtype, function="mul", elements=self.elements, operands=operands, broadcast=False
+            )
             for operands in PASSES.get(self.function, factors)
         )
         if self.broadcast and self.function in PRODUCTS:

@@ -91,7 +91,9 @@ class Embedding(Layer):
         return {
             "elements": self.tokens * self.width,
             "elements_large_table": self.tokens * self.width * (past(table, hardware.llc_bytes) > 0),
-            "table_backward": self.vocabulary * self.width * (np.asarray(self.phase) == BACKWARD),  # zeros to add to
+            "table_backward": self.vocabulary
+            * self.width
+            * (np.asarray(self.phase) == BACKWARD),  # zeros to add to
             **memory_terms(self, hardware),
         }
 
@@ -106,5 +108,7 @@ def renormalised(dtype: str, rows: int, width: int) -> tuple[Layer, ...]:
     return (
         Movement(dtype="int64", function="sort", elements=rows, run=rows),
         Reduction(dtype=dtype, function="norm", elements=rows * width, outputs=rows),
-        Elementwise(dtype=dtype, function="mul", elements=rows * width, operands=1, broadcast=False, inplace=True),
+        Elementwise(
+            dtype=dtype, function="mul", elements=rows * width, operands=1, broadcast=False, inplace=True
+        ),
     )

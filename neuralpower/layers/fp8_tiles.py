@@ -16,7 +16,9 @@ from neuralpower.devices.hardware import Hardware
 ROWS, COLUMNS = (64, 128, 16, 32, 256), (*range(16, 161, 16), 192)
 LARGEST = 128  # of one side at least, so that the sums stay in registers
 SHARING = ((1, 1), (1, 2), (2, 1))  # neighbours that share the columns, and the rows, that they read
-OPERATION = 64  # rows that a core multiplies at a time, filled or not; smaller tiles are for products of no more rows
+OPERATION = (
+    64  # rows that a core multiplies at a time, filled or not; smaller tiles are for products of no more rows
+)
 OUTER, INNER = 64.0, 128.0  # bytes a cycle for each core from the cache of all, and from its own
 OUTER_IN_ALL = 6154.0  # bytes a cycle
 WRITTEN = 2  # bytes of a result
@@ -24,7 +26,8 @@ MOST_WAVES = 64
 CHUNK = 4096  # products at a time, so that all tiles of them stay in the cache
 
 CANDIDATES = np.array(
-    [(*shared, x, y) for shared, x, y in itertools.product(SHARING, ROWS, COLUMNS) if min(x, y) <= LARGEST], dtype=float
+    [(*shared, x, y) for shared, x, y in itertools.product(SHARING, ROWS, COLUMNS) if min(x, y) <= LARGEST],
+    dtype=float,
 )
 
 

@@ -96,7 +96,11 @@ class Linear(MatrixProduct):
         x = self.tensor(self.rows, self.in_features, device=device)
         bias = self.tensor(self.out_features, device=device) if self.bias else None
         if self.transposed:
-            return Call(F.linear, (x, self.tensor(self.out_features, self.in_features, device=device), bias), warm=(x,))
+            return Call(
+                F.linear,
+                (x, self.tensor(self.out_features, self.in_features, device=device), bias),
+                warm=(x,),
+            )
         weight = self.tensor(self.in_features, self.out_features, device=device)
         if bias is None:
             return Call(F.linear, (x, weight.t()), warm=(x,))
@@ -184,7 +188,9 @@ class Linear(MatrixProduct):
     def _product(self, rows: int, inner: int, columns: int, transposed: bool) -> Linear:
         """[rows, inner] x [inner, columns], without a bias."""
         lies = transposed or 1 in (inner, columns)
-        return Linear(dtype=self.dtype, rows=rows, in_features=inner, out_features=columns, bias=False, transposed=lies)
+        return Linear(
+            dtype=self.dtype, rows=rows, in_features=inner, out_features=columns, bias=False, transposed=lies
+        )
 
     def of_real(self) -> Self:
         """Real and imaginary parts side by side."""

@@ -56,11 +56,15 @@ class Matmul(MatrixProduct):
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """The products with and without a batch axis or an added matrix; vectors count as thin matrices."""
         left, right = args[LEFT[operator]], args[LEFT[operator] + 1]
-        if operator == "aten._grouped_mm":  # tokens by expert; how many each gets is data, equal shares are assumed
+        if (
+            operator == "aten._grouped_mm"
+        ):  # tokens by expert; how many each gets is data, equal shares are assumed
             if left.dim() != 2 or right.dim() != 3:
                 raise Unmodelled(f"grouped product of {tuple(left.shape)} and {tuple(right.shape)}")
             left = left.new_empty((right.shape[0], -(-left.shape[0] // right.shape[0]), left.shape[1]))
-        elif operator == "aten.addbmm":  # the products of a batch are added up: one with all their inner sides in a row
+        elif (
+            operator == "aten.addbmm"
+        ):  # the products of a batch are added up: one with all their inner sides in a row
             left, right = left.transpose(0, 1).flatten(1), right.flatten(0, 1)
         elif operator == "aten.addr":  # a column by a row
             left, right = left.unsqueeze(1), right.unsqueeze(0)
@@ -86,7 +90,9 @@ class Matmul(MatrixProduct):
         length, rows = draw.octaves(4, 1024), draw.octaves(1, 1024)
         shape = draw.random.random()
         if shape < 0.3:
-            return cls(batch=batch, rows=rows, inner=head, columns=length, transposed=draw.chance(0.8) and length > 1)
+            return cls(
+                batch=batch, rows=rows, inner=head, columns=length, transposed=draw.chance(0.8) and length > 1
+            )
         if shape < 0.6:
             return cls(batch=batch, rows=rows, inner=length, columns=head)
         inner, columns = draw.size(1, 2048), draw.size(1, 2048)

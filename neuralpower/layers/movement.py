@@ -13,7 +13,15 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import BACKWARD, KEEPS_NOTHING, KEEPS_OUTPUTS, Bytes, Layer, contiguous_run, strided
+from neuralpower.layers.base import (
+    BACKWARD,
+    KEEPS_NOTHING,
+    KEEPS_OUTPUTS,
+    Bytes,
+    Layer,
+    contiguous_run,
+    strided,
+)
 from neuralpower.layers.call import Call
 from neuralpower.layers.pointwise import Pointwise
 from neuralpower.layers.registry import layer_kind
@@ -106,7 +114,9 @@ class Movement(Pointwise):
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """Any operator of FUNCTIONS."""
-        tensors = [t for t in (output if isinstance(output, (tuple, list)) else (output,)) if isinstance(t, Tensor)]
+        tensors = [
+            t for t in (output if isinstance(output, (tuple, list)) else (output,)) if isinstance(t, Tensor)
+        ]
         if not tensors:
             raise Unmodelled(f"{operator} returns no tensor")
         y, function = tensors[0], OPERATORS[operator]
@@ -128,7 +138,11 @@ class Movement(Pointwise):
             run = _row(operator, y, args)
             if function == "scatter" and run:
                 function = "scatter_rows"
-        if function in ("copy", "cast", "roll") and isinstance(source, Tensor) and source.numel() == y.numel() > 1:
+        if (
+            function in ("copy", "cast", "roll")
+            and isinstance(source, Tensor)
+            and source.numel() == y.numel() > 1
+        ):
             # what changes its shape is copied in the order of its axes
             run = contiguous_run(source, y if source.shape == y.shape else source.new_empty(source.shape))
         return cls(function=function, elements=elements, inplace=operator.endswith("_"), run=run)
@@ -177,7 +191,9 @@ class Movement(Pointwise):
         if function == "fill":
             return Call(torch.zeros, ((n,),), {"dtype": self.torch_dtype, "device": device})
         if function == "copy" and self.inplace:
-            return Call(Tensor.copy_, (self.tensor(n, device=device), strided(self, n, self.run, device).reshape(-1)))
+            return Call(
+                Tensor.copy_, (self.tensor(n, device=device), strided(self, n, self.run, device).reshape(-1))
+            )
         if function in ("copy", "cast"):
             x = strided(self, n, self.run, device)
             if function == "cast":
@@ -200,8 +216,12 @@ class Movement(Pointwise):
         """A cache of keys, and those of one token more."""
         n = self.elements
         width = next(d for d in (128, 64, 32, 16, 8, 4, 2, 1) if n % d == 0 and (n // d > APPENDED or d == 1))
-        heads = next(h for h in (8, 4, 2, 1) if n % (width * h) == 0 and (n // (width * h) > APPENDED or h == 1))
-        cache = self.tensor(1, heads, n // (width * heads) - 1, width, device=device)  # last read a step ago: cold
+        heads = next(
+            h for h in (8, 4, 2, 1) if n % (width * h) == 0 and (n // (width * h) > APPENDED or h == 1)
+        )
+        cache = self.tensor(
+            1, heads, n // (width * heads) - 1, width, device=device
+        )  # last read a step ago: cold
         new = self.tensor(1, heads, 1, width, device=device)
         return Call(torch.cat, ([cache, new],), {"dim": -2}, warm=(new,))
 
@@ -257,7 +277,13 @@ class Movement(Pointwise):
             "scan": (torch.cumsum, x, -1),
             "sort": (torch.sort, x, -1),
             "topk": (torch.topk, x, min(FEW, width)),
-            "select": (torch.histc, x, 64, -3.0, 3.0),  # the others take as long, and their outputs' sizes are data
+            "select": (
+                torch.histc,
+                x,
+                64,
+                -3.0,
+                3.0,
+            ),  # the others take as long, and their outputs' sizes are data
         }
         operator, *arguments = table[function]
         return Call(operator, tuple(arguments), warm=(x,))
@@ -270,7 +296,9 @@ class Movement(Pointwise):
         index = torch.randint(0, len(target), (rows,), device=device)
         if self.function == "index_add":
             return Call(Tensor.index_add_, (target, 0, index, source), warm=(source,))
-        return Call(Tensor.scatter_add_, (target, 0, index[:, None].expand(rows, width), source), warm=(source,))
+        return Call(
+            Tensor.scatter_add_, (target, 0, index[:, None].expand(rows, width), source), warm=(source,)
+        )
 
     def flops(self) -> int:
         """None."""
@@ -327,7 +355,11 @@ def _written(operator: str, y: Tensor, args: Any) -> int:
         return int(args[2].numel())
     if name in ("index_add", "index_copy", "index_fill"):
         return y.numel() // max(y.shape[args[1]], 1) * int(args[2].numel()) if y.dim() else 1
-    places = {axis: index for axis, index in enumerate(args[1]) if index is not None} if name == "index_put" else {}
+    places = (
+        {axis: index for axis, index in enumerate(args[1]) if index is not None}
+        if name == "index_put"
+        else {}
+    )
     if not places or any(index.dtype in (torch.bool, torch.uint8) for index in places.values()):
         return y.numel()
     one = y.numel() // max(math.prod(y.shape[axis] for axis in places), 1)

@@ -28,7 +28,9 @@ OPERATORS = {
     "aten.group_norm": "group",
     "aten.instance_norm": "instance",
 }
-ROWS_IN_FLIGHT = 16  # per core: blocks of 128 threads to a row, aten/src/ATen/native/cuda/layer_norm_kernel.cu
+ROWS_IN_FLIGHT = (
+    16  # per core: blocks of 128 threads to a row, aten/src/ATen/native/cuda/layer_norm_kernel.cu
+)
 CACHE_SHARES = (0.125, 0.25, 0.5, 1.0)  # of the L2, that rows in flight take
 GROUPS = 32  # of the group norm that is built for timing, where the channels allow it
 
@@ -74,7 +76,18 @@ class Norm(Layer):
     def sample(cls, draw: Draw) -> Self:
         """Layer norms of transformers, batch norms of convolutional networks."""
         function = draw.choice(
-            ("layer", "layer", "layer", "batch", "batch", "batch", "group", "rms", "instance", "batch_training")
+            (
+                "layer",
+                "layer",
+                "layer",
+                "batch",
+                "batch",
+                "batch",
+                "group",
+                "rms",
+                "instance",
+                "batch_training",
+            )
         )
         strided = draw.chance(0.08)
         if function in ("layer", "rms"):
@@ -109,7 +122,10 @@ class Norm(Layer):
             return Call(F.group_norm, (x, groups, scale, shift), warm=(x,))
         if self.function == "instance":
             return Call(F.instance_norm, (x, None, None, scale, shift), warm=(x,))
-        mean, variance = self.tensor(self.width, device=device), self.tensor(self.width, device=device).abs() + 0.5
+        mean, variance = (
+            self.tensor(self.width, device=device),
+            self.tensor(self.width, device=device).abs() + 0.5,
+        )
         training = self.function == "batch_training"
         return Call(F.batch_norm, (x, mean, variance, scale, shift, training), warm=(x,))
 
@@ -144,7 +160,9 @@ class Norm(Layer):
     def alignment(self) -> dict[str, Any]:
         """That of a layer norm's rows to whole warps, which read four elements to a thread."""
         by_rows = np.isin(self.function, ("layer", "rms")) & ~np.asarray(self.strided, dtype=bool)
-        return {name: share * by_rows for name, share in aligned("row_elements", self.width, 4 * WARP).items()}
+        return {
+            name: share * by_rows for name, share in aligned("row_elements", self.width, 4 * WARP).items()
+        }
 
     def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Rows are read once for the statistics and once to be scaled: from memory, where those in flight outgrow the cache."""

@@ -103,7 +103,9 @@ class Optimizer(Layer):
         runs = self.implementation if device.type != "meta" or self.implementation != "fused" else "loop"
         ways = {way: way == runs for way in ("foreach", "fused") if possible(self.function, way)}
         optimizer = CLASSES[self.function](parameters, lr=1e-6, **momentum, **ways)
-        optimizer.defaults["fused"] = self.implementation == "fused"  # which torch refuses to run on meta tensors
+        optimizer.defaults["fused"] = (
+            self.implementation == "fused"
+        )  # which torch refuses to run on meta tensors
         return Call(optimizer.step, ())
 
     def flops(self) -> int:
@@ -135,7 +137,9 @@ class Optimizer(Layer):
     def group(self) -> Any:
         """Each optimizer is fitted apart, and so is each way of running it."""
         function, way = np.asarray(self.function), np.asarray(self.implementation)
-        return np.where(way == "loop", function, np.char.add(np.char.add(function.astype(str), "_"), way.astype(str)))
+        return np.where(
+            way == "loop", function, np.char.add(np.char.add(function.astype(str), "_"), way.astype(str))
+        )
 
 
 def _implementation(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> str:

@@ -25,7 +25,9 @@ TRANSCENDENTAL = frozenset(
     floor_divide exp2 glu logaddexp xlogy gelu_tanh
     """.split()
 )
-RANDOM = frozenset({"dropout_training", "bernoulli"})  # a random number each, which a CPU draws one after the other
+RANDOM = frozenset(
+    {"dropout_training", "bernoulli"}
+)  # a random number each, which a CPU draws one after the other
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,12 @@ from neuralpower.layers.registry import layer_kind
 from neuralpower.layers.sweep import Draw
 
 # below torch's composite operators: max pooling always finds indices, and an adaptive average of all is a mean
-OPERATORS = ("aten.max_pool3d_with_indices", "aten.avg_pool3d", "aten._adaptive_avg_pool3d", "aten.adaptive_max_pool3d")
+OPERATORS = (
+    "aten.max_pool3d_with_indices",
+    "aten.avg_pool3d",
+    "aten._adaptive_avg_pool3d",
+    "aten.adaptive_max_pool3d",
+)
 
 
 @layer_kind("pool3d", *OPERATORS)
@@ -62,9 +67,14 @@ class Pool3d(Pooling):
     def sample(cls, draw: Draw) -> Self:
         """As of images, and along the depth of a volume as along the height, or of a video by one frame or two."""
         flat = Pool2d.sample(draw)
-        window, (size, stride, padding) = flat.kernel_height, (flat.in_height, flat.stride_height, flat.padding_height)
+        window, (size, stride, padding) = (
+            flat.kernel_height,
+            (flat.in_height, flat.stride_height, flat.padding_height),
+        )
         mean = flat.function == "adaptive_avg" and flat.out_positions == 1  # if of all frames, too
         if mean or draw.chance(0.6):
             window = stride = draw.choice((1, 1, 2))
             size, padding = window * draw.octaves(2, 32), 0
-        return cls(in_depth=size, kernel_depth=window, stride_depth=stride, padding_depth=padding, **flat.to_row())
+        return cls(
+            in_depth=size, kernel_depth=window, stride_depth=stride, padding_depth=padding, **flat.to_row()
+        )

@@ -107,7 +107,9 @@ class Pooling(Layer):
     def out_sizes(self) -> tuple[Any, ...]:
         """Output size per axis."""
         axes = zip(*map(self.sizes, ("in", "padding", "kernel", "stride")), strict=True)
-        return tuple([floor_div(size + 2 * padding - kernel, stride) + 1 for size, padding, kernel, stride in axes])
+        return tuple(
+            [floor_div(size + 2 * padding - kernel, stride) + 1 for size, padding, kernel, stride in axes]
+        )
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
         """[batch, channels, *out]."""

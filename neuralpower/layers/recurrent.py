@@ -105,7 +105,9 @@ class Recurrent(Layer):
     def build(self, device: torch.device) -> Call:
         """The torch module in eval mode."""
         make = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.function, nn.RNN)
-        options: dict[str, Any] = {"nonlinearity": self.function.removeprefix("rnn_")} if make is nn.RNN else {}
+        options: dict[str, Any] = (
+            {"nonlinearity": self.function.removeprefix("rnn_")} if make is nn.RNN else {}
+        )
         if self.proj_size:
             options["proj_size"] = self.proj_size
         module = make(
@@ -127,7 +129,9 @@ class Recurrent(Layer):
         state = torch.zeros(*states, self.outputs, device=device, dtype=self.torch_dtype)
         cell = torch.zeros(*states, self.hidden_size, device=device, dtype=self.torch_dtype)
         # step after step its code runs, so that it is warm in any network, which it is not in turn with other layers
-        return Call(module, (x, (state, cell) if self.function == "lstm" else state), warm=(warm,), recurs=True)
+        return Call(
+            module, (x, (state, cell) if self.function == "lstm" else state), warm=(warm,), recurs=True
+        )
 
     def _batches(self) -> Tensor:
         """Sequences that each step of a packed one has: the longest has all steps, the others share the rest evenly."""

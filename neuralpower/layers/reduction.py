@@ -70,7 +70,9 @@ class Reduction(Layer):
         if isinstance(axes, (tuple, list)) and axes and x.dim():
             gone = {a % x.dim() for a in axes if isinstance(a, int)}
             last = all(d in gone or x.shape[d] == 1 for d in range(min(gone, default=0), x.dim()))
-        return cls(function=operator.removeprefix("aten."), elements=x.numel(), outputs=max(y.numel(), 1), last=last)
+        return cls(
+            function=operator.removeprefix("aten."), elements=x.numel(), outputs=max(y.numel(), 1), last=last
+        )
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -116,7 +118,8 @@ class Reduction(Layer):
             "elements_across": self.elements * across,
             "elements_two_passes": self.elements
             * np.isin(function, ("var", "std", "var_mean", "std_mean", "logsumexp")),
-            "elements_extrema": self.elements * np.isin(function, ("argmax", "argmin", "max", "min", "amax", "amin")),
+            "elements_extrema": self.elements
+            * np.isin(function, ("argmax", "argmin", "max", "min", "amax", "amin")),
             "outputs_across": self.outputs * across,
             **memory_terms(self, hardware),
         }
@@ -135,7 +138,13 @@ class Reduction(Layer):
 
     def differentiable(self) -> bool:
         """No index and no truth value has a gradient."""
-        return super().differentiable() and self.function not in ("argmax", "argmin", "any", "all", "count_nonzero")
+        return super().differentiable() and self.function not in (
+            "argmax",
+            "argmin",
+            "any",
+            "all",
+            "count_nonzero",
+        )
 
     def backward(self) -> tuple[Layer, ...]:
         """Results' gradients spread over the inputs: a few numbers in, all elements out, as a fill."""

@@ -19,7 +19,10 @@ from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, ceil_
 LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
 # Threads that a core holds; a block of up to 1,024 takes a row, four elements a thread and turn
 THREADS, THREADS_OF_A_ROW, ELEMENTS_OF_A_THREAD = 2048, 1024, 4
-EVICTED = (0.125, 0.5)  # shares of the L2 in flight from which some, and all, of a row is read from memory again
+EVICTED = (
+    0.125,
+    0.5,
+)  # shares of the L2 in flight from which some, and all, of a row is read from memory again
 CACHE_STEPS = (1, 2, 4)  # of the L2: bytes cost most until so much of it is filled
 LAUNCHES_US = (5, 10)  # the part of the bytes' time, at the peak, that a launch hides
 
@@ -130,7 +133,9 @@ class Softmax(Layer):
     def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Long rows are read for the maximum, the sum and the result: from memory, where those in flight outgrow the cache."""
         long, terms = ~self._held_by_a_warp(), super().kernel_terms(hardware)
-        elements = np.maximum(THREADS * ELEMENTS_OF_A_THREAD, THREADS // THREADS_OF_A_ROW * np.asarray(self.width))
+        elements = np.maximum(
+            THREADS * ELEMENTS_OF_A_THREAD, THREADS // THREADS_OF_A_ROW * np.asarray(self.width)
+        )
         share = evicted(hardware.cores * elements * self.itemsize, hardware.l2_bytes, *EVICTED)
         return {
             "bytes_long_rows": terms["bytes"] * long,

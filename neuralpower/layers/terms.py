@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-SECTOR, LINE = 32, 128  # bytes that an accelerator's memory hands over at least, and that a cache keeps together
+SECTOR, LINE = (
+    32,
+    128,
+)  # bytes that an accelerator's memory hands over at least, and that a cache keeps together
 FEW_LABELS = 8
 LAUNCHES_US = (5, 10, 20, 40, 80)
 # Outputs of this size and more are mapped afresh at each call by glibc (DEFAULT_MMAP_THRESHOLD_MAX), page by page.

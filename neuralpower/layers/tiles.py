@@ -139,7 +139,9 @@ class MatrixProduct(OwnOperands):
         for name, side in (("rows", m), ("columns", n)):
             for tile in WHOLE_TILES:
                 halves = np.ceil(np.asarray(side) * 2 / tile)
-                shares[f"{name}_fill_{tile}"] = np.where(halves > 1, halves % 2 == 0, 0.5)  # of half a tile: not known
+                shares[f"{name}_fill_{tile}"] = np.where(
+                    halves > 1, halves % 2 == 0, 0.5
+                )  # of half a tile: not known
         return {name: share * known for name, share in shares.items()}
 
     def tells_of_others(self) -> Any:

@@ -26,7 +26,9 @@ BLOCK = 16  # channels in a block
 PLAIN = 4  # channels at most that are left in their order
 
 
-def workspace_blocks(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> tuple[int, ...]:
+def workspace_blocks(
+    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
+) -> tuple[int, ...]:
     """Bytes of what a call makes for itself, one after the other; none where no rule is known.
 
     All but the last are given back before the outputs are made.
@@ -53,7 +55,9 @@ def _convolution(at: int) -> Callable[..., tuple[int, ...]]:
     return rule
 
 
-def _convolution_backward(output: Any, gradient: Tensor, input: Tensor, weight: Tensor, *more: Any) -> tuple[int, ...]:
+def _convolution_backward(
+    output: Any, gradient: Tensor, input: Tensor, weight: Tensor, *more: Any
+) -> tuple[int, ...]:
     """Of `aten.convolution_backward`; the last two of `more` are the groups, and which gradients are asked for."""
     groups, mask = more[-2:]
     if not _blocked(input, weight, groups):
@@ -76,7 +80,9 @@ def _lstm(output: Any, *args: Any, **_: Any) -> tuple[int, ...]:
     if not isinstance(args[3], bool):  # a packed sequence goes another way
         return ()
     size = len(params) // (layers * (2 if both else 1))
-    matrices = max(sum(p.numel() for p in params[i : i + size] if p.dim() == 2) for i in range(0, len(params), size))
+    matrices = max(
+        sum(p.numel() for p in params[i : i + size] if p.dim() == 2) for i in range(0, len(params), size)
+    )
     steps = math.prod(input.shape[:-1])
     hidden = params[1].shape[1]
     below = steps * output[0].shape[-1] if layers > 1 else 0

@@ -94,7 +94,9 @@ def measure_layers(
     return kept, timings
 
 
-def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[Timing], cpu: Cpu) -> Calibration:
+def calibrate(
+    predictor: Predictor, layers: Sequence[Layer], timings: Sequence[Timing], cpu: Cpu
+) -> Calibration:
     """Factors per regressor, pulled to a common one; intervals widen where the machines differ in more than factors.
 
     Layers are compared with what they take alone: by how much they take longer in networks was learnt of those, and stays. Where
@@ -116,15 +118,23 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     shares = of_key * (estimates.runtime_s / measured)[known, None]
     factors, held_out = fit_factors(shares, common=True)
     relative = shares.sum(axis=1)
-    before, after = (float(np.expm1(np.mean(np.abs(np.log(np.maximum(r, 1e-12)))))) for r in (relative, held_out))
+    before, after = (
+        float(np.expm1(np.mean(np.abs(np.log(np.maximum(r, 1e-12)))))) for r in (relative, held_out)
+    )
     if after > before - ROUNDING:
         factors, held_out, after = np.ones(len(keys)), relative, before
     error = -np.log(np.maximum(held_out, 1e-12))
     expected = estimates.deviation[known]
-    system = float(np.sqrt(max(np.median(error**2) / 0.455 - np.median(expected) ** 2, 0.0)))  # 0.455: median of chi^2
+    system = float(
+        np.sqrt(max(np.median(error**2) / 0.455 - np.median(expected) ** 2, 0.0))
+    )  # 0.455: median of chi^2
     regressors = {
         key: replace(
-            r, factor=r.factor * factor, short=r.short * factor, measured=None, spread=r.spread.widened(system)
+            r,
+            factor=r.factor * factor,
+            short=r.short * factor,
+            measured=None,
+            spread=r.spread.widened(system),
         )
         for (key, r), factor in zip(predictor.regressors.items(), factors.tolist(), strict=True)
     }
@@ -133,8 +143,12 @@ def calibrate(predictor: Predictor, layers: Sequence[Layer], timings: Sequence[T
     speed = predictor.speed
     if speed and predictor.sentinel_s:
         usual_s = speed.sentinel_s * sentinel_s / predictor.sentinel_s
-        ratios = [timing.sentinel_again_s / timing.sentinel_s for timing in timings if timing.sentinel_again_s]
-        speed = replace(speed, sentinel_s=usual_s, again_s=usual_s * float(np.median(ratios)) if ratios else None)
+        ratios = [
+            timing.sentinel_again_s / timing.sentinel_s for timing in timings if timing.sentinel_again_s
+        ]
+        speed = replace(
+            speed, sentinel_s=usual_s, again_s=usual_s * float(np.median(ratios)) if ratios else None
+        )
     adapted = replace(
         predictor,
         device=cpu.name,

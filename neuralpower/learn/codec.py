@@ -21,7 +21,9 @@ def check_places(path: Path) -> None:
     check_place(path, "predictor.json")
     card = path.with_suffix(".md")
     if card == path:
-        raise InputError(f"{path}: is where the predictor's card goes; choose a file's name, such as {path.stem}.json")
+        raise InputError(
+            f"{path}: is where the predictor's card goes; choose a file's name, such as {path.stem}.json"
+        )
     check_place(card, "predictor.json")
 
 

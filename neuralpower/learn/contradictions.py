@@ -12,8 +12,14 @@ from neuralpower.learn.problem import FEWEST_FOR_RESIDUAL, FEWEST_ROWS, Problem
 from neuralpower.learn.regressor import Array
 from neuralpower.learn.slopes import robust_deviation
 
-SCREENING_ALPHA, SCREENING_TREES = 1e-3, (40, 12, 0.12)  # of the quick fit that finds rows which contradict the others
-CONTRADICTS = (12.0, 2.5)  # a row is left out when it is so many spreads, and this factor, from what the others say
+SCREENING_ALPHA, SCREENING_TREES = (
+    1e-3,
+    (40, 12, 0.12),
+)  # of the quick fit that finds rows which contradict the others
+CONTRADICTS = (
+    12.0,
+    2.5,
+)  # a row is left out when it is so many spreads, and this factor, from what the others say
 # The same of fewer than three times FEWEST_ROWS rows, in standard deviations of the others without it, and as much again for each
 # octave outside of their box; of a target that the device bounds the factor is that of many rows. Of 72 tables of 10 to 24 rows of
 # a CPU's sweep none lost a row; of 144 with one time 20 times too high or too low 74 % lost that one, and none another.
@@ -24,7 +30,9 @@ def find_contradicting(problem: Problem) -> Array:
     """Rows so far from what all others say of them that they cannot be of the same kind, [rows], bool."""
     if len(problem) < 3 * FEWEST_ROWS:
         return _contradicting_few(problem)
-    others = _quick(problem, folds_of(problem.config) // 2, len(problem) >= FEWEST_FOR_RESIDUAL)  # five will do
+    others = _quick(
+        problem, folds_of(problem.config) // 2, len(problem) >= FEWEST_FOR_RESIDUAL
+    )  # five will do
     return far_off(log_error(problem, others))
 
 
@@ -35,11 +43,15 @@ def _contradicting_few(problem: Problem) -> Array:
         alone = _quick(both, np.append(np.full(len(others), -1), 0))
         return float(log_error(both, alone)[-1]), error, float(alone.outside[-1])
 
-    return contradicting_few(len(problem), compared, CONTRADICTS[1] if problem.bounded else CONTRADICTS_FEW[1])
+    return contradicting_few(
+        len(problem), compared, CONTRADICTS[1] if problem.bounded else CONTRADICTS_FEW[1]
+    )
 
 
 def contradicting_few(
-    rows: int, compared: Callable[[Array, int], tuple[float, Array, float]], factor: float = CONTRADICTS_FEW[1]
+    rows: int,
+    compared: Callable[[Array, int], tuple[float, Array, float]],
+    factor: float = CONTRADICTS_FEW[1],
 ) -> Array:
     """Which of a few rows contradict the others, [rows], bool: one after the other, as a wrong one spoils all fits it is in.
 

@@ -36,7 +36,9 @@ class Estimates:
     runtime_s: Array
     low_s: Array  # 90 % bounds
     high_s: Array
-    shared: Array  # standard deviation of the part of log(measured / predicted) that a regressor's layers share
+    shared: (
+        Array  # standard deviation of the part of log(measured / predicted) that a regressor's layers share
+    )
     hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
     held_bytes: Array  # of the last-level cache, that a later pass would have to find again
     regressor: Array  # a number per regressor, -1 for the roofline
@@ -83,9 +85,13 @@ class Estimates:
         value = np.maximum(counts @ (self.runtime_s - self.hidden_s), counts @ self.hidden_s)
         variance = counts.power(2) @ own if hasattr(counts, "power") else counts**2 @ own
         for regressor in np.unique(self.regressor):
-            variance = variance + (counts @ (self.runtime_s * self.shared * (self.regressor == regressor))) ** 2
+            variance = (
+                variance + (counts @ (self.runtime_s * self.shared * (self.regressor == regressor))) ** 2
+            )
         deviation = np.sqrt(variance / np.maximum(apart, 1e-30) ** 2 + system**2)
-        return Totals(value, value * np.exp(-NINETY * deviation), value * np.exp(NINETY * deviation), deviation)
+        return Totals(
+            value, value * np.exp(-NINETY * deviation), value * np.exp(NINETY * deviation), deviation
+        )
 
 
 @dataclass(frozen=True)

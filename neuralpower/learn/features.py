@@ -50,7 +50,9 @@ def describe(
     special = view.terms(columns, hardware) | own | shares
     axes |= {name: full(value) for name, value in view.axes(columns, hardware).items()}
     seen = view.features(columns, hardware, axes, flops, size) if featured else {}
-    learnt = {} if view.pooled else dimensions | {n: full(getattr(columns, n)) for n in (*plain, *(also or ()))}
+    learnt = (
+        {} if view.pooled else dimensions | {n: full(getattr(columns, n)) for n in (*plain, *(also or ()))}
+    )
     return Problem(
         dimensions=learnt,
         special={name: full(value) for name, value in special.items()},
@@ -70,7 +72,9 @@ def describe(
     )
 
 
-def describe_power(columns: Layer, hardware: Hardware, runtime_s: Array, target: Array | None = None) -> Problem:
+def describe_power(
+    columns: Layer, hardware: Hardware, runtime_s: Array, target: Array | None = None
+) -> Problem:
     """The same for watts: how far a layer of that runtime uses the device's units and its memory."""
     problem = describe(columns, hardware, target=target)
     compute = np.asarray(columns.flops() / peak_flops(columns, hardware) / runtime_s)

@@ -32,7 +32,13 @@ from neuralpower.learn.slopes import Alignment, speed_exponents
 FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least one axis
 FAR_KNOWN, FAR_ASKED = 0.7, 0.9  # quantiles of the size: rows up to the one predict those above the other
 SURELY = 0.99  # of the cost of a mean of bases: less is better than it, by more than chance
-REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))  # octaves outside the box at which the residual has half its say; 0: none
+REACHES = (
+    0.0,
+    0.25,
+    1.0,
+    4.0,
+    float("inf"),
+)  # octaves outside the box at which the residual has half its say; 0: none
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,9 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
     The same rows give the same regressor.
     """
     contradicting = find_contradicting(problem)
-    problem = problem.at(~contradicting)  # nothing that follows knows of them: a corrupt row more changes nothing
+    problem = problem.at(
+        ~contradicting
+    )  # nothing that follows knows of them: a corrupt row more changes nothing
     choices = [_choose(problem, learner)]
     if problem.optional:
         choices.append(_choose(problem.certain(), learner))
@@ -96,7 +104,9 @@ def _choose(problem: Problem, learner: str, parts: Sequence[Part] = ()) -> _Choi
     if np.ptp(problem.slowdown) > 0:
         base = hold_out(problem, parts, folds, with_trees=False).base
         whole = np.ones((len(problem), 1))
-        exponent = min(float(speed_exponents(problem.slowdown, problem.target / base, whole, [PRIOR])[0]), 1.0)
+        exponent = min(
+            float(speed_exponents(problem.slowdown, problem.target / base, whole, [PRIOR])[0]), 1.0
+        )
         problem = replace(problem, target=problem.target / problem.slowdown**exponent)
     if problem.shares:
         base = hold_out(problem, parts, folds, with_trees=False).base
@@ -127,7 +137,9 @@ def refit(problem: Problem, like: Fitted) -> Regressor:
         problem = replace(problem, target=problem.target * np.exp(old.alignment.saved(problem.special, t0)))
         base = fit_base(problem, like.parts)
     trees = fit_residual(problem, base) if old.trees is not None else None
-    return replace(base, trees=trees, reach=old.reach, alignment=old.alignment, spread=old.spread, scores=old.scores)
+    return replace(
+        base, trees=trees, reach=old.reach, alignment=old.alignment, spread=old.spread, scores=old.scores
+    )
 
 
 def _beyond(problem: Problem) -> list[Array]:

@@ -20,7 +20,9 @@ ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many
 PLATEAU = 0.3  # share of the learner's error that is common to all layers of one regressor, where nothing else is known
 
 
-def spread_of(problem: Problem, tests: Sequence[HeldOut], reach: float, far: Sequence[tuple[Array, HeldOut]]) -> Spread:
+def spread_of(
+    problem: Problem, tests: Sequence[HeldOut], reach: float, far: Sequence[tuple[Array, HeldOut]]
+) -> Spread:
     """Intervals from rows held out among the others, and their growth from rows held out beyond them, and far beyond.
 
     Where rows are of several devices, from each device as the others predict it.
@@ -28,12 +30,16 @@ def spread_of(problem: Problem, tests: Sequence[HeldOut], reach: float, far: Seq
     target, devices = problem.target, np.unique(problem.device)
     predicted = tests[0].predicted(reach)
     if len(devices) > 1:
-        predicted = np.nanmax([test.predicted(reach) for test in tests[1:]], axis=0)  # each row is held out once
+        predicted = np.nanmax(
+            [test.predicted(reach) for test in tests[1:]], axis=0
+        )  # each row is held out once
     error, size = np.log(target / predicted), np.log2(predicted)
     bins = int(np.clip(len(error) // 50, 1, BINS))
     edges = np.quantile(size, np.arange(1, bins) / bins)
     bin_ = np.searchsorted(edges, size)
-    parts = [error[bin_ == b] if (bin_ == b).any() else error for b in range(bins)]  # launches take all the same time
+    parts = [
+        error[bin_ == b] if (bin_ == b).any() else error for b in range(bins)
+    ]  # launches take all the same time
     low = np.array([min(_quantile(part, ONE_SIDE), 0.0) for part in parts])
     high = np.array([max(_quantile(part, 1 - ONE_SIDE), 0.0) for part in parts])
     means = np.array([np.mean(part) for part in parts])
@@ -43,7 +49,9 @@ def spread_of(problem: Problem, tests: Sequence[HeldOut], reach: float, far: Seq
         common = max(common, float(np.sqrt(np.mean(levels**2))))
     spread = Spread(edges, low, high, 0.0, common, 0.0, _tail(target))
     beyond = [*_beyond_bounds(spread, [*((target, test) for test in tests[1:]), *far], reach)]
-    if len(devices) > 1 and beyond:  # what is a device's own is in the interval: together they tell what distance adds
+    if (
+        len(devices) > 1 and beyond
+    ):  # what is a device's own is in the interval: together they tell what distance adds
         errors, rests, roots = zip(*beyond, strict=True)
         beyond = [(np.concatenate(errors), np.concatenate(rests), np.concatenate(roots))]
     growths = [max(float(np.quantile(rest / root, 1 - 2 * ONE_SIDE)), 0.0) for _, rest, root in beyond]
@@ -51,7 +59,9 @@ def spread_of(problem: Problem, tests: Sequence[HeldOut], reach: float, far: Seq
     growth = np.mean(growths or [np.mean(high - low) / 4])
     drift = np.mean(drifts or [common / 2])
     return replace(
-        spread, growth=float(np.hypot(growth, PER_OCTAVE)), common_growth=float(np.hypot(drift, COMMON_PER_OCTAVE))
+        spread,
+        growth=float(np.hypot(growth, PER_OCTAVE)),
+        common_growth=float(np.hypot(drift, COMMON_PER_OCTAVE)),
     )
 
 

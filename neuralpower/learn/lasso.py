@@ -16,7 +16,9 @@ from neuralpower.learn.slopes import OUTLIER, Alignment, learn_alignment
 
 ALPHAS = tuple(10.0 ** (-exponent / 2) for exponent in range(3, 13))
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
-IMPOSSIBLE = 1e-3  # of a plausible row's weight: one below, some 60 times too fast, must not set the terms' scales
+IMPOSSIBLE = (
+    1e-3  # of a plausible row's weight: one below, some 60 times too fast, must not set the terms' scales
+)
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
 FEWEST_FOR_TERM = 10  # rows in which a term is above 0
 LEVELLING_ALPHA, LEVELLING_ROUNDS = (1e-4,), 4  # of the fits that find each device's level
@@ -155,9 +157,16 @@ def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) ->
     for _ in range(2):
         root = np.sqrt(emphasis)[:, None]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the polynomial's columns are nearly collinear
+            warnings.simplefilter(
+                "ignore", ConvergenceWarning
+            )  # the polynomial's columns are nearly collinear
             _, path, _ = lasso_path(
-                scaled * root, root[:, 0], alphas=sorted(alphas, reverse=True), positive=True, tol=1e-5, max_iter=3000
+                scaled * root,
+                root[:, 0],
+                alphas=sorted(alphas, reverse=True),
+                positive=True,
+                tol=1e-5,
+                max_iter=3000,
             )
         residual = scaled @ path[:, -1] - 1
         spread = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
@@ -219,7 +228,9 @@ def select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> Part:
     for part, errors in others:
         if errors[0] < 0.99 * best[1][0]:
             best = part, errors
-    plain = [([Term()], 0), *([(plain_terms(problem), PLAIN_DEGREE)] if many else [])] if problem.plain else []
+    plain = (
+        [([Term()], 0), *([(plain_terms(problem), PLAIN_DEGREE)] if many else [])] if problem.plain else []
+    )
     for part, errors in itertools.starmap(tried, plain):
         if (errors < SURELY_PLAIN * best[1]).all():
             best = part, errors

@@ -92,7 +92,10 @@ class Dispatch:
         found = np.empty(rows)
         for i, named in enumerate(phases):
             for j, called in enumerate(functions):
-                cost, where = self._cost((columns.kind, str(named), str(called))), (phase == i) & (function == j)
+                cost, where = (
+                    self._cost((columns.kind, str(named), str(called))),
+                    (phase == i) & (function == j),
+                )
                 found[where] = cost.call_s + cost.launch_s * launches[where]
         return self.factor * found
 
@@ -104,7 +107,9 @@ class Dispatch:
         """Of a function, else of its kind, else of what was not measured."""
         return self.costs.get(key) or self.costs.get((*key[:2], "")) or Cost(self.other_s, 0.0, 0)
 
-    def ends_s(self, dispatch_s: Array, kernel_s: Array, low: float, high: float) -> tuple[float, float, float]:
+    def ends_s(
+        self, dispatch_s: Array, kernel_s: Array, low: float, high: float
+    ) -> tuple[float, float, float]:
         """(value, low, high) of a network's time; the device's part alone lies between `low` and `high` times its value."""
         spread = math.exp(NINETY * self.deviation)
         return (
@@ -119,7 +124,9 @@ class Dispatch:
         if len(known) < FEWEST_NETWORKS:
             return self
         factor = float(np.median(known))
-        return replace(self, factor=self.factor * factor, deviation=robust_deviation(np.log(np.array(known) / factor)))
+        return replace(
+            self, factor=self.factor * factor, deviation=robust_deviation(np.log(np.array(known) / factor))
+        )
 
 
 def function_of(layer: Layer) -> Any:
@@ -162,5 +169,7 @@ def _cost(launches: Array, dispatch_s: Array) -> Cost:
 
     if np.ptp(launches) == 0:
         return Cost(float(np.median(dispatch_s)), 0.0, len(dispatch_s))
-    (call_s, launch_s), _ = nnls(np.column_stack([1 / dispatch_s, launches / dispatch_s]), np.ones(len(dispatch_s)))
+    (call_s, launch_s), _ = nnls(
+        np.column_stack([1 / dispatch_s, launches / dispatch_s]), np.ones(len(dispatch_s))
+    )
     return Cost(float(call_s), float(launch_s), len(dispatch_s))

@@ -93,7 +93,9 @@ def _total(row: Mapping[str, Any], line: int) -> Total:
     if not parts:
         raise ValueError("it has no layers")
     layers, counts = zip(*parts, strict=True)
-    first_s, again_s, dispatch_s = (_number(row, name) for name in ("sentinel_s", "sentinel_again_s", "dispatch_s"))
+    first_s, again_s, dispatch_s = (
+        _number(row, name) for name in ("sentinel_s", "sentinel_again_s", "dispatch_s")
+    )
     pace = Pace(first_s, again_s if again_s > 0 else None) if first_s > 0 else None
     return Total(str(row["model"]), layers, counts, runtime, pace, line, dispatch_s or np.nan)
 
@@ -122,7 +124,10 @@ def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _listed(text: Any) -> list[tuple[Layer, float]]:
     """Layers with how often each is called, from a cell of column `layers`."""
     try:
-        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in parse_json(text, endless=True)]
+        parts = [
+            (KINDS[kind].from_row(fields), float(count))
+            for kind, fields, count in parse_json(text, endless=True)
+        ]
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"layers cannot be read ({type(error).__name__}: {error})") from None
     for layer, count in parts:
@@ -158,7 +163,9 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
         raise ValueError(f"batch is {row['batch']!r}, but must be a whole number from 1")
     length, shape = settings.get("seq_len"), settings.get("input_shape")
     sizes = [1 if length is None else length, *(shape if isinstance(shape, list) else [1])]
-    if not isinstance(shape, (list, type(None))) or not all(isinstance(size, int) and size >= 1 for size in sizes):
+    if not isinstance(shape, (list, type(None))) or not all(
+        isinstance(size, int) and size >= 1 for size in sizes
+    ):
         raise ValueError(
             f"input is {row['input']!r}, but sizes must be whole numbers from 1, input_shape a list of them"
         )

@@ -38,4 +38,8 @@ class NetworkSpeed:
 
     def over(self, pace: Pace) -> float:
         """How many times its usual time the sentinel takes."""
-        return pace.again_s / self.again_s if pace.again_s and self.again_s else pace.sentinel_s / self.sentinel_s
+        return (
+            pace.again_s / self.again_s
+            if pace.again_s and self.again_s
+            else pace.sentinel_s / self.sentinel_s
+        )

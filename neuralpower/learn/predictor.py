@@ -59,10 +59,11 @@ HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 # for the one before. 35 networks on five GPUs are predicted best with 0.6 to 0.7.
 HIDDEN_SHARE = 2 / 3
 
-LONGEST_S, MOST_W = 1e30, 1e9  # no call takes longer, and nothing draws more: what says so was not learnt of a device
-WIDEST = (
-    100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing, and farther ones are no numbers
-)
+LONGEST_S, MOST_W = (
+    1e30,
+    1e9,
+)  # no call takes longer, and nothing draws more: what says so was not learnt of a device
+WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing, and farther ones are no numbers
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
 
@@ -80,7 +81,9 @@ class Predictor:
     sentinel_s: float | None = None  # the sentinel's time that all runtimes refer to
     power: Mapping[Key, Regressor] | None = None
     learnt_on: int = 1  # devices; of several, its terms are relative to their peaks
-    system: float = 0.0  # standard deviation of what all layers of a network share in log(measured / predicted)
+    system: float = (
+        0.0  # standard deviation of what all layers of a network share in log(measured / predicted)
+    )
     dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
     speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
     # By which share a network of hardly any weights takes longer than its layers say; negative where it takes less.
@@ -138,7 +141,11 @@ class Predictor:
         named = [{unquantised(group) for group in groups_of(key)} for key in self.regressors]
         groups = np.array([names <= set(STREAMING) for names in named])
         time = found.runtime_s * counts
-        return float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum()) if len(time) else 0.0
+        return (
+            float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum())
+            if len(time)
+            else 0.0
+        )
 
     def slowdown(self, found: Estimates, pace: Pace | None, counts: Array | float = 1.0) -> float:
         """How much longer a network of so many calls of each takes than usual at such a pace; 1 if that is not known."""
@@ -172,7 +179,11 @@ class Predictor:
             if asked not in has:
                 measurable = asked in (*MEASURABLE, FORWARD, BACKWARD)
                 more = f", or collect-data --{what} {asked}" if measurable else ""
-                way = f"it has {', '.join(has)}; choose one of them" if has else "it has none; choose another predictor"
+                way = (
+                    f"it has {', '.join(has)}; choose one of them"
+                    if has
+                    else "it has none; choose another predictor"
+                )
                 raise PredictorError(
                     f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: {way}{more}"
                 )
@@ -258,7 +269,11 @@ class Predictor:
             kinds.setdefault(layer.kind, []).append(i)
         found = _empty(len(layers))
         for kind, index in kinds.items():
-            _put(found, np.array(index), self.estimate_columns(columns_of(KINDS[kind], [layers[i] for i in index])))
+            _put(
+                found,
+                np.array(index),
+                self.estimate_columns(columns_of(KINDS[kind], [layers[i] for i in index])),
+            )
         return found
 
     def estimate_columns(self, columns: Layer) -> Estimates:
@@ -296,7 +311,9 @@ class Predictor:
             t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
         least = self.view.least_s(columns, hardware)
         t = np.maximum(t, least)
-        spread = regressor.spread if exact else regressor.spread.widened(float(np.log(ROOFLINE_FACTOR)) / NINETY)
+        spread = (
+            regressor.spread if exact else regressor.spread.widened(float(np.log(ROOFLINE_FACTOR)) / NINETY)
+        )
         low, high = _bounds(spread, t, outside)
         code = np.where(outside > EXTRAPOLATION_OCTAVES, BASES.index(EXTRAPOLATED), BASES.index(IN_RANGE))
         code = np.where(regressor.has_measured(problem.config), BASES.index(MEASURED), code)
@@ -319,7 +336,9 @@ class Predictor:
         """(target, octaves outside the box), each [rows]; raises PredictorError where a target is no number up to `most`."""
         self._check(key, regressor, problem)
         with np.errstate(all="ignore"):  # a base of 0 has no logarithm, and what overflows is refused below
-            value, outside = regressor.predict(problem.dimensions, problem.special, problem.features, problem.axes)
+            value, outside = regressor.predict(
+                problem.dimensions, problem.special, problem.features, problem.axes
+            )
         wrong = ~((value >= 0) & (value <= most))
         if wrong.any():
             raise PredictorError(
@@ -362,14 +381,19 @@ class Predictor:
         gone = [name for name in special if name not in problem.special]
         gone += [name for name in powers if name not in problem.dimensions]
         gone += sorted(regressor.box.keys() - problem.axes.keys())
-        featured = regressor.trees is None or regressor.trees.features == (*problem.feature_names, BASE_FEATURE)
+        featured = regressor.trees is None or regressor.trees.features == (
+            *problem.feature_names,
+            BASE_FEATURE,
+        )
         if gone or not featured:
             raise PredictorError(
                 f"predictor {self.name or self.device!r} was trained by a version that described {key[0]} otherwise "
                 f"({', '.join(dict.fromkeys(gone)) or 'other features'}); train it again with train-predictor"
             )
 
-    def _power(self, columns: Layer, hardware: Hardware, key: Key, runtime_s: Array) -> tuple[Array, Array, Array]:
+    def _power(
+        self, columns: Layer, hardware: Hardware, key: Key, runtime_s: Array
+    ) -> tuple[Array, Array, Array]:
         """Watts with 90 % bounds, between what the device draws idle and its limit; of the whole kind where the key has none."""
         known = self.power or {}
         regressor = known.get(key) or known.get(whole_kind(key[0]))
@@ -380,7 +404,9 @@ class Predictor:
         power, outside = self._predict(key, regressor, problem, MOST_W)
         low, high = _bounds(regressor.spread, power, outside)
         floor, ceiling = hardware.idle_w or 0.0, hardware.limit_w or np.inf
-        inside = [np.clip(value, floor, ceiling) for value in (power, power * np.exp(low), power * np.exp(high))]
+        inside = [
+            np.clip(value, floor, ceiling) for value in (power, power * np.exp(low), power * np.exp(high))
+        ]
         return inside[0], inside[1], inside[2]
 
     def regressor_of(self, key: Key) -> tuple[Key | None, bool]:
@@ -409,7 +435,9 @@ class Predictor:
             return self.regressor_of((kind, key[1], phase, once(group)))
         if unquantised(group) != group:
             return self.regressor_of((kind, key[1], phase, unquantised(group)))[0], False
-        siblings = next(filter(None, ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)), [])
+        siblings = next(
+            filter(None, ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)), []
+        )
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
 
@@ -509,7 +537,9 @@ def resident_share(held_bytes: Any, hardware: Hardware) -> Any:
 
 def _empty(rows: int) -> Estimates:
     whole = {"regressor", "basis_code"}
-    return Estimates(*(np.empty(rows, int if name in whole else float) for name in Estimates.__dataclass_fields__))
+    return Estimates(
+        *(np.empty(rows, int if name in whole else float) for name in Estimates.__dataclass_fields__)
+    )
 
 
 def _put(whole: Estimates, index: Array, part: Estimates) -> None:
@@ -529,6 +559,9 @@ def _groups(labels: Sequence[Array]) -> list[tuple[tuple[str, str, str], Array]]
     for value in np.unique(code):
         dtype, phase, group = np.unravel_index(value, [len(unique) for unique in names])
         groups.append(
-            ((str(names[0][dtype]), str(names[1][phase]), str(names[2][group])), np.flatnonzero(code == value))
+            (
+                (str(names[0][dtype]), str(names[1][phase]), str(names[2][group])),
+                np.flatnonzero(code == value),
+            )
         )
     return groups

@@ -329,10 +329,14 @@ def _dispatch_to_json(dispatch: Dispatch) -> dict[str, Any]:
 
 def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
     terms = [
-        {"special": term.special, "weight": weight} if term.special else {"powers": dict(term.powers), "weight": weight}
+        {"special": term.special, "weight": weight}
+        if term.special
+        else {"powers": dict(term.powers), "weight": weight}
         for term, weight in zip(r.terms, r.weights.tolist(), strict=True)
     ]
-    scores = {name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(r.scores).items()}
+    scores = {
+        name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(r.scores).items()
+    }
     return _plain(
         RegressorPart,
         r,
@@ -427,7 +431,9 @@ def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Pr
 
 def _shared(part: Part, target: type[Any]) -> dict[str, Any]:
     """The values of a part by the fields that a dataclass has, too."""
-    return {f.name: getattr(part, f.name) for f in dataclasses.fields(target) if f.name in part.__struct_fields__}
+    return {
+        f.name: getattr(part, f.name) for f in dataclasses.fields(target) if f.name in part.__struct_fields__
+    }
 
 
 P = TypeVar("P", bound=Part)
@@ -475,7 +481,9 @@ def _broken_rule(text: str, data: Any) -> str:
         path = path[regressor.end() :]
     field = path.strip(".")
     rule = functools.reduce(lambda said, change: re.sub(change[0], change[1], said), WORDS, rule)
-    if rule.startswith(("lacks", "has")) or "..." in steps:  # of an object's value msgspec does not say the name
+    if (
+        rule.startswith(("lacks", "has")) or "..." in steps
+    ):  # of an object's value msgspec does not say the name
         return f"{title}{'a value of ' * ('...' in steps)}{field.replace('[...]', '') or 'it'} {rule}"
     for step in steps:
         value = value[int(step) if isinstance(value, (list, tuple)) else step]
@@ -574,10 +582,14 @@ def _check_key(part: RegressorPart) -> None:
 
 def _regressor(part: RegressorPart) -> Regressor:
     if part.factor + part.short <= 0:
-        raise _wrong("short", part.short, f"more than -factor, which is {-part.factor:g}: no time would be left")
+        raise _wrong(
+            "short", part.short, f"more than -factor, which is {-part.factor:g}: no time would be left"
+        )
     if part.alignment is not None and part.alignment.floor <= 0:
         raise _wrong("alignment.floor", part.alignment.floor, "above 0")
-    scores: dict[str, Any] = {n: math.nan if v is None else v for n, v in _shared(part.scores, Scores).items()}
+    scores: dict[str, Any] = {
+        n: math.nan if v is None else v for n, v in _shared(part.scores, Scores).items()
+    }
     values = {
         **_shared(part, Regressor),
         "terms": tuple(_term(i, term) for i, term in enumerate(part.terms)),
@@ -603,7 +615,9 @@ def _term(number: int, part: TermPart) -> Term:
 
 def _bounds(name: str, bounds: tuple[float, float]) -> tuple[float, float]:
     if bounds[0] > bounds[1]:
-        raise _wrong(f"box_log2.{name}", list(bounds), f"low and high, and {bounds[0]:g} is above {bounds[1]:g}")
+        raise _wrong(
+            f"box_log2.{name}", list(bounds), f"low and high, and {bounds[0]:g} is above {bounds[1]:g}"
+        )
     return bounds
 
 
@@ -619,7 +633,9 @@ def _spread(part: SpreadPart) -> Spread:
         if not rule.all():
             bad = float(values[~rule][0])
             raise _wrong(
-                f"spread.{name}", bad, f"at {'most' if name == 'low' else 'least'} 0: bounds enclose a prediction"
+                f"spread.{name}",
+                bad,
+                f"at {'most' if name == 'low' else 'least'} 0: bounds enclose a prediction",
             )
     return Spread(**{**_shared(part, Spread), "edges": edges, "low": low, "high": high})
 
@@ -634,7 +650,9 @@ def _trees(part: TreesPart | OlderTreesPart) -> Trees:
     for most, none in ((np.maximum, -math.inf), (np.minimum, math.inf)):
         said = float(np.sum(most.reduceat(np.where(feature < 0, number, none), roots)))
         if abs(said) > MOST_LOG:
-            raise _wrong(f"residual.{field}", said, f"within {MOST_LOG:g} of 0 where leaves of all trees add up")
+            raise _wrong(
+                f"residual.{field}", said, f"within {MOST_LOG:g} of 0 where leaves of all trees add up"
+            )
     return Trees(tuple(part.features), roots, feature, right_children(feature), number)
 
 
@@ -677,7 +695,9 @@ def _older_nodes(part: OlderTreesPart) -> tuple[Array, Array, Array]:
             f"residual has {len(feature)} features of nodes and {len(number)} numbers, but must have one per node"
         )
     if len(feature) and feature.max() >= len(part.features):
-        raise _wrong("residual.feature", int(feature.max()), f"-1 or the place of one of {len(part.features)} features")
+        raise _wrong(
+            "residual.feature", int(feature.max()), f"-1 or the place of one of {len(part.features)} features"
+        )
     found = starts(feature >= 0)
     if found is None or not np.array_equal(roots, found):
         raise ValueError(

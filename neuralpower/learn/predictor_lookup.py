@@ -108,7 +108,9 @@ def default_predictor(cpu: Cpu) -> Predictor:
     if found:
         best = min(found, key=lambda predictor: len(predictor.unlike(cpu)))
         return dataclasses.replace(best, dataset={**best.dataset, "unlike": best.unlike(cpu)})
-    raise InputError("there is no predictor yet: run collect-data and train-predictor, or name a file with --predictor")
+    raise InputError(
+        "there is no predictor yet: run collect-data and train-predictor, or name a file with --predictor"
+    )
 
 
 def _of_cpus(predictors: Iterable[Predictor]) -> list[Predictor]:

@@ -14,7 +14,10 @@ from neuralpower.platforms.views import DEGREES
 FEWEST_ROWS = 10  # for a base
 FEWEST_FOR_RESIDUAL = 60
 LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
-BEYOND, NEW_DEVICE = 0.5, 2.0  # what an error beyond the sampled rows, or on a new device, counts beside one among them
+BEYOND, NEW_DEVICE = (
+    0.5,
+    2.0,
+)  # what an error beyond the sampled rows, or on a new device, counts beside one among them
 FEWEST_FOR_BOUND = 20
 FAR = 0.1  # octaves away from the sampled rows
 FLOOR = 0.5  # of the least row: no layer is predicted to take less, whatever the terms say; all of it for what a device bounds
@@ -37,10 +40,16 @@ class Problem:
     device: Array  # a number per device
     degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
     bounded: bool = False  # by the device, as idle and limit do watts: no residual is too large to be true
-    shares: tuple[str, ...] = ()  # special columns that say how well it fits the device, from 0 to 1: no terms
-    optional: tuple[str, ...] = ()  # special terms that are tried with and without: they can mislead beyond the rows
+    shares: tuple[
+        str, ...
+    ] = ()  # special columns that say how well it fits the device, from 0 to 1: no terms
+    optional: tuple[
+        str, ...
+    ] = ()  # special terms that are tried with and without: they can mislead beyond the rows
     apart: frozenset[int] = frozenset()  # devices whose level says nothing of a new one's
-    plain: tuple[str, ...] = ()  # dimensions as a table has them, whose polynomial stands beside the kind's own terms
+    plain: tuple[
+        str, ...
+    ] = ()  # dimensions as a table has them, whose polynomial stands beside the kind's own terms
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -92,6 +101,8 @@ def join(problems: Sequence[Problem]) -> Problem:
         return {n: np.concatenate([getattr(p, name)[n] for p in problems]) for n in getattr(first, name)}
 
     changes: dict[str, Any] = {name: columns(name) for name in ("dimensions", "special", "axes")}
-    changes |= {name: stacked(name) for name in ("features", "target", "slowdown", "config", "size", "device")}
+    changes |= {
+        name: stacked(name) for name in ("features", "target", "slowdown", "config", "size", "device")
+    }
     changes["apart"] = frozenset().union(*(p.apart for p in problems))
     return replace(first, **changes)

@@ -106,13 +106,21 @@ class Regressor:
     reach: float  # octaves outside the box at which the residual has half its say
     spread: Spread
     scores: Scores
-    exponent: float = 0.0  # when the machine is s times slower than usual, these layers take s^exponent times as long
+    exponent: float = (
+        0.0  # when the machine is s times slower than usual, these layers take s^exponent times as long
+    )
     alignment: Alignment | None = None  # what is saved where sizes fit memory and tiles; None: not known
-    factor: float = 1.0  # corrects every prediction: learnt from whole networks, or from a few layers of another device
+    factor: float = (
+        1.0  # corrects every prediction: learnt from whole networks, or from a few layers of another device
+    )
     short: float = 0.0  # as `factor`, added to it for the first `short_s` of each call
     short_s: float = 0.0
-    launch_s: float = 0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
-    measured: Array | None = None  # the upper halves of the configurations' numbers that it was fitted on, sorted
+    launch_s: float = (
+        0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
+    )
+    measured: Array | None = (
+        None  # the upper halves of the configurations' numbers that it was fitted on, sorted
+    )
     least: float = 0.0  # no base is below it
 
     def dimensions(self) -> set[str]:
@@ -135,15 +143,24 @@ class Regressor:
 
     def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
         """t0 [rows], before the factors and what alignment saves; never 0 once it is fitted."""
-        return np.asarray(np.maximum(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights, self.least))
+        return np.asarray(
+            np.maximum(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights, self.least)
+        )
 
     def outside(self, axes: Mapping[str, Array]) -> Array:
         """Octaves outside the sampled box, summed over the axes, [rows]."""
-        parts = [np.maximum(low - axes[n], 0) + np.maximum(axes[n] - high, 0) for n, (low, high) in self.box.items()]
+        parts = [
+            np.maximum(low - axes[n], 0) + np.maximum(axes[n] - high, 0)
+            for n, (low, high) in self.box.items()
+        ]
         return np.asarray(np.sum(parts, axis=0))
 
     def predict(
-        self, dimensions: Mapping[str, Array], special: Mapping[str, Array], features: Array, axes: Mapping[str, Array]
+        self,
+        dimensions: Mapping[str, Array],
+        special: Mapping[str, Array],
+        features: Array,
+        axes: Mapping[str, Array],
     ) -> tuple[Array, Array]:
         """(t, d), each [rows]: the target, and octaves outside the box; features [rows, features] without log t0."""
         t0, d = self.base(dimensions, special, len(features)), self.outside(axes)

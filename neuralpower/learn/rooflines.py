@@ -25,7 +25,9 @@ def work_of_totals(totals: Sequence[Total]) -> dict[str, np.ndarray]:
     return {dtype: np.array(some).T for dtype, some in parts.items()}
 
 
-def learn_rooflines(everything: Sequence[Mapping[str, np.ndarray]], hardware: Hardware) -> dict[str, Roofline]:
+def learn_rooflines(
+    everything: Sequence[Mapping[str, np.ndarray]], hardware: Hardware
+) -> dict[str, Roofline]:
     """Per dtype the device's peaks where they are known, else those that fit the rows best, over a grid of 5 % steps."""
     parts: dict[str, list[np.ndarray]] = {}
     for work in everything:
@@ -34,7 +36,10 @@ def learn_rooflines(everything: Sequence[Mapping[str, np.ndarray]], hardware: Ha
     rooflines = {}
     for dtype, chunks in parts.items():
         flops, size, t = np.concatenate(chunks, axis=1)
-        fastest = float(np.max(flops / t)) or FASTEST_FLOPS, float(np.max(size / t))  # of copies alone memory tells all
+        fastest = (
+            float(np.max(flops / t)) or FASTEST_FLOPS,
+            float(np.max(size / t)),
+        )  # of copies alone memory tells all
         grid = 1.05 ** -np.arange(0, 100)
         alone = min(grid, key=lambda c: float(np.sum(np.abs(flops / (fastest[0] * c) - t))))
         only = fastest[0] * float(alone)

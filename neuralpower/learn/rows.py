@@ -147,7 +147,9 @@ class Read:
 
     def skipped(self) -> dict[Key, int]:
         """The groups with too few rows, and how many these are."""
-        few = sorted(key for target, key in self.parts if target == RUNTIME and _too_few(self.parts[target, key]))
+        few = sorted(
+            key for target, key in self.parts if target == RUNTIME and _too_few(self.parts[target, key])
+        )
         return {key: sum(len(part.problem) for part in self.parts[RUNTIME, key]) for key in few}
 
     def few_powers(self) -> Iterator[str]:
@@ -163,7 +165,9 @@ class Read:
         """What can be learnt of time, or of power, by regressor."""
         enough = {name for name, parts in self.parts.items() if not _too_few(parts)}
         without = {key[0] for about, key in enough if about == RUNTIME and (POWER, key) not in enough}
-        chosen = [key for about, key in enough if about == target]  # of a kind as a whole where some key has no power
+        chosen = [
+            key for about, key in enough if about == target
+        ]  # of a kind as a whole where some key has no power
         chosen = [key for key in chosen if key != whole_kind(key[0]) or key[0] in without]
         return {key: join([part.problem for part in self.parts[target, key]]) for key in chosen}
 
@@ -171,13 +175,19 @@ class Read:
         """Note the rows, [rows of the regressor], that contradict their neighbours; of wrong times nothing more is learnt."""
         start, known = 0, set(self.rejected)
         groups: list[Key] = [(key[0], key[1], key[2], group) for group in groups_of(key)]
-        serving = [*((about, one) for about in (RUNTIME, POWER) for one in groups), (POWER, whole_kind(key[0]))]
+        serving = [
+            *((about, one) for about in (RUNTIME, POWER) for one in groups),
+            (POWER, whole_kind(key[0])),
+        ]
         for part in list(self.parts[target, key]):
             lines = part.line[contradicting[start : (start := start + len(part.line))]]
             found = [
-                Rejected(key[0], line, f"{target} contradicts its neighbours", part.dataset) for line in lines.tolist()
+                Rejected(key[0], line, f"{target} contradicts its neighbours", part.dataset)
+                for line in lines.tolist()
             ]
-            self.rejected += [one for one in found if one not in known]  # a row may serve its key and its kind
+            self.rejected += [
+                one for one in found if one not in known
+            ]  # a row may serve its key and its kind
             known.update(found)
             for name in serving if target == RUNTIME and len(lines) else []:
                 others = self.parts.get(name, [])

@@ -12,7 +12,10 @@ Array = np.ndarray
 OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
 UNSURE_AT_MOST = 0.7  # of the spread of slow-downs can be taken for something else than the machine
 SAVED = 0.03  # standard deviation of what each share saves, of log(t), before rows tell: 0.02 for products of four GPUs
-FLOOR, ABOVE = 0.01, 1.25  # quantile of the targets that is their floor, and the factor above it from which rows tell
+FLOOR, ABOVE = (
+    0.01,
+    1.25,
+)  # quantile of the targets that is their floor, and the factor above it from which rows tell
 FEWEST_ABOVE = 20
 HUBER, HUBER_ROUNDS = 2.0, 4  # standard deviations to which an error counts as much as another (Huber, 1964)
 
@@ -47,7 +50,10 @@ def learn_alignment(
     known = base > ABOVE * floor
     if not shares or known.sum() < FEWEST_ABOVE:
         return None
-    each = [Alignment({name: 1.0}, floor).saved({name: share[known]}, base[known]) for name, share in shares.items()]
+    each = [
+        Alignment({name: 1.0}, floor).saved({name: share[known]}, base[known])
+        for name, share in shares.items()
+    ]
     visible, error, counts = np.column_stack(each), np.log(base[known] / target[known]), importance[known]
     groups = [np.unique(side[known], return_inverse=True)[1] for side in sides.values()]
     slopes = np.zeros(len(each))
@@ -57,7 +63,9 @@ def learn_alignment(
         spread = max(robust_deviation(rest), 1e-3)
         usual = np.clip(rest, -HUBER * spread, HUBER * spread)
         apart = np.min([_apart(group, usual) for group in groups], axis=0, initial=1.0)
-        weight = apart * counts / counts.mean() * np.minimum(1.0, HUBER * spread / np.maximum(np.abs(rest), 1e-12))
+        weight = (
+            apart * counts / counts.mean() * np.minimum(1.0, HUBER * spread / np.maximum(np.abs(rest), 1e-12))
+        )
         x, y = (values - np.average(values, axis=0, weights=weight) for values in (visible, error))
         information = (x * weight[:, None]).T @ x + np.eye(len(each)) * (spread / SAVED) ** 2
         slopes = np.linalg.solve(information, (x * weight[:, None]).T @ y)
@@ -83,7 +91,11 @@ def _apart(group: Array, error: Array) -> Array:
 
 
 def speed_exponents(
-    slowdown: Array, ratio: Array, shares: Array, priors: Sequence[tuple[float, float]], unsure: Array | float = 0.0
+    slowdown: Array,
+    ratio: Array,
+    shares: Array,
+    priors: Sequence[tuple[float, float]],
+    unsure: Array | float = 0.0,
 ) -> Array:
     """Slopes of log(ratio) on log(slow-down), not below 0, one for each part of the work: `shares` [rows, parts].
 

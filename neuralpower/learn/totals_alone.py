@@ -21,7 +21,11 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import Regressor, Spread, Term
 from neuralpower.learn.whole_networks import FEWEST_NETWORKS, FOLDS, Array, consistent, parted, system_of
 
-PARTS = ("", "flops", "bytes")  # of a kind's time that totals alone tell apart: a call's own, and these terms'
+PARTS = (
+    "",
+    "flops",
+    "bytes",
+)  # of a kind's time that totals alone tell apart: a call's own, and these terms'
 ALPHAS = tuple(10.0**-exponent for exponent in range(2, 7))
 
 
@@ -45,13 +49,17 @@ def learn_totals(
     while True:
         if len(totals) < FEWEST_NETWORKS:
             why = "".join(f"; {line}" for line in summarised([*rejected, *left_out]))
-            raise DatasetError(f"{len(totals)} measured networks and no layers; {FEWEST_NETWORKS} are needed{why}")
+            raise DatasetError(
+                f"{len(totals)} measured networks and no layers; {FEWEST_NETWORKS} are needed{why}"
+            )
         sums, boxes = _sums(totals, hardware)
         matrix, target = np.column_stack([*sums.values()]), np.array([total.runtime_s for total in totals])
         fold = np.arange(len(target)) % FOLDS
         tried = np.empty((len(target), len(ALPHAS)))
         for f in np.unique(fold):
-            tried[fold == f] = matrix[fold == f] @ non_negative_lasso(matrix[fold != f], target[fold != f], ALPHAS).T
+            tried[fold == f] = (
+                matrix[fold == f] @ non_negative_lasso(matrix[fold != f], target[fold != f], ALPHAS).T
+            )
         best = int(np.argmin(np.mean(np.minimum(np.abs(tried / target[:, None] - 1), 2.0), axis=0)))
         held_out = tried[:, best]
         totals, more = consistent(totals, held_out)
@@ -82,11 +90,16 @@ def learn_totals(
     return regressors, totals, held_out / target, left_out
 
 
-def _without_contradicting_few(totals: Sequence[Total], hardware: Hardware) -> tuple[list[Total], list[Rejected]]:
+def _without_contradicting_few(
+    totals: Sequence[Total], hardware: Hardware
+) -> tuple[list[Total], list[Rejected]]:
     """Of few networks those that do not contradict the others, and those that do."""
     if not FEWEST_NETWORKS <= len(totals) < 3 * FEWEST_NETWORKS:
         return list(totals), []
-    matrix, target = np.column_stack([*_sums(totals, hardware)[0].values()]), np.array([t.runtime_s for t in totals])
+    matrix, target = (
+        np.column_stack([*_sums(totals, hardware)[0].values()]),
+        np.array([t.runtime_s for t in totals]),
+    )
 
     def error(known: Array, asked: Array) -> Array:
         weights = non_negative_lasso(matrix[known], target[known], [ALPHAS[0]])[0]

@@ -35,7 +35,10 @@ SHORTEST_SHARE = 0.01  # of the rows are launches and little more
 # What sums of layers leave out, where no network was measured: as a standard deviation, what the CPU's 89 networks showed
 # before anything was learnt from them (docs/method.md).
 COMPOSITION = 0.07
-BLOCKED = (0.8, 1.25)  # a host that takes as long as the device has most likely waited for a place in its queue
+BLOCKED = (
+    0.8,
+    1.25,
+)  # a host that takes as long as the device has most likely waited for a place in its queue
 MISSED = 1.0  # mean error of rows held out, from which on they hardly are of one device and in one unit
 UNRELATED = 0.5  # the same of whole networks: layers, with factors for each, then say nothing of them
 
@@ -48,7 +51,9 @@ class Trained:
     rejected: tuple[Rejected, ...]
     skipped: Mapping[Key, int]  # groups with too few rows, and how many
     correction: Correction | None = None  # by whole networks
-    doubts: tuple[str, ...] = ()  # tables whose rows fit each other and no device, and what was not learnt from
+    doubts: tuple[
+        str, ...
+    ] = ()  # tables whose rows fit each other and no device, and what was not learnt from
 
 
 def train(
@@ -176,7 +181,10 @@ def _fitted(
     """Regressors by target and key; rows that contradict their neighbours become rejected ones."""
     fitted: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
     with Pool(jobs) as pool:
-        for target in (RUNTIME, POWER):  # in this order: a row whose time is wrong says nothing of power either
+        for target in (
+            RUNTIME,
+            POWER,
+        ):  # in this order: a row whose time is wrong says nothing of power either
             problems = rows.problems(target)
             while problems:
                 order = sorted(problems, key=lambda key: (-len(problems[key]), key))
@@ -217,14 +225,21 @@ def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:
     for dataset in datasets:
         said = known.setdefault(dataset.device, {})
         for name, value in (dataset.meta.get("hardware") or {}).items():
-            if name in HARDWARE and value is not None and said.setdefault(name, value) != value and name != "idle_w":
+            if (
+                name in HARDWARE
+                and value is not None
+                and said.setdefault(name, value) != value
+                and name != "idle_w"
+            ):
                 raise DatasetError(
                     f"{dataset.path}: says that {name} of {dataset.device!r} is {value}, another dataset of it that it is "
                     f"{said[name]}; correct one, or call the devices by different names"
                 )
     agreed = []
     for dataset in datasets:
-        own = {name: value for name, value in (dataset.meta.get("hardware") or {}).items() if value is not None}
+        own = {
+            name: value for name, value in (dataset.meta.get("hardware") or {}).items() if value is not None
+        }
         meta = {**dataset.meta, "hardware": {**known[dataset.device], **own}}
         agreed.append(dataclasses.replace(dataset, meta=meta))
     return agreed

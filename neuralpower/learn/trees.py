@@ -63,7 +63,9 @@ class Trees:
         for tree, (order, nodes) in enumerate(spans):
             values[tree, : len(order)] = self.number[order]
             for node, first, last in nodes:
-                ruled_out[self.feature[node]].append((self.number[node], tree, ((1 << last) - 1) ^ ((1 << first) - 1)))
+                ruled_out[self.feature[node]].append(
+                    (self.number[node], tree, ((1 << last) - 1) ^ ((1 << first) - 1))
+                )
         everything = np.array([(1 << len(order)) - 1 for order, _ in spans], dtype=word)
         for cuts in ruled_out:
             unique = np.unique([cut for cut, _, _ in cuts])
@@ -122,7 +124,11 @@ def right_children(feature: Array) -> Array:
 
 
 def boost(
-    x: Array, target: Array, weight: Array, features: Sequence[str], size: tuple[int, int, float] | None = None
+    x: Array,
+    target: Array,
+    weight: Array,
+    features: Sequence[str],
+    size: tuple[int, int, float] | None = None,
 ) -> Trees:
     """Trees for the squared error of `target` [rows] given x [rows, features]; the same rows give the same trees.
 
@@ -166,5 +172,9 @@ def flatten(model: object, middle: float, features: Sequence[str]) -> Trees:
         number.append(np.where(leaf, nodes["value"], nodes["num_threshold"]))
         offset += len(nodes)
     return Trees(
-        tuple(features), np.array(roots), np.concatenate(feature), np.concatenate(right), np.concatenate(number)
+        tuple(features),
+        np.array(roots),
+        np.concatenate(feature),
+        np.concatenate(right),
+        np.concatenate(number),
     )

@@ -38,7 +38,9 @@ TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common on
 # Times that of forward passes: backward passes follow each other in a network as nowhere else, and steps of training held out
 # were predicted better (9.9, then 9.0 %); left free, an optimizer's stood for them: it takes up to 1.7 times as long in some runs.
 LOOSENESS = {BACKWARD: 2.0, Optimizer.kind: 0.5}  # by phase; an optimizer has one of its own
-TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by two fifths a small kind stood for what others do in the same networks
+TAUS_OF_LAYERS = TAUS[
+    :-1
+]  # of one machine: by two fifths a small kind stood for what others do in the same networks
 SHORT_FACTORS = (0.25, 2.0)  # of a regressor's factor, what is left of it for short calls
 # Of networks, and where they wait for memory: what is expected before any is seen, with its deviation. Hundreds of networks on
 # each of two CPUs followed the sentinel by 1.06 and 0.49; steps of decoders, within minutes, by 0.6 to 0.7.
@@ -89,7 +91,9 @@ def composed(predictor: Predictor, totals: Sequence[Total]) -> Array:
     """Seconds of each network at its pace, [networks]: the device's of all layers together, or the host's where they are more."""
     estimates = [predictor.estimate(total.layers) for total in totals]
     speed = _speed(predictor, totals, estimates, _taken(totals, estimates))
-    predictor = replace(predictor, speed=speed and replace(speed, slowest=None))  # no moment is too slow to be true
+    predictor = replace(
+        predictor, speed=speed and replace(speed, slowest=None)
+    )  # no moment is too slow to be true
     seconds = np.zeros(len(totals))
     for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
         counts = np.asarray(total.counts, dtype=float)
@@ -140,11 +144,15 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     error = np.abs(held_out - 1)
     regressors = {
         key: replace(predictor.regressors[key], factor=factor, short=more, short_s=limit)
-        for key, factor, more, limit in zip(keys, *factors[:-1].reshape(2, -1).tolist(), short_s.tolist(), strict=True)
+        for key, factor, more, limit in zip(
+            keys, *factors[:-1].reshape(2, -1).tolist(), short_s.tolist(), strict=True
+        )
     }
     system = system_of(totals, estimates, held_out)
     corrected = replace(predictor, regressors=regressors, system=system, resident=float(factors[-1]))
-    return Correction(corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error)))
+    return Correction(
+        corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error))
+    )
 
 
 def _correct_in_common(
@@ -267,7 +275,9 @@ def fit_factors(
     costs = np.minimum(np.abs(held_out - 1), 0.5)
     best = int(np.argmin(costs.mean(axis=1)))
     doubt = np.std(costs - costs[best], axis=1) / np.sqrt(len(shares))
-    chosen = int(np.flatnonzero(costs.mean(axis=1) <= costs[best].mean() + doubt)[0])  # the tightest that is as good
+    chosen = int(
+        np.flatnonzero(costs.mean(axis=1) <= costs[best].mean() + doubt)[0]
+    )  # the tightest that is as good
     factors = _ridge(shares, none, alike, kept, taus[chosen], common)
     return factors if resident is not None else factors[:-1], held_out[chosen]
 
@@ -304,7 +314,9 @@ def system_of(totals: Sequence[Total], estimates: Sequence[Estimates], held_out:
     for total, found, relative in zip(totals, estimates, held_out, strict=True):
         composed = found.totals(np.asarray(total.counts, dtype=float)[None])
         needed.append((np.log(relative) / NINETY) ** 2 - float(composed.deviation[0]) ** 2)
-    share = min(0.9 * (1 + 1 / len(needed)), 1.0)  # of so few, so that nine in ten of those to come lie within
+    share = min(
+        0.9 * (1 + 1 / len(needed)), 1.0
+    )  # of so few, so that nine in ten of those to come lie within
     return float(np.sqrt(max(np.quantile(needed, share), 0.0) + DAYS**2))
 
 

@@ -58,7 +58,11 @@ def failure(error: BaseException) -> dict[str, Any]:
     """
     text = said(error).strip()
     status = "error"
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate" in text or "out of memory" in text:
+    if (
+        isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        or "allocate" in text
+        or "out of memory" in text
+    ):
         status = "oom"
     elif "CUDA error" in text or "cudaError" in text:
         status = POISONED

@@ -20,6 +20,8 @@ def open_bench(device: str, power: str, threads: int, deep_idle: bool = False) -
     """
     platform = platform_for(device)
     if not platform.rig:
-        raise InputError(f"device {device!r}: nothing measures {platform.plural} of platform {platform.name} yet")
+        raise InputError(
+            f"device {device!r}: nothing measures {platform.plural} of platform {platform.name} yet"
+        )
     bench: Bench = importlib.import_module(platform.rig).open_rig(device, power, threads, deep_idle)
     return bench

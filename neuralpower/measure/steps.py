@@ -17,7 +17,10 @@ from neuralpower.trace.undisturbed import forget
 
 
 def run_training_step(
-    loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer, began: Callable[[str], None], accumulation: int = 1
+    loss: Callable[[], Tensor],
+    optimizer: torch.optim.Optimizer,
+    began: Callable[[str], None],
+    accumulation: int = 1,
 ) -> None:
     """One step: micro-batches forward, to their loss, and backward, then the optimizer.
 
@@ -38,7 +41,9 @@ def run_training_step(
 class TrainingStep:
     """One step of training a real network, and how long each part of it took at every call."""
 
-    def __init__(self, call: Call, recipe: Recipe, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(
+        self, call: Call, recipe: Recipe, clock_ns: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
         self.call, self.recipe, self.clock_ns = call, recipe, clock_ns
         model = call.function  # a source's call is its network's
         if not isinstance(model, nn.Module):
@@ -64,7 +69,9 @@ class TrainingStep:
             running, since_ns = part, now_ns
 
         call, times = self.call, self.recipe.accumulation
-        run_training_step(lambda: default_loss(self.model(*call.args, **call.kwargs)), self.optimizer, began, times)
+        run_training_step(
+            lambda: default_loss(self.model(*call.args, **call.kwargs)), self.optimizer, began, times
+        )
         self.laps.append(lap)
 
     def parts_s(self, last: int) -> dict[str, float]:

@@ -22,7 +22,9 @@ def read_of(config: object) -> frozenset[str]:
 
     That is what its class takes, what its model reads, and what the model imports from transformers' shared code reads.
     """
-    classes = [kind.__module__ for kind in type(config).__mro__ if kind.__module__.startswith("transformers.models.")]
+    classes = [
+        kind.__module__ for kind in type(config).__mro__ if kind.__module__.startswith("transformers.models.")
+    ]
     own = dict.fromkeys((*classes, *(module.replace(".configuration_", ".modeling_") for module in classes)))
     shared = dict.fromkeys(name for module in own for name in _imported_by(module))
     bases = {kind.__module__ for kind in type(config).__mro__} & shared.keys() - {LOADING}
@@ -38,7 +40,9 @@ def _tree(module: str) -> ast.Module:
     except ModuleNotFoundError:
         found = None
     is_file = found is not None and found.origin is not None and found.origin.endswith(".py")
-    return ast.parse(Path(str(found.origin)).read_text(encoding="utf-8") if found is not None and is_file else "")
+    return ast.parse(
+        Path(str(found.origin)).read_text(encoding="utf-8") if found is not None and is_file else ""
+    )
 
 
 def _imported_by(module: str) -> Iterator[str]:
@@ -57,7 +61,11 @@ def _asked(node: ast.AST) -> Iterator[str]:
     """Fields in `config.NAME` and `getattr(config, "NAME")`, for any variable whose name ends so."""
     if isinstance(node, ast.Attribute) and _ends(node.value, "config") and isinstance(node.ctx, ast.Load):
         yield node.attr
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "hasattr")
+    ):
         yield from _words(node) if _ends(node.args[0], "config") else ()
 
 
@@ -69,7 +77,9 @@ def _taken(node: ast.AST) -> Iterator[str]:
 
 def _words(call: ast.Call) -> list[str]:
     """The first text among its arguments."""
-    return [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)][:1]
+    return [
+        each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ][:1]
 
 
 def _ends(node: ast.AST, word: str) -> bool:

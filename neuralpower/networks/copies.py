@@ -45,7 +45,9 @@ def copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
 
 def in_dtype(tensor: Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
     """`tensor`, on another device if one is given; floating numbers in `dtype`, whole and complex ones in their own."""
-    return tensor.to(device=device or tensor.device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
+    return tensor.to(
+        device=device or tensor.device, dtype=dtype if tensor.is_floating_point() else tensor.dtype
+    )
 
 
 def _pass_on(tensor: Tensor, moved: Tensor) -> None:
@@ -108,7 +110,9 @@ def _leads(value: Any, memo: dict[int, Any], seen: set[int]) -> bool:
     seen.add(id(value))
     inside: Iterable[Any] = ()
     if isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]  # an empty one raises
+        cells = [
+            cell.cell_contents for cell in value.__closure__ or () if cell != CellType()
+        ]  # an empty one raises
         inside = (*cells, value.__defaults__, value.__kwdefaults__, *_reaching(value, memo).values())
     elif isinstance(value, MethodType):
         inside = value.__func__, value.__self__

@@ -24,9 +24,13 @@ from neuralpower.networks.source import Source
 def exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
     """A .pt2 file: its shapes are those of the export, except where these were dynamic."""
     if overrides:
-        raise ModelError(f"{text!r} has overrides, but an exported program is fixed; export it again with other sizes")
+        raise ModelError(
+            f"{text!r} has overrides, but an exported program is fixed; export it again with other sizes"
+        )
     if not is_file(path):
-        raise ModelError(f"there is no file {shown(path)}; give an existing .pt2, written by torch.export.save")
+        raise ModelError(
+            f"there is no file {shown(path)}; give an existing .pt2, written by torch.export.save"
+        )
     check_exported(path)  # loading it unpickles and evaluates what it holds
     try:
         with quiet("torch.export"):
@@ -51,12 +55,16 @@ def exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
 def _exported_inputs(text: str, program: Any, request: InputRequest) -> Inputs:
     """The inputs of the export; raises ModelError where another batch size or shape is asked for and fixed."""
     if program.example_inputs is None:
-        raise ModelError(f"{text} was saved without its example inputs; export it again with torch.export.save")
+        raise ModelError(
+            f"{text} was saved without its example inputs; export it again with torch.export.save"
+        )
     args, kwargs = program.example_inputs
     inputs = Inputs(tuple(args), dict(kwargs))
     example = batch_of(inputs)
     if request.input_shape is not None or request.seq_len is not None:
-        raise ModelError(f"{text} is exported for fixed shapes; leave input_shape and seq_len out, or export it again")
+        raise ModelError(
+            f"{text} is exported for fixed shapes; leave input_shape and seq_len out, or export it again"
+        )
     if request.batch_size != example and not _has_dynamic_batch(program):
         raise ModelError(
             f"batch size is {request.batch_size}, but {text} is exported for a batch of {example}; "

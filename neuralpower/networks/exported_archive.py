@@ -35,14 +35,21 @@ DATA = ("data/weights/", "data/constants/", "data/sample_inputs/")
 END, LOCATOR, END64 = b"PK\x05\x06", b"PK\x06\x07", b"PK\x06\x06"
 
 NAME = re.compile(r"\w*")  # of a node: it becomes a variable of Python
-PLAIN = re.compile(r"[^\"'\\\n\r(){};=,#]*")  # of a parameter or submodule: it stands between quotes in Python
+PLAIN = re.compile(
+    r"[^\"'\\\n\r(){};=,#]*"
+)  # of a parameter or submodule: it stands between quotes in Python
 NAMES = ("name", "as_name", "forward_arg_names")
 FREE = "metadata"  # what no code is made of: stack traces
-TEXT = (
-    "as_string"  # an operator's is a value; one that is an input of the program stands in what torch compares it with
-)
+TEXT = "as_string"  # an operator's is a value; one that is an input of the program stands in what torch compares it with
 SPECS = ("in_spec", "out_spec")
-CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict", "collections.deque")
+CONTAINERS = (
+    None,
+    "builtins.tuple",
+    "builtins.list",
+    "builtins.dict",
+    "collections.OrderedDict",
+    "collections.deque",
+)
 
 OPERATOR = re.compile(r"torch\.ops\.(higher_order\.\w+|(?!higher_order\.)\w+\.\w+\.\w+)")
 ON_NUMBERS = re.compile(
@@ -54,7 +61,9 @@ FORMULAS = (
     *(ast.Expression, ast.Call, ast.Name, ast.Load, ast.Constant, ast.keyword, ast.Tuple),
     *(ast.BinOp, ast.UnaryOp, ast.Compare, ast.operator, ast.unaryop, ast.cmpop),
 )
-FUNCTIONS = re.compile(r"[A-Z]\w*|floor|ceiling|sqrt|oo|int_oo|nan|zoo|pi|[a-z]+\d+")  # sympy's classes, and symbols
+FUNCTIONS = re.compile(
+    r"[A-Z]\w*|floor|ceiling|sqrt|oo|int_oo|nan|zoo|pi|[a-z]+\d+"
+)  # sympy's classes, and symbols
 
 
 def check_exported(path: Path) -> None:
@@ -99,7 +108,13 @@ def _check_zip(archive: zipfile.ZipFile, size: int, path: Path) -> None:
     for member in members:
         name = member.filename
         parts = PurePosixPath(name).parts
-        if name != member.orig_filename or "\\" in name or name.startswith("/") or ".." in parts or ":" in name:
+        if (
+            name != member.orig_filename
+            or "\\" in name
+            or name.startswith("/")
+            or ".." in parts
+            or ":" in name
+        ):
             raise _refused(path, f"the archive holds a file {name!r:.80} outside of it")
 
 
@@ -239,7 +254,11 @@ def _is_comparison(node: ast.AST) -> bool:
         return not node.args and not node.keywords
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return _is_plain(node.value)
-    return isinstance(node, (ast.Subscript, ast.BoolOp, ast.boolop)) or _is_name_of(node, "L") or _is_arithmetic(node)
+    return (
+        isinstance(node, (ast.Subscript, ast.BoolOp, ast.boolop))
+        or _is_name_of(node, "L")
+        or _is_arithmetic(node)
+    )
 
 
 def _is_name_of(node: ast.AST, name: str) -> bool:
@@ -272,6 +291,8 @@ def _is_plain_spec(spec: Mapping[str, Any]) -> bool:
     context = spec["context"]
     keys = json.loads(context) if isinstance(context, str) and spec["type"] is not None else context
     plain = (
-        all(_is_plain(str(each)) for each in keys) if isinstance(keys, list) else keys is None or _is_plain(str(keys))
+        all(_is_plain(str(each)) for each in keys)
+        if isinstance(keys, list)
+        else keys is None or _is_plain(str(keys))
     )
     return spec["type"] in CONTAINERS and plain and all(map(_is_plain_spec, spec["children_spec"]))

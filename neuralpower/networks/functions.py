@@ -67,7 +67,9 @@ def function_source(text: str, location: str, name: str, overrides: dict[str, An
         own = [n for n in names if getattr(getattr(loaded, n), "__module__", None) == loaded.__name__]
         raise unknown(f"function in {location}", name, own or names, ModelError)
     if isinstance(function, nn.Module):
-        raise ModelError(f"{text} is a {type(function).__name__} that has been built; give a function that returns it")
+        raise ModelError(
+            f"{text} is a {type(function).__name__} that has been built; give a function that returns it"
+        )
     with users_code(f"example_inputs of {location} cannot be read"):
         beside = getattr(loaded, "example_inputs", None)
     kept: WeakKeyDictionary[nn.Module, Inputs] = WeakKeyDictionary()
@@ -85,12 +87,16 @@ def function_source(text: str, location: str, name: str, overrides: dict[str, An
         model = checked_module(value, text, dtype)
         if example is not None:
             weight_bytes = sum(p.nbytes for p in model.parameters())
-            kept[model] = with_values_of(memory.marked(called_with(example)), lambda: called()[1], weight_bytes)
+            kept[model] = with_values_of(
+                memory.marked(called_with(example)), lambda: called()[1], weight_bytes
+            )
         return model
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
         if request.input_shape is None:
-            longer = request.seq_len is not None and callable(beside) and getattr(model, EXAMPLE, None) is not None
+            longer = (
+                request.seq_len is not None and callable(beside) and getattr(model, EXAMPLE, None) is not None
+            )
             if model in kept and not longer:  # a module's example has a length of its own
                 return of_its_own(text, kept[model], request)
             if callable(beside):

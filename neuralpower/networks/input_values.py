@@ -24,7 +24,14 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from neuralpower.errors import quoted
 from neuralpower.networks.inputs import Inputs, called_with
-from neuralpower.networks.promised_values import HELD_BYTES, WHOLE_BYTES, promise, promised, say_made_up, tensors_of
+from neuralpower.networks.promised_values import (
+    HELD_BYTES,
+    WHOLE_BYTES,
+    promise,
+    promised,
+    say_made_up,
+    tensors_of,
+)
 from neuralpower.networks.repeats import tensors_in
 from neuralpower.networks.running import name_of, own_randomness
 
@@ -81,7 +88,9 @@ def _held(tensors: list[Tensor]) -> list[Tensor]:
     for place in sorted(range(len(tensors)), key=lambda at: tensors[at].nbytes):
         left -= tensors[place].nbytes
         if left < 0 or tensors[place].is_meta:
-            held[place] = drawn(tensors[place], f"given, but beyond the {HELD_BYTES / 2**20:.0f} MiB that are held")
+            held[place] = drawn(
+                tensors[place], f"given, but beyond the {HELD_BYTES / 2**20:.0f} MiB that are held"
+            )
     return held
 
 
@@ -116,7 +125,9 @@ def weightless() -> Iterator[None]:
         if parameter is None or parameter.is_meta:
             return None
         if parameter not in moved:
-            moved[parameter] = nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+            moved[parameter] = nn.Parameter(
+                parameter.detach().to("meta"), requires_grad=parameter.requires_grad
+            )
         same: nn.Parameter = moved[parameter]
         return same
 

@@ -17,7 +17,14 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.networks.copies import in_dtype
-from neuralpower.networks.promised_values import RANDOM, alike, map_tensors, say_made_up, tensors_of, with_values
+from neuralpower.networks.promised_values import (
+    RANDOM,
+    alike,
+    map_tensors,
+    say_made_up,
+    tensors_of,
+    with_values,
+)
 
 TOKENS = 128  # default text length, clipped to the model's maximum
 STEPS = 20  # of states, actions and rewards
@@ -27,7 +34,9 @@ IMAGE_SIZE = 224  # pixels, where the configuration names none
 SOUND = {"input_values", "input_features", "spectrogram"}
 WITH_LENGTH = {"input_ids", "decoder_input_ids", "inputs", "states", *SOUND}
 WITH_SHAPE = {"pixel_values", "pixel_values_videos", "flattened_patches", "inputs", *SOUND}
-WITH_BOTH = frozenset("vilt bridgetower flava layoutlmv3 git tvp udop instructblip".split())  # read text and images
+WITH_BOTH = frozenset(
+    "vilt bridgetower flava layoutlmv3 git tvp udop instructblip".split()
+)  # read text and images
 # tokens of a text that images and sounds are put in place of: without them it is read alone
 PLACEHOLDERS = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
 RESAMPLING = ("downsampling_ratios", "upsampling_ratios")  # of codecs, which read [batch, channels, samples]
@@ -66,9 +75,13 @@ class InputRequest:
         """Raise InputError for a size that is no positive whole number."""
         for name, value in (("batch_size", self.batch_size), ("seq_len", self.seq_len)):
             if value is not None and not is_count(value):
-                raise InputError(f"{name} is {value}, but a whole number of at least 1 is needed, of 2**53 at most")
+                raise InputError(
+                    f"{name} is {value}, but a whole number of at least 1 is needed, of 2**53 at most"
+                )
         shape = self.input_shape
-        if shape is not None and not (isinstance(shape, (tuple, list)) and shape and all(map(is_count, shape))):
+        if shape is not None and not (
+            isinstance(shape, (tuple, list)) and shape and all(map(is_count, shape))
+        ):
             raise InputError(
                 f"input_shape is {shape}, but every size must be a whole number of at least 1, of 2**53 at most; "
                 "give it without the batch, as in 3x224x224"
@@ -119,10 +132,14 @@ def shaped_inputs(model: nn.Module, request: InputRequest, shape: Sequence[int])
     """One tensor [batch, *shape]: token ids where the model's first weights are an embedding, else normal floats."""
     generator = torch.Generator().manual_seed(0)
     full = (request.batch_size, *shape)
-    weighted = (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
+    weighted = (
+        module for module in model.modules() if next(module.parameters(recurse=False), None) is not None
+    )
     first = next(weighted, None)
     if isinstance(first, (nn.Embedding, nn.EmbeddingBag)):
-        return Inputs((say_made_up(torch.randint(0, first.num_embeddings, full, generator=generator), RANDOM),))
+        return Inputs(
+            (say_made_up(torch.randint(0, first.num_embeddings, full, generator=generator), RANDOM),)
+        )
     return Inputs((say_made_up(torch.randn(full, generator=generator).to(request.dtype), RANDOM),))
 
 
@@ -184,13 +201,17 @@ class _Maker:
         main = getattr(self.model, "main_input_name", "input_ids")
         main = main if isinstance(main, str) else main[0]
         inner = getattr(getattr(self.model, "encoder", None), "main_input_name", main)
-        main = inner if main == "inputs" and inner in self.parameters else main  # whatever encoder a pair is made of
+        main = (
+            inner if main == "inputs" and inner in self.parameters else main
+        )  # whatever encoder a pair is made of
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         positional = [name for name, parameter in self.parameters.items() if parameter.kind in kinds]
         if main not in self.parameters:
             main = positional[0] if positional else main
         wanted = [main]
-        wanted += [n for n in positional if self.parameters[n].default is inspect.Parameter.empty and n != main]
+        wanted += [
+            n for n in positional if self.parameters[n].default is inspect.Parameter.empty and n != main
+        ]
         wanted += [name for name in self._companions() if name in self.parameters and name not in wanted]
         return wanted
 
@@ -218,7 +239,9 @@ class _Maker:
     def _refuse_what_was_not_used(self, made: Mapping[str, Tensor]) -> None:
         request = self.request
         if request.seq_len is not None and not made.keys() & WITH_LENGTH:
-            raise InputError(f"seq_len is {request.seq_len}, but {self.name} reads no tokens; leave seq_len out")
+            raise InputError(
+                f"seq_len is {request.seq_len}, but {self.name} reads no tokens; leave seq_len out"
+            )
         if request.input_shape is not None and not made.keys() & WITH_SHAPE:
             raise InputError(
                 f"input_shape is {request.input_shape}, but {self.name} reads tokens; give seq_len instead"
@@ -250,12 +273,21 @@ class _Maker:
 
     def limit(self) -> int | None:
         """Longest text that the model has positions for, or None."""
-        names = ("max_position_embeddings", "max_encoder_position_embeddings", "n_positions", "max_sequence_length")
-        maximum = next((v for n in names if isinstance(v := getattr(self.text, n, None), int) and v > 0), None)
+        names = (
+            "max_position_embeddings",
+            "max_encoder_position_embeddings",
+            "n_positions",
+            "max_sequence_length",
+        )
+        maximum = next(
+            (v for n in names if isinstance(v := getattr(self.text, n, None), int) and v > 0), None
+        )
         for path, module in self.model.named_modules():
             if path.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
                 rows = getattr(module, "num_embeddings", None) or module.weight.shape[0]
-                return int(rows) - int(module.padding_idx) - 1  # RoBERTa counts positions from padding_idx + 1
+                return (
+                    int(rows) - int(module.padding_idx) - 1
+                )  # RoBERTa counts positions from padding_idx + 1
         return maximum
 
     # ---- text ----
@@ -272,7 +304,9 @@ class _Maker:
         return say_made_up(ids, RANDOM)
 
     def _vocabulary(self) -> int:
-        sizes = [size for size in (getattr(self.text, "vocab_size", None), self._integer("vocab_size")) if size]
+        sizes = [
+            size for size in (getattr(self.text, "vocab_size", None), self._integer("vocab_size")) if size
+        ]
         try:
             embedding = self.model.get_input_embeddings()  # type: ignore[operator]  # every PreTrainedModel has it
         except (NotImplementedError, AttributeError):
@@ -283,7 +317,9 @@ class _Maker:
 
     def make_input_ids(self) -> Tensor:
         """Token ids [batch, tokens] or [batch, choices, tokens]; of sounds [batch * codebooks, tokens]."""
-        ids = self.ids(self._length(), self.choices, 1 if "decoder_input_ids" in self.parameters else self._codebooks())
+        ids = self.ids(
+            self._length(), self.choices, 1 if "decoder_input_ids" in self.parameters else self._codebooks()
+        )
         end = getattr(self.config, "eos_token_id", None)
         if "SequenceClassification" in self.name and isinstance(end, int) and self.config.is_encoder_decoder:
             ids[..., -1] = end  # BART and its kin classify from the end token, one per text
@@ -292,14 +328,18 @@ class _Maker:
     def make_qformer_input_ids(self) -> Tensor:
         """InstructBLIP's text [batch, tokens] once more, for the vocabulary of its query transformer."""
         vocabulary = int(self.config.qformer_config.vocab_size)
-        return torch.randint(0, vocabulary, (self.request.batch_size, self._length()), generator=self.generator)
+        return torch.randint(
+            0, vocabulary, (self.request.batch_size, self._length()), generator=self.generator
+        )
 
     def make_decoder_input_ids(self) -> Tensor:
         """Token ids [batch (* codebooks), tokens] of the decoder, clipped to its last position."""
         limit = self._decoder_positions()
         reads_text = "input_ids" in self.parameters
         if limit is None and not reads_text:
-            limit = getattr(getattr(self.config, "decoder", None) or self.text, "max_position_embeddings", None)
+            limit = getattr(
+                getattr(self.config, "decoder", None) or self.text, "max_position_embeddings", None
+            )
         length = self.request.seq_len if self.request.seq_len is not None else TOKENS
         if reads_text:
             length = self._length()
@@ -327,19 +367,25 @@ class _Maker:
     def make_bbox(self) -> Tensor:
         """Boxes [batch, tokens, 4] as (left, top, right, bottom), ordered, below the last 2-d position."""
         last = min(self._integer("max_2d_position_embeddings") or 1024, 1001)
-        corners = torch.randint(0, last, (self.request.batch_size, self._length(), 2, 2), generator=self.generator)
+        corners = torch.randint(
+            0, last, (self.request.batch_size, self._length(), 2, 2), generator=self.generator
+        )
         low, high = corners.amin(-1), corners.amax(-1)
         return torch.cat((low, high), dim=-1)
 
     # ---- images and video ----
 
     def _floats(self, *shape: int) -> Tensor:
-        drawn = torch.randn((self.request.batch_size, *shape), generator=self.generator).to(self.request.dtype)
+        drawn = torch.randn((self.request.batch_size, *shape), generator=self.generator).to(
+            self.request.dtype
+        )
         return say_made_up(drawn, RANDOM)
 
     def _image_shape(self) -> tuple[int, ...]:
         channels = self._integer("num_channels", "in_channels", "in_chans") or 3
-        sizes = (getattr(c, name, None) for c in _nested(self.config) for name in ("image_size", "max_img_size"))
+        sizes = (
+            getattr(c, name, None) for c in _nested(self.config) for name in ("image_size", "max_img_size")
+        )
         natural = next((s for size in sizes if (s := _size(size))), None)
         ratios = getattr(self.config, "scaled_images_ratios", None)
         if ratios:  # at the smallest the image is one patch, as in DepthPro
@@ -356,7 +402,9 @@ class _Maker:
                 f"{' x '.join([*several, 'channels', 'height', 'width'])} with {channels} channels; "
                 f"give for example {example}"
             )
-        fixed = "interpolate_pos_encoding" in self.parameters and getattr(self.config, "use_absolute_embeddings", True)
+        fixed = "interpolate_pos_encoding" in self.parameters and getattr(
+            self.config, "use_absolute_embeddings", True
+        )
         if fixed and natural and tuple(shape[-2:]) != natural:
             raise InputError(
                 f"input_shape is {'x'.join(map(str, shape))}, but {self.name} is made for images of "
@@ -366,7 +414,9 @@ class _Maker:
 
     def _several(self) -> dict[str, int]:
         """What stands in front of an image's shape, by name: a video's frames, the images that are matched, or nothing."""
-        from transformers.models.auto.modeling_auto import MODEL_FOR_KEYPOINT_MATCHING_MAPPING_NAMES as MATCHING
+        from transformers.models.auto.modeling_auto import (
+            MODEL_FOR_KEYPOINT_MATCHING_MAPPING_NAMES as MATCHING,
+        )
 
         frames, kind = self._integer("num_frames", "frames_per_clip"), self.config.model_type
         if frames is not None or ("video" in kind and "vision" not in kind):  # whose towers read one frame
@@ -394,7 +444,12 @@ class _Maker:
     def make_bool_masked_pos(self) -> Tensor:
         """Which patches [batch, patches] of a video are hidden: nine in ten (VideoMAE, arXiv 2203.12602, section 3.3)."""
         frames, _, height, width = self._image_shape()
-        patches = frames // (self._integer("tubelet_size") or 1) * (height // self._patch()) * (width // self._patch())
+        patches = (
+            frames
+            // (self._integer("tubelet_size") or 1)
+            * (height // self._patch())
+            * (width // self._patch())
+        )
         return (torch.arange(patches) < int(0.9 * patches)).repeat(self.request.batch_size, 1)
 
     def make_hidden_states(self) -> Tensor:
@@ -432,7 +487,9 @@ class _Maker:
     def make_task_inputs(self) -> Tensor:
         """OneFormer's task in words [batch, tokens]."""
         shape = (self.request.batch_size, self._integer("task_seq_len") or 77)
-        return torch.randint(0, self._integer("text_encoder_vocab_size") or 49_408, shape, generator=self.generator)
+        return torch.randint(
+            0, self._integer("text_encoder_vocab_size") or 49_408, shape, generator=self.generator
+        )
 
     def make_image_embeds_position_mask(self) -> Tensor:
         """Which tokens [batch, tokens] stand for the image: the first ones."""
@@ -469,7 +526,10 @@ class _Maker:
 
     def _samples(self) -> int:
         """Samples from which the convolutional front end makes `seq_len` frames."""
-        strides, kernels = getattr(self.config, "conv_stride", None), getattr(self.config, "conv_kernel", None)
+        strides, kernels = (
+            getattr(self.config, "conv_stride", None),
+            getattr(self.config, "conv_kernel", None),
+        )
         if self.request.seq_len is None:
             return SAMPLES
         if not strides or not kernels:
@@ -484,7 +544,9 @@ class _Maker:
 
     def make_decoder_input_values(self) -> Tensor:
         """Spectrogram frames [batch, frames, mel bins] that a speech decoder has made so far; hidden states of SpeechT5 alone."""
-        return self._floats(TOKENS, self._integer("hidden_size" if self.name == BETWEEN else "num_mel_bins") or 80)
+        return self._floats(
+            TOKENS, self._integer("hidden_size" if self.name == BETWEEN else "num_mel_bins") or 80
+        )
 
     def make_input_features(self) -> Tensor:
         """Spectrogram in the layout of the model: Whisper's [batch, mel bins, frames] is of fixed length."""
@@ -499,7 +561,9 @@ class _Maker:
     def _features_shape(self) -> tuple[int, ...]:
         positions, bins = getattr(self.config, "max_source_positions", None), self._integer("num_mel_bins")
         if self.request.input_shape is not None:
-            natural = (bins, 2 * positions) if self.config.model_type == "whisper" and bins and positions else None
+            natural = (
+                (bins, 2 * positions) if self.config.model_type == "whisper" and bins and positions else None
+            )
             if natural and self.request.input_shape != natural:
                 raise InputError(
                     f"input_shape is {self.request.input_shape}, but {self.name} always reads {natural[0]} mel bins x "
@@ -514,10 +578,17 @@ class _Maker:
         if bins and positions:
             return bins, 2 * positions
         width = self._integer("feature_projection_input_dim", "num_mel_bins", "input_dim")
-        width = width or self._integer("hidden_size") or 80  # of a part's features rather than of the whole's states
+        width = (
+            width or self._integer("hidden_size") or 80
+        )  # of a part's features rather than of the whole's states
         stacked = self._integer("num_stacked_frames") or 1
-        resampling = self._resampling() if "input_values" in self.parameters else None  # as many as of the sound beside
-        return self._samples() // resampling if resampling else self.request.seq_len or TOKENS, width * stacked
+        resampling = (
+            self._resampling() if "input_values" in self.parameters else None
+        )  # as many as of the sound beside
+        return (
+            self._samples() // resampling if resampling else self.request.seq_len or TOKENS,
+            width * stacked,
+        )
 
     def make_spectrogram(self) -> Tensor:
         """Spectrogram frames [batch, frames, mel bins] that a vocoder makes a sound of."""
@@ -608,7 +679,9 @@ def _nested(config: Any, depth: int = 2) -> Iterator[Any]:
     if depth == 0:
         return
     names = [name for name in getattr(config, "sub_configs", {}) if getattr(config, name, None) is not None]
-    names += [name for name in ("vision_config", "encoder", "backbone_config", "text_config") if name not in names]
+    names += [
+        name for name in ("vision_config", "encoder", "backbone_config", "text_config") if name not in names
+    ]
     for name in sorted(names, key=lambda name: ("vision" not in name, "encoder" not in name, "text" in name)):
         inner = getattr(config, name, None)
         if hasattr(inner, "to_dict"):

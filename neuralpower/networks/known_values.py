@@ -19,7 +19,12 @@ from neuralpower.networks.promised_values import HELD_BYTES, WHOLE_BYTES, with_v
 from neuralpower.networks.repeats import tensors_in
 
 LARGEST = 2**22  # numbers of a tensor that is computed beside the trace: milliseconds
-SHAPED = ("expand_as", "reshape_as", "view_as", "type_as")  # operators that read no values of their second tensor
+SHAPED = (
+    "expand_as",
+    "reshape_as",
+    "view_as",
+    "type_as",
+)  # operators that read no values of their second tensor
 FACTORIES = frozenset("arange zeros ones full scalar_tensor eye tril_indices triu_indices".split())
 INDEXING = ("index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put", "_index_put_impl_")
 
@@ -41,7 +46,9 @@ class Known:
     """Runs calls on real tensors below a fake mode, and those of fake ones whose shape is a matter of known values."""
 
     def __init__(self) -> None:
-        self._spoilt: dict[int, Tensor] = {}  # by storage: real tensors that something without values was written to
+        self._spoilt: dict[
+            int, Tensor
+        ] = {}  # by storage: real tensors that something without values was written to
 
     def knows(self, tensor: Tensor) -> bool:
         """Whether a tensor's numbers are there, and right."""
@@ -67,7 +74,12 @@ class Known:
         if name not in FACTORIES:
             return NotImplemented
         fake = func(*args, **kwargs)
-        if fake.is_floating_point() or fake.is_complex() or fake.numel() > LARGEST or fake.device.type != "cpu":
+        if (
+            fake.is_floating_point()
+            or fake.is_complex()
+            or fake.numel() > LARGEST
+            or fake.device.type != "cpu"
+        ):
             return fake
         return _real(func, args, kwargs)
 
@@ -172,7 +184,9 @@ def _packed(x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tens
     return x.new_empty((data.shape[0], *x.shape[2:])), sizes
 
 
-def _padded(data: Tensor, sizes: Tensor, batch_first: bool, padding: Any, length: int) -> tuple[Tensor, Tensor]:
+def _padded(
+    data: Tensor, sizes: Tensor, batch_first: bool, padding: Any, length: int
+) -> tuple[Tensor, Tensor]:
     """The way back: (steps [steps, batch, ...], or batch first, lengths)."""
     with unset_fake_temporarily():
         one = torch.empty((data.shape[0], 1))

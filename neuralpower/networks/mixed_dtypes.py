@@ -24,9 +24,7 @@ PRODUCTS = frozenset(
     """.split()
 )
 GPU_ONLY = ("histc",)  # counts whole numbers there, and none on a CPU
-WHOLE = (
-    r"not implemented for '(Long|Int|Short|Char|Byte|Bool|Float|Double)'"  # of others a GPU may have what a CPU has not
-)
+WHOLE = r"not implemented for '(Long|Int|Short|Char|Byte|Bool|Float|Double)'"  # of others a GPU may have what a CPU has not
 TYPES = re.compile(rf"dtype|scalar type|only support floating|Boolean inputs not|{WHOLE}")
 
 
@@ -58,4 +56,8 @@ def _tiny(value: Any) -> Any:
     """A real tensor of the type and the number of axes; the CPU for another device."""
     if isinstance(value, torch.device):
         return torch.device("cpu")
-    return torch.zeros((2,) * value.dim(), dtype=value.dtype, device="cpu") if isinstance(value, Tensor) else value
+    return (
+        torch.zeros((2,) * value.dim(), dtype=value.dtype, device="cpu")
+        if isinstance(value, Tensor)
+        else value
+    )

@@ -13,7 +13,9 @@ from typing import Any
 
 from neuralpower.errors import ModelError
 
-_OFFLINE: ContextVar[bool] = ContextVar("neuralpower_offline", default=False)  # of this thread: others may go on
+_OFFLINE: ContextVar[bool] = ContextVar(
+    "neuralpower_offline", default=False
+)  # of this thread: others may go on
 
 
 @contextlib.contextmanager

@@ -45,7 +45,13 @@ from neuralpower.networks.users_code import raised, users_code
 PREFILL, DECODE, GENERATE = "prefill", "decode", "generate"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE)
 PREDICTED = (*PHASES, "training", BACKWARD)  # all that a prediction can be asked for
-CACHES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")  # names of arguments and outputs
+CACHES = (
+    "past_key_values",
+    "cache_params",
+    "state",
+    "mems",
+    "past_buckets_states",
+)  # names of arguments and outputs
 PROBE = 2  # tokens; one alone would be taken for a step
 GROWING = frozenset(
     """
@@ -89,16 +95,22 @@ class Phase:
         """Raise InputError for a name that is none of `known`, a number that is not whole and positive, or one that is not read."""
         if self.name not in known:
             raise unknown("phase", self.name, known)
-        reads = {PREFILL: ("prompt",), DECODE: ("context",), GENERATE: ("prompt", "new_tokens")}.get(self.name, ())
+        reads = {PREFILL: ("prompt",), DECODE: ("context",), GENERATE: ("prompt", "new_tokens")}.get(
+            self.name, ()
+        )
         for name in ("batch", "context", "prompt", "new_tokens"):
             value, option = getattr(self, name), "--" + name.replace("_", "-")
             if value is None:
                 continue
             if not is_count(value):
-                raise InputError(f"{name} is {value}, but a whole number of at least 1 is needed, of 2**53 at most")
+                raise InputError(
+                    f"{name} is {value}, but a whole number of at least 1 is needed, of 2**53 at most"
+                )
             if name != "batch" and name not in reads:
                 homes = {"context": "decode", "prompt": "prefill or generate", "new_tokens": "generate"}
-                raise InputError(f"{option} {value} belongs to --phase {homes[name]}, not to {self.name}; leave it out")
+                raise InputError(
+                    f"{option} {value} belongs to --phase {homes[name]}, not to {self.name}; leave it out"
+                )
 
     def applied(self, request: InputRequest) -> InputRequest:
         """The request with this phase's batch and prompt; raises InputError where it has another length."""
@@ -106,7 +118,9 @@ class Phase:
             raise InputError(
                 f"--prompt {self.prompt} and --seq-len {request.seq_len} both are the prompt's length; leave one out"
             )
-        return replace(request, batch_size=self.batch or request.batch_size, seq_len=self.prompt or request.seq_len)
+        return replace(
+            request, batch_size=self.batch or request.batch_size, seq_len=self.prompt or request.seq_len
+        )
 
     @property
     def label(self) -> str:
@@ -133,7 +147,9 @@ class Pass:
         return cache_bytes(self.cache)
 
 
-def passes(source: Source, request: InputRequest, phase: Phase, module: nn.Module | None = None) -> tuple[Pass, ...]:
+def passes(
+    source: Source, request: InputRequest, phase: Phase, module: nn.Module | None = None
+) -> tuple[Pass, ...]:
     """The forward calls that a phase is made of; of a generation its prefill, its first and its last step.
 
     Args:
@@ -201,7 +217,11 @@ class Decoder:
     """A language model of transformers that keeps what it has read in a cache."""
 
     def __init__(
-        self, module: nn.Module, request: InputRequest, phase: str = DECODE, ways: Sequence[tuple[str, Run]] = WAYS
+        self,
+        module: nn.Module,
+        request: InputRequest,
+        phase: str = DECODE,
+        ways: Sequence[tuple[str, Run]] = WAYS,
     ) -> None:
         """`ways` to fill a cache are tried in turn; raises InputError for what is no such model."""
         request.check()
@@ -220,7 +240,11 @@ class Decoder:
 
     def _no_cache(self) -> InputError:
         turned = getattr(self.config, "is_decoder", None) is False and self.cache_name is not None
-        way = "override it (MODEL?is_decoder=true)" if turned else "choose a causal language model of transformers"
+        way = (
+            "override it (MODEL?is_decoder=true)"
+            if turned
+            else "choose a causal language model of transformers"
+        )
         return InputError(
             f"phase {self.phase} needs a model that keeps a cache of what it has read, and {self.name} keeps none, as "
             f"an encoder has none; choose --phase forward, or {way}"
@@ -325,7 +349,9 @@ class Decoder:
 
     def _use_cache(self) -> dict[str, bool]:
         names = ("use_cache", "use_mems") if self.cache_name == "mems" else ("use_cache",)
-        return {name: True for name in names if name in self.parameters or (self.open and name == "use_cache")}
+        return {
+            name: True for name in names if name in self.parameters or (self.open and name == "use_cache")
+        }
 
     def _ids_name(self) -> str:
         return "input_ids" if "input_ids" in self.parameters else next(iter(self.parameters))
@@ -335,7 +361,9 @@ class Decoder:
 def _outputs_of(module: nn.Module | None) -> Iterator[list[Any]]:
     """What the module's forward returns meanwhile, in order."""
     seen: list[Any] = []
-    handle = module.register_forward_hook(lambda _module, _args, output: seen.append(output)) if module else None
+    handle = (
+        module.register_forward_hook(lambda _module, _args, output: seen.append(output)) if module else None
+    )
     try:
         yield seen
     finally:
@@ -346,7 +374,11 @@ def _outputs_of(module: nn.Module | None) -> Iterator[list[Any]]:
 def _needed(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     """Names of those that a call has to give."""
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [name for name, p in parameters.items() if p.default is inspect.Parameter.empty and p.kind not in several]
+    return [
+        name
+        for name, p in parameters.items()
+        if p.default is inspect.Parameter.empty and p.kind not in several
+    ]
 
 
 def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any], ways: Sequence[tuple[str, Run]]) -> Any:

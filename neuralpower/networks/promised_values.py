@@ -16,9 +16,13 @@ from torch import Tensor, nn
 from neuralpower.errors import NeuralPowerError
 from neuralpower.networks.users_code import users_code
 
-DRAW = "neuralpower_draw"  # attribute of a tensor on the meta device: what returns one of its shape with values
+DRAW = (
+    "neuralpower_draw"  # attribute of a tensor on the meta device: what returns one of its shape with values
+)
 MADE_UP = "neuralpower_made_up"  # attribute of a tensor: why its values are nobody's, in words
-HELD_BYTES = 64 * 2**20  # inputs that keep their values, all together: 100 images of 3x224x224, 8 million token ids
+HELD_BYTES = (
+    64 * 2**20
+)  # inputs that keep their values, all together: 100 images of 3x224x224, 8 million token ids
 WHOLE_BYTES = 2**30  # what is made for real, at most, for the sake of such inputs: some seconds
 RANDOM = "random numbers"  # why values are made up, where nobody has given any
 SMALL = 0.02  # standard deviation of random weights: what most language models start from

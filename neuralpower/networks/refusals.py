@@ -28,10 +28,14 @@ def check_followable(model: nn.Module, inputs: Any) -> None:
                 f"{name}: {path} has no shape before its layer has seen an input; call the module once on an example, "
                 "then ask again"
             )
-    attributes = [value for part in model.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    attributes = [
+        value for part in model.modules() for value in vars(part).values() if isinstance(value, Tensor)
+    ]
     for tensor in (*model.parameters(), *model.buffers(), *attributes, *tensors_within(inputs)):
         if tensor.is_nested:
-            raise InputError(f"{name}: a tensor is nested, and only those of one shape are followed; give it padded")
+            raise InputError(
+                f"{name}: a tensor is nested, and only those of one shape are followed; give it padded"
+            )
         if tensor.layout != torch.strided:
             raise InputError(
                 f"{name}: a tensor of {tuple(tensor.shape)} is {tensor.layout}, and only dense ones are followed; "
@@ -52,9 +56,7 @@ def way_out(error: BaseException | None, made: bool) -> str:
             "transformers model MODEL?attn_implementation=sdpa)"
         )
     if "SparseTensorImpl" in said(error) or "NestedTensorImpl" in said(error):
-        return (
-            "it makes tensors that are sparse or nested, and only dense ones of one shape are followed; make them dense"
-        )
+        return "it makes tensors that are sparse or nested, and only dense ones of one shape are followed; make them dense"
     if "does not support sparse weights" in said(error):
         return "give its layer sparse=False, or another mode"
     if "unexpected keyword argument" in said(error) and not made:

@@ -111,4 +111,6 @@ def _of_dtype(given: Inputs, dtype: str) -> None:
     found = {tensor.dtype for tensor in tensors_of((given.args, given.kwargs)) if tensor.is_floating_point()}
     if found and torch_dtype(dtype) not in found:
         names = ", ".join(sorted(str(one).removeprefix("torch.") for one in found))
-        raise InputError(f"inputs are {names} and dtype {dtype} is asked for; give inputs of it, or leave dtype out")
+        raise InputError(
+            f"inputs are {names} and dtype {dtype} is asked for; give inputs of it, or leave dtype out"
+        )

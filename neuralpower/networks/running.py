@@ -115,7 +115,9 @@ def on_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], insi
     """Random numbers for what has none and is promised none: the whole of the work is done."""
     given = [*model.parameters(), *model.buffers(), *tensors_within((args, kwargs))]
     check_room(tensor for tensor in given if promised(tensor) is None)
-    buffers = {name: with_values(t) for name, t in model.named_buffers()}  # first: a model may be built for them
+    buffers = {
+        name: with_values(t) for name, t in model.named_buffers()
+    }  # first: a model may be built for them
     state = {name: with_values(t) for name, t in model.named_parameters()} | buffers
     args, kwargs = converted((args, kwargs), lambda t: with_values(t).requires_grad_(t.requires_grad))
     inside.begins({**dict(_state(model)), **state}, (args, kwargs))
@@ -220,11 +222,15 @@ def recurrent(x: Tensor, hidden: Any, *settings: Any) -> tuple[Tensor, ...]:
     return outputs.transpose(0, 1) if batch_first else outputs, *last
 
 
-def recurrent_packed(x: Tensor, sizes: Tensor, hidden: Any, weights: Any, *settings: Any) -> tuple[Tensor, ...]:
+def recurrent_packed(
+    x: Tensor, sizes: Tensor, hidden: Any, weights: Any, *settings: Any
+) -> tuple[Tensor, ...]:
     """The same of packed sequences: all steps [numbers of samples in each, summed, inputs], and these numbers [steps]."""
     states = hidden if isinstance(hidden, (tuple, list)) else (hidden,)
     width = states[0].shape[2] * (1 + settings[-1])
-    return tuple(weights[0].new_empty(shape) for shape in ((x.shape[0], width), *(state.shape for state in states)))
+    return tuple(
+        weights[0].new_empty(shape) for shape in ((x.shape[0], width), *(state.shape for state in states))
+    )
 
 
 @functools.cache

@@ -38,7 +38,9 @@ def most(name: str, usual: int) -> int:
         if not 1 <= value < float("inf"):
             raise ValueError(text)
     except ValueError:
-        raise InputError(f"{name} {text!r}: must be a number of 1 or more; leave it out for {usual:g}") from None
+        raise InputError(
+            f"{name} {text!r}: must be a number of 1 or more; leave it out for {usual:g}"
+        ) from None
     return int(value)
 
 

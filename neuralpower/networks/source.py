@@ -46,7 +46,9 @@ class Source:
     construct: Callable[[torch.dtype], nn.Module]
     examples: Callable[[nn.Module, InputRequest], Inputs]
     has_values: bool = True  # whether what it builds on the CPU says what buffers on meta hold
-    brings: Callable[[nn.Module], Inputs | None] | None = None  # the inputs that come with a module that it built
+    brings: Callable[[nn.Module], Inputs | None] | None = (
+        None  # the inputs that come with a module that it built
+    )
 
     def build(self, device: str = "meta", dtype: torch.dtype = torch.float32) -> nn.Module:
         """The model in eval mode with seeded random weights; raises ModelError.
@@ -73,7 +75,9 @@ class Source:
     def _made(self, model: nn.Module, request: InputRequest, device: str) -> tuple[Any, Any, str]:
         """(positions, keywords, note) of a call; raises InputError or ModelError."""
         what = f"inputs of {self.name} cannot be made for batch size {request.batch_size}"
-        with users_code(what, "ask for other sizes, or give inputs of your own in Python: predict(model, inputs)"):
+        with users_code(
+            what, "ask for other sizes, or give inputs of your own in Python: predict(model, inputs)"
+        ):
             made = place(self.examples(model, request), device, request.dtype)
         return made.args, made.kwargs, made.note
 
@@ -117,7 +121,11 @@ class Source:
 
 def _is_final(error: BaseException | None) -> bool:
     """Whether a constructor that failed on meta fails on the CPU, too: a package is missing, a size is past all memory."""
-    return overflows(error) or isinstance(error, (ImportError, RecursionError)) or not isinstance(error, Exception)
+    return (
+        overflows(error)
+        or isinstance(error, (ImportError, RecursionError))
+        or not isinstance(error, Exception)
+    )
 
 
 def _evaluating(model: nn.Module) -> nn.Module:
@@ -147,7 +155,9 @@ def by_shape(
 def _with_length(name: str, seq_len: int, shape: tuple[int, ...] | None) -> tuple[int, ...]:
     """`shape` with its first size, the steps of a sequence, set to `seq_len`."""
     if shape is not None and len(shape) > 2:
-        raise InputError(f"seq_len is {seq_len}, but the inputs of {name} are {shape} without steps; leave seq_len out")
+        raise InputError(
+            f"seq_len is {seq_len}, but the inputs of {name} are {shape} without steps; leave seq_len out"
+        )
     return (seq_len, *(shape or ())[1:])
 
 
@@ -157,7 +167,9 @@ def checked_module(value: Any, text: str, dtype: torch.dtype) -> nn.Module:
         value._apply(partial(in_dtype, dtype=dtype))  # type: ignore[no-untyped-call]  # `to` makes complex weights real
         return value
     check_computed(value, text)
-    raise ModelError(f"{text} gives a {type(value).__name__}; it has to return an nn.Module or (module, inputs)")
+    raise ModelError(
+        f"{text} gives a {type(value).__name__}; it has to return an nn.Module or (module, inputs)"
+    )
 
 
 def of_its_own(name: str, own: Inputs, request: InputRequest) -> Inputs:

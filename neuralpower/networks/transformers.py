@@ -29,9 +29,19 @@ from neuralpower.networks.sources.base import grammar
 from neuralpower.networks.users_code import failed, users_code
 from neuralpower.networks.vision import READ
 
-REMOVED = {"transfoxl": "XLNetModel"}  # families that newer releases of transformers dropped, and what to take instead
-REMOTE_CODE = ("auto_map", "trust_remote_code", "custom_pipelines")  # of a config.json: what names code, or lets it run
-SETTINGS = {"num_labels", "attn_implementation", "experts_implementation"}  # of any configuration, though no fields
+REMOVED = {
+    "transfoxl": "XLNetModel"
+}  # families that newer releases of transformers dropped, and what to take instead
+REMOTE_CODE = (
+    "auto_map",
+    "trust_remote_code",
+    "custom_pipelines",
+)  # of a config.json: what names code, or lets it run
+SETTINGS = {
+    "num_labels",
+    "attn_implementation",
+    "experts_implementation",
+}  # of any configuration, though no fields
 
 
 def is_transformers(model: nn.Module) -> bool:
@@ -116,7 +126,9 @@ def _model_class(name: str) -> type[nn.Module]:
     try:
         found = getattr(transformers, name, None)
     except ImportError as error:
-        raise ModelError(failed(f"{name} of transformers needs a package that is not installed", error)) from error
+        raise ModelError(
+            failed(f"{name} of transformers needs a package that is not installed", error)
+        ) from error
     if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
         return found
     for family, instead in REMOVED.items():
@@ -237,7 +249,9 @@ def _without_code(text: str, value: Any) -> Any:
                 "choose eager or sdpa"
             )
         if key in READ and given:
-            raise ModelError(f"{key} {str(given)!r:.60} of {text!r:.100}: weights are never read; leave it out")
+            raise ModelError(
+                f"{key} {str(given)!r:.60} of {text!r:.100}: weights are never read; leave it out"
+            )
     return {key: _without_code(text, given) for key, given in value.items() if key not in REMOTE_CODE}
 
 
@@ -254,9 +268,13 @@ def _override(text: str, config: Any, values: dict[str, Any], key: str, value: A
     outer, dot, inner = key.partition(".")
     outer = config.attribute_map.get(outer, outer)
     known = set(config.to_dict()) | set(config.attribute_map) | SETTINGS
-    if outer not in known and (outer not in (read := read_of(config)) or callable(getattr(config, outer, None))):
+    if outer not in known and (
+        outer not in (read := read_of(config)) or callable(getattr(config, outer, None))
+    ):
         known |= {name for name in read if not callable(getattr(config, name, None))}
-        raise unknown(f"field of {type(config).__name__} in the overrides of {text}", outer, known, ModelError)
+        raise unknown(
+            f"field of {type(config).__name__} in the overrides of {text}", outer, known, ModelError
+        )
     if not dot:
         count = getattr(config, outer, None)
         if "layer" in outer and isinstance(value, int) and isinstance(count, int) and value < 0 < count:

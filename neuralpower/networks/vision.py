@@ -41,7 +41,9 @@ def _check_weightless(text: str, overrides: Mapping[str, Any]) -> None:
     """Raise ModelError for an override that has weights loaded, which may be a pickle, or fetched."""
     for key, value in overrides.items():
         if key in (*FETCHED, *READ):
-            raise ModelError(f"{key} {str(value)!r:.60} of {text!r:.100}: weights are never loaded; leave it out")
+            raise ModelError(
+                f"{key} {str(value)!r:.60} of {text!r:.100}: weights are never loaded; leave it out"
+            )
 
 
 def torchvision_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
@@ -56,7 +58,9 @@ def torchvision_source(text: str, name: str, overrides: dict[str, Any]) -> Sourc
         backbone = "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters
         weightless = {"weights_backbone": None} if backbone else {}
         with offline(text):
-            return checked_module(models.get_model(name, weights=None, **weightless, **overrides), text, dtype)
+            return checked_module(
+                models.get_model(name, weights=None, **weightless, **overrides), text, dtype
+            )
 
     return Source(text, construct, lambda model, request: by_shape(text, model, request, natural))
 

@@ -34,7 +34,9 @@ def platform_named(name: str) -> Platform:
 def platform_of(hardware: Hardware) -> Platform:
     """The platform of a device: that of its name or maker, else the one of all devices that run kernels."""
     found = PLATFORMS.get(hardware.platform)
-    return found or next((p for p in PLATFORMS.values() if hardware.platform in p.makers), PLATFORMS["accelerator"])
+    return found or next(
+        (p for p in PLATFORMS.values() if hardware.platform in p.makers), PLATFORMS["accelerator"]
+    )
 
 
 def platform_name(said: Mapping[str, Any], default: str = "cpu") -> str:

@@ -26,7 +26,9 @@ REACHED_AT_MOST = 0.9
 class View:
     """What all views share: a polynomial in the sizes, the kind's own terms, no thresholds, no alignment."""
 
-    pooled: ClassVar[str] = ""  # by what rows of several devices are learnt from together; "" where they are not
+    pooled: ClassVar[str] = (
+        ""  # by what rows of several devices are learnt from together; "" where they are not
+    )
 
     def hardware(self, hardware: Hardware) -> Hardware:
         """The device as the terms see it."""
@@ -64,7 +66,12 @@ class View:
         self, columns: Layer, hardware: Hardware, axes: Mapping[str, Any], flops: Any, size: Any
     ) -> dict[str, Any]:
         """What the residual's trees see; `size` in bytes."""
-        return {**axes, "flops": np.log2(flops + 1), "bytes": np.log2(size + 1), **self.own_features(columns, hardware)}
+        return {
+            **axes,
+            "flops": np.log2(flops + 1),
+            "bytes": np.log2(size + 1),
+            **self.own_features(columns, hardware),
+        }
 
     def own_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """What they see of the kind's own."""

@@ -46,7 +46,9 @@ class Case:
     def label(self) -> str:
         """Name, batch size and length."""
         length = f" s{self.seq_len}" if self.seq_len else ""
-        return f"{self.model} b{self.batch_size}{length}" + ("" if self.phase == Phase() else f" {self.phase.label}")
+        return f"{self.model} b{self.batch_size}{length}" + (
+            "" if self.phase == Phase() else f" {self.phase.label}"
+        )
 
 
 def predict_case(

@@ -15,7 +15,15 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import ROOFLINE, ROOFLINE_FACTOR, Estimates
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.prediction import Interval, Prediction, Row, Training, Unmodelled, ranges, with_shares
+from neuralpower.predict.prediction import (
+    Interval,
+    Prediction,
+    Row,
+    Training,
+    Unmodelled,
+    ranges,
+    with_shares,
+)
 from neuralpower.predict.streams import Plan, Rank, end_s
 from neuralpower.trace.passes import applied
 from neuralpower.trace.paths import pattern

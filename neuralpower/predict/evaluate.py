@@ -47,9 +47,13 @@ class Evaluation:
     roofline_s: float
     flops_only_s: float
     slowdown: float  # of this network, by the speed that the machine had and what its layers are known to make of it
-    parts_s: Mapping[str, float] = field(default_factory=dict)  # of a training step: forward, backward, optimizer
+    parts_s: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of a training step: forward, backward, optimizer
     over: float | None = None  # times its usual that the sentinel took; None where no usual time is known
-    too_slow: float | None = None  # the same, where 95 % of the networks that the predictor learnt from met less
+    too_slow: float | None = (
+        None  # the same, where 95 % of the networks that the predictor learnt from met less
+    )
 
     @property
     def measured_s(self) -> float:
@@ -113,7 +117,9 @@ def evaluate(
     """
     for case in cases:
         if case.phase.name == GENERATE:
-            raise InputError(f"{case.label}: a whole generation is not measured; choose --phase prefill and decode")
+            raise InputError(
+                f"{case.label}: a whole generation is not measured; choose --phase prefill and decode"
+            )
 
     run = _Run(cases, predictor, phase, recipe, rounds, show, refused)
     run.predict()
@@ -222,7 +228,9 @@ def _layers_of(prediction: Prediction, predictor: Predictor) -> tuple[Estimates,
     """The layers of all steps, and how many calls of each take the time of its row."""
     rows = [(row.layer, row.runtime_s) for row in prediction.rows if row.layer is not None]
     found = predictor.estimate([layer for layer, _ in rows])
-    return found, np.array([seconds for _, seconds in rows]) / np.maximum(found.runtime_s, np.finfo(float).tiny)
+    return found, np.array([seconds for _, seconds in rows]) / np.maximum(
+        found.runtime_s, np.finfo(float).tiny
+    )
 
 
 def _in_slow_spells(results: Mapping[int, Evaluation]) -> dict[int, float]:

@@ -40,7 +40,9 @@ class Step:
             "context": self.context,
             "tokens": self.tokens,
             "tokens_per_s": self.tokens_per_s.to_json(),
-            "energy_per_token_j": None if self.energy_per_token_j is None else self.energy_per_token_j.to_json(),
+            "energy_per_token_j": None
+            if self.energy_per_token_j is None
+            else self.energy_per_token_j.to_json(),
             "cache_bytes": self.cache_bytes,
         }
 
@@ -151,7 +153,11 @@ def _generation(
 
 
 def _show(
-    seen: Seen, grown: Grown, predicted: Callable[[Trace], Prediction], decode: Interval, joules: Interval | None
+    seen: Seen,
+    grown: Grown,
+    predicted: Callable[[Trace], Prediction],
+    decode: Interval,
+    joules: Interval | None,
 ) -> None:
     """Tell of single steps, and of what all steps take beside them.
 
@@ -194,11 +200,15 @@ def _typical(nodes: Sequence[Prediction], weights: Sequence[float]) -> list[Pred
             sums[name] = [value * total / one if one else 0.0 for value in values[at]]
     for name in ("flops", "bytes"):
         sums[name] = [round(value) for value in sums[name]]
-    of_rows: list[dict[str, Any]] = [{name: sums[name][i] for name in SUMMED} for i in range(len(middle.rows))]
+    of_rows: list[dict[str, Any]] = [
+        {name: sums[name][i] for name in SUMMED} for i in range(len(middle.rows))
+    ]
     rows = tuple(replace(r, count=r.count * steps, **of) for r, of in zip(middle.rows, of_rows, strict=True))
     busy = sum(row.runtime_s for row in middle.rows)
     factor = sum(sums["runtime_s"]) / busy if busy else 0.0
-    missing = tuple(replace(u, count=u.count * steps, runtime_s=u.runtime_s * factor) for u in middle.unmodelled)
+    missing = tuple(
+        replace(u, count=u.count * steps, runtime_s=u.runtime_s * factor) for u in middle.unmodelled
+    )
     return [replace(middle, rows=rows, unmodelled=missing)]
 
 

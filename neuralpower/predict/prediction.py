@@ -43,7 +43,9 @@ class Part(Protocol):
 
 
 # of tables of a prediction's rows
-COLUMNS = tuple("path kind count runtime_s low_s high_s flops bytes bound share basis power_w energy_j step".split())
+COLUMNS = tuple(
+    "path kind count runtime_s low_s high_s flops bytes bound share basis power_w energy_j step".split()
+)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,9 @@ class Prediction:
     power_w: Interval | None = None
     energy_j: Interval | None = None
     power_reason: str = ""  # why there is no power
-    idle_s: float | None = None  # of the device, while it waits for the host; None where only the sum is known
+    idle_s: float | None = (
+        None  # of the device, while it waits for the host; None where only the sum is known
+    )
     training: Training | None = None
     assumptions: tuple[str, ...] = ()  # what was taken for granted
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
@@ -183,9 +187,7 @@ class Prediction:
         rows_s = sum(row.runtime_s for row in self.rows)
         if rows_s <= VISIBLY * self.runtime_s.value:
             return self.assumptions
-        hidden = (
-            f"the rows add up to {rows_s * 1e3:.3g} ms: each call holds the host's launch, which a queue of calls hides"
-        )
+        hidden = f"the rows add up to {rows_s * 1e3:.3g} ms: each call holds the host's launch, which a queue of calls hides"
         return *self.assumptions, hidden
 
     def by_kind(self) -> list[Row]:
@@ -200,7 +202,9 @@ class Prediction:
         """One row per folded layer, SI units, in COLUMNS, as `predict --csv` has them, and the `layer` itself."""
         import pandas as pd
 
-        return pd.DataFrame([{**row.cells(), "layer": row.layer} for row in self.rows], columns=[*COLUMNS, "layer"])
+        return pd.DataFrame(
+            [{**row.cells(), "layer": row.layer} for row in self.rows], columns=[*COLUMNS, "layer"]
+        )
 
     def _repr_html_(self) -> str:
         """For notebooks: the totals, and the ten slowest rows."""
@@ -324,4 +328,6 @@ def _mean_power(rows: Sequence[Row]) -> Interval | None:
     total = sum(seconds for _, seconds in known)
     if len(known) < len(rows) or total <= 0:
         return None
-    return Interval(*(sum(getattr(p, bound) * s for p, s in known) / total for bound in ("value", "low", "high")))
+    return Interval(
+        *(sum(getattr(p, bound) * s for p, s in known) / total for bound in ("value", "low", "high"))
+    )

@@ -24,7 +24,9 @@ LOOK_S = 0.5  # between two looks at the parent where the system tells nobody of
 def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a child that ends with this process; it imports this very package, wherever it is started."""
     above = Path(__file__).parent.parent
-    places = [place for place in base.get("PYTHONPATH", "").split(os.pathsep) if place and place != str(above)]
+    places = [
+        place for place in base.get("PYTHONPATH", "").split(os.pathsep) if place and place != str(above)
+    ]
     # of a checkout; an installed package is found, behind Python's own modules
     if above.name not in ("site-packages", "dist-packages"):
         places.insert(0, str(above))

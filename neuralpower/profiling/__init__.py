@@ -80,7 +80,9 @@ def profile(
     return _profiled(model, args, kwargs, Settings(**settings))
 
 
-def _profiled(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, asked: Settings) -> NetworkProfile:
+def _profiled(
+    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, asked: Settings
+) -> NetworkProfile:
     """The profile, as `profile` says."""
     if not isinstance(model, nn.Module):
         raise InputError(f"{model!r:.40} is no network that runs here; give an nn.Module")
@@ -88,7 +90,9 @@ def _profiled(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, ask
     given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
     asked.check()
     place = _place(model, asked.device, asked.runtime)
-    given, kwargs = tree_map(lambda v: _moved(v, place) if isinstance(v, Tensor) else v, (given, dict(kwargs or {})))
+    given, kwargs = tree_map(
+        lambda v: _moved(v, place) if isinstance(v, Tensor) else v, (given, dict(kwargs or {}))
+    )
     with torch.set_grad_enabled(asked.training):
         traced = trace(model, given, kwargs, training=None)
     by_module = module_counts(model, traced, asked.convention, given, kwargs)
@@ -124,7 +128,9 @@ def _profiled(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, ask
         calls=Counter(call.path for call in traced.modules),
         environment=_environment(place, runs),
         input_shape=next((tuple(t.shape) for t in tensors_of((given, kwargs)) if t.dim()), ()),
-        notes=() if traced.method == "meta" else (f"traced on {traced.method} tensors ({'; '.join(traced.notes)})",),
+        notes=()
+        if traced.method == "meta"
+        else (f"traced on {traced.method} tensors ({'; '.join(traced.notes)})",),
         power_reason="" if runs is None or asked.power == "none" else runs.window.reason or "",
         runs=runs,
         recount=lambda: _recount(model, traced, given, kwargs),
@@ -146,7 +152,9 @@ def _place(model: nn.Module, device: str | torch.device | None, runtime: bool) -
             f"{type(model).__name__} is on {place}, not on {wanted}; move it there with .to({str(wanted)!r})"
         )
     if runtime and place.type == "meta":
-        raise InputError(f"{type(model).__name__} is on meta and cannot run; choose runtime=False, or give it weights")
+        raise InputError(
+            f"{type(model).__name__} is on meta and cannot run; choose runtime=False, or give it weights"
+        )
     return place
 
 
@@ -155,7 +163,9 @@ def _moved(tensor: Tensor, place: torch.device) -> Tensor:
     return tensor if tensor.is_meta else tensor.to(place)
 
 
-def _measured(step: Step, traced: Trace, place: torch.device, asked: Settings) -> tuple[Runs | None, Layer | None]:
+def _measured(
+    step: Step, traced: Trace, place: torch.device, asked: Settings
+) -> tuple[Runs | None, Layer | None]:
     """All runs, None where nothing is to run, and the layer that the optimizer's step is, None where there is none."""
     if not asked.runtime:
         return None, _optimizer_layer(step.model, step.optimizer) if asked.training else None
@@ -186,12 +196,16 @@ def _optimizer_layer(
 ) -> Layer | None:
     """What a step of the optimizer does, None for one that no kind describes; of a sparse gradient it goes over the rows."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    given = [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else trained
+    given = (
+        [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else trained
+    )
     function = type(optimizer).__name__.lower() if optimizer is not None else "sgd"
     if function not in CLASSES:
         return None
     touched = {id(model.get_parameter(name)): rows.elements for name, rows in sparse}
-    return Optimizer(function=function, tensors=len(given), elements=sum(touched.get(id(p), p.numel()) for p in given))
+    return Optimizer(
+        function=function, tensors=len(given), elements=sum(touched.get(id(p), p.numel()) for p in given)
+    )
 
 
 def _unmodelled(traced: Trace, rows: Sequence[Row]) -> tuple[Unmodelled, ...]:
@@ -215,13 +229,17 @@ def _unmodelled(traced: Trace, rows: Sequence[Row]) -> tuple[Unmodelled, ...]:
 
 def _recount(model: nn.Module, traced: Trace, args: Any, kwargs: Any) -> tuple[int, int | None]:
     """Products of the forward pass by us and by PyTorch's counter, without recurrent layers, which that does not know."""
-    ours = sum(layer.flops() for layer in traced.layers if layer.kind in PRODUCTS and layer.kind != "recurrent")
+    ours = sum(
+        layer.flops() for layer in traced.layers if layer.kind in PRODUCTS and layer.kind != "recurrent"
+    )
     if any(layer.kind == "recurrent" for layer in traced.layers):
         return int(ours), None
     try:
         with users_code(type(model).__name__):
             return int(ours), flop_counter_total(model, args, kwargs)
-    except NeuralPowerError:  # whatever a forward does to PyTorch's counter: there is nothing to compare with then
+    except (
+        NeuralPowerError
+    ):  # whatever a forward does to PyTorch's counter: there is nothing to compare with then
         return int(ours), None
 
 
@@ -252,5 +270,9 @@ def _environment(place: torch.device, runs: Runs | None) -> dict[str, Any]:
     if place.type == "cuda":
         environment |= {"cuda": torch.version.cuda, "tf32": torch.backends.cuda.matmul.allow_tf32}
     if runs is not None:
-        environment |= {"wall_s": runs.wall_s, "clean_wall_s": runs.clean_wall_s, "timed": runs.timed.to_json()}
+        environment |= {
+            "wall_s": runs.wall_s,
+            "clean_wall_s": runs.clean_wall_s,
+            "timed": runs.timed.to_json(),
+        }
     return environment

@@ -24,7 +24,9 @@ MOST_REPEATS = 9  # of a profile: its typical run is drawn, so that more say lit
 WARMUP = 2
 
 
-def profile_case(case: Case, *, phase: str = FORWARD, recipe: Recipe = RECIPE, repeats: int = 9) -> NetworkProfile:
+def profile_case(
+    case: Case, *, phase: str = FORWARD, recipe: Recipe = RECIPE, repeats: int = 9
+) -> NetworkProfile:
     """Profile on this CPU what `evaluate` measures of a case, of a training step one micro-batch.
 
     Raises:

@@ -127,7 +127,9 @@ class Profile:
         if not self.enabled:
             return self
         if self._watch is not None:
-            raise InputError("this Profile has been entered before: a context is measured once; make another one")
+            raise InputError(
+                "this Profile has been entered before: a context is measured once; make another one"
+            )
         known = dict(self._model.named_modules(remove_duplicate=False))
         for path in self._paths or ():
             if path not in known:
@@ -337,7 +339,9 @@ def read_op_file(path: str | Path) -> list[dict[str, Any]]:
         with Path(path).open(newline="", encoding="utf-8") as file:
             lines = list(csv.reader(file, skipinitialspace=True))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); give an {OP_FILE} that a profile wrote") from None
+        raise InputError(
+            f"{path}: cannot be read ({error}); give an {OP_FILE} that a profile wrote"
+        ) from None
     header, *rows = [[text.strip() for text in line] for line in lines] or [[]]
     header = [name.replace("_", " ") for name in header]
     known = (FLOP_HEADER, TIME_HEADER, COMBINED_HEADER, OLDER_HEADER)

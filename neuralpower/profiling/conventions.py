@@ -143,7 +143,9 @@ def thop_macs(
 
     with undisturbed(model, None), contextlib.redirect_stdout(io.StringIO()):
         called = _Called(model, kwargs or {})
-        _, _, tree = thop.profile(called, tuple(args), dict(custom_ops or {}), verbose=False, ret_layer_info=True)
+        _, _, tree = thop.profile(
+            called, tuple(args), dict(custom_ops or {}), verbose=False, ret_layer_info=True
+        )
     found: dict[str, int] = {}
 
     def walk(prefix: str, branches: Mapping[str, Any]) -> None:

@@ -41,9 +41,38 @@ VIEWS = ("layer", "module", "kind", "operator")
 SORTS = ("runtime_s", "flops", "bytes", "parameters", "memory", "calls", "order")
 WITHIN = 0.1  # of the whole is what rows may leave unexplained
 COLUMNS = (
-    *("path", "type", "kind", "operator", "phase", "count", "dtype", "runtime_s", "q25_s", "q75_s", "host_s", "share"),
-    *("matmul_flops", "elementwise_flops", "bytes_read", "bytes_written", "intensity", "flops_per_s", "share_of_peak"),
-    *("bound", "activation_bytes", "peak_memory_bytes", "parameters", "trainable_parameters", "inputs", "outputs"),
+    *(
+        "path",
+        "type",
+        "kind",
+        "operator",
+        "phase",
+        "count",
+        "dtype",
+        "runtime_s",
+        "q25_s",
+        "q75_s",
+        "host_s",
+        "share",
+    ),
+    *(
+        "matmul_flops",
+        "elementwise_flops",
+        "bytes_read",
+        "bytes_written",
+        "intensity",
+        "flops_per_s",
+        "share_of_peak",
+    ),
+    *(
+        "bound",
+        "activation_bytes",
+        "peak_memory_bytes",
+        "parameters",
+        "trainable_parameters",
+        "inputs",
+        "outputs",
+    ),
     "config",
 )
 
@@ -185,7 +214,9 @@ class NetworkProfile:
                 )
         counted = sum(row.parameters for row in self.rows)
         if counted != self.total.parameters:
-            problems.append(f"the rows' parameters add up to {counted}, the model has {self.total.parameters}")
+            problems.append(
+                f"the rows' parameters add up to {counted}, the model has {self.total.parameters}"
+            )
         flops, counter = self.recount() if self.recount else (0, None)
         if counter is not None and flops != counter:
             problems.append(f"products take {flops} FLOP, PyTorch's counter says {counter}")
@@ -263,7 +294,9 @@ class NetworkProfile:
     def _quantity(self, flops: int | None) -> str:
         return quantity(None if flops is None else flops / UNITS[self.flop_unit], self.unit)
 
-    def _cells(self, sort: str, top: int | None, by: str, depth: int | None) -> tuple[list[str], list[list[str]]]:
+    def _cells(
+        self, sort: str, top: int | None, by: str, depth: int | None
+    ) -> tuple[list[str], list[list[str]]]:
         if sort not in SORTS:
             raise unknown("order", sort, SORTS)
         if sort == "runtime_s" and self.runs is None:
@@ -288,13 +321,24 @@ class NetworkProfile:
             hidden = rows[top : len(rows) - ends]
             rest = [f"({len(hidden)} more)", "", str(sum(row.count for row in hidden))]
             if by != "module":  # modules contain each other
-                rest += [quantity(total(r.runtime_s for r in hidden), "s"), _share(total(r.share for r in hidden))]
+                rest += [
+                    quantity(total(r.runtime_s for r in hidden), "s"),
+                    _share(total(r.share for r in hidden)),
+                ]
             cells = [*cells[:top], [*rest, *[""] * (len(header) - len(rest))], *cells[len(cells) - ends :]]
         if by != "module":
             t = self.total
             share = None if t.runtime_s is None else 1.0
             cells.append(
-                ["total", "", "", quantity(t.runtime_s, "s"), _share(share), self._quantity(t.flops), _bytes(_moved(t))]
+                [
+                    "total",
+                    "",
+                    "",
+                    quantity(t.runtime_s, "s"),
+                    _share(share),
+                    self._quantity(t.flops),
+                    _bytes(_moved(t)),
+                ]
                 + [quantity(t.parameters, "").strip(), _bytes(t.peak_memory_bytes), ""]
             )
         return header, cells
@@ -357,7 +401,10 @@ class NetworkProfile:
     def to_csv(self, path: str | Path | None = None, *, by: str = "layer", depth: int | None = None) -> str:
         """The rows of a view as CSV, also written to `path` where one is given; raises InputError where it cannot be."""
         records = self.records(by, depth)
-        rows = [[json_text(v) if isinstance(v, (tuple, dict)) else v for v in record.values()] for record in records]
+        rows = [
+            [json_text(v) if isinstance(v, (tuple, dict)) else v for v in record.values()]
+            for record in records
+        ]
         return _written(csv_text([list(records[0]) if records else [], *rows]), path)
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
@@ -460,7 +507,9 @@ def whole(rows: Sequence[Row], runs: Runs | None, parameters: tuple[int, int, in
     peak = runs.peak_memory_bytes if runs else None
 
     def summed(name: str) -> int | None:
-        return total(getattr(row, name) for row in rows) if rows else 0  # a network that calls no operator does nothing
+        return (
+            total(getattr(row, name) for row in rows) if rows else 0
+        )  # a network that calls no operator does nothing
 
     return Total(
         runtime_s=spread.runtime_s if spread else None,

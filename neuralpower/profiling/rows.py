@@ -26,7 +26,9 @@ from neuralpower.trace.records import LayerCall, Shapes, Trace, UnmodelledCall
 REMAINDER = "(between operators)"  # Python, dispatch and instrumentation, while the timed runs ran
 OVERHEAD = "(instrumentation)"  # what the timed runs took longer than the clean ones: taken out again
 VIEW = "view"
-WEIGHTS = "weights"  # a module whose parameters are used, though no operator is called in its name, or are not used
+WEIGHTS = (
+    "weights"  # a module whose parameters are used, though no operator is called in its name, or are not used
+)
 
 WEIGHTED = (*PRODUCTS, "norm", "embedding")  # kinds that read weights of their own
 
@@ -73,10 +75,14 @@ class Row:
     host_s: float | None = None  # on the CPU, where another device does the work
     share: float | None = None  # of the whole's time
     activation_bytes: int | None = None  # tensors that the calls return and that take memory of their own
-    peak_memory_bytes: int | None = None  # all live tensors, weights and inputs among them, at most, during these calls
+    peak_memory_bytes: int | None = (
+        None  # all live tensors, weights and inputs among them, at most, during these calls
+    )
     parameters: int = 0
     trainable_parameters: int = 0
-    bound: str | None = None  # compute or memory, by the data sheet; launch: the host took longer than the device
+    bound: str | None = (
+        None  # compute or memory, by the data sheet; launch: the host took longer than the device
+    )
     share_of_peak: float | None = None
     type: str = ""  # class of the module
     dtype: str = ""
@@ -164,7 +170,10 @@ class Builder:
     runs: Runs | None
     convention: str
     modules: Mapping[str, int] | None = None  # FLOP by module, where the convention counts by modules
-    rules: tuple[Mapping[str, int], Callable[[Any], int | None]] = ({}, lambda call: None)  # of modules, of operators
+    rules: tuple[Mapping[str, int], Callable[[Any], int | None]] = (
+        {},
+        lambda call: None,
+    )  # of modules, of operators
     hardware: Hardware | None = None
     training: bool = False
     optimizer: Layer | None = None
@@ -212,7 +221,11 @@ class Builder:
         own = self.operator_rule(call)
         if isinstance(call, UnmodelledCall):
             return dataclasses.replace(
-                base, dtype=call.dtype, flops=own, matmul_flops=own, elementwise_flops=None if own is None else 0
+                base,
+                dtype=call.dtype,
+                flops=own,
+                matmul_flops=own,
+                elementwise_flops=None if own is None else 0,
             )
         layer = call.layer
         products, everything = product_flops(layer), int(layer.flops())
@@ -333,7 +346,9 @@ class Builder:
                 counts[key] += number == 0
         return {
             key: _Times(
-                runtime_s=float(np.mean(times[middle])),  # over the same repeats for every row, so that they add up
+                runtime_s=float(
+                    np.mean(times[middle])
+                ),  # over the same repeats for every row, so that they add up
                 q25_s=float(np.quantile(times, 0.25)),
                 q75_s=float(np.quantile(times, 0.75)),
                 host_s=float(np.mean(host[key][middle])) if self.host else None,
@@ -431,7 +446,9 @@ class Builder:
             if path not in readers:
                 changed.append(self._module_row(path))
             number = readers.get(path, len(changed) - 1)
-            changed[number] = dataclasses.replace(changed[number], parameters=all_, trainable_parameters=trainable)
+            changed[number] = dataclasses.replace(
+                changed[number], parameters=all_, trainable_parameters=trainable
+            )
         return changed
 
     def _with_memory(self, rows: list[Row]) -> list[Row]:
@@ -469,7 +486,9 @@ class Builder:
         bound = "compute" if compute_s > memory_s else "memory"
         if row.host_s is not None and row.runtime_s is not None and row.host_s > row.runtime_s:
             bound = "launch"
-        return dataclasses.replace(row, bound=bound, share_of_peak=compute_s / row.runtime_s if row.runtime_s else None)
+        return dataclasses.replace(
+            row, bound=bound, share_of_peak=compute_s / row.runtime_s if row.runtime_s else None
+        )
 
 
 @functools.cache
@@ -591,10 +610,14 @@ def module_rows(
         if depth is None or level <= depth:
             own = [row for row in some if row.path == path]
             made.append(_module_row(path, model_types.get(path, ""), level, calls.get(path, 0), some, own))
-    return made + [_module_row(path, "", 0, sum(r.count for r in some), some, some) for path, some in apart.items()]
+    return made + [
+        _module_row(path, "", 0, sum(r.count for r in some), some, some) for path, some in apart.items()
+    ]
 
 
-def _module_row(path: str, type_: str, depth: int, count: int, rows: Sequence[Row], own: Sequence[Row]) -> ModuleRow:
+def _module_row(
+    path: str, type_: str, depth: int, count: int, rows: Sequence[Row], own: Sequence[Row]
+) -> ModuleRow:
     return ModuleRow(
         path=path,
         type=type_,
@@ -602,7 +625,9 @@ def _module_row(path: str, type_: str, depth: int, count: int, rows: Sequence[Ro
         count=count,
         flops=total(row.flops for row in rows) if rows else 0,
         runtime_s=total(row.runtime_s for row in rows),
-        self_s=total((*(row.runtime_s for row in own), None if total(r.runtime_s for r in rows) is None else 0.0)),
+        self_s=total(
+            (*(row.runtime_s for row in own), None if total(r.runtime_s for r in rows) is None else 0.0)
+        ),
         share=total(row.share for row in rows),
         parameters=sum(row.parameters for row in rows),
         trainable_parameters=sum(row.trainable_parameters for row in rows),

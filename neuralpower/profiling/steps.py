@@ -159,7 +159,9 @@ def clock_of(device: torch.device) -> Clock:
         return HostClock()
     if device.type == "cuda":
         return CudaClock(device)
-    raise DeviceError(f"device {device}: only cpu and cuda devices can be timed; move the model to one of them")
+    raise DeviceError(
+        f"device {device}: only cpu and cuda devices can be timed; move the model to one of them"
+    )
 
 
 @contextlib.contextmanager
@@ -227,7 +229,11 @@ def repeat(
         clean_wall_s = 0.0
         started = time.perf_counter()
         for number in range(repeats):
-            if time_limit_s is not None and number >= MINIMUM and time.perf_counter() - started > time_limit_s:
+            if (
+                time_limit_s is not None
+                and number >= MINIMUM
+                and time.perf_counter() - started > time_limit_s
+            ):
                 break
             start = time.perf_counter()
             clean.append(_seconds(step.run(clock), clock))
@@ -266,7 +272,9 @@ def told(name: str, before: str = "") -> Iterator[None]:
             raise
         error = raised(refused)
         if failure(error)["status"] == "oom":
-            raise OutOfMemory(f"{name}: out of memory ({quoted(error)[:200]}); choose a smaller batch") from error
+            raise OutOfMemory(
+                f"{name}: out of memory ({quoted(error)[:200]}); choose a smaller batch"
+            ) from error
         text = f"{before}running it raises {quoted(error)[:200]}; check dtype, inputs and device"
         raise ModelError(f"{name}: {text}") from error
 
@@ -305,7 +313,9 @@ def accounted(
     before = [*step.model.parameters(), *step.model.buffers(), *held]
     before += tensors_within((step.args, dict(step.kwargs)))
     if step.optimizer is not None:
-        before += [v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)]
+        before += [
+            v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)
+        ]
     account = Account(before)
     device = clock.device if isinstance(clock, CudaClock) else None
     if device is not None:

@@ -177,7 +177,11 @@ def memory_line(memory: Memory) -> str:
 
 def _cells(row: Row, by: str, powered: bool) -> list[str]:
     name = row.kind if by == "kind" else row.path or "(model)"
-    watts = [quantity(row.power_w.value if row.power_w else None, "W"), quantity(row.energy_j, "J")] if powered else []
+    watts = (
+        [quantity(row.power_w.value if row.power_w else None, "W"), quantity(row.energy_j, "J")]
+        if powered
+        else []
+    )
     figures = [str(row.count), quantity(row.runtime_s, "s"), f"{row.share:.1%}", *watts]
     work = quantity(row.flops, "FLOP") if row.flops else "-"
     return [name, row.kind if by == "layer" else "", *figures, work, row.bound, row.basis]

@@ -39,11 +39,15 @@ class Precision:
         """`make` of the weights that have a gradient, or of their master copies; raises InputError where there are none."""
         trained = [p for p in model.parameters() if p.requires_grad]
         if not trained:
-            raise InputError("a network without a weight that requires a gradient: nothing to train; choose inference")
+            raise InputError(
+                "a network without a weight that requires a gradient: nothing to train; choose inference"
+            )
         return with_masters(trained, make) if self.masters else make(trained)
 
 
-def precision(dtype: str, device: torch.device, *, autocast: bool = False, masters: bool = False) -> Precision:
+def precision(
+    dtype: str, device: torch.device, *, autocast: bool = False, masters: bool = False
+) -> Precision:
     """The precision of that name on that device.
 
     Raises:

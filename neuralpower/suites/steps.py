@@ -40,7 +40,9 @@ def make_optimizer(name: str, weights: Iterable[Tensor], **settings: float | boo
     try:
         return OPTIMIZERS[name](weights, **settings)
     except (TypeError, ValueError) as error:
-        raise InputError(f"optimizer {name} with {settings}: {error}; see torch.optim for what it takes") from None
+        raise InputError(
+            f"optimizer {name} with {settings}: {error}; see torch.optim for what it takes"
+        ) from None
 
 
 @dataclass(frozen=True)

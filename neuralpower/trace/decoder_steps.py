@@ -81,7 +81,8 @@ def alike(one: Trace, other: Trace) -> bool:
     if len(one.calls) != len(other.calls) or len(one.unmodelled) != len(other.unmodelled):
         return False
     return all(
-        a.layer == b.layer or _form(a.layer) == _form(b.layer) for a, b in zip(one.calls, other.calls, strict=True)
+        a.layer == b.layer or _form(a.layer) == _form(b.layer)
+        for a, b in zip(one.calls, other.calls, strict=True)
     )
 
 
@@ -103,7 +104,9 @@ def between(one: Trace, other: Trace, share: float) -> Trace:
             made[pair] = _mixed(a.layer, b.layer, share)
         calls.append(replace(a, layer=made[pair]) if a.layer != b.layer else a)
     missing = tuple(
-        replace(a, **{name: round((1 - share) * getattr(a, name) + share * getattr(b, name)) for name in BYTES})
+        replace(
+            a, **{name: round((1 - share) * getattr(a, name) + share * getattr(b, name)) for name in BYTES}
+        )
         for a, b in zip(one.unmodelled, other.unmodelled, strict=True)
     )
     return replace(one, calls=tuple(calls), unmodelled=missing)

@@ -70,7 +70,10 @@ class FakeRows:
             return output
         for number, tensor in enumerate(lists):
             if is_sparse(tensor):
-                of_one = [arg[number] if isinstance(arg, (tuple, list)) and _of_tensors(arg) else arg for arg in args]
+                of_one = [
+                    arg[number] if isinstance(arg, (tuple, list)) and _of_tensors(arg) else arg
+                    for arg in args
+                ]
                 self._parts[tensor] = self._made_by(name, of_one, kwargs)
         return [part for tensor in lists for part in (self.of(tensor) if is_sparse(tensor) else (tensor,))]
 
@@ -92,7 +95,9 @@ class FakeRows:
 
     def _joined(self, one: Tensor, other: Any, *_: Any, **__: Any) -> Parts:
         first, second = self.of(one), self.of(other)
-        places = first.places.new_empty((first.places.shape[0], first.places.shape[1] + second.places.shape[1]))
+        places = first.places.new_empty(
+            (first.places.shape[0], first.places.shape[1] + second.places.shape[1])
+        )
         values = first.values
         return Parts(places, values.new_empty((len(values) + len(second.values), *values.shape[1:])))
 

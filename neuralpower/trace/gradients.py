@@ -31,7 +31,9 @@ from neuralpower.layers.reduction import Reduction
 from neuralpower.networks.repeats import tensors_in
 from neuralpower.trace.sparse_gradients import Rows, SparseUse, gathered, gradient_dtype, passes_rows, scaled
 
-OwnBackward = Callable[[Sequence[bool]], Sequence[bool]]  # which outputs have a gradient -> which inputs get one
+OwnBackward = Callable[
+    [Sequence[bool]], Sequence[bool]
+]  # which outputs have a gradient -> which inputs get one
 PARTS = frozenset("slice select narrow unfold diagonal".split())  # views whose gradient is a padded one
 NO_GRADIENT = frozenset("detach detach_ argmax argmin sign floor ceil round".split())
 
@@ -114,7 +116,9 @@ class Gradients:
         """The parameters and inputs that a gradient reaches."""
         used = {value for made in self._made for value in made.used}
         return [
-            tensor for tensor in [*self._values] if self._values[tensor].made is None and self._values[tensor] in used
+            tensor
+            for tensor in [*self._values]
+            if self._values[tensor].made is None and self._values[tensor] in used
         ]
 
     def reaches(self, tensor: Tensor) -> bool:
@@ -160,14 +164,18 @@ class Gradients:
         if not asking or not outputs:
             return
         used = tuple(self._value(t) for t in asking)
-        before = [value.made for value in used if value.made] + [made for t in asking for made in self._writers(t)]
+        before = [value.made for value in used if value.made] + [
+            made for t in asking for made in self._writers(t)
+        ]
         turned = tuple(_of_view(name, inputs[0], outputs)) if view else ()
         made = _Made(path, at, used, tuple(dict.fromkeys(before)), turned)
         made.sparse = sparse if asking[0] is inputs[0] else None
         made.passes = passes_rows(name, asking, inputs)
         self._make(made, outputs, view)
 
-    def note_own(self, path: str, at: int, inputs: Sequence[Any], outputs: Sequence[Tensor], run: OwnBackward) -> None:
+    def note_own(
+        self, path: str, at: int, inputs: Sequence[Any], outputs: Sequence[Tensor], run: OwnBackward
+    ) -> None:
         """Follow a call that has a backward pass of its own, from those of its `inputs` that ask for a gradient."""
         asking = [isinstance(one, Tensor) and differentiable(one) and self.asks(one) for one in inputs]
         values = tuple(self._value(one) if asks else None for one, asks in zip(inputs, asking, strict=True))
@@ -205,7 +213,9 @@ class Gradients:
                 _call_hooks(value for value in made.outputs if everything or value in arrived)
                 if made.own is not None:
                     with_gradient = [everything or value in arrived for value in made.outputs]
-                    _run_own(made, made.own, with_gradient if any(with_gradient) else [True for _ in with_gradient])
+                    _run_own(
+                        made, made.own, with_gradient if any(with_gradient) else [True for _ in with_gradient]
+                    )
                 reached.update(made.before)
                 arrived.update(made.used)
         _call_hooks(leaf for leaf in self._leaves if leaf in arrived)
@@ -301,7 +311,9 @@ def _run_own(made: _Made, own: _Own, with_gradient: Sequence[bool]) -> None:
     """Run a call's own backward pass; what gets no gradient of it asked in vain."""
     gets = own.run(with_gradient)
     made.used = tuple(value for value, got in zip(own.inputs, gets, strict=True) if value is not None and got)
-    made.before = tuple(dict.fromkeys(m for some, got in zip(own.before, gets, strict=True) if got for m in some))
+    made.before = tuple(
+        dict.fromkeys(m for some, got in zip(own.before, gets, strict=True) if got for m in some)
+    )
 
 
 def differentiable(tensor: Tensor) -> bool:
@@ -311,7 +323,9 @@ def differentiable(tensor: Tensor) -> bool:
 
 def addition(dtype: str, elements: int) -> Layer:
     """A gradient added in place to the one that is there."""
-    return Elementwise(dtype=dtype, function="add", elements=elements, operands=2, broadcast=False, inplace=True)
+    return Elementwise(
+        dtype=dtype, function="add", elements=elements, operands=2, broadcast=False, inplace=True
+    )
 
 
 def _sum(of: Tensor) -> Layer:
@@ -324,6 +338,8 @@ def _of_view(name: str, whole: Tensor, outputs: list[Tensor]) -> Iterator[Layer]
     if len(outputs) > 1:
         yield Movement(dtype=dtype, function="cat", elements=elements)
     elif outputs[0].nbytes > whole.nbytes:  # not of complex numbers seen as pairs
-        yield Reduction(dtype=dtype, function="sum", elements=outputs[0].numel(), outputs=elements, last=False)
+        yield Reduction(
+            dtype=dtype, function="sum", elements=outputs[0].numel(), outputs=elements, last=False
+        )
     elif name in PARTS and outputs[0].numel() < elements:
         yield Movement(dtype=dtype, function="pad", elements=elements)

@@ -67,7 +67,9 @@ class Lifetimes:
         for tensor in tensors:
             if isinstance(tensor, Tensor):
                 self._count(tensor, part)
-                for one in (tensor._indices(), tensor._values()) if tensor.layout == torch.sparse_coo else (tensor,):
+                for one in (
+                    (tensor._indices(), tensor._values()) if tensor.layout == torch.sparse_coo else (tensor,)
+                ):
                     self._parts[self._known[one.untyped_storage()._cdata]] = part
 
     def storages(self) -> tuple[Storage, ...]:

@@ -34,7 +34,9 @@ def derived_notes(functions: Mapping[Any, str]) -> Iterator[str]:
 def unpriced_hooks(model: nn.Module) -> Iterator[str]:
     """In words, which hooks on gradients are left out."""
     modules = [
-        f"{name or 'the model'}" for name, m in model.named_modules() if m._backward_hooks or m._backward_pre_hooks
+        f"{name or 'the model'}"
+        for name, m in model.named_modules()
+        if m._backward_hooks or m._backward_pre_hooks
     ]
     hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
     weights = [name for name, p in model.named_parameters() if any(getattr(p, hook, None) for hook in hooks)]
@@ -58,7 +60,9 @@ def check_countable(name: str, calls: Sequence[LayerCall], unmodelled: Sequence[
     """Raise InputError for a pass of more FLOP or bytes than tables of 64-bit integers hold exactly and add up."""
     counts = Counter(call.layer for call in calls)
     flops = sum(count * int(layer.flops()) for layer, count in counts.items())
-    size = sum(count * int(sum(layer.bytes())) for layer, count in counts.items()) + sum(u.bytes for u in unmodelled)
+    size = sum(count * int(sum(layer.bytes())) for layer, count in counts.items()) + sum(
+        u.bytes for u in unmodelled
+    )
     if max(flops, size) > MOST_WORK:
         raise InputError(
             f"{name}: one pass is {flops:.3g} FLOP and {size:.3g} bytes, more than the {MOST_WORK:.3g} that are counted; ask for "
@@ -95,6 +99,8 @@ def _parts(names: Iterable[str], chosen: Set[str]) -> str:
     """In words, the largest parts of which all names are `chosen`, in the order of `names`."""
     names = [*names]
     busy = {above for name in names if name not in chosen for above in (*prefixes(name), name)}
-    whole = dict.fromkeys(next((p for p in prefixes(name) if p not in busy), name) for name in names if name in chosen)
+    whole = dict.fromkeys(
+        next((p for p in prefixes(name) if p not in busy), name) for name in names if name in chosen
+    )
     more = f" and {len(whole) - SHOWN} more" if len(whole) > SHOWN else ""
     return f"{', '.join([*whole][:SHOWN])}{more}"

@@ -28,7 +28,13 @@ def equivalent_bytes(operator: str, size: int, args: Sequence[Any], outputs: Seq
     """What memory moves while `aten.linalg_inv_ex` and its like run: the `size` of their tensors, or more where work is more."""
     name = operator.split(".", 1)[-1].removeprefix("_").removeprefix("linalg_")
     of = WORK.get(name.removesuffix("_ex").removesuffix("_factor"))
-    if of is None and not name.startswith("fft_") or not args or not isinstance(args[0], Tensor) or not args[0].numel():
+    if (
+        of is None
+        and not name.startswith("fft_")
+        or not args
+        or not isinstance(args[0], Tensor)
+        or not args[0].numel()
+    ):
         return size
     shape = tuple(args[0].shape)
     if of is None:  # a transform

@@ -136,7 +136,9 @@ def called(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any], asks: A
         for one in ((output,) if single else output)
     )
     run = kind.backward if kind.backward is not Function.backward else kind.vjp
-    return OwnCall(kind, f"{kind.__name__}.backward", run, context, args, found[0] if single else found, found)
+    return OwnCall(
+        kind, f"{kind.__name__}.backward", run, context, args, found[0] if single else found, found
+    )
 
 
 def called_operator(name: str, args: Sequence[Any], kwargs: Any, output: Any, asks: Asks) -> OwnCall | None:
@@ -220,7 +222,10 @@ def engine_answered(engine: Engine) -> Iterator[None]:
         _gradients, _retain, _create, inputs, *_ = rest
         return engine(outputs, inputs, bool(settings.get("accumulate_grad")))
 
-    names = {"_engine_run_backward": run, "_make_grads": lambda outputs, gradients, *_, **__: tuple(gradients)}
+    names = {
+        "_engine_run_backward": run,
+        "_make_grads": lambda outputs, gradients, *_, **__: tuple(gradients),
+    }
     before = {name: vars(torch.autograd)[name] for name in names}
     vars(torch.autograd).update(names)
     try:

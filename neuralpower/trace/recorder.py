@@ -89,7 +89,10 @@ FREE = frozenset(
     promote_types _is_zerotensor is_floating_point device _fw_primal
     """.split()
 )
-DEPENDING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}  # operators that decide by numbers
+DEPENDING = {
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+}  # operators that decide by numbers
 VIEW = Movement(function=ALIAS, elements=1, recurs=True)
 
 
@@ -102,8 +105,12 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self.routing = routing
         self.assumptions: dict[str, None] = {}
         self._descriptions: dict[Hashable, Layer | str] = {}
-        self._made_up = WeakIdKeyDictionary()  # tensors that follow from values that are nobody's -> which, in words
-        self._decided_by: dict[str, None] = {}  # those of which a number was asked for, or a shape that depends on one
+        self._made_up = (
+            WeakIdKeyDictionary()
+        )  # tensors that follow from values that are nobody's -> which, in words
+        self._decided_by: dict[
+            str, None
+        ] = {}  # those of which a number was asked for, or a shape that depends on one
         self._fitting: set[Hashable] = set()  # operators with types and axes that PyTorch takes
         self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = Modules(model)
@@ -119,17 +126,23 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self.outside = ""  # path of what runs outside of every module
         self.lifetimes = Lifetimes()
         self._in_optimizer = False
-        self._in_function: bool | None = None  # whether gradients were enabled where an autograd function was called
+        self._in_function: bool | None = (
+            None  # whether gradients were enabled where an autograd function was called
+        )
         self.asked = False  # whether autograd functions hear that their inputs need gradients
         self.trained = False  # whether their backward passes are run
-        self.derived: dict[Any, str] = {}  # autograd functions whose backward pass cannot be followed, and why
+        self.derived: dict[
+            Any, str
+        ] = {}  # autograd functions whose backward pass cannot be followed, and why
         # by call: its first operator call, its backward pass
         self._own: dict[int, tuple[int, tuple[LayerCall, ...]]] = {}
         # a backward pass of its own that is running: what it has called so far
         self._within: list[LayerCall] | None = None
         self._output: Any = None  # of the pass
         self._beside: list[LayerCall] = []  # what hooks on gradients call
-        self._gathered: set[str] = set()  # parameters to which such a backward pass has added a gradient itself
+        self._gathered: set[str] = (
+            set()
+        )  # parameters to which such a backward pass has added a gradient itself
         self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
@@ -138,7 +151,9 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         check_countable(type(self.model).__name__, self.calls, self.unmodelled)
         passed, calls = self.followed.passed, self._looped()
         recurs = {call.at for call in calls if call.layer.recurs}
-        beside = ((path, _again(layer) if at in recurs else layer) for path, layer, at in self.followed.beside())
+        beside = (
+            (path, _again(layer) if at in recurs else layer) for path, layer, at in self.followed.beside()
+        )
         trained = self._trained()
         return Trace(
             calls=tuple(c if c.at in passed else dataclasses.replace(c, gradient=0.0) for c in calls),
@@ -198,7 +213,10 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         for call, recurs in zip(self.calls, recurring(called), strict=True):
             before = _until(views, call.at)
             if recurs:
-                calls += (LayerCall(path, VIEW, operator, at=at, again=again) for at, path, operator, again in before)
+                calls += (
+                    LayerCall(path, VIEW, operator, at=at, again=again)
+                    for at, path, operator, again in before
+                )
                 call = dataclasses.replace(call, layer=_again(call.layer))
             calls.append(call)
         return calls
@@ -225,7 +243,9 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         sparse = self.followed.sparse()[: len(asking)]
         if not any(arrived):
             return [(name, p, None) for name, p in asking]
-        return [(name, p, rows) for (name, p), gets, rows in zip(asking, arrived, sparse, strict=True) if gets]
+        return [
+            (name, p, rows) for (name, p), gets, rows in zip(asking, arrived, sparse, strict=True) if gets
+        ]
 
     def follow(
         self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Callable[[Any], Any] | None
@@ -251,9 +271,13 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
         self._stand_ins = state
         self._made_up.update(_made_up_inputs(self.model, args, kwargs))
-        self._made_up.update({tensor: (f"weights ({why})",) for tensor in state.values() if (why := made_up(tensor))})
+        self._made_up.update(
+            {tensor: (f"weights ({why})",) for tensor in state.values() if (why := made_up(tensor))}
+        )
         self._state = {id(tensor): name for name, tensor in state.items()}
-        self._state |= {id(state[name]): name for name, _ in self.model.named_parameters()}  # of tied ones that name
+        self._state |= {
+            id(state[name]): name for name, _ in self.model.named_parameters()
+        }  # of tied ones that name
         trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
         self._leaves = trained
         self.followed = Gradients([*trained, *(t for t in tensors_within((args, kwargs)) if t.requires_grad)])
@@ -404,7 +428,9 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
                         one(gradient_of(tensor))
                     self._beside += found
                 except Exception as error:
-                    self.assumptions[f"a hook on a gradient is not priced: it raises {quoted(error)[:200]}"] = None
+                    self.assumptions[
+                        f"a hook on a gradient is not priced: it raises {quoted(error)[:200]}"
+                    ] = None
 
         self.followed.hook(tensor, call)
         return handle
@@ -414,7 +440,12 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         """Record what a backward pass of its own calls, as if a module of that path made it."""
         names = "calls followed unmodelled lifetimes outside _own _within _views _in_function _beside".split()
         before, seen = {name: getattr(self, name) for name in names}, len(self.modules.seen)
-        self.calls, self.unmodelled, self.lifetimes, self.followed = [], [], Lifetimes(), Gradients((), found=True)
+        self.calls, self.unmodelled, self.lifetimes, self.followed = (
+            [],
+            [],
+            Lifetimes(),
+            Gradients((), found=True),
+        )
         self.outside, self._own, self._views, self._in_function, self._beside = path, {}, [], None, []
         found = self._within = []
         try:
@@ -444,7 +475,10 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         followed.end_at(outputs)
         self._flush()
         assert self._within is not None  # in a backward pass alone
-        passed = [dataclasses.replace(c, gradient=c.gradient if c.at in followed.passed else 0.0) for c in self.calls]
+        passed = [
+            dataclasses.replace(c, gradient=c.gradient if c.at in followed.passed else 0.0)
+            for c in self.calls
+        ]
         self._within += backward_calls(passed, self._own_backward(followed, self.calls))
         self._within += [LayerCall(path, layer) for path, layer, _ in followed.beside()]
         if not keeps:
@@ -480,7 +514,9 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         whole = self.lifetimes.calls == before  # what is made of its parts needs nothing beside theirs
         if self._made_up and (sources := self._comes_from(tensors_in((args, kwargs)))):
             self._made_up.update(dict.fromkeys(tensors_in(output), tuple(sources)))
-        self.lifetimes.called(output, workspace_blocks(name_of(func), args, kwargs or {}, output) if whole else ())
+        self.lifetimes.called(
+            output, workspace_blocks(name_of(func), args, kwargs or {}, output) if whole else ()
+        )
         return output
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -534,7 +570,9 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
                 shapes = call_shapes((args, kwargs)), call_shapes(output)
                 share, asked = self._asked(layer, operator, output, args, kwargs)
                 again = self._checkpoints > 0 or (self._within is not None and torch.is_grad_enabled())
-                self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at, again, asked))
+                self.calls.append(
+                    LayerCall(self.path, layer, operator, *shapes, share, self._at, again, asked)
+                )
                 self._follow(name, args, kwargs, output)
             return output
         own = self._own_operator(operator, args, kwargs, output)
@@ -612,13 +650,17 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             )
         self._fitting.add(sort)
 
-    def _follow(self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False, alone: bool = False) -> None:
+    def _follow(
+        self, name: str, args: Any, kwargs: Any, output: Any, view: bool = False, alone: bool = False
+    ) -> None:
         """Note what a call reads, and what asks for a gradient after it, unless it is followed `alone`."""
         inputs = tensors_in((args, kwargs))
         for tensor in inputs:
             if id(tensor) in self._state:
                 part = output if view and isinstance(output, Tensor) else tensor
-                self._read.setdefault((id(tensor), part.storage_offset(), part.shape), (self._at, part.nbytes))
+                self._read.setdefault(
+                    (id(tensor), part.storage_offset(), part.shape), (self._at, part.nbytes)
+                )
         if self._enabled and not alone:
             sparse = sparse_use(name, args, kwargs, self.followed.asks) if self.gradients else None
             self.followed.note(self.path, self._at, name, inputs, output, view, sparse)
@@ -648,7 +690,9 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         with self:
             return func.decompose(*args, **kwargs)
 
-    def _described(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Layer | str:
+    def _described(
+        self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()
+    ) -> Layer | str:
         """The layer that the call is, or the reason why no kind describes it; of equal calls the same."""
         key = key_of(operator, output, args, kwargs)
         if key is None:

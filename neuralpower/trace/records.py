@@ -30,10 +30,16 @@ class LayerCall:
     inputs: Shapes = ()  # of the tensors among the operator's arguments, in order
     outputs: Shapes = ()
     gradient: float = 0.0  # share of its backward pass that training asks for
-    at: int = field(default=0, compare=False)  # which operator call it is, as `Trace.storages` counts them; from 1
+    at: int = field(
+        default=0, compare=False
+    )  # which operator call it is, as `Trace.storages` counts them; from 1
     again: bool = False  # the model has it run once more in a backward pass, by `torch.utils.checkpoint`
-    asked: frozenset[str] | None = None  # operands whose gradients are asked for; None: one pass makes those of all
-    saves: bool = False  # an autograd function that ends with it, or after it, keeps tensors for its backward pass
+    asked: frozenset[str] | None = (
+        None  # operands whose gradients are asked for; None: one pass makes those of all
+    )
+    saves: bool = (
+        False  # an autograd function that ends with it, or after it, keeps tensors for its backward pass
+    )
     done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
 
 
@@ -114,9 +120,13 @@ class Trace:
         LayerCall, ...
     ] = ()  # what a backward pass does beside the calls' own: see neuralpower.trace.gradients
     own_backward: tuple[OwnBackward, ...] = ()  # in the order of their operator calls
-    trained: tuple[tuple[str, int], ...] = ()  # dtype of each parameter that gets a dense gradient, and numbers in it
+    trained: tuple[
+        tuple[str, int], ...
+    ] = ()  # dtype of each parameter that gets a dense gradient, and numbers in it
     trained_names: tuple[str, ...] = ()  # of these
-    sparse: tuple[tuple[str, Rows], ...] = ()  # name and gradient of each parameter that gets rows for a gradient
+    sparse: tuple[
+        tuple[str, Rows], ...
+    ] = ()  # name and gradient of each parameter that gets rows for a gradient
     assumptions: tuple[str, ...] = ()  # about what only data can tell
     storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died
     idle: str = ""  # in words, which parameters no call used, where they are many

@@ -31,7 +31,9 @@ class Routing:
             return cls(text)
         if text.isdecimal() and int(text) > 0:
             return cls(text, int(text))
-        raise InputError(f"routing {text!r}: write uniform, worst, or how many tokens an expert gets, such as 4")
+        raise InputError(
+            f"routing {text!r}: write uniform, worst, or how many tokens an expert gets, such as 4"
+        )
 
     def reached(self, pairs: int, per_token: int, experts: int) -> int:
         """Experts that get a token: at random E (1 - (1 - k / E)^T) of E on average, k of them for each of T tokens."""

@@ -28,7 +28,9 @@ BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
 MAKERS = frozenset(("embedding", "gather", *BAGS))
 Asks = Callable[[Tensor], bool]  # whether a tensor asks for a gradient
 MEAN = 1  # the mode of a bag, as `aten._embedding_bag` has it
-SCALINGS = frozenset(("mul", "div", "neg"))  # what passes rows on as rows, where its other factor asks for no gradient
+SCALINGS = frozenset(
+    ("mul", "div", "neg")
+)  # what passes rows on as rows, where its other factor asks for no gradient
 
 # What each optimizer does with rows, one operator after the other (torch/optim/adagrad.py and _functional.py): "coalesce"
 # sorts places and adds up rows of equal ones, "look up" reads rows of a dense state, "write" adds rows into a dense tensor.
@@ -126,7 +128,9 @@ def _settings(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tupl
     return name == "gather" and bool(_given(args, kwargs, 3, "sparse_grad")), False
 
 
-def _given(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = False) -> Any:
+def _given(
+    args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = False
+) -> Any:
     return kwargs.get(name, args[place] if len(args) > place else default)
 
 
@@ -243,9 +247,13 @@ def check_sparse(optimizer: str, implementation: str, sparse: Sequence[str], den
     if sparse and (optimizer not in SPARSE or implementation == FUSED):
         way = f"{kind} (fused)" if optimizer in SPARSE else kind
         leave = "or leave fused out" if optimizer in SPARSE else "or give its layer sparse=False"
-        raise InputError(f"{sparse[0]}: its gradient is sparse, which {way} does not support; {others}, {leave}")
+        raise InputError(
+            f"{sparse[0]}: its gradient is sparse, which {way} does not support; {others}, {leave}"
+        )
     if dense and optimizer == "sparseadam":
-        raise InputError(f"{dense[0]}: its gradient is dense, and {kind} supports sparse ones alone; {others}")
+        raise InputError(
+            f"{dense[0]}: its gradient is dense, and {kind} supports sparse ones alone; {others}"
+        )
 
 
 def grows(sparse: Sequence[tuple[str, Rows]], accumulation: int) -> str:

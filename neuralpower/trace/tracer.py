@@ -69,7 +69,9 @@ def trace(
         check_followable(model, (args, kwargs))
     ways = [(method, run) for method, run in ways if method != "meta" or autocast is None]
     enabled = torch.is_grad_enabled()
-    derived: dict[Any, str] = {}  # autograd functions, and why their backward pass is derived from their forward pass
+    derived: dict[
+        Any, str
+    ] = {}  # autograd functions, and why their backward pass is derived from their forward pass
     while True:
         notes: list[str] = []
         failures: list[ModelError] = []
@@ -107,7 +109,9 @@ def _untraced(model: nn.Module, failure: ModelError | None, inputs: Any) -> Mode
     """What is said of a forward that raises in all ways."""
     forward = forward_of(model)
     if failure is None:
-        return ModelError(f"{forward} is followed in no way; give one of {', '.join(name for name, _ in WAYS)}")
+        return ModelError(
+            f"{forward} is followed in no way; give one of {', '.join(name for name, _ in WAYS)}"
+        )
     if not isinstance(failure, UsersError) or failure.what != forward:  # as where values cannot be had
         return failure
     cause = raised(failure)

@@ -40,7 +40,9 @@ class Recipe:
             ways = " or ".join(way for way in IMPLEMENTATIONS if possible(self.optimizer, way))
             raise InputError(f"{self.optimizer}: torch has no {self.implementation} one; choose {ways}")
         if not is_count(self.accumulation):
-            raise InputError(f"accumulation {self.accumulation!r}: a step takes 1 micro-batch or more; choose 1")
+            raise InputError(
+                f"accumulation {self.accumulation!r}: a step takes 1 micro-batch or more; choose 1"
+            )
         if self.accumulation > MOST_MICRO_BATCHES:
             raise InputError(
                 f"accumulation {self.accumulation}: a step takes at most {MOST_MICRO_BATCHES} micro-batches; choose fewer"
@@ -75,7 +77,10 @@ RECIPE = Recipe()
 
 def checkpointed(model: nn.Module) -> None:
     """Switch the model's own activation checkpointing on; raises ModelError where it has none."""
-    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):  # of newer and older transformers
+    for name in (
+        "activation_checkpointing_enable",
+        "gradient_checkpointing_enable",
+    ):  # of newer and older transformers
         if hasattr(model, name):
             getattr(model, name)()
             return
@@ -90,7 +95,9 @@ def default_loss(output: Any) -> Tensor:
     known = not is_dataclass(output) or isinstance(output, Mapping)  # transformers' own classes are both
     for value in tree_iter(output if known else [getattr(output, one.name) for one in fields(output)]):
         floating = isinstance(value, Tensor) and value.is_floating_point()
-        if floating and (value.requires_grad or torch.is_inference_mode_enabled()):  # a mere trace has no gradients
+        if floating and (
+            value.requires_grad or torch.is_inference_mode_enabled()
+        ):  # a mere trace has no gradients
             loss: Tensor = value.float().square().mean()
             return loss
     raise InputError(

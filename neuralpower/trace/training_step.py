@@ -52,16 +52,24 @@ def optimizer_named(text: str, platform: Platform = CPU) -> Callable[..., torch.
     name, _, way = str(text).partition(":")
     if name not in OPTIMIZERS:
         raise unknown("optimizer", name, OPTIMIZERS)
-    way = Recipe({"momentum": "sgd"}.get(name, name), way).on(platform).implementation  # raises where torch has none
+    way = (
+        Recipe({"momentum": "sgd"}.get(name, name), way).on(platform).implementation
+    )  # raises where torch has none
     ways = {"fused": True} if way == "fused" else {"foreach": way == "foreach"}
-    return partial(OPTIMIZERS[name], lr=1e-4, **(ways if name != "sparseadam" else {}))  # which has one way alone
+    return partial(
+        OPTIMIZERS[name], lr=1e-4, **(ways if name != "sparseadam" else {})
+    )  # which has one way alone
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The keywords of `training_lifetimes` for a recipe; its plain gradient descent has momentum."""
     name = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
     optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
-    return {"optimizer": optimizer, "accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
+    return {
+        "optimizer": optimizer,
+        "accumulation": recipe.accumulation,
+        "checkpointing": recipe.checkpointing,
+    }
 
 
 class StepLifetimes(NamedTuple):
@@ -103,7 +111,9 @@ def training_lifetimes(
     check_followable(model, (args, kwargs))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     state = {path: _faked(t, fake) for path, t in (*model.named_parameters(), *model.named_buffers())}
-    given = tree_map(lambda v: _faked(v, fake) if isinstance(v, Tensor) else v, (tuple(args), dict(kwargs or {})))
+    given = tree_map(
+        lambda v: _faked(v, fake) if isinstance(v, Tensor) else v, (tuple(args), dict(kwargs or {}))
+    )
     trained = [t for t in state.values() if isinstance(t, nn.Parameter) and t.requires_grad]
     if not trained:
         raise InputError(f"{name} has no parameter that requires a gradient: there is nothing to train")
@@ -130,7 +140,9 @@ def training_lifetimes(
         if error.what != name:
             raise
         raise _not_followed(name, raised(error)) from raised(error)
-    compiler = made is not None and not any(type(m).__module__.startswith("transformers.") for m in model.modules())
+    compiler = made is not None and not any(
+        type(m).__module__.startswith("transformers.") for m in model.modules()
+    )
     return StepLifetimes(lifetimes.storages(), tuple(batches.ends), lifetimes.calls, compiler)
 
 
@@ -210,7 +222,9 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     def begins(self, state: Sequence[Any]) -> None:
         """An optimizer's state that is there before its first step; counts of steps have values."""
         self.lifetimes.hold(state, OPTIMIZER)
-        self._known.update({v: True for v in state if isinstance(v, Tensor) and not isinstance(v, FakeTensor)})
+        self._known.update(
+            {v: True for v in state if isinstance(v, Tensor) and not isinstance(v, FakeTensor)}
+        )
 
     def follow_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Count what is accumulated for each parameter as its gradient."""

@@ -37,9 +37,7 @@ BERT = (
     "transformers:bert?num_hidden_layers=2&hidden_size=64&num_attention_heads=4&intermediate_size=128&vocab_size=500"
     "&max_position_embeddings=64"
 )
-LEARNT = (
-    "linear norm activation elementwise softmax attention embedding movement conv2d pool2d matmul reduction".split()
-)
+LEARNT = "linear norm activation elementwise softmax attention embedding movement conv2d pool2d matmul reduction".split()
 NETWORKS = """
 import torch
 from torch import nn
@@ -120,7 +118,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     """The predictor file of the synthetic device, and how its training ran."""
     file = tmp_path_factory.mktemp("models") / "deep" / "synthetic.json"
-    return file, run("train-predictor", dataset, "--learner", "lasso", "--jobs", "1", "--out", file, "--verbose")
+    return file, run(
+        "train-predictor", dataset, "--learner", "lasso", "--jobs", "1", "--out", file, "--verbose"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +281,10 @@ def test_the_json_of_a_prediction_holds_its_contract(prediction: dict[str, Any])
         assert layer["bound"] in ("compute", "memory")
         assert layer["basis"] in ("measured", "in-range", "extrapolated", "roofline")
         assert layer["count"] >= 1
-    said = [prediction[name] for name in ("schema", "model", "predictor", "device", "batch_size", "dtype", "phase")]
+    said = [
+        prediction[name]
+        for name in ("schema", "model", "predictor", "device", "batch_size", "dtype", "phase")
+    ]
     assert said == [1, BERT, "synthetic", "Synthetic", 3, "float32", "forward"]
     assert prediction["power_reason"]  # what is not known is null, with the reason
     assert [prediction[name] for name in ("power_w", "energy_j", "host_bound")] == [None] * 3
@@ -325,12 +328,16 @@ def test_the_parameters_and_the_work_are_the_models(prediction: dict[str, Any]) 
     # a block: 4 products [48, 64] x [64, 64], 2 of [48, 64] x [64, 128], attention 4 * 3 * 4 * 16 * 16 * 16
     block = 2 * (4 * 48 * 64 * 64 + 2 * 48 * 64 * 128) + 4 * 3 * 4 * 16 * 16 * 16
     pooler = 2 * 3 * 64 * 64
-    products = sum(layer["flops"] for layer in prediction["layers"] if layer["kind"] in ("linear", "attention"))
+    products = sum(
+        layer["flops"] for layer in prediction["layers"] if layer["kind"] in ("linear", "attention")
+    )
     assert products == 2 * block + pooler
 
 
 def test_the_csv_of_a_prediction_adds_up_to_the_same(prediction: dict[str, Any], predictor: Path) -> None:
-    ran = run("predict", BERT, "--predictor", predictor, "--batch-size", 3, "--seq-len", 16, "--csv", "rows.csv")
+    ran = run(
+        "predict", BERT, "--predictor", predictor, "--batch-size", 3, "--seq-len", 16, "--csv", "rows.csv"
+    )
     assert (ran.code, ran.err) == (0, "")
     with Path("rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -338,15 +345,21 @@ def test_the_csv_of_a_prediction_adds_up_to_the_same(prediction: dict[str, Any],
     assert {*prediction["layers"][0]} == {*COLUMNS} - {"step"} | {"phase"}
     assert len(rows) == len(prediction["layers"])
     assert [row["path"] for row in rows] == [layer["path"] for layer in prediction["layers"]]
-    assert sum(float(row["runtime_s"]) for row in rows) == pytest.approx(prediction["runtime_s"]["value"], rel=1e-9)
+    assert sum(float(row["runtime_s"]) for row in rows) == pytest.approx(
+        prediction["runtime_s"]["value"], rel=1e-9
+    )
     assert sum(int(row["flops"]) for row in rows) == prediction["flops"]
     assert sum(float(row["share"]) for row in rows) == pytest.approx(1)
     for row in rows:
         assert float(row["low_s"]) <= float(row["runtime_s"]) <= float(row["high_s"])
 
 
-@pytest.mark.parametrize(("by", "words"), [("layer", "linear"), ("kind", "attention"), ("module", "encoder.layer.")])
-def test_the_table_of_a_prediction_has_the_rows_that_were_asked_for(by: str, words: str, predictor: Path) -> None:
+@pytest.mark.parametrize(
+    ("by", "words"), [("layer", "linear"), ("kind", "attention"), ("module", "encoder.layer.")]
+)
+def test_the_table_of_a_prediction_has_the_rows_that_were_asked_for(
+    by: str, words: str, predictor: Path
+) -> None:
     ran = run("predict", BERT, "--predictor", predictor, "--seq-len", 16, "--by", by, "--top", "0")
     assert (ran.code, ran.err) == (0, "")
     title, totals, memory, empty, header, rule, *rows = ran.out.splitlines()
@@ -384,8 +397,14 @@ def test_a_function_in_a_file_is_predicted_with_its_input_shape(networks: Path, 
 
 
 def test_repeated_blocks_are_one_row(networks: Path, predictor: Path) -> None:
-    data = loaded(done("predict", f"{networks}:blocks", "--predictor", predictor, "--input-shape", "32", "--json"))
-    assert [(layer["path"], layer["count"]) for layer in data["layers"]] == [("[0-3].0", 4), ("[0-3].1", 4), ("4", 1)]
+    data = loaded(
+        done("predict", f"{networks}:blocks", "--predictor", predictor, "--input-shape", "32", "--json")
+    )
+    assert [(layer["path"], layer["count"]) for layer in data["layers"]] == [
+        ("[0-3].0", 4),
+        ("[0-3].1", 4),
+        ("4", 1),
+    ]
 
 
 def test_what_is_not_modelled_is_listed_with_its_share(networks: Path, predictor: Path) -> None:
@@ -409,7 +428,17 @@ def test_a_training_step_is_predicted_in_its_parts(predictor: Path) -> None:
     assert min(parts) > 0
     assert {row["phase"] for row in data["layers"]} == {"forward", "backward", "optimizer"}
     assert (step["optimizer"], step["samples"]) == ("sgd", 1)
-    named = ("predict", BERT, "--predictor", predictor, "--phase", "training", "--optimizer", "momentum", "--json")
+    named = (
+        "predict",
+        BERT,
+        "--predictor",
+        predictor,
+        "--phase",
+        "training",
+        "--optimizer",
+        "momentum",
+        "--json",
+    )
     assert loaded(done(*named)) == data  # the name that `fit` has for it
     text = done("predict", BERT, "--predictor", predictor, "--phase", "training")
     assert "step: forward" in text
@@ -432,14 +461,19 @@ def test_strict_ends_with_three_below_the_coverage_asked_for(networks: Path, pre
 
 def test_a_model_of_known_kinds_passes_the_strictest(networks: Path, predictor: Path) -> None:
     assert (
-        run("predict", f"{networks}:blocks", "--predictor", predictor, "--input-shape", "32", "--strict", 1).code == 0
+        run(
+            "predict", f"{networks}:blocks", "--predictor", predictor, "--input-shape", "32", "--strict", 1
+        ).code
+        == 0
     )
 
 
 def test_a_predictor_in_the_models_folder_is_found_by_name(networks: Path, predictor: Path) -> None:
     Path("models").mkdir()
     Path("models/mine.json").write_text(predictor.read_text())
-    data = loaded(done("predict", f"{networks}:blocks", "--predictor", "mine", "--input-shape", "32", "--json"))
+    data = loaded(
+        done("predict", f"{networks}:blocks", "--predictor", "mine", "--input-shape", "32", "--json")
+    )
     assert data["predictor"] == "mine"
     listed = loaded(done("devices", "--json"))["predictors"]
     assert {"name": "mine", "device": "Synthetic", "dtypes": ["float32"], "phases": ["forward"]} in listed
@@ -453,15 +487,27 @@ def test_a_full_disk_behind_the_output_is_one_line_and_code_4(monkeypatch: pytes
 
     monkeypatch.setattr(sys, "argv", ["neuralpower", "models", "--names"])
     err = io.StringIO()
-    with contextlib.redirect_stdout(Full()), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+    with (
+        contextlib.redirect_stdout(Full()),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
         cli.main()
     assert ended.value.code == 4
-    assert err.getvalue() == "error: standard output: the disk is full; make room, or write to another place\n"
+    assert (
+        err.getvalue() == "error: standard output: the disk is full; make room, or write to another place\n"
+    )
 
 
-def test_a_letter_that_the_output_cannot_show_is_escaped(monkeypatch: pytest.MonkeyPatch, predictor: Path) -> None:
-    Path("größe.py").write_text("import torch\n\ndef net():\n    return torch.nn.Linear(8, 4), (torch.zeros(2, 8),)\n")
-    monkeypatch.setattr(sys, "argv", ["neuralpower", "predict", "größe.py:net", "--predictor", str(predictor)])
+def test_a_letter_that_the_output_cannot_show_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, predictor: Path
+) -> None:
+    Path("größe.py").write_text(
+        "import torch\n\ndef net():\n    return torch.nn.Linear(8, 4), (torch.zeros(2, 8),)\n"
+    )
+    monkeypatch.setattr(
+        sys, "argv", ["neuralpower", "predict", "größe.py:net", "--predictor", str(predictor)]
+    )
     shown = io.BytesIO()
     with (
         contextlib.redirect_stdout(io.TextIOWrapper(shown, encoding="ascii")) as out,
@@ -502,7 +548,10 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
         ([BERT, "--by", "layers"], ["unknown view 'layers'", "did you mean layer"]),
         ([BERT, "--by", "colour"], ["unknown view 'colour'", "kind, layer, module"]),
         ([BERT, "--dtype", "fp16"], ["has not learnt dtype 'float16'", "--dtype float16"]),
-        ([BERT, "--dtype", "bf16"], ["has not learnt dtype 'bfloat16'", "it has float32", "--dtype bfloat16"]),
+        (
+            [BERT, "--dtype", "bf16"],
+            ["has not learnt dtype 'bfloat16'", "it has float32", "--dtype bfloat16"],
+        ),
         ([BERT, "--dtype", "float33"], ["'float33'", "it has float32"]),
         (
             [BERT, "--phase", "backward"],
@@ -512,7 +561,10 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
             [BERT, "--phase", "optimizer"],
             ["unknown phase 'optimizer'", "backward, decode, forward, generate, prefill, training"],
         ),
-        ([BERT, "--phase", "training", "--optimizer", "adan"], ["unknown optimizer 'adan'", "did you mean adam"]),
+        (
+            [BERT, "--phase", "training", "--optimizer", "adan"],
+            ["unknown optimizer 'adan'", "did you mean adam"],
+        ),
         ([BERT, "--phase", "training", "--optimizer", "rmsprop:fused"], ["rmsprop: torch has no fused one"]),
         ([BERT, "--phase", "training", "--accumulation", "0"], ["accumulation 0", "1 micro-batch or more"]),
         ([BERT, "--phase", "training", "--autocast", "bf16"], ["has not learnt dtype 'bfloat16'"]),
@@ -534,14 +586,25 @@ def test_predict_refuses_with_the_value_the_rule_and_a_way_out(
 
 @pytest.mark.parametrize(
     "arguments",
-    ["predict --csv", "sweep --csv", "sweep --plot", "profile --csv", "profile --markdown", "profile --trace-file"],
+    [
+        "predict --csv",
+        "sweep --csv",
+        "sweep --plot",
+        "profile --csv",
+        "profile --markdown",
+        "profile --trace-file",
+    ],
 )
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(arguments: str) -> None:
     command, option = arguments.split()
     Path("folder.png").mkdir()
-    refused(run(command, "zoo:no_such_network", option, "absent/file.png"), "absent/file.png: cannot be written")
+    refused(
+        run(command, "zoo:no_such_network", option, "absent/file.png"), "absent/file.png: cannot be written"
+    )
     example = {"--csv": ".csv", "--plot": ".png", "--markdown": ".md", "--trace-file": ".json"}[option]
-    refused(run(command, "zoo:no_such_network", option, "folder.png"), "folder.png: is no file", f"{example}\n")
+    refused(
+        run(command, "zoo:no_such_network", option, "folder.png"), "folder.png: is no file", f"{example}\n"
+    )
     refused(run(command, "zoo:no_such_network", option, "new.png"), "unknown zoo network")
     assert not Path("new.png").exists()
 
@@ -622,7 +685,9 @@ def test_what_a_model_prints_is_no_part_of_the_output(predictor: Path) -> None:
         ('{"schema": 5, "device": "x"}', ["is incomplete"]),
     ],
 )
-def test_a_damaged_predictor_is_refused_with_what_makes_a_new_one(networks: Path, text: str, words: list[str]) -> None:
+def test_a_damaged_predictor_is_refused_with_what_makes_a_new_one(
+    networks: Path, text: str, words: list[str]
+) -> None:
     Path("p.json").write_text(text)
     ran = run("predict", f"{networks}:blocks", "--input-shape", "32", "--predictor", "p.json")
     refused(ran, *words, "train")
@@ -666,8 +731,14 @@ GOOD = '{"schema": 1, "device": "x"}'
             {"dataset.json": GOOD, "softmax.csv": "rows,runtime_s\n1,1\n"},
             ["data: softmax: column width missing", "needed are rows"],
         ),
-        ({"dataset.json": GOOD, "softmax.csv": "rows,width,runtime_s\n1,2,0\n"}, ["0 usable rows, 1 left out", "10"]),
-        ({"dataset.json": GOOD, "softmax.parquet": "PAR1"}, ["softmax.parquet", "cannot be read", "write it again"]),
+        (
+            {"dataset.json": GOOD, "softmax.csv": "rows,width,runtime_s\n1,2,0\n"},
+            ["0 usable rows, 1 left out", "10"],
+        ),
+        (
+            {"dataset.json": GOOD, "softmax.parquet": "PAR1"},
+            ["softmax.parquet", "cannot be read", "write it again"],
+        ),
     ],
     ids=lambda value: " ".join(value)[:50],
 )
@@ -683,17 +754,23 @@ def test_train_refuses_what_is_no_dataset(tmp_path: Path, files: dict[str, str],
 def test_train_refuses_an_unknown_learner(dataset: Path) -> None:
     ran = run("train-predictor", dataset, "--learner", "laso", "--out", "p.json")
     refused(ran, "unknown learner 'laso'", "did you mean lasso")
-    refused(run("train-predictor", dataset, "--jobs", "0", "--out", "p.json"), "jobs 0: must be 1 or more", "-1")
+    refused(
+        run("train-predictor", dataset, "--jobs", "0", "--out", "p.json"), "jobs 0: must be 1 or more", "-1"
+    )
 
 
 def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: Path) -> None:
     Path("file").write_text("a regular file")
-    refused(run("train-predictor", dataset, "--out", "file/p.json"), "file/p.json", "cannot be written", "--out")
+    refused(
+        run("train-predictor", dataset, "--out", "file/p.json"), "file/p.json", "cannot be written", "--out"
+    )
     refused(run("train-predictor", dataset, "--out", "."), ".: is no file", "such as predictor.json")
     refused(run("train-predictor", dataset, "--out", "/proc/p.json"), "/proc/p.json: cannot be written")
     Path("q.md").mkdir()
     refused(run("train-predictor", dataset, "--out", "q.json"), "q.md: is no file")
-    refused(run("train-predictor", dataset, "--out", "p.md"), "p.md: is where the predictor's card goes", "p.json")
+    refused(
+        run("train-predictor", dataset, "--out", "p.md"), "p.md: is where the predictor's card goes", "p.json"
+    )
 
 
 @pytest.mark.parametrize(
@@ -728,10 +805,17 @@ def test_names_are_told_apart_by_commas_outside_of_a_models_overrides() -> None:
 
 
 def test_collect_knows_every_meter_that_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused(run("collect-data", "--power", "wattsup", "--out", "data"), "unknown power meter 'wattsup'", "nvml, rapl")
+    refused(
+        run("collect-data", "--power", "wattsup", "--out", "data"),
+        "unknown power meter 'wattsup'",
+        "nvml, rapl",
+    )
     monkeypatch.setitem(METERS, "wattsup", METERS["rapl"])
     # past the check of the meter's name, up to the next one
-    refused(run("collect-data", "--power", "wattsup", "--executor", "rey", "--out", "data"), "unknown executor 'rey'")
+    refused(
+        run("collect-data", "--power", "wattsup", "--executor", "rey", "--out", "data"),
+        "unknown executor 'rey'",
+    )
 
 
 def test_no_line_of_a_collection_is_broken_where_the_terminal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -771,12 +855,17 @@ def test_evaluate_refuses_before_it_measures(predictor: Path, arguments: list[st
     ran = run("evaluate", *arguments, "--predictor", predictor)
     assert (ran.code, ran.out) == (2, "")
     *talk, error = ran.err.splitlines()
-    assert all(line.startswith(("warning: predictor synthetic is of another device: ", "predicting ")) for line in talk)
+    assert all(
+        line.startswith(("warning: predictor synthetic is of another device: ", "predicting "))
+        for line in talk
+    )
     assert error.startswith("error: ")
     assert all(word in error for word in words), error
 
 
-def test_no_predictor_at_all_is_answered_with_how_to_get_one(monkeypatch: pytest.MonkeyPatch, networks: Path) -> None:
+def test_no_predictor_at_all_is_answered_with_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, networks: Path
+) -> None:
     monkeypatch.setattr("neuralpower.learn.predictor_lookup.predictor_folders", lambda: [Path("models")])
     ran = run("predict", f"{networks}:blocks", "--input-shape", "32")
     refused(ran, "there is no predictor yet", "collect-data and train-predictor", "--predictor")
@@ -856,7 +945,9 @@ def test_one_round_is_enough_to_evaluate(networks: Path, predictor: Path) -> Non
 
 
 def test_a_network_that_cannot_run_here_is_named(networks: Path, predictor: Path) -> None:
-    ran = run("evaluate", f"{networks}:broken", "--input-shape", "32", "--rounds", "1", "--predictor", predictor)
+    ran = run(
+        "evaluate", f"{networks}:broken", "--input-shape", "32", "--rounds", "1", "--predictor", predictor
+    )
     assert (ran.code, ran.out) == (2, "")
     assert "the moon is full" in ran.err.splitlines()[-1]
 
@@ -870,7 +961,9 @@ def test_a_network_that_cannot_be_evaluated_is_named_and_the_others_are_measured
     assert ran.code == 2
     data = loaded(ran.out)
     assert [network["model"] for network in data["networks"]] == [models[0], models[-1]]
-    assert {(network["model"], network["batch_size"]) for network in data["refused"]} == {(m, 1) for m in models[1:-1]}
+    assert {(network["model"], network["batch_size"]) for network in data["refused"]} == {
+        (m, 1) for m in models[1:-1]
+    }
     assert any("the moon is full" in network["error"] for network in data["refused"])
     for name in bad:
         assert any(line.startswith(f"warning: {networks}:{name} b1: ") for line in ran.err.splitlines())
@@ -892,7 +985,8 @@ def test_a_predictor_is_calibrated_on_this_machine(predictor: Path, tmp_path: Pa
     out = tmp_path / "mine.json"
     text = done("calibrate", "--from", predictor, "--samples", 12, "--out", out)
     assert re.search(
-        r"\d+ layers: geometric mean error [\d.]+% before, ([\d.]+% after|and factors made it no better)", text
+        r"\d+ layers: geometric mean error [\d.]+% before, ([\d.]+% after|and factors made it no better)",
+        text,
     )
     learnt = json.loads(out.read_text())
     assert learnt["dataset"]["calibrated_from"] == "synthetic"
@@ -921,12 +1015,31 @@ def test_what_cannot_be_calibrated_is_refused(predictor: Path, tmp_path: Path) -
     refused(run("calibrate", "--from", file), "described activation otherwise", "train it again")
 
 
-def test_a_device_s_sheet_needs_a_predictor_of_several(predictor: Path, networks: Path, tmp_path: Path) -> None:
-    asked = ("predict", f"{networks}:blocks", "--input-shape", "32", "--predictor", predictor, "--device-spec")
+def test_a_device_s_sheet_needs_a_predictor_of_several(
+    predictor: Path, networks: Path, tmp_path: Path
+) -> None:
+    asked = (
+        "predict",
+        f"{networks}:blocks",
+        "--input-shape",
+        "32",
+        "--predictor",
+        predictor,
+        "--device-spec",
+    )
     refused(run(*asked, "nvidia-l4"), "was learnt on one device and holds for it alone")
     refused(run(*asked, "nvidia-l44"), "unknown device 'nvidia-l44'", "nvidia-l4")
-    twice = ("predict", f"{networks}:blocks", "--input-shape", "32", "--predictor", "nvidia-float32@nvidia-l4")
-    refused(run(*twice, "--device-spec", "nvidia-t4"), "nvidia-l4 and device spec nvidia-t4 both name a device")
+    twice = (
+        "predict",
+        f"{networks}:blocks",
+        "--input-shape",
+        "32",
+        "--predictor",
+        "nvidia-float32@nvidia-l4",
+    )
+    refused(
+        run(*twice, "--device-spec", "nvidia-t4"), "nvidia-l4 and device spec nvidia-t4 both name a device"
+    )
     sheet = tmp_path / "sheet.json"
     sheet.write_text(json.dumps({"schema": 1, "name": "x", "class": "gpu", "values": {"cores": 0}}))
     refused(run(*asked, sheet), "has no 'memory_bytes_per_s'")

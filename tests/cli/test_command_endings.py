@@ -45,7 +45,10 @@ def test_what_stands_behind_two_hyphens_is_no_option() -> None:
         (("train-predictor", "data", "--jobs", "-99"), "jobs -99: must be 1 or more, or -1"),
         (("score", ""), "no file has it"),
         (("predict", "zoo:alexnet", "--predictor", "amd-epyc-2c", "--autocast", "float32"), "bfloat16"),
-        (("fit", "zoo:alexnet", "--phase", "training", "--accumulation", "1000000000"), "at most 4096 micro-batches"),
+        (
+            ("fit", "zoo:alexnet", "--phase", "training", "--accumulation", "1000000000"),
+            "at most 4096 micro-batches",
+        ),
     ],
 )
 def test_what_names_nothing_is_one_line(command: tuple[str, ...], said: str) -> None:
@@ -80,12 +83,19 @@ def test_memory_of_an_accelerator_is_said_to_be_assumed_and_a_share_is_kept_free
     assert f"note: {ASSUMED}" in text
     assert "kept free" not in done("fit", "zoo:deep_mnist", "--memory", "8GB")
     found = json.loads(done(*FIT, "--json"))
-    assert (found["margin"], found["notes"], found["memory"]["assumed"]) == (MARGINS["forward"], [ASSUMED], True)
+    assert (found["margin"], found["notes"], found["memory"]["assumed"]) == (
+        MARGINS["forward"],
+        [ASSUMED],
+        True,
+    )
 
 
 def test_a_margin_decides_what_fits() -> None:
     high = json.loads(done(*FIT, "--json"))["memory_bytes"]["high"]
-    room = ("--memory", f"{high * 1.25:.0f}B")  # of which 1 / 1.25 = 0.8 is taken: 0.19 can be kept free, 0.21 cannot
+    room = (
+        "--memory",
+        f"{high * 1.25:.0f}B",
+    )  # of which 1 / 1.25 = 0.8 is taken: 0.19 can be kept free, 0.21 cannot
     assert run(*FIT, *room, "--margin", "0.19").code == 0
     assert run(*FIT, *room, "--margin", "0.21").code == 1
     for share in ("1", "-0.1", "nan"):
@@ -106,7 +116,12 @@ def test_a_log_of_a_collection_is_a_line_now_and_then() -> None:
     for spent_s in range(1200):
         log.tell(
             Progress(
-                900, spent_s // 2, Estimate(0, 0, 0.0, 0), measured=1 + spent_s // 2, spent_s=spent_s, budget_s=1200
+                900,
+                spent_s // 2,
+                Estimate(0, 0, 0.0, 0),
+                measured=1 + spent_s // 2,
+                spent_s=spent_s,
+                budget_s=1200,
             )
         )
     # at 30, 60, 120, 240, 480 and 960 s

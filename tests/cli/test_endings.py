@@ -121,7 +121,9 @@ def test_no_fitting_process_outlives_the_one_that_asked(
     assert asker.process.returncode == (130 if number != signal.SIGKILL else -signal.SIGKILL)
     assert said == ("", "")
     mine = str(asker.process.pid)
-    assert not [name for name in entries(Path("/dev/shm")) - shared if mine in name]  # no semaphore, no memory
+    assert not [
+        name for name in entries(Path("/dev/shm")) - shared if mine in name
+    ]  # no semaphore, no memory
 
 
 MEASURES = """
@@ -248,7 +250,9 @@ def test_a_terminal_that_closes_ends_a_collection_as_ctrl_c_does_and_nohup_goes_
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     streams = {"stdin": inside, "stdout": inside, "stderr": inside}
-    collection = marked(COLLECTION, out, *worker.command, **streams, start_new_session=True, preexec_fn=own_terminal)
+    collection = marked(
+        COLLECTION, out, *worker.command, **streams, start_new_session=True, preexec_fn=own_terminal
+    )
     os.close(inside)
     waited(lambda: sum(record["type"] == "result" for record in read_journal(out)) > 10)
     os.close(outside)  # nothing can be written to it from now on
@@ -305,7 +309,9 @@ def test_a_reader_who_has_had_enough_ends_it_quietly(marked: Callable[..., Marke
 
 
 def test_closed_descriptors_and_a_full_disk_are_no_traceback(marked: Callable[..., Marked]) -> None:
-    closed = marked(in_the_middle("print('a warning', file=sys.stderr)"), "light", preexec_fn=lambda: os.close(2))
+    closed = marked(
+        in_the_middle("print('a warning', file=sys.stderr)"), "light", preexec_fn=lambda: os.close(2)
+    )
     out, _ = closed.process.communicate(timeout=60)
     assert closed.process.returncode == 0
     assert json.loads(out) == "result"  # and no warning
@@ -324,7 +330,9 @@ def test_commands_print_results_by_say_alone() -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "typer.echo"):
                 told = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "file"]
-                assert told == ["sys.stderr"] or "__version__" in ast.unparse(node), f"{file.name}:{node.lineno}"
+                assert told == ["sys.stderr"] or "__version__" in ast.unparse(node), (
+                    f"{file.name}:{node.lineno}"
+                )
 
 
 # ---- two outputs of one name ----
@@ -348,7 +356,10 @@ def test_two_outputs_to_one_file_are_refused_before_anything_is_built(
     command = ("predict", "no:such", "--predictor", "none")  # would be refused, too, but later
     for one, other in [("x", "x"), ("x", "./x"), ("here", "link"), ("link", "hard"), ("dangling", "made")]:
         said = refused(*command, "--csv", one, "--trace-file", other)
-        assert said == f"error: --trace-file {Path(other)}: is also where --csv {one} goes; choose another file\n"
+        assert (
+            said
+            == f"error: --trace-file {Path(other)}: is also where --csv {one} goes; choose another file\n"
+        )
     assert "is also where" in refused("sweep", "no:such", "--csv", "p.html", "--plot", "p.html")
     assert "is also where" in refused("profile", "no:such", "--csv", "t", "--markdown", "t")
     assert "no:such" in refused("profile", "no:such", "--csv", "/dev/null", "--markdown", "/dev/null")
@@ -381,13 +392,25 @@ def test_an_output_over_an_input_is_refused(tmp_path: Path, monkeypatch: pytest.
         ("train-predictor", "data", "--out", "data/README.json"),
         ("paradnn", "merge", "a.csv", "--out", "a.csv"),
         ("bench-log", "a.csv", "--csv", "a.csv"),
-        ("bench", "--model", "zoo:alexnet", "--batch_size", 1, "--config", "a.csv", "--monitor_file", "a.csv"),
+        (
+            "bench",
+            "--model",
+            "zoo:alexnet",
+            "--batch_size",
+            1,
+            "--config",
+            "a.csv",
+            "--monitor_file",
+            "a.csv",
+        ),
     ):
         assert "is read from; choose another file" in refused(*command), command
     assert {path.read_text() for path in tmp_path.rglob("*.*") if path.is_file()} == {"kept"}
 
 
-def test_a_file_among_the_results_of_standard_output_is_refused(marked: Callable[..., Marked], tmp_path: Path) -> None:
+def test_a_file_among_the_results_of_standard_output_is_refused(
+    marked: Callable[..., Marked], tmp_path: Path
+) -> None:
     table = tmp_path / "table"
     with table.open("w") as file:
         for place in ("/dev/stdout", "/proc/self/fd/1", table):

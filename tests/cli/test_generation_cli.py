@@ -63,7 +63,9 @@ def test_a_forward_pass_says_nothing_of_tokens() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "new_tokens"), [(64, 2), (4, 300), (16, 1)])
-def test_a_generation_needs_the_memory_of_its_prefill_or_of_its_last_step(prompt: int, new_tokens: int) -> None:
+def test_a_generation_needs_the_memory_of_its_prefill_or_of_its_last_step(
+    prompt: int, new_tokens: int
+) -> None:
     def memory(phase: str, *sizes: object) -> dict[str, int]:
         data = json.loads(done("predict", LLAMA, "--phase", phase, *sizes, *SHIPPED, "--json"))
         assert data["memory"]["phase"] == phase
@@ -85,13 +87,22 @@ def test_a_generation_needs_the_memory_of_its_prefill_or_of_its_last_step(prompt
         ([LLAMA, "--phase", "decode", "--context", "-3"], "at least 1 is needed"),
         ([LLAMA, "--context", "4"], "--context 4 belongs to --phase decode"),
         ([LLAMA, "--phase", "prefill", "--new-tokens", "4"], "--new-tokens 4 belongs to --phase generate"),
-        ([LLAMA, "--phase", "backward", "--context", "4"], "--context 4 belongs to --phase decode, not to backward"),
+        (
+            [LLAMA, "--phase", "backward", "--context", "4"],
+            "--context 4 belongs to --phase decode, not to backward",
+        ),
         (
             [LLAMA, "--phase", "training", "--prompt", "4"],
             "--prompt 4 belongs to --phase prefill or generate, not to t",
         ),
-        ([LLAMA, "--phase", "prefill", "--prompt", "4", "--seq-len", "5"], "--prompt 4 and --seq-len 5 both are"),
-        ([LLAMA, "--phase", "generate", "--prompt", "4", "--seq-len", "5"], "--prompt 4 and --seq-len 5 both are"),
+        (
+            [LLAMA, "--phase", "prefill", "--prompt", "4", "--seq-len", "5"],
+            "--prompt 4 and --seq-len 5 both are",
+        ),
+        (
+            [LLAMA, "--phase", "generate", "--prompt", "4", "--seq-len", "5"],
+            "--prompt 4 and --seq-len 5 both are",
+        ),
         ([LLAMA, "--phase", "decode", "--context", "4", "--seq-len", "5"], "give --context alone"),
         ([LLAMA, "--phase", "decode", "--routing", "best"], "write uniform, worst"),
         ([LLAMA, "--phase", "decode", "--dtype", "float64"], "has not learnt dtype 'float64'"),
@@ -209,8 +220,12 @@ def test_a_jittered_step_is_a_little_smaller() -> None:
 def test_a_plan_holds_the_layers_of_steps_and_a_step_as_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     stepping = Network(LLAMA, (1,), (16,), steps=((2, 300),))
     monkeypatch.setattr("neuralpower.measure.collect.plan.NETWORKS", (stepping,))
-    items = make_plan(PRESETS["quick"], kinds_named(["attention", "network"]), [LLAMA], ["float32"], 0, whole=True)
-    keys = {item["row"]["key_length"] for item in items if item["source"] == LLAMA and item["kind"] == "attention"}
+    items = make_plan(
+        PRESETS["quick"], kinds_named(["attention", "network"]), [LLAMA], ["float32"], 0, whole=True
+    )
+    keys = {
+        item["row"]["key_length"] for item in items if item["source"] == LLAMA and item["kind"] == "attention"
+    }
     assert keys == {16, 301}
     wholes = {(item["row"]["batch"], item["row"]["input"]) for item in items if item["kind"] == "network"}
     assert wholes == {(1, '{"seq_len": 16}'), (2, '{"context": 300}')}
@@ -241,7 +256,10 @@ def test_a_class_without_a_cache_says_so() -> None:
 
 def test_the_page_counts_what_was_traced() -> None:
     good = Outcome("A", ("meta", "meta", "fake"), "DynamicCache", 1.0, "")
-    half, bad = Outcome("B", ("meta", "-", "-"), "", 0.5, "why"), Outcome("C", ("-", "-", "-"), "", None, "why not")
+    half, bad = (
+        Outcome("B", ("meta", "-", "-"), "", 0.5, "why"),
+        Outcome("C", ("-", "-", "-"), "", None, "why not"),
+    )
     text = page([good, half, bad])
     assert "**1 traced in forward, prefill and decode**, 1 in some of these, 1 not at all" in text
     assert "| B | meta | - | - | - | 50.0% | why |" in text

@@ -10,7 +10,9 @@ import pytest
 
 from tests.program import run
 
-REFUSALS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("refusals.json").read_text(encoding="utf-8"))
+REFUSALS: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("refusals.json").read_text(encoding="utf-8")
+)
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=[" ".join(one["arguments"]) for one in REFUSALS])

@@ -247,7 +247,14 @@ def described(descriptor: int) -> tuple[str, int]:
 
 def test_sealing_turns_the_journal_into_a_table_per_kind(tmp_path: Path) -> None:
     written(tmp_path, [softmax(i) for i in range(4)])
-    linear = {"rows": 2, "in_features": 3, "out_features": 4, "bias": True, "config_id": "l", "runtime_s": 1e-6}
+    linear = {
+        "rows": 2,
+        "in_features": 3,
+        "out_features": 4,
+        "bias": True,
+        "config_id": "l",
+        "runtime_s": 1e-6,
+    }
     written(tmp_path, [linear], "linear")
     lines = (tmp_path / "journal.jsonl").read_bytes()
     before = read_dataset(tmp_path)
@@ -261,7 +268,9 @@ def test_sealing_turns_the_journal_into_a_table_per_kind(tmp_path: Path) -> None
         assert list(kept.columns) == list(table.columns)
         for column in table.columns.drop("samples_s", errors="ignore"):
             assert kept[column].tolist() == table[column].tolist(), column
-    for kept, fresh in zip(after.tables["softmax"]["samples_s"], before.tables["softmax"]["samples_s"], strict=True):
+    for kept, fresh in zip(
+        after.tables["softmax"]["samples_s"], before.tables["softmax"]["samples_s"], strict=True
+    ):
         assert list(kept) == pytest.approx(fresh)
 
 
@@ -270,7 +279,9 @@ def test_sealing_keeps_counters_to_the_joule_and_whole_numbers_whole(tmp_path: P
     start_j, flops = 4e8 + 1.25, 2**24 + 1
     energies = {"counter_start_j": start_j, "counter_end_j": start_j + 100, "idle_w_used": 75.123456789}
     ticks = {"flops": flops, "bytes": flops, "ticks": flops}
-    written(tmp_path, [softmax(0, **energies, **ticks, window_s=0.1), {**failed(1, "crashed"), "wall_s": 0.1}])
+    written(
+        tmp_path, [softmax(0, **energies, **ticks, window_s=0.1), {**failed(1, "crashed"), "wall_s": 0.1}]
+    )
     seal(tmp_path)
     for _ in range(2):  # and when it is sealed again
         table = read_dataset(tmp_path).tables["softmax"]
@@ -316,7 +327,9 @@ def test_configurations_that_failed_are_sealed_beside_those_that_did_not(tmp_pat
 
 def test_a_kind_of_which_every_configuration_failed_does_not_stop_the_others(tmp_path: Path) -> None:
     written(tmp_path, [softmax(i) for i in range(12)])
-    written(tmp_path, [{"function": "relu", "elements": 4, "config_id": "a", "status": "crashed"}], "activation")
+    written(
+        tmp_path, [{"function": "relu", "elements": 4, "config_id": "a", "status": "crashed"}], "activation"
+    )
     for data in (read_dataset(tmp_path), seal(tmp_path) and read_dataset(tmp_path)):
         assert isinstance(data, Dataset)
         trained = train(data, "lasso", jobs=1)
@@ -353,7 +366,9 @@ def test_a_disk_that_is_full_at_any_point_of_sealing_costs_nothing_and_is_no_fau
 
     with monkeypatch.context() as patch:
         patch.setattr("neuralpower.data.sealing.force", full)
-        with pytest.raises(DeviceError, match="No space left on device.*; the journal holds everything") as error:
+        with pytest.raises(
+            DeviceError, match="No space left on device.*; the journal holds everything"
+        ) as error:
             seal(tmp_path)
     assert error.value.exit_code == 4
     assert forced == ["softmax.parquet.new", tmp_path.name, "journal.jsonl.gz.new"][: point + 1]
@@ -399,7 +414,9 @@ def keyed(number: int, runtime_s: float, **columns: Any) -> dict[str, Any]:
 
 
 def test_of_equal_keys_the_latest_that_is_ok_counts(tmp_path: Path) -> None:
-    first = written(tmp_path / "a", [keyed(0, 1e-6), keyed(1, 1e-6), keyed(2, 1e-6), keyed(3, 1e-6, status="noisy")])
+    first = written(
+        tmp_path / "a", [keyed(0, 1e-6), keyed(1, 1e-6), keyed(2, 1e-6), keyed(3, 1e-6, status="noisy")]
+    )
     again = [
         keyed(0, 2e-6),
         keyed(1, 2e-6, status="crashed"),
@@ -411,7 +428,9 @@ def test_of_equal_keys_the_latest_that_is_ok_counts(tmp_path: Path) -> None:
     third = written(tmp_path / "c", [keyed(0, 3e-6, software_key="other")])
     (merged,) = merge([read_dataset(folder) for folder in (first, second, third)])
     table = merged.tables["softmax"]
-    found = sorted(zip(table["config_id"], table["replicate"], table["status"], table["runtime_s"], strict=True))
+    found = sorted(
+        zip(table["config_id"], table["replicate"], table["status"], table["runtime_s"], strict=True)
+    )
     assert found == [
         ("c0", 0, "ok", 2e-6),
         ("c0", 0, "ok", 3e-6),  # by other software
@@ -437,7 +456,11 @@ def test_datasets_of_several_devices_and_tables_of_ones_own_stay_apart(tmp_path:
 
 def test_datasets_of_two_cpus_of_one_name_are_not_merged(tmp_path: Path) -> None:
     parts = []
-    for name, hardware in (("a", {"cores": 2, "l1d_bytes": 32768}), ("b", {"cores": 2, "l1d_bytes": 49152}), ("c", {})):
+    for name, hardware in (
+        ("a", {"cores": 2, "l1d_bytes": 32768}),
+        ("b", {"cores": 2, "l1d_bytes": 49152}),
+        ("c", {}),
+    ):
         parts.append(written(tmp_path / name, [keyed(0, 1e-6)]))
         write_meta(parts[-1], {"device": "x", "hardware": hardware})
     first, second, unknown = (read_dataset(part) for part in parts)
@@ -490,12 +513,16 @@ def own(folder: Path, table: pd.DataFrame, kind: str = "softmax", meta: str = DE
 
 def needed(count: int = 5) -> pd.DataFrame:
     """Only what the softmax kind cannot do without."""
-    return pd.DataFrame([{"rows": 8 + i, "width": 16 * (i + 1), "runtime_s": 1e-6 * (3 + i)} for i in range(count)])
+    return pd.DataFrame(
+        [{"rows": 8 + i, "width": 16 * (i + 1), "runtime_s": 1e-6 * (3 + i)} for i in range(count)]
+    )
 
 
 def test_the_columns_a_kind_needs_and_a_device_are_enough_to_train(tmp_path: Path) -> None:
     layers = list(draw(KINDS["softmax"], 20, 0, PRESETS["quick"]))
-    table = pd.DataFrame([{**layer.to_row(), "runtime_s": 5e-6 + sum(layer.bytes()) / 1e10} for layer in layers])
+    table = pd.DataFrame(
+        [{**layer.to_row(), "runtime_s": 5e-6 + sum(layer.bytes()) / 1e10} for layer in layers]
+    )
     data = read_dataset(own(tmp_path / "mine", table[["rows", "width", "runtime_s"]]))
     assert (data.name, data.device, len(data), data.sentinel_s) == ("mine", "x", 20, None)
     trained = train(data, "lasso", jobs=1)
@@ -528,7 +555,10 @@ def test_a_gap_in_an_optional_column_is_its_default(tmp_path: Path, gaps: list[i
 
 def test_truth_may_be_spelt_in_any_way(tmp_path: Path) -> None:
     (tmp_path / "dataset.json").write_text(DEVICE)
-    lines = [f"{8 + i}, 16, 1e-{i + 3}, {word}" for i, word in enumerate(["True", "true", "1", "False", "false", "0"])]
+    lines = [
+        f"{8 + i}, 16, 1e-{i + 3}, {word}"
+        for i, word in enumerate(["True", "true", "1", "False", "false", "0"])
+    ]
     (tmp_path / "softmax.csv").write_text("rows, width, runtime_s, strided\n" + "\n".join(lines))
     rows = screen("softmax", read_dataset(tmp_path).tables["softmax"])
     assert rows.rejected == ()
@@ -539,7 +569,11 @@ def test_a_table_from_another_program_is_read_or_what_is_wrong_with_it_is_said(t
     text = needed(12).assign(dtype="float32").to_csv(index=False)
     (tmp_path / "dataset.json").write_bytes(DEVICE.encode("utf-8-sig"))
     file = tmp_path / "softmax.csv"
-    for given in (text.encode("utf-8-sig"), text.replace("\n", "\r\n").encode(), text.replace(",", " , ").encode()):
+    for given in (
+        text.encode("utf-8-sig"),
+        text.replace("\n", "\r\n").encode(),
+        text.replace(",", " , ").encode(),
+    ):
         file.write_bytes(given)
         rows = screen("softmax", read_dataset(tmp_path).tables["softmax"])
         assert (rows.rejected, rows.runtime_s.tolist()) == ((), needed(12)["runtime_s"].tolist())
@@ -551,12 +585,17 @@ def test_a_table_from_another_program_is_read_or_what_is_wrong_with_it_is_said(t
             read_dataset(tmp_path)
     for name in ("runtime_s", "energy_u_rel", "status"):
         file.write_text(
-            needed(12).assign(energy_u_rel=0.1, status="ok", twice="").to_csv(index=False).replace("twice", name)
+            needed(12)
+            .assign(energy_u_rel=0.1, status="ok", twice="")
+            .to_csv(index=False)
+            .replace("twice", name)
         )
         with pytest.raises(DatasetError, match=f"column {name} stands twice"):
             read_dataset(tmp_path)
     file.unlink()
-    (tmp_path / "network.csv").write_text("model,batch,dtype,dtype,runtime_s\nzoo:deep_mnist,1,float32,float64,1\n")
+    (tmp_path / "network.csv").write_text(
+        "model,batch,dtype,dtype,runtime_s\nzoo:deep_mnist,1,float32,float64,1\n"
+    )
     with pytest.raises(DatasetError, match="column dtype stands twice"):
         read_dataset(tmp_path)
 
@@ -599,7 +638,9 @@ def test_a_dtype_whose_peak_is_not_known_is_not_held_to_anothers(tmp_path: Path)
     )
     own(tmp_path, table.assign(dtype=["float16", "float32"]), "linear", meta)
     data = read_dataset(tmp_path)
-    rows = screen("linear", data.tables["linear"], None, hardware_from(data.meta))  # 137 GFLOP in 10 ms: 14 TFLOP/s
+    rows = screen(
+        "linear", data.tables["linear"], None, hardware_from(data.meta)
+    )  # 137 GFLOP in 10 ms: 14 TFLOP/s
     assert [(row.line, row.reason) for row in rows.rejected] == [(3, "faster than the device's peak")]
 
 
@@ -746,7 +787,9 @@ def test_blank_lines_are_no_rows_and_count_as_lines(before: int, tmp_path: Path)
 
 
 def test_missing_columns_are_named_with_those_that_are_needed() -> None:
-    with pytest.raises(DatasetError, match="softmax: column width missing; needed are rows, width and runtime_s"):
+    with pytest.raises(
+        DatasetError, match="softmax: column width missing; needed are rows, width and runtime_s"
+    ):
         screen("softmax", needed().drop(columns="width"))
     with pytest.raises(DatasetError, match="softmax: columns rows, runtime_s missing"):
         screen("softmax", needed().drop(columns=["rows", "runtime_s"]))
@@ -759,7 +802,9 @@ def test_an_empty_table_has_no_rows(tmp_path: Path) -> None:
 
 
 def test_reasons_are_summed_up_with_their_first_lines() -> None:
-    rejected = [Rejected("softmax", line, "too odd") for line in range(2, 9)] + [Rejected("linear", 5, "too even")]
+    rejected = [Rejected("softmax", line, "too odd") for line in range(2, 9)] + [
+        Rejected("linear", 5, "too even")
+    ]
     assert list(summarised(rejected)) == [
         "softmax: 7 left out, too odd (line 2, 3, 4, 5, 6, ...)",
         "linear: 1 left out, too even (line 5)",
@@ -778,8 +823,16 @@ def test_of_several_datasets_a_row_is_named_with_its_own(tmp_path: Path) -> None
 
 
 def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: Path) -> None:
-    said = {"accelerator": True, "cores": 40, "peak_flops_per_s": {"float32": 1e13}, "memory_bytes_per_s": 3e11}
-    metas = [{"schema": 1, "device": "x", "hardware": {"cores": None}}, {"schema": 1, "device": "x", "hardware": said}]
+    said = {
+        "accelerator": True,
+        "cores": 40,
+        "peak_flops_per_s": {"float32": 1e13},
+        "memory_bytes_per_s": 3e11,
+    }
+    metas = [
+        {"schema": 1, "device": "x", "hardware": {"cores": None}},
+        {"schema": 1, "device": "x", "hardware": said},
+    ]
     data = [
         read_dataset(own(tmp_path / str(i), needed(12).assign(width=16 + i), meta=json.dumps(meta)))
         for i, meta in enumerate(metas)
@@ -787,7 +840,9 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
     learnt = [train(some, "lasso", jobs=1).predictor for some in (data, data[::-1])]
     assert [one.hardware and one.hardware.cores for one in learnt] == [40, 40]
     other = json.dumps({**metas[1], "hardware": {**said, "cores": 41}})
-    with pytest.raises(DatasetError, match="cores of 'x' is 41, another dataset of it that it is 40; correct one"):
+    with pytest.raises(
+        DatasetError, match="cores of 'x' is 41, another dataset of it that it is 40; correct one"
+    ):
         train([*data, read_dataset(own(tmp_path / "other", needed(12), meta=other))], jobs=1)
 
 
@@ -797,7 +852,10 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
 @pytest.mark.parametrize(
     ("meta", "said"),
     [
-        ('{"schema": 2, "device": "x"}', '\'schema\': 2, .*; needed are at least ."schema": 1, "device": "..."'),
+        (
+            '{"schema": 2, "device": "x"}',
+            '\'schema\': 2, .*; needed are at least ."schema": 1, "device": "..."',
+        ),
         ('{"schema": 1}', "'device': None"),
         ('{"device": "x"}', "'schema': None"),
         ("[1, 2]", "holds .1, 2.; needed"),
@@ -806,15 +864,27 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
         pytest.param("[" * 100_000, "is no JSON", id="nested"),
         ('{"schema": 1, "device": ["x"]}', r"device is \['x'\], but must be a name"),
         ('{"schema": 1, "device": " "}', "device is ' ', but must be a name"),
-        ('{"schema": 1, "device": "x", "includes_launch": "no"}', "includes_launch is 'no', but must be true or false"),
-        ('{"schema": 1, "device": "x", "include_launch": true}', "unknown field 'include_launch': did you mean"),
+        (
+            '{"schema": 1, "device": "x", "includes_launch": "no"}',
+            "includes_launch is 'no', but must be true or false",
+        ),
+        (
+            '{"schema": 1, "device": "x", "include_launch": true}',
+            "unknown field 'include_launch': did you mean",
+        ),
         ('{"schema": 1, "device": "x", "Hardware": {}}', "unknown field 'Hardware': did you mean hardware"),
         (
             '{"schema": 1, "device": "x", "autograd_start_s": "27 us"}',
             "autograd_start_s is '27 us', but must be seconds",
         ),
-        ('{"schema": 1, "device": "x", "sessions": "one"}', "sessions is 'one', but must be a list of objects"),
-        ('{"schema": 1, "device": "x", "sessions": [{"idle_w": NaN}]}', "holds NaN or Infinity, which are no numbers"),
+        (
+            '{"schema": 1, "device": "x", "sessions": "one"}',
+            "sessions is 'one', but must be a list of objects",
+        ),
+        (
+            '{"schema": 1, "device": "x", "sessions": [{"idle_w": NaN}]}',
+            "holds NaN or Infinity, which are no numbers",
+        ),
     ],
 )
 def test_a_description_that_cannot_be_used_is_refused(tmp_path: Path, meta: str, said: str) -> None:
@@ -837,7 +907,10 @@ def test_a_description_that_cannot_be_used_is_refused(tmp_path: Path, meta: str,
         ({"accelerator": "yes"}, "accelerator is 'yes', but must be true or false"),
         ({"memory_bytes_per_s": -3}, "memory_bytes_per_s is -3"),
         ({"memory_bytes_per_s": float("nan")}, "memory_bytes_per_s is nan"),
-        ({"peak_flops_per_s": 8.1e12}, "peak_flops_per_s is 8100000000000.0, but must be an object of FLOP/s by dtype"),
+        (
+            {"peak_flops_per_s": 8.1e12},
+            "peak_flops_per_s is 8100000000000.0, but must be an object of FLOP/s by dtype",
+        ),
         ({"peak_flops_per_s": {"float32": 8.1}}, "peak_flops_per_s of float32 is 8.1"),
         ({"year": True}, "year is True"),
         ({"lanes_per_scheduler": 0}, "lanes_per_scheduler is 0"),
@@ -853,7 +926,8 @@ def test_hardware_that_no_device_has_is_refused(tmp_path: Path, hardware: Any, s
 def test_where_nothing_can_be_learnt_the_reasons_are_said(tmp_path: Path) -> None:
     data = read_dataset(own(tmp_path, needed(12).assign(dtype="fp32")))
     with pytest.raises(
-        DatasetError, match=r"0 usable rows, 12 left out.*; softmax: 12 left out, unknown dtype 'fp32'.*line 2, 3"
+        DatasetError,
+        match=r"0 usable rows, 12 left out.*; softmax: 12 left out, unknown dtype 'fp32'.*line 2, 3",
     ):
         train(data, jobs=1)
 
@@ -862,11 +936,25 @@ ACTIVATION = {"elements": range(8, 13), "runtime_s": 1e-5}
 SUMS = {**ACTIVATION, "outputs": 1}
 CONV1D = {
     **dict.fromkeys(("batch", "stride_length", "dilation_length"), 1),
-    **{"in_channels": 12, "out_channels": 12, "groups": range(1, 6), "bias": True, "in_length": 64, "kernel_length": 3},
+    **{
+        "in_channels": 12,
+        "out_channels": 12,
+        "groups": range(1, 6),
+        "bias": True,
+        "in_length": 64,
+        "kernel_length": 3,
+    },
     **{"padding_length": 1, "runtime_s": 1e-4},
 }
 ATTENTION = {
-    **{"batch": 1, "query_heads": 4, "key_heads": range(1, 6), "query_length": 8, "key_length": 8, "head_size": 16},
+    **{
+        "batch": 1,
+        "query_heads": 4,
+        "key_heads": range(1, 6),
+        "query_length": 8,
+        "key_length": 8,
+        "head_size": 16,
+    },
     **{"causal": False, "masked": False, "runtime_s": 1e-4},
 }
 
@@ -909,8 +997,12 @@ def test_energy_over_power_is_a_time(tmp_path: Path) -> None:
         np.testing.assert_allclose(rows.runtime_s, needed().runtime_s)
         assert rows.power_w.tolist() == [20.0] * 5
     table.loc[1, ["runtime_s", "energy_j"]] = None
-    assert [(row.line, row.reason) for row in screened(tmp_path, table).rejected] == [(3, "runtime_s is no number")]
-    with pytest.raises(DatasetError, match="runtime_s missing; needed are .* and runtime_s, or energy_j and power_w"):
+    assert [(row.line, row.reason) for row in screened(tmp_path, table).rejected] == [
+        (3, "runtime_s is no number")
+    ]
+    with pytest.raises(
+        DatasetError, match="runtime_s missing; needed are .* and runtime_s, or energy_j and power_w"
+    ):
         screened(tmp_path, table.drop(columns=["runtime_s", "power_w"]))
 
 
@@ -932,14 +1024,18 @@ def test_good_rows_that_a_wrong_one_made_look_wrong_come_back(tmp_path: Path, fa
     mixed = train(read_dataset(own(tmp_path / "mixed", pd.concat([good, wrong]), "linear")), jobs=1)
     alone = train(read_dataset(own(tmp_path / "alone", good, "linear")), jobs=1)
     assert [row.line for row in mixed.rejected] == [27]
-    found, reference = ({k: r.weights.tolist() for k, r in p.predictor.regressors.items()} for p in (mixed, alone))
+    found, reference = (
+        {k: r.weights.tolist() for k, r in p.predictor.regressors.items()} for p in (mixed, alone)
+    )
     assert found == reference
 
 
 def test_rows_that_predict_none_of_each_other_are_asked_about(tmp_path: Path) -> None:
     rows = hand_made(60)
     every_second = np.where(np.arange(60) % 2, 1e3, 1.0)
-    found = train(read_dataset(own(tmp_path, rows.assign(runtime_s=rows.runtime_s * every_second), "linear")), jobs=1)
+    found = train(
+        read_dataset(own(tmp_path, rows.assign(runtime_s=rows.runtime_s * every_second), "linear")), jobs=1
+    )
     assert any("rows held out are missed by" in doubt and "in seconds" in doubt for doubt in found.doubts)
     plain = train(read_dataset(own(tmp_path, rows, "linear")), jobs=1)
     assert plain.doubts == ()
@@ -948,16 +1044,22 @@ def test_rows_that_predict_none_of_each_other_are_asked_about(tmp_path: Path) ->
 def test_a_hosts_part_in_another_unit_is_not_learnt_from(tmp_path: Path) -> None:
     rows = hand_made(40)
     for dispatch_s, known in ((5e-6, True), (5.0, False), (-1.0, False)):
-        found = train(read_dataset(own(tmp_path, rows.assign(dispatch_s=dispatch_s), "linear")), "lasso", jobs=1)
+        found = train(
+            read_dataset(own(tmp_path, rows.assign(dispatch_s=dispatch_s), "linear")), "lasso", jobs=1
+        )
         assert (found.predictor.dispatch is not None) is known
-        assert [doubt.partition("dispatch_s of ")[2][:7] for doubt in found.doubts] == ([] if known else ["40 rows"])
+        assert [doubt.partition("dispatch_s of ")[2][:7] for doubt in found.doubts] == (
+            [] if known else ["40 rows"]
+        )
 
 
 def test_times_in_another_unit_are_asked_about(tmp_path: Path) -> None:
     hardware = {"peak_flops_per_s": {"float32": 1e12}, "memory_bytes_per_s": 1e11}
     meta = json.dumps({"schema": 1, "device": "x", "hardware": hardware})
     # 2,000 rows of 1,024: 16 MB in 200 us, 80 % of the bandwidth
-    table = pd.DataFrame([{"rows": 2000 + i, "width": 1024, "runtime_s": 1e-7 * (2000 + i)} for i in range(12)])
+    table = pd.DataFrame(
+        [{"rows": 2000 + i, "width": 1024, "runtime_s": 1e-7 * (2000 + i)} for i in range(12)]
+    )
     for factor, doubts in ((1, 0), (1e3, 1), (1e6, 1)):
         given = table.assign(runtime_s=factor * table.runtime_s)
         found = train(read_dataset(own(tmp_path, given, meta=meta)), "lasso", jobs=1)
@@ -966,11 +1068,15 @@ def test_times_in_another_unit_are_asked_about(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_launches_alone_are_said_to_tell_nothing_of_larger_layers(tmp_path: Path) -> None:
-    table = pd.DataFrame([{"rows": 2**i, "width": 64 + i, "runtime_s": 6e-6 + 2**i * 1e-9} for i in range(16)])
+    table = pd.DataFrame(
+        [{"rows": 2**i, "width": 64 + i, "runtime_s": 6e-6 + 2**i * 1e-9} for i in range(16)]
+    )
     for largest, doubts in ((12, 1), (16, 0)):  # 2 us beside a launch of 6 us; 33 us
         found = train(read_dataset(own(tmp_path / str(largest), table.head(largest))), "lasso", jobs=1).doubts
         assert len(found) == doubts
-        assert all("softmax: rows take nearly the same whatever their sizes (6e-06 to " in doubt for doubt in found)
+        assert all(
+            "softmax: rows take nearly the same whatever their sizes (6e-06 to " in doubt for doubt in found
+        )
 
 
 def documented_fields() -> dict[str, tuple[list[str], dict[str, str]]]:
@@ -992,7 +1098,9 @@ def test_the_documented_fields_are_those_of_the_kinds() -> None:
     for name, kind in KINDS.items():
         needed, others = documented[name]
         defaults = {
-            field: str(value) for field, value in kind.defaults().items() if field not in ("dtype", "phase", "recurs")
+            field: str(value)
+            for field, value in kind.defaults().items()
+            if field not in ("dtype", "phase", "recurs")
         }
         assert needed == [field for field in kind.field_names() if field not in kind.defaults()]
         assert {field.strip(): value for field, value in others.items()} == defaults
@@ -1001,7 +1109,9 @@ def test_the_documented_fields_are_those_of_the_kinds() -> None:
 def test_the_documented_functions_are_those_of_the_kinds() -> None:
     text = (ROOT / "docs" / "datasets.md").read_text()
     rows = [
-        [cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line[:3] == "| `"
     ]
     documented = {kind: functions.split(", ") for kind, functions in (row for row in rows if len(row) == 2)}
     known = {name: kind.words["function"] for name, kind in KINDS.items() if "function" in kind.words}
@@ -1022,7 +1132,9 @@ def test_the_documented_description_can_be_used(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_description_is_told_the_least_it_needs(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r'has no dataset.json; it needs at least \{"schema": 1, "device": "..."\}'):
+    with pytest.raises(
+        DatasetError, match=r'has no dataset.json; it needs at least \{"schema": 1, "device": "..."\}'
+    ):
         read_dataset(tmp_path)
 
 
@@ -1039,7 +1151,9 @@ def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Pa
 
 
 def test_a_table_of_an_unknown_kind_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="unknown layer kind of .*softmaks.csv 'softmaks': did you mean softmax"):
+    with pytest.raises(
+        DatasetError, match="unknown layer kind of .*softmaks.csv 'softmaks': did you mean softmax"
+    ):
         read_dataset(own(tmp_path, needed(), "softmaks"))
 
 
@@ -1053,7 +1167,9 @@ def test_a_table_that_cannot_be_read_is_named(tmp_path: Path, name: str, content
 
 def test_a_dataset_without_tables_says_what_fills_it(tmp_path: Path) -> None:
     (tmp_path / "dataset.json").write_text(DEVICE)
-    with pytest.raises(DatasetError, match="holds no table of any layer kind; collect-data --out .* fills it"):
+    with pytest.raises(
+        DatasetError, match="holds no table of any layer kind; collect-data --out .* fills it"
+    ):
         read_dataset(tmp_path)
 
 
@@ -1070,7 +1186,10 @@ def test_a_configuration_has_the_same_name_whatever_the_order_of_its_fields() ->
 
 @pytest.mark.parametrize(("place", "fault"), [("/dev/full", DeviceError), ("absent/file", InputError)])
 def test_a_full_disk_is_no_fault_of_the_place(place: str, fault: type[Exception]) -> None:
-    with pytest.raises(fault, match=f"{place}: cannot be written .*; choose another file"), writing(place, "file"):
+    with (
+        pytest.raises(fault, match=f"{place}: cannot be written .*; choose another file"),
+        writing(place, "file"),
+    ):
         Path(place).write_text("text")
 
 
@@ -1079,7 +1198,8 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     replace_file(file, "old")
     with monkeypatch.context() as patch:
         patch.setattr(
-            "neuralpower.files.atomic.force", lambda path: (_ for _ in ()).throw(OSError(errno.EROFS, "read-only"))
+            "neuralpower.files.atomic.force",
+            lambda path: (_ for _ in ()).throw(OSError(errno.EROFS, "read-only")),
         )
         with pytest.raises(DatasetError, match="file: cannot be written .*; choose another place"):
             replace_file(file, "new")

@@ -32,7 +32,13 @@ def sealed(folder: Path, device: str = "x", count: int = 3) -> Path:
     with Journal(folder) as journal:
         (folder / "dataset.json").write_text(json.dumps({"schema": 1, "device": device}))
         for number in range(count):
-            row = {"rows": number + 1, "width": 8, "config_id": f"c{number}", "runtime_s": 1e-5, "replicate": 0}
+            row = {
+                "rows": number + 1,
+                "width": 8,
+                "config_id": f"c{number}",
+                "runtime_s": 1e-5,
+                "replicate": 0,
+            }
             journal.append({"type": "result", "kind": "softmax", "row": row})
     seal(folder)
     return folder
@@ -111,7 +117,9 @@ def test_the_command_collects_here_and_publishes_there(
     assert len(read_dataset(place)) == len(first)
 
 
-def test_a_shard_of_a_command_has_a_folder_of_its_own_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_of_a_command_has_a_folder_of_its_own_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     fsspec.filesystem("memory").store.clear()
     fake = Fake(tmp_path, {"count": 30, "block": 10})

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_a_schema_is_up_to_date(name: str) -> None:
-    assert json.loads((FOLDER / f"{name}.json").read_text()) == json.loads(schema_of(name)), "python -m tests.schemas"
+    assert json.loads((FOLDER / f"{name}.json").read_text()) == json.loads(schema_of(name)), (
+        "python -m tests.schemas"
+    )
 
 
 def test_there_is_a_schema_of_each_declared_file_and_no_other() -> None:
@@ -39,6 +41,8 @@ def test_a_collection_writes_the_records_and_the_description_that_are_declared(
     msgspec.json.decode((out / "dataset.json").read_bytes(), type=DatasetMeta)
 
 
-@pytest.mark.parametrize("file", sorted(ROOT.glob("datasets/**/dataset.json")), ids=lambda file: file.parent.name)
+@pytest.mark.parametrize(
+    "file", sorted(ROOT.glob("datasets/**/dataset.json")), ids=lambda file: file.parent.name
+)
 def test_a_shipped_description_is_as_declared(file: Path) -> None:
     msgspec.json.decode(file.read_bytes(), type=DatasetMeta)

@@ -24,11 +24,18 @@ def dataset(folder: Path, seed: int, rows: int = 30, device: str = "x", **meta: 
     """A sealed collection of softmax, half of it backward passes."""
     folder.mkdir(parents=True)
     layers = list(draw(KINDS["softmax"], rows, seed))
-    table = pd.DataFrame([{**layer.to_row(), "runtime_s": 5e-6 + sum(layer.bytes()) / 1e10} for layer in layers])
+    table = pd.DataFrame(
+        [{**layer.to_row(), "runtime_s": 5e-6 + sum(layer.bytes()) / 1e10} for layer in layers]
+    )
     table["phase"] = ["forward", "backward"] * (rows // 2)
     names = [f"{folder.name}-{number}" for number in range(rows)]
-    table.assign(config_id=names, replicate=0, status="ok").to_parquet(folder / "softmax.parquet", index=False)
-    write_meta(folder, {"device": device, "sessions": [{"session_id": folder.name, "utc": f"2026-01-0{seed}"}], **meta})
+    table.assign(config_id=names, replicate=0, status="ok").to_parquet(
+        folder / "softmax.parquet", index=False
+    )
+    write_meta(
+        folder,
+        {"device": device, "sessions": [{"session_id": folder.name, "utc": f"2026-01-0{seed}"}], **meta},
+    )
     return folder
 
 
@@ -77,10 +84,15 @@ def test_autograd_s_start_is_taken_from_the_shard_that_has_it_alone(two: list[Pa
 
 def test_the_command_says_the_rows_of_each_shard_and_writes_one_card(two: list[Path], tmp_path: Path) -> None:
     text = done("merge", *two, "--out", tmp_path / "out")
-    assert text.splitlines() == ["shard-001-mine: 30 rows (softmax 30)", "shard-002-mine-later: 30 rows (softmax 30)"]
+    assert text.splitlines() == [
+        "shard-001-mine: 30 rows (softmax 30)",
+        "shard-002-mine-later: 30 rows (softmax 30)",
+    ]
     card = (tmp_path / "out" / "README.md").read_text()
     assert card.startswith("# Dataset `out`\n\nWritten by `neuralpower merge`.")
-    assert "| `shard-002-mine-later` | 2026-01-02 (None, ) | 5 | backward, forward | 30 | softmax 30 |" in card
+    assert (
+        "| `shard-002-mine-later` | 2026-01-02 (None, ) | 5 | backward, forward | 30 | softmax 30 |" in card
+    )
     assert "| `softmax` | 60 |" in card
     assert run("train-predictor", tmp_path / "out", "--jobs", 1, "--out", tmp_path / "p.json").code == 0
 
@@ -97,7 +109,11 @@ def test_later_shards_stand_behind_those_that_are_there(two: list[Path], tmp_pat
         *("shard-001-mine", "shard-002-mine-later", "shard-003-again-2-of-12", "shard-004-again-10-of-12")
     ]
     assert [*merge_folders(two[:1], again)] == ["shard-011-mine"]
-    assert [shard.name for shard in shard_folders(again)] == ["shard-2-of-12", "shard-10-of-12", "shard-011-mine"]
+    assert [shard.name for shard in shard_folders(again)] == [
+        "shard-2-of-12",
+        "shard-10-of-12",
+        "shard-011-mine",
+    ]
 
 
 def test_a_collection_of_a_folder_with_shards_is_read_behind_them(two: list[Path], tmp_path: Path) -> None:
@@ -113,10 +129,15 @@ def test_a_collection_of_a_folder_with_shards_is_read_behind_them(two: list[Path
     [
         ({"device": "y"}, "cannot hold datasets of x, y; make one folder for each device"),
         ({"hardware": {"cores": 4}}, "yet of two devices: cores 2 there, 4 here"),
-        ({"sessions": [{"session_id": "mine"}]}, "its measurements are in .*shard-001-mine already; leave it out"),
+        (
+            {"sessions": [{"session_id": "mine"}]},
+            "its measurements are in .*shard-001-mine already; leave it out",
+        ),
     ],
 )
-def test_what_does_not_belong_together_is_refused(two: list[Path], tmp_path: Path, made: Any, said: str) -> None:
+def test_what_does_not_belong_together_is_refused(
+    two: list[Path], tmp_path: Path, made: Any, said: str
+) -> None:
     other = dataset(tmp_path / "other", 3, **made)
     with pytest.raises(DatasetError, match=said):
         merge_folders([*two, other], tmp_path / "out")
@@ -135,7 +156,9 @@ def test_a_collection_under_way_is_refused(two: list[Path], tmp_path: Path) -> N
 def test_a_shard_that_is_there_already_is_refused(two: list[Path], tmp_path: Path) -> None:
     merge_folders(two, tmp_path / "out")
     before = files(tmp_path / "out")
-    with pytest.raises(DatasetError, match="out: has a shard mine-later already; leave it out, or rename its folder"):
+    with pytest.raises(
+        DatasetError, match="out: has a shard mine-later already; leave it out, or rename its folder"
+    ):
         merge_folders(two[1:], tmp_path / "out")
     with pytest.raises(DatasetError, match="mine: is a dataset itself; choose another --out"):
         merge_folders(two[1:], two[0])

@@ -37,12 +37,18 @@ def test_the_noise_floor_is_the_distance_of_replicates() -> None:
 
 def test_without_replicates_the_noise_floor_is_not_known() -> None:
     assert "Not known: no configuration was measured twice." in card([row("a", 1e-5)])
-    older = [{name: value for name, value in row("a", 1e-5).items() if name not in ("replicate", "config_id")}]
+    older = [
+        {name: value for name, value in row("a", 1e-5).items() if name not in ("replicate", "config_id")}
+    ]
     assert "Not known: no configuration was measured twice." in card(older)
 
 
 def test_what_is_not_ok_is_counted_by_its_status() -> None:
-    rows = [row("a", 1e-5), *(row(f"n{i}", 1e-5, status="noisy") for i in range(3)), row("o", None, status="oom")]
+    rows = [
+        row("a", 1e-5),
+        *(row(f"n{i}", 1e-5, status="noisy") for i in range(3)),
+        row("o", None, status="oom"),
+    ]
     assert "| `softmax` | 1 | 1 | 0 | float32 | 10 to 10 | - | 0 | 3 noisy, 1 oom |" in card(rows)
 
 

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from neuralpower.devices.spec import CLASSES, GIVEN, KEYS, DeviceSpec, Value, find_spec, known_specs, read_spec
+from neuralpower.devices.spec import (
+    CLASSES,
+    GIVEN,
+    KEYS,
+    DeviceSpec,
+    Value,
+    find_spec,
+    known_specs,
+    read_spec,
+)
 from neuralpower.errors import InputError, unknown
 from tests.program import done, run
 
@@ -71,7 +80,9 @@ def test_the_lanes_and_the_clock_give_the_float32_peak(spec: DeviceSpec) -> None
 
 def test_the_lanes_of_most_gpus_are_checked() -> None:
     gpus = [spec for spec in SPECS.values() if spec.device_class == "gpu"]
-    assert sum({"lanes", "clock_hz", "peak_flops_float32"} <= set(spec.values) for spec in gpus) >= len(gpus) - 2
+    assert (
+        sum({"lanes", "clock_hz", "peak_flops_float32"} <= set(spec.values) for spec in gpus) >= len(gpus) - 2
+    )
 
 
 @each_sheet
@@ -164,7 +175,10 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, near: str) -> N
 
 
 def test_names_with_commas_are_told_apart() -> None:
-    assert str(unknown("device", "x", ["Core i7, 8 cores", "T4"])) == "unknown device 'x': known: Core i7, 8 cores; T4"
+    assert (
+        str(unknown("device", "x", ["Core i7, 8 cores", "T4"]))
+        == "unknown device 'x': known: Core i7, 8 cores; T4"
+    )
     assert str(unknown("device", "x", ["P4", "T4"])) == "unknown device 'x': known: P4, T4"
 
 
@@ -234,7 +248,10 @@ def test_a_sheet_survives_its_file(spec: DeviceSpec, tmp_path: Path) -> None:
             valued(peak_flops_float32=19.5),
             "peak_flops_float32 is 19.5, but must be between 1e+09 and 1e+17 FLOP/s; give it without a prefix",
         ),
-        (valued(memory_bytes_per_s=2039), "memory_bytes_per_s is 2039, but must be between 1e+09 and 1e+14 B/s"),
+        (
+            valued(memory_bytes_per_s=2039),
+            "memory_bytes_per_s is 2039, but must be between 1e+09 and 1e+14 B/s",
+        ),
         (valued(limit_w=0.1), "limit_w is 0.1, but must be between 0.5 and 5000 W"),
         (valued(limit_w=400_000), "limit_w is 400000, but must be between 0.5 and 5000 W"),
         (valued(limit_w=50, idle_w=50), "idle_w is 50.0, but must be less than limit_w, which is 50 W"),
@@ -246,7 +263,10 @@ def test_a_sheet_survives_its_file(spec: DeviceSpec, tmp_path: Path) -> None:
         (valued(cores={"value": 8, "source": " "}), "cores has no source"),
         (valued(cores={"value": 8, "source": 5}), "cores has no source"),
         (valued(cores={"source": "its box"}), "cores has no 'value'"),
-        (valued(cores={"value": 8, "source": "its box", "unit": "1"}), "unknown field of cores in .*mine.json 'unit'"),
+        (
+            valued(cores={"value": 8, "source": "its box", "unit": "1"}),
+            "unknown field of cores in .*mine.json 'unit'",
+        ),
     ],
 )
 def test_a_sheet_that_breaks_a_rule_is_refused_in_one_line(sheet: Any, words: str, tmp_path: Path) -> None:

@@ -77,7 +77,10 @@ def test_a_file_whose_end_may_never_come_is_not_opened(tmp_path: Path) -> None:
     with (tmp_path / "sparse").open("wb") as sparse:
         sparse.truncate(5 * 2**30)
     places = [(tmp_path, "a folder"), (tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device")]
-    places += [(tmp_path / "empty", "is empty"), (tmp_path / "sparse", "5,368,709,120 bytes, more than the 67,108,864")]
+    places += [
+        (tmp_path / "empty", "is empty"),
+        (tmp_path / "sparse", "5,368,709,120 bytes, more than the 67,108,864"),
+    ]
     for place, said in places:
         with pytest.raises(ValueError, match=said):
             read_json(place)
@@ -139,7 +142,9 @@ def test_no_other_module_writes_json_that_may_hold_nan() -> None:
         ([], None),
     ],
 )
-def test_trees_are_whole_where_each_inner_node_has_two_children(feature: list[int], roots: list[int] | None) -> None:
+def test_trees_are_whole_where_each_inner_node_has_two_children(
+    feature: list[int], roots: list[int] | None
+) -> None:
     found = starts(np.array(feature, dtype=int) >= 0)
     assert (found is None and roots is None) or np.array_equal(found, roots)
 
@@ -156,7 +161,9 @@ def test_packed_numbers_are_read_as_they_were(bits: int, count: int) -> None:
     numbers = np.random.default_rng(0).integers(0, 2**bits, count)
     text = packed(numbers, bits)
     assert np.array_equal(unpacked(text, bits, count), numbers)
-    with pytest.raises(ValueError, match=f"holds {-(-count * bits // 8)} bytes, but must hold {count + 8} numbers"):
+    with pytest.raises(
+        ValueError, match=f"holds {-(-count * bits // 8)} bytes, but must hold {count + 8} numbers"
+    ):
         unpacked(text, bits, count + 8)
 
 

@@ -61,7 +61,9 @@ def neuralpower(*arguments: str) -> int:
 
 def predicted(model: str, *options: str) -> int:
     """Exit code of a prediction for the input [1, 4]."""
-    return neuralpower("predict", model, "--input-shape", "4", "--predictor", "amd-epyc-2c", "--by", "layer", *options)
+    return neuralpower(
+        "predict", model, "--input-shape", "4", "--predictor", "amd-epyc-2c", "--by", "layer", *options
+    )
 
 
 def safe(text: str) -> bool:
@@ -81,7 +83,10 @@ def test_what_a_terminal_obeys_or_hides_is_made_visible(letter: str) -> None:
 
 
 def test_escapes_are_those_of_python() -> None:
-    assert terminal.visible("\x1b[31m \x85 \u202e \U000e0041 \n\t\r") == r"\x1b[31m \x85 \u202e \U000e0041 \n\t\r"
+    assert (
+        terminal.visible("\x1b[31m \x85 \u202e \U000e0041 \n\t\r")
+        == r"\x1b[31m \x85 \u202e \U000e0041 \n\t\r"
+    )
     assert terminal.visible_lines("two\nlines,\tlaid out") == "two\nlines,\tlaid out"
     assert terminal.visible("Größe 3×3, 模型, مرحبا, 👍") == "Größe 3×3, 模型, مرحبا, 👍"
 
@@ -227,7 +232,11 @@ def test_every_csv_is_written_in_one_place() -> None:
             for word in ("csv.writer", "csv.DictWriter", ".to_csv(", "to_markdown(")
         )
     ]
-    assert sorted(own) == ["csv_files.py", "profile.py", "result.py"]  # the last two: NetworkProfile's own methods
+    assert sorted(own) == [
+        "csv_files.py",
+        "profile.py",
+        "result.py",
+    ]  # the last two: NetworkProfile's own methods
 
 
 def test_layers_are_no_formulas_in_a_csv(tmp_path: Path) -> None:
@@ -323,8 +332,12 @@ class Tags(HTMLParser):
 
 
 def test_pages_of_names_hold_no_markup_of_theirs(tmp_path: Path) -> None:
-    parts = tuple(Table(text, (text, "n"), ((text, 1), (f"{CLEAR}{REVERSED}", 2)), note=text) for text in HOSTILE)
-    sections = tuple(Section(text, (text, f"- {text}"), (part,)) for text, part in zip(HOSTILE, parts, strict=True))
+    parts = tuple(
+        Table(text, (text, "n"), ((text, 1), (f"{CLEAR}{REVERSED}", 2)), note=text) for text in HOSTILE
+    )
+    sections = tuple(
+        Section(text, (text, f"- {text}"), (part,)) for text, part in zip(HOSTILE, parts, strict=True)
+    )
     page = Page("; ".join(HOSTILE), HOSTILE[0], sections)
     write_html(page, tmp_path / "page.html")
     write_markdown(page, tmp_path / "page.md", tmp_path / "figures")
@@ -333,7 +346,9 @@ def test_pages_of_names_hold_no_markup_of_theirs(tmp_path: Path) -> None:
     found.feed(html)
     assert not found.tags & {"script", "img", "b", "javascript:alert(1)"}
     assert not [name for name, _ in found.attributes if name.startswith("on")]
-    links = {value for name, value in found.attributes if name == "href" and value and not value.startswith("#")}
+    links = {
+        value for name, value in found.attributes if name == "href" and value and not value.startswith("#")
+    }
     assert links == {"data:,", "http://example.org/track.png"}  # shown as it stands, nothing is fetched
     written = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert all(rendered(line) == (set(), []) for line in written.splitlines())
@@ -350,7 +365,13 @@ def test_a_card_of_a_predictor_is_letters(tmp_path: Path) -> None:
 
     given = np_.load("amd-epyc-2c").predictor
     for text in HOSTILE:
-        about = {**given.dataset, "name": text, "trained": text, "source": text, "sessions": [{"torch": text}]}
+        about = {
+            **given.dataset,
+            "name": text,
+            "trained": text,
+            "source": text,
+            "sessions": [{"torch": text}],
+        }
         card = predictor_card(replace(given, name=text, device=text, dataset=about, learner=text))
         assert all(rendered(line) == (set(), []) for line in card.splitlines()), text
 
@@ -360,9 +381,16 @@ def test_a_card_of_a_dataset_is_letters(tmp_path: Path) -> None:
     from neuralpower.report.cards import dataset_card
 
     for text in HOSTILE:
-        rows = pd.DataFrame([{"runtime_s": 1e-3, "status": text, "dtype": text, "power_w": None, "power_reason": text}])
+        rows = pd.DataFrame(
+            [{"runtime_s": 1e-3, "status": text, "dtype": text, "power_w": None, "power_reason": text}]
+        )
         rows = pd.concat([rows, rows.assign(status="ok")])
-        meta = {"device": text, "hardware": {"cores": text}, "power_reason": text, "sessions": [{"utc": text}]}
+        meta = {
+            "device": text,
+            "hardware": {"cores": text},
+            "power_reason": text,
+            "sessions": [{"utc": text}],
+        }
         card = dataset_card(Dataset(tmp_path, meta, {"linear": rows}))
         assert all(rendered(line) == (set(), []) for line in card.splitlines()), text
 

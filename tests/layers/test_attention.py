@@ -46,7 +46,9 @@ def test_terms_on_an_accelerator_hold_for_a_table_as_for_its_layers() -> None:
         SHAPE,
         DECODE,
         dataclasses.replace(SHAPE, query_length=300, key_length=300, window=64),
-        dataclasses.replace(SHAPE, query_length=300, key_length=500, causal=False, masked=True, head_size=512),
+        dataclasses.replace(
+            SHAPE, query_length=300, key_length=500, causal=False, masked=True, head_size=512
+        ),
         dataclasses.replace(DECODE, window=16, key_itemsize=1),
     ]
     table = columns_of(Attention, layers)

@@ -50,7 +50,9 @@ def test_many_products_are_chosen_for_as_one_is() -> None:
     assert {len(values) for values in found.values()} == {len(m)}
     for at in (0, 63, CHUNK - 1, CHUNK, CHUNK + 150):
         alone = chosen_tile(H200, m[at], 7168, 2048)
-        assert {name: values[at] for name, values in found.items()} == {name: v[0] for name, v in alone.items()}
+        assert {name: values[at] for name, values in found.items()} == {
+            name: v[0] for name, v in alone.items()
+        }
 
 
 def test_the_residual_of_a_products_power_sees_its_tile() -> None:

@@ -127,7 +127,10 @@ def test_an_uneven_padding_is_profiled_forward_and_backward() -> None:
     found = neuralpower.profile(model, x, phase="training", repeat=1, warmup=1)
     once = 2 * 2 * 64 * 16 * 4 * 6
     assert [row.flops for row in found.rows if row.kind == "conv2d"] == [once, 2 * once]
-    assert {row.phase for row in found.rows if row.kind == "movement" and row.runtime_s} == {"forward", "backward"}
+    assert {row.phase for row in found.rows if row.kind == "movement" and row.runtime_s} == {
+        "forward",
+        "backward",
+    }
     assert found.unmodelled == ()
 
 
@@ -136,11 +139,19 @@ def test_an_uneven_padding_is_profiled_forward_and_backward() -> None:
 
 def shaped() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Calls whose shapes are easily read wrongly."""
-    x, volume, row = (torch.empty(size, device=META) for size in ((2, 4, 10, 11), (2, 4, 7, 8, 9), (2, 4, 11)))
+    x, volume, row = (
+        torch.empty(size, device=META) for size in ((2, 4, 10, 11), (2, 4, 7, 8, 9), (2, 4, 11))
+    )
     w2, w3 = torch.empty(4, 6, 3, 3, device=META), torch.empty(4, 6, 3, 3, 3, device=META)
-    yield "transposed", lambda: F.conv_transpose2d(x, w2, stride=(3, 2), padding=1, output_padding=(2, 0), dilation=2)
+    yield (
+        "transposed",
+        lambda: F.conv_transpose2d(x, w2, stride=(3, 2), padding=1, output_padding=(2, 0), dilation=2),
+    )
     yield "transposed along one", lambda: F.conv_transpose1d(row, w2[:, :, 0], stride=3, output_padding=2)
-    yield "transposed volume", lambda: F.conv_transpose3d(volume, w3, stride=(3, 2, 1), output_padding=(2, 0, 0))
+    yield (
+        "transposed volume",
+        lambda: F.conv_transpose3d(volume, w3, stride=(3, 2, 1), output_padding=(2, 0, 0)),
+    )
     for ceil_mode in (False, True):
         yield f"pool {ceil_mode}", partial(F.max_pool2d, x, 3, 2, 1, ceil_mode=ceil_mode)
         yield f"pool of volume {ceil_mode}", partial(F.avg_pool3d, volume, 2, 2, ceil_mode=ceil_mode)
@@ -155,7 +166,10 @@ def shaped() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "broadcast product", lambda: x[:, :1] @ torch.empty(4, 11, 3, device=META)
     query, key = (torch.empty(2, count, 5, 8, device=META) for count in (6, 2))
     yield "grouped heads", lambda: F.scaled_dot_product_attention(query, key, key, enable_gqa=True)
-    yield "lstm", lambda: nn.LSTM(4, 6, 2, bidirectional=True, proj_size=3, batch_first=True, device=META)(row.mT)
+    yield (
+        "lstm",
+        lambda: nn.LSTM(4, 6, 2, bidirectional=True, proj_size=3, batch_first=True, device=META)(row.mT),
+    )
     table, places = torch.empty(9, 4, device=META), torch.zeros(7, dtype=torch.long, device=META)
     starts = torch.zeros(3, dtype=torch.long, device=META)
     yield "bags", lambda: F.embedding_bag(places, table, starts)
@@ -210,7 +224,9 @@ def test_another_shape_than_the_operators_is_refused(
             check_output(layer, "aten.max_pool2d", (torch.empty(real, device=META),))
 
 
-def test_a_call_that_its_fields_cannot_say_is_unmodelled_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_its_fields_cannot_say_is_unmodelled_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Embedding, "output_shape", lambda self, operator: (1, 2))
     found = trace(nn.Embedding(5, 4), (torch.zeros(3, dtype=torch.long),))
     assert found.layers == ()
@@ -227,7 +243,10 @@ def test_attention_with_a_broadcast_query_is_the_products_that_it_is_made_of() -
 
 
 def test_a_transposed_convolution_of_volumes_reads_and_writes_what_it_does() -> None:
-    model, x = nn.ConvTranspose3d(8, 4, 3, 2, padding=1, output_padding=1, groups=2), torch.zeros(3, 8, 5, 6, 7)
+    model, x = (
+        nn.ConvTranspose3d(8, 4, 3, 2, padding=1, output_padding=1, groups=2),
+        torch.zeros(3, 8, 5, 6, 7),
+    )
     (layer,) = trace(model, (x,)).layers
     assert isinstance(layer, Conv3d) and layer.transposed
     assert layer.made == tuple(model(x).shape)
@@ -294,7 +313,9 @@ class Padded(nn.Module):
     ],
     ids=str,
 )
-def test_a_packed_sequence_is_as_much_work_as_it_has_steps(kind: type[nn.RNNBase], settings: dict[str, Any]) -> None:
+def test_a_packed_sequence_is_as_much_work_as_it_has_steps(
+    kind: type[nn.RNNBase], settings: dict[str, Any]
+) -> None:
     model = kind(5, 7, **settings)
     found = trace(model, (packed(),))
     layer = of_recurrent(found)
@@ -307,7 +328,9 @@ def test_a_packed_sequence_is_as_much_work_as_it_has_steps(kind: type[nn.RNNBase
     assert layer.output_shape("aten.lstm") == tuple(output.data.shape)
     assert sum(part.flops() for part in layer.backward()) == 2 * layer.flops()
     # the result [30, outputs] is a tensor of the run
-    assert 4 * output.data.numel() in [s.bytes for s in found.storages if s.death is None and s.part == "activations"]
+    assert 4 * output.data.numel() in [
+        s.bytes for s in found.storages if s.death is None and s.part == "activations"
+    ]
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -333,10 +356,19 @@ def test_a_packed_training_step_takes_twice_the_products_backward() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize("more", [{"packed_steps": 30}, {"proj_size": 4}, {"packed_steps": 23, "proj_size": 4}])
+@pytest.mark.parametrize(
+    "more", [{"packed_steps": 30}, {"proj_size": 4}, {"packed_steps": 23, "proj_size": 4}]
+)
 def test_a_packed_layer_is_built_as_it_was_read(more: dict[str, int]) -> None:
     layer = Recurrent(
-        function="lstm", batch=4, steps=20, input_size=5, hidden_size=7, num_layers=2, bidirectional=True, **more
+        function="lstm",
+        batch=4,
+        steps=20,
+        input_size=5,
+        hidden_size=7,
+        num_layers=2,
+        bidirectional=True,
+        **more,
     )
     assert Recurrent.from_row(layer.to_row()) == layer
     assert of_recurrent(trace_call(layer.build(META))) == layer
@@ -410,7 +442,10 @@ def test_outer_products_multiply_each_pair_once(function: Callable[..., Tensor],
 def test_a_bilinear_bias_is_an_addition_of_its_own() -> None:
     found = trace(nn.Bilinear(3, 4, 5), filled((2, 3), (2, 4)))
     # 320 of products, 2 * 5 numbers get a bias
-    assert [(call.layer.kind, call.layer.flops()) for call in found.calls] == [("matmul", 320), ("elementwise", 10)]
+    assert [(call.layer.kind, call.layer.flops()) for call in found.calls] == [
+        ("matmul", 320),
+        ("elementwise", 10),
+    ]
 
 
 def test_other_trilinear_products_are_named() -> None:
@@ -437,7 +472,9 @@ def backward(model: nn.Module, *args: Any, learnt: bool = False) -> list[Task]:
 def done(tasks: list[Task]) -> tuple[float, float]:
     """FLOP of products, and of everything else."""
     every = [(task.layer.multiplies, task.flops_and_bytes()[0]) for task in tasks]
-    return sum(flops for product, flops in every if product), sum(flops for product, flops in every if not product)
+    return sum(flops for product, flops in every if product), sum(
+        flops for product, flops in every if not product
+    )
 
 
 def frozen(module: nn.Module, *names: str) -> nn.Module:
@@ -529,7 +566,9 @@ def test_a_product_with_one_frozen_side_has_one_product_back(left: bool) -> None
 
 def test_a_norm_without_learnt_scale_makes_the_gradient_of_its_input_alone() -> None:
     def moved(model: nn.Module, x: Tensor) -> list[float]:
-        return [sum(task.flops_and_bytes()[1] for task in backward(model, x, learnt=way)) for way in (False, True)]
+        return [
+            sum(task.flops_and_bytes()[1] for task in backward(model, x, learnt=way)) for way in (False, True)
+        ]
 
     x, elements = asking(4, 6), 4 * 4 * 6
     # gradient and input are read and a gradient written, three of 24 numbers; scale and shift read both once more
@@ -634,7 +673,9 @@ def test_what_is_added_to_a_product_as_a_whole_takes_nothing_back() -> None:
     added, left, right = nn.Linear(5, 5, bias=False), torch.zeros(4, 6), torch.zeros(6, 5)
     model = Function(lambda x: torch.addmm(added(x), left, right))
     model.added = added
-    assert [task.layer.kind for task in backward(model, torch.zeros(4, 5))] == ["linear"]  # the weights of `added`
+    assert [task.layer.kind for task in backward(model, torch.zeros(4, 5))] == [
+        "linear"
+    ]  # the weights of `added`
 
 
 def test_a_profile_counts_the_gradients_that_are_asked_for() -> None:

@@ -78,7 +78,9 @@ def test_there_is_a_kind_for_every_sort_of_convolution() -> None:
 def test_a_row_gives_its_layer_back(kind: type[Layer]) -> None:
     for layer in layers_of(kind):
         assert kind.from_row(layer.to_row()) == layer
-        assert kind.from_row({name: str(value) for name, value in layer.to_row().items()}) == layer  # as a csv has it
+        assert (
+            kind.from_row({name: str(value) for name, value in layer.to_row().items()}) == layer
+        )  # as a csv has it
 
 
 @every_kind
@@ -176,7 +178,9 @@ def test_softmax_flops() -> None:
 
 def test_lstm_and_gru_flops() -> None:
     # 4 gates * 16 * (8 + 16) weights = 1,536; 2 FLOP * 2 sequences * 5 steps * 1,536 = 30,720; 3 gates for a GRU
-    cell = Recurrent(function="lstm", batch=2, steps=5, input_size=8, hidden_size=16, num_layers=1, bidirectional=False)
+    cell = Recurrent(
+        function="lstm", batch=2, steps=5, input_size=8, hidden_size=16, num_layers=1, bidirectional=False
+    )
     assert cell.flops() == 30_720
     assert dataclasses.replace(cell, function="gru").flops() == 23_040
     # 1,536 weights and two biases of 64
@@ -263,13 +267,18 @@ def test_a_transposed_convolution_along_one_axis_is_one_of_height_1() -> None:
         (nn.ConvTranspose3d(4, 6, 2, 2), (4, 10, 10, 10), 1000 * 8 * 4 * 6),
     ],
 )
-def test_a_convolution_takes_one_sample_without_a_batch(model: nn.Module, shape: tuple[int, ...], macs: int) -> None:
+def test_a_convolution_takes_one_sample_without_a_batch(
+    model: nn.Module, shape: tuple[int, ...], macs: int
+) -> None:
     found = trace(model, (torch.zeros(shape),))
     assert (found.flops, found.unmodelled) == (2 * macs, ())
 
 
 def test_a_transposed_convolution_over_a_volume_is_the_convolution_back() -> None:
-    model, x = nn.ConvTranspose3d(8, 4, 3, 2, padding=1, output_padding=1, groups=2), torch.zeros(3, 8, 5, 6, 7)
+    model, x = (
+        nn.ConvTranspose3d(8, 4, 3, 2, padding=1, output_padding=1, groups=2),
+        torch.zeros(3, 8, 5, 6, 7),
+    )
     found = trace(model, (x,))
     (layer,) = found.layers
     assert isinstance(layer, Conv3d) and found.unmodelled == ()
@@ -290,7 +299,9 @@ def test_the_operator_of_every_convolution_is_read_as_that_of_its_axes(axes: int
 
 
 def test_a_convolution_of_complex_numbers_is_three_of_real_ones() -> None:
-    x, weight = (torch.empty(sizes, dtype=torch.complex64, device=META) for sizes in ((1, 4, 9, 9), (6, 4, 3, 3)))
+    x, weight = (
+        torch.empty(sizes, dtype=torch.complex64, device=META) for sizes in ((1, 4, 9, 9), (6, 4, 3, 3))
+    )
     found = trace_call(lambda: F.conv2d(x, weight))
     # 49 outputs of 9 taps of 4 * 6 channels each
     assert [layer.flops() for layer in found.layers if layer.kind == "conv2d"] == [2 * 49 * 9 * 24] * 3
@@ -328,7 +339,9 @@ def test_small_convolutions_are_those_that_pytorch_does_not_give_to_onednn(kind:
 
 def square(**sizes: int) -> dict[str, int]:
     """Fields of a two-dimensional kind whose sizes are equal along both axes."""
-    return {f"{name.rstrip('_')}_{axis}": size for name, size in sizes.items() for axis in ("height", "width")}
+    return {
+        f"{name.rstrip('_')}_{axis}": size for name, size in sizes.items() for axis in ("height", "width")
+    }
 
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="vectors of other lengths")
@@ -364,7 +377,14 @@ def test_small_products_are_those_that_pytorch_does_not_give_to_mkl() -> None:
     layers = [
         Matmul(batch=batch, rows=rows, inner=inner, columns=columns)
         for batch in (1, 3)
-        for rows, inner, columns in ((19, 7, 3), (20, 5, 4), (1, 1, 399), (1, 1, 400), (399, 1, 1), (8, 64, 8))
+        for rows, inner, columns in (
+            (19, 7, 3),
+            (20, 5, 4),
+            (1, 1, 399),
+            (1, 1, 400),
+            (399, 1, 1),
+            (8, 64, 8),
+        )
     ]
     run = (
         "import sys, torch\n"
@@ -374,7 +394,9 @@ def test_small_products_are_those_that_pytorch_does_not_give_to_mkl() -> None:
     sizes = repr([(layer.batch, layer.rows, layer.inner, layer.columns) for layer in layers])
     env = {**os.environ, "MKL_VERBOSE": "1"}
     told = subprocess.check_output([sys.executable, "-c", run, sizes], env=env, text=True)
-    assert ["SGEMM" not in part for part in told.split("next")[1:]] == [bool(layer.native) for layer in layers]
+    assert ["SGEMM" not in part for part in told.split("next")[1:]] == [
+        bool(layer.native) for layer in layers
+    ]
     assert {bool(layer.native) for layer in layers} == {True, False}
 
 
@@ -404,12 +426,32 @@ ROWS = torch.zeros(30, 4)
             30 * 4,
             4,
         ),
-        (lambda t: t.scatter_add_(0, PLACES.to(META)[:3, None].expand(-1, 4), ROWS[:3]), "scatter_rows", 3 * 4, 4),
+        (
+            lambda t: t.scatter_add_(0, PLACES.to(META)[:3, None].expand(-1, 4), ROWS[:3]),
+            "scatter_rows",
+            3 * 4,
+            4,
+        ),
         (lambda t: t.scatter_add_(1, PLACES.to(META)[:3, None].expand(-1, 4), ROWS[:3]), "scatter", 3 * 4, 0),
-        (lambda t: t.scatter_add_(0, PLACES[:12].view(3, 4), ROWS[:3]), "scatter", 3 * 4, 0),  # each number has a place
+        (
+            lambda t: t.scatter_add_(0, PLACES[:12].view(3, 4), ROWS[:3]),
+            "scatter",
+            3 * 4,
+            0,
+        ),  # each number has a place
         (lambda t: t.scatter_add_(0, PLACES[:3, None], ROWS[:3]), "scatter", 3, 0),
-        (lambda t: t.index_add(0, PLACES[:3], ROWS[:3]), "index_add", 10 * 4, 4),  # a new table is written as a whole
-        (lambda t: t.index_copy_(0, PLACES[:3], ROWS[:3]), "index_add", 3 * 4, 4),  # a cache in its place is not
+        (
+            lambda t: t.index_add(0, PLACES[:3], ROWS[:3]),
+            "index_add",
+            10 * 4,
+            4,
+        ),  # a new table is written as a whole
+        (
+            lambda t: t.index_copy_(0, PLACES[:3], ROWS[:3]),
+            "index_add",
+            3 * 4,
+            4,
+        ),  # a cache in its place is not
         (lambda t: t.index_put_((PLACES[:3],), ROWS[:3]), "scatter", 3 * 4, 0),
         (lambda t: t.index_put_((PLACES[:3, None], PLACES[:2]), torch.ones(())), "scatter", 3 * 2, 0),
         (lambda t: t.index_put_((torch.ones(10, dtype=torch.bool),), torch.ones(())), "scatter", 10 * 4, 0),
@@ -616,7 +658,9 @@ def test_what_looks_through_rows_is_counted_by_what_it_reads(
         ((50, 7, 1, 1), (50, 1, 1, 1), 7),  # axes of one place are none
     ],
 )
-def test_a_broadcast_over_few_numbers_says_over_how_many(x: tuple[int, ...], y: tuple[int, ...], run: int) -> None:
+def test_a_broadcast_over_few_numbers_says_over_how_many(
+    x: tuple[int, ...], y: tuple[int, ...], run: int
+) -> None:
     (layer,) = trace_call(lambda: torch.empty(x, device=META) * torch.empty(y, device=META)).layers
     assert isinstance(layer, Elementwise)
     assert (layer.run, layer.broadcast) == (run, True)
@@ -634,7 +678,9 @@ def test_the_places_of_a_mask_are_looked_for_among_all() -> None:
 
 def test_complex_numbers_have_code_of_their_own() -> None:
     x = torch.empty(8, 9, dtype=torch.complex64, device=META)
-    groups = [trace_call(lambda: call(x)).layers[0].group() for call in (lambda v: v * v, torch.exp, torch.neg)]  # noqa: B023
+    groups = [
+        trace_call(lambda: call(x)).layers[0].group() for call in (lambda v: v * v, torch.exp, torch.neg)
+    ]  # noqa: B023
     assert groups == ["complex", "complex_transcendental", "complex"]
     assert Elementwise(function="exp", elements=72, operands=1, broadcast=False).group() == "transcendental"
     drawn = [layer for layer in draw(Elementwise, 400, 3, PRESETS["quick"]) if layer.dtype == "complex64"]

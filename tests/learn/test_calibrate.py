@@ -27,7 +27,9 @@ def predictor() -> Predictor:
 
 
 def timing(runtime_s: float, sentinel_s: float = 1e-3, again: float = 0.9) -> Timing:
-    return Timing((runtime_s,) * 9, runtime_s, sentinel_s, 1.0, 0.0, 0.0, 0.0, sentinel_again_s=again * sentinel_s)
+    return Timing(
+        (runtime_s,) * 9, runtime_s, sentinel_s, 1.0, 0.0, 0.0, 0.0, sentinel_again_s=again * sentinel_s
+    )
 
 
 def test_a_machine_of_half_the_speed_is_found(predictor: Predictor) -> None:
@@ -40,7 +42,9 @@ def test_a_machine_of_half_the_speed_is_found(predictor: Predictor) -> None:
     assert np.median(ratio) == pytest.approx(2, rel=0.05)
     assert result.after < 0.2 * result.before
     assert (result.predictor.device, result.predictor.dataset["calibrated_from"]) == ("there", "here")
-    assert unlike(result.predictor.dataset["hardware"], THERE.to_json()) == []  # it is that machine's from now on
+    assert (
+        unlike(result.predictor.dataset["hardware"], THERE.to_json()) == []
+    )  # it is that machine's from now on
 
 
 def test_kinds_that_slow_down_apart_get_factors_apart_and_intervals_that_hold(predictor: Predictor) -> None:
@@ -64,7 +68,9 @@ def test_how_much_longer_layers_take_in_networks_is_no_matter_of_the_machine(pre
     factors = {key: 1.5 if key[0] == "norm" else 1.0 for key in predictor.regressors}
     corrected = dataclasses.replace(
         predictor,
-        regressors={key: dataclasses.replace(r, factor=factors[key]) for key, r in predictor.regressors.items()},
+        regressors={
+            key: dataclasses.replace(r, factor=factors[key]) for key, r in predictor.regressors.items()
+        },
     )
     layers = calibration.calibration_layers(corrected, 50)
     timings = [timing(2 * seconds(layer)) for layer in layers]  # each alone
@@ -77,7 +83,9 @@ def test_how_much_longer_layers_take_in_networks_is_no_matter_of_the_machine(pre
         calibration.check(learnt, 50)
 
 
-def test_factors_that_gain_nothing_are_left_out_and_bounds_say_how_far_layers_lie_apart(predictor: Predictor) -> None:
+def test_factors_that_gain_nothing_are_left_out_and_bounds_say_how_far_layers_lie_apart(
+    predictor: Predictor,
+) -> None:
     layers = calibration.calibration_layers(predictor, 50)
     generator = np.random.default_rng(0)
     noisy = [timing(seconds(layer) * float(np.exp(1.5 * generator.normal()))) for layer in layers]
@@ -95,7 +103,9 @@ def test_factors_that_gain_nothing_are_left_out_and_bounds_say_how_far_layers_li
 
 def test_what_networks_make_of_the_machines_speed_goes_with_it(predictor: Predictor) -> None:
     # beside networks the sentinel takes 5 % longer than between layers, on both machines; there 2 ms between layers
-    learnt = dataclasses.replace(predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3, 1.3, 0.9e-3, 3.0))
+    learnt = dataclasses.replace(
+        predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3, 1.3, 0.9e-3, 3.0)
+    )
     layers = calibration.calibration_layers(learnt, 50)
     timings = [timing(2 * seconds(layer), 2e-3, again=0.8) for layer in layers]
     adapted = calibration.calibrate(learnt, layers, timings, THERE).predictor
@@ -110,7 +120,9 @@ def test_what_another_machine_draws_is_not_known_of_this_one() -> None:
     metered = dataclasses.replace(learnt, hardware=Hardware(idle_w=50.0, limit_w=250.0))
     assert metered.power is not None
     layers = calibration.calibration_layers(metered, 50)
-    adapted = calibration.calibrate(metered, layers, [timing(seconds(layer)) for layer in layers], THERE).predictor
+    adapted = calibration.calibrate(
+        metered, layers, [timing(seconds(layer)) for layer in layers], THERE
+    ).predictor
     assert adapted.power is None
     assert adapted.hardware == Hardware()
 
@@ -120,10 +132,14 @@ def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
     with pytest.raises(InputError, match="NVIDIA H200, an accelerator, and this machine is a CPU"):
         calibration.check(gpu, 50)
     several = dataclasses.replace(predictor, hardware=None, device="one CPU, another CPU", name="cpus")
-    with pytest.raises(PredictorError, match="'cpus' serves several devices .one CPU, another CPU.; say which"):
+    with pytest.raises(
+        PredictorError, match="'cpus' serves several devices .one CPU, another CPU.; say which"
+    ):
         calibration.check(several, 50)
     integers = {(kind, "integer", *rest): r for (kind, _, *rest), r in predictor.regressors.items()}
-    with pytest.raises(PredictorError, match="has not learnt dtype 'float32': it has none; choose another predictor"):
+    with pytest.raises(
+        PredictorError, match="has not learnt dtype 'float32': it has none; choose another predictor"
+    ):
         calibration.check(dataclasses.replace(predictor, regressors=integers), 50)
     with pytest.raises(InputError, match="samples 3: 10 or more are needed"):
         calibration.check(predictor, 3)

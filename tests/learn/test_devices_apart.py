@@ -65,7 +65,8 @@ def layers(kind: str, count: int, seed: int = 0) -> list[Layer]:
 
 def dataset(name: str, kinds: tuple[str, ...] = ("linear", "softmax"), count: int = 120) -> Dataset:
     rows = {
-        kind: [{**la.to_row(), "runtime_s": seconds(la, PEAKS[name])} for la in layers(kind, count)] for kind in kinds
+        kind: [{**la.to_row(), "runtime_s": seconds(la, PEAKS[name])} for la in layers(kind, count)]
+        for kind in kinds
     }
     return Dataset(Path(name), meta(name), {kind: pd.DataFrame(some) for kind, some in rows.items()})
 
@@ -109,7 +110,9 @@ def test_a_dtype_that_the_device_has_no_peak_of_is_refused(portable: Predictor) 
         PredictorError, match="unseen: its spec sheet has no peak for bfloat16, .*choose one of float32"
     ):
         there.check("bfloat16", "forward")
-    bad, good = score([{"model": "zoo:deep_mnist", "dtype": dtype} for dtype in ("bfloat16", "float32")], there)
+    bad, good = score(
+        [{"model": "zoo:deep_mnist", "dtype": dtype} for dtype in ("bfloat16", "float32")], there
+    )
     assert "no peak for bfloat16" in bad.error
     assert not good.error
     with pytest.raises(PredictorError, match="say which"):
@@ -118,7 +121,10 @@ def test_a_dtype_that_the_device_has_no_peak_of_is_refused(portable: Predictor) 
 
 def test_a_new_device_has_the_usual_level_and_the_usual_launch() -> None:
     # two of three run at 80 % of the peak and launch in 8 us; one is half as fast and its host takes 40 us
-    level, launch_s = {"small": 1.0, "middle": 1.0, "large": 2.0}, {"small": 8e-6, "middle": 8e-6, "large": 40e-6}
+    level, launch_s = (
+        {"small": 1.0, "middle": 1.0, "large": 2.0},
+        {"small": 8e-6, "middle": 8e-6, "large": 40e-6},
+    )
 
     def odd(name: str) -> Dataset:
         rows = [
@@ -154,7 +160,9 @@ def test_a_board_of_little_power_does_not_sustain_its_peak() -> None:
 def test_schedulers_with_a_lane_for_every_thread_leave_none_for_loads() -> None:
     # 32 lanes take an instruction of 32 threads per clock: of nine, eight are multiply-adds. 16 lanes take one in two clocks
     peaks = {"float32": 9e12, "float16": 1e14}
-    wide, narrow, unknown = (Hardware(peak_flops_per_s=peaks, lanes_per_scheduler=lanes) for lanes in (32, 16, None))
+    wide, narrow, unknown = (
+        Hardware(peak_flops_per_s=peaks, lanes_per_scheduler=lanes) for lanes in (32, 16, None)
+    )
     assert wide.sustained().peak_flops_per_s == {"float32": pytest.approx(8e12), "float16": 1e14}
     assert narrow.sustained().peak_flops_per_s == unknown.sustained().peak_flops_per_s == peaks
     assert [find_spec(name).hardware().lanes_per_scheduler for name in ("nvidia-p4", "nvidia-t4")] == [32, 16]
@@ -170,8 +178,12 @@ def test_the_level_of_a_board_that_power_holds_is_its_own() -> None:
             held = {"limit_w": 30.0, "year": 2016}
             hardware: dict[str, object] = {**told.meta["hardware"], **held}
             peaks = (15 / 18e-12, *PEAKS[name][1:])
-            slow = [2 * (seconds(KINDS["linear"].from_row(row), peaks) - 8e-6) for row in rows.to_dict("records")]
-            return Dataset(told.path, {**told.meta, "hardware": hardware}, {"linear": rows.assign(runtime_s=slow)})
+            slow = [
+                2 * (seconds(KINDS["linear"].from_row(row), peaks) - 8e-6) for row in rows.to_dict("records")
+            ]
+            return Dataset(
+                told.path, {**told.meta, "hardware": hardware}, {"linear": rows.assign(runtime_s=slow)}
+            )
         return told
 
     there = train([hot(name) for name in PEAKS], jobs=1).predictor.on(unseen(), "unseen")
@@ -185,7 +197,8 @@ def test_products_with_a_very_long_inner_side_are_not_learnt_from_together() -> 
     def odd(name: str) -> Dataset:
         told = dataset(name)
         rows = [
-            Linear(rows=64 * i, in_features=16384, out_features=512, bias=True, transposed=True) for i in range(1, 60)
+            Linear(rows=64 * i, in_features=16384, out_features=512, bias=True, transposed=True)
+            for i in range(1, 60)
         ]
         slow = [{**row.to_row(), "runtime_s": 10 * seconds(row, PEAKS[name])} for row in rows]
         linear = pd.concat([told.tables["linear"], pd.DataFrame(slow)], ignore_index=True)
@@ -194,7 +207,8 @@ def test_products_with_a_very_long_inner_side_are_not_learnt_from_together() -> 
     plain = [Dataset(one.path, one.meta, {"linear": one.tables["linear"]}) for one in map(dataset, PEAKS)]
     asked = layers("linear", 40, seed=9)
     found = [
-        train(some, jobs=1).predictor.on(unseen(), "unseen").estimate(asked) for some in (plain, list(map(odd, PEAKS)))
+        train(some, jobs=1).predictor.on(unseen(), "unseen").estimate(asked)
+        for some in (plain, list(map(odd, PEAKS)))
     ]
     assert np.allclose(found[0].runtime_s, found[1].runtime_s, rtol=1e-12)
 
@@ -226,9 +240,13 @@ def test_rows_that_outgrow_the_cache_are_read_from_memory_again() -> None:
     assert list(small.values()) == pytest.approx([seconds, seconds, 0, 0])
     assert set(large.values()) == {0}
     # a softmax of 2,048: 8,192 elements x 4 B x 10 cores = 320 KiB, a quarter of 1,280 KiB, half way from 1/8 to 1/2
-    wide = Softmax(rows=1000, width=2048).pooled_terms(Hardware(cores=10, l2_bytes=1280 * 1024, memory_bytes_per_s=1e9))
+    wide = Softmax(rows=1000, width=2048).pooled_terms(
+        Hardware(cores=10, l2_bytes=1280 * 1024, memory_bytes_per_s=1e9)
+    )
     assert wide["long_rows_again"] == pytest.approx(4 * 1000 * 2048 / 1e9 / 2)
-    assert Softmax(rows=1000, width=1024).pooled_terms(Hardware())["long_rows_again"] == 0  # a warp holds such a row
+    assert (
+        Softmax(rows=1000, width=1024).pooled_terms(Hardware())["long_rows_again"] == 0
+    )  # a warp holds such a row
 
 
 def test_a_kind_that_was_not_learnt_takes_an_element_wise_pass_on_an_accelerator() -> None:
@@ -268,13 +286,19 @@ def test_a_predictor_of_several_devices_is_named_with_the_device(portable: Predi
     assert (given.name, given.device, given.platform.name) == ("both@nvidia-l4", "NVIDIA L4", "nvidia")
     assert given.hardware == find_spec("nvidia-l4").hardware()
     known = load(f"{tmp_path / 'both.json'}@middle")  # it was learnt there, and no sheet has that name
-    assert (known.name, known.device, known.hardware) == ("both@middle", "middle", hardware_from(meta("middle")))
+    assert (known.name, known.device, known.hardware) == (
+        "both@middle",
+        "middle",
+        hardware_from(meta("middle")),
+    )
     mine = {"CPU @ 2.60GHz": hardware_to_json(unseen())}
     save(dataclasses.replace(portable, dataset={**portable.dataset, "devices": mine}), tmp_path / "mine.json")
     assert load(f"{tmp_path / 'mine.json'}@CPU @ 2.60GHz").device == "CPU @ 2.60GHz"
     with pytest.raises(InputError, match="unknown device 'nvidia-l5'"):
         load(f"{tmp_path / 'both.json'}@nvidia-l5")
-    with pytest.raises(PredictorError, match="EPYC 7763.*: is a CPU, predictor 'both' was learnt from accelerators"):
+    with pytest.raises(
+        PredictorError, match="EPYC 7763.*: is a CPU, predictor 'both' was learnt from accelerators"
+    ):
         load(f"{tmp_path / 'both.json'}@amd-epyc-7763")
 
 
@@ -282,7 +306,9 @@ def test_of_whole_networks_a_predictor_of_several_devices_learns_nothing_and_say
     networks = pd.DataFrame([{"model": "zoo:absent", "batch": 1, "runtime_s": 1.0}] * 3)
     first, second = (dataset(name, ("softmax",), 40) for name in ("small", "large"))
     found = train([dataclasses.replace(first, tables={**first.tables, "network": networks}), second], jobs=1)
-    assert found.doubts == ("small: network: 3 rows, from which a predictor of several devices learns nothing",)
+    assert found.doubts == (
+        "small: network: 3 rows, from which a predictor of several devices learns nothing",
+    )
     assert (found.predictor.dataset["networks"], found.rejected) == (0, ())
 
 
@@ -314,7 +340,8 @@ def test_what_a_dataset_does_not_say_comes_from_the_spec_sheet() -> None:
 def test_terms_of_an_accelerator_are_seconds_at_its_peaks(kind: str) -> None:
     (layer,) = layers(kind, 1)
     slow, fast = (
-        Hardware(platform="accelerator", peak_flops_per_s={"float32": f}, memory_bytes_per_s=1e12) for f in (1e12, 2e12)
+        Hardware(platform="accelerator", peak_flops_per_s={"float32": f}, memory_bytes_per_s=1e12)
+        for f in (1e12, 2e12)
     )
     terms, twice = layer.kernel_terms(slow), layer.kernel_terms(fast)
     assert terms["flops"] == pytest.approx(layer.flops() / 1e12)
@@ -361,9 +388,15 @@ def product(aligned: tuple[float, ...], **filled: tuple[float, ...]) -> dict[str
             product((0.125, 0.03125, 0.125, 0.03125), rows=(0.5, 0.5, 0.5), columns=(1, 0.5, 0.5)),
         ),
         (Softmax(rows=4, width=1000), {"short_row_bytes_at_32": 1, "short_row_bytes_at_128": 0.25}),
-        (Softmax(rows=4, width=1032), {"short_row_bytes_at_32": 0, "short_row_bytes_at_128": 0}),  # no warp holds it
+        (
+            Softmax(rows=4, width=1032),
+            {"short_row_bytes_at_32": 0, "short_row_bytes_at_128": 0},
+        ),  # no warp holds it
         (Norm(function="layer", rows=4, width=192), {"row_elements_at_128": 0.5}),
-        (Softmax(rows=4, width=1000, strided=True), {"short_row_bytes_at_32": 0, "short_row_bytes_at_128": 0}),
+        (
+            Softmax(rows=4, width=1000, strided=True),
+            {"short_row_bytes_at_32": 0, "short_row_bytes_at_128": 0},
+        ),
         (Norm(function="layer", rows=4, width=192, strided=True), {"row_elements_at_128": 0}),
         (Norm(function="batch", rows=4, width=192, spatial=49), {"row_elements_at_128": 0}),
         (Elementwise(function="add", elements=64, operands=2, broadcast=False), {}),
@@ -376,7 +409,11 @@ def test_the_share_of_rows_that_begin_aligned(layer: Layer, expected: dict[str, 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_shares_of_a_table_are_those_of_its_layers_and_no_terms(kind: str) -> None:
     gpu = Hardware(
-        platform="accelerator", cores=4, l2_bytes=2**20, memory_bytes_per_s=1e9, peak_flops_per_s={"float32": 1e12}
+        platform="accelerator",
+        cores=4,
+        l2_bytes=2**20,
+        memory_bytes_per_s=1e9,
+        peak_flops_per_s={"float32": 1e12},
     )
     drawn = [typed(la, dtype) for la in layers(kind, 30) for dtype in ("float32", "bfloat16")]
     table = columns_of(KINDS[kind], drawn)
@@ -388,7 +425,9 @@ def test_shares_of_a_table_are_those_of_its_layers_and_no_terms(kind: str) -> No
 
 
 def test_alignment_is_asked_of_one_accelerator_and_of_time_alone() -> None:
-    gpu = Hardware(platform="accelerator", cores=4, memory_bytes_per_s=1e9, peak_flops_per_s={"float32": 1e12})
+    gpu = Hardware(
+        platform="accelerator", cores=4, memory_bytes_per_s=1e9, peak_flops_per_s={"float32": 1e12}
+    )
     rows = columns_of(Linear, [Linear(rows=8, in_features=16, out_features=8, bias=False)])
     described = describe(rows, gpu)
     assert described.shares == tuple(rows.alignment())
@@ -409,7 +448,9 @@ def test_a_predictor_of_one_accelerator_knows_what_alignment_saves(tmp_path: Pat
         return 8e-6 + (seconds(layer, PEAKS["small"]) - 8e-6) * (0.8 if layer.in_features % 8 == 0 else 1.0)
 
     drawn = [layer for layer in layers("linear", 400) if isinstance(layer, Linear)]
-    asked = [dataclasses.replace(layer, in_features=layer.in_features + i % 8) for i, layer in enumerate(drawn)]
+    asked = [
+        dataclasses.replace(layer, in_features=layer.in_features + i % 8) for i, layer in enumerate(drawn)
+    ]
     table = pd.DataFrame([{**layer.to_row(), "runtime_s": took(layer)} for layer in asked])
     learnt = train([Dataset(tmp_path, meta("small"), {"linear": table})], jobs=1, learner="lasso").predictor
     save(learnt, tmp_path / "small.json")
@@ -461,7 +502,9 @@ def test_tiles_of_an_8_bit_product_count_from_where_they_outlast_a_launch() -> N
     assert few.own_terms(gpu)["tiles_64x64_beyond_80_us"] == pytest.approx(455.552e-6)
     # neither one row, which has no tiles, nor products of one call
     one, wide = dataclasses.replace(few, rows=1), dataclasses.replace(few, dtype="bfloat16")
-    assert one.own_terms(gpu)["tiles_64x64_beyond_80_us"] == 0 == wide.own_terms(gpu)["tiles_64x64_beyond_80_us"]
+    assert (
+        one.own_terms(gpu)["tiles_64x64_beyond_80_us"] == 0 == wide.own_terms(gpu)["tiles_64x64_beyond_80_us"]
+    )
 
 
 def test_bytes_of_a_softmax_that_fill_the_cache_are_terms_of_their_own() -> None:
@@ -542,7 +585,9 @@ def test_bounds_that_know_nothing_of_a_vendor_are_said_to(portable: Predictor) -
     said = "nothing was learnt on devices by AMD, and bounds do not allow for that"
     assert on(learnt, "amd-instinct-mi300x")[0].assumed([layer]) == (said,)
     assert on(learnt, "nvidia-l4")[0].assumed([layer]) == ()
-    assert on(portable, "amd-instinct-mi300x")[0].assumed([layer]) == ()  # who made what it learnt from is not known
+    assert (
+        on(portable, "amd-instinct-mi300x")[0].assumed([layer]) == ()
+    )  # who made what it learnt from is not known
 
 
 def test_a_prediction_says_why_its_rows_add_up_to_more() -> None:
@@ -555,13 +600,17 @@ def test_a_prediction_says_why_its_rows_add_up_to_more() -> None:
         one = compose(traced, predictor, model="passes", batch_size=16)
         total_s = sum(row.runtime_s for row in one.rows)
         assert (total_s > 1.05 * one.runtime_s.value) == bool(notes)
-        assert [f"the rows add up to {total_s * 1e3:.3g} ms:" in text for text in one.remarks] == [True] * notes
+        assert [f"the rows add up to {total_s * 1e3:.3g} ms:" in text for text in one.remarks] == [
+            True
+        ] * notes
         # of two passes together one remark, of both
         twice = dataclasses.replace(
             one.runtime_s, **{b: 2 * getattr(one.runtime_s, b) for b in ("value", "low", "high")}
         )
         both = joined(one, [one], twice, None)
-        assert [f"the rows add up to {2 * total_s * 1e3:.3g} ms:" in text for text in both.remarks] == [True] * notes
+        assert [f"the rows add up to {2 * total_s * 1e3:.3g} ms:" in text for text in both.remarks] == [
+            True
+        ] * notes
         shown = prediction_table(both, "kind", 3, 15).splitlines()
         assert sum(line.startswith("note: the rows add up") for line in shown) == notes
 
@@ -595,7 +644,9 @@ def test_impossible_rows_are_left_out_with_their_lines(column: str, value: float
         platform="accelerator", peak_flops_per_s={"float32": 1e13}, memory_bytes_per_s=1e12, limit_w=300
     )
     row = {"rows": 512, "in_features": 1024, "out_features": 1024, "bias": True, "runtime_s": 2e-3}
-    table = pd.DataFrame([{**row, "power_w": 200.0, "energy_j": 0.4}, {**row, "power_w": 200.0, "energy_j": 0.4}])
+    table = pd.DataFrame(
+        [{**row, "power_w": 200.0, "energy_j": 0.4}, {**row, "power_w": 200.0, "energy_j": 0.4}]
+    )
     table.loc[1, "in_features"] = 1000
     table.loc[1, column] = value
     rows = screen("linear", table, None, hardware)
@@ -607,9 +658,13 @@ def test_impossible_rows_are_left_out_with_their_lines(column: str, value: float
 def test_a_row_that_contradicts_its_neighbours_is_named_and_changes_nothing() -> None:
     clean = dataset("small", ("softmax",), 150)
     table = clean.tables["softmax"]
-    corrupt = pd.concat([table, table.iloc[[70]].assign(runtime_s=table.runtime_s.iloc[70] * 40)], ignore_index=True)
+    corrupt = pd.concat(
+        [table, table.iloc[[70]].assign(runtime_s=table.runtime_s.iloc[70] * 40)], ignore_index=True
+    )
     trained = train(Dataset(clean.path, clean.meta, {"softmax": corrupt}), jobs=1)
-    assert [(bad.line, bad.reason) for bad in trained.rejected] == [(152, "runtime_s contradicts its neighbours")]
+    assert [(bad.line, bad.reason) for bad in trained.rejected] == [
+        (152, "runtime_s contradicts its neighbours")
+    ]
     asked = layers("softmax", 60, seed=4)
     reference = train(clean, jobs=1).predictor.estimate(asked).runtime_s
     assert np.allclose(trained.predictor.estimate(asked).runtime_s, reference, rtol=1e-9)
@@ -624,7 +679,9 @@ def test_power_is_learnt_between_idle_and_limit_and_energy_follows() -> None:
     busy = np.clip((table.runtime_s - 8e-6) / table.runtime_s, 0, 1)
     table = table.assign(runtime_s=table.runtime_s * 100, power_w=60 + 200 * busy)
     hardware = {**data.meta["hardware"], "limit_w": 300.0, "idle_w": 50.0}
-    predictor = train(Dataset(data.path, {**data.meta, "hardware": hardware}, {"linear": table}), jobs=1).predictor
+    predictor = train(
+        Dataset(data.path, {**data.meta, "hardware": hardware}, {"linear": table}), jobs=1
+    ).predictor
     asked = layers("linear", 60, seed=8)
     found = predictor.estimate(asked)
     whole = np.array([seconds(layer, PEAKS["middle"]) for layer in asked])

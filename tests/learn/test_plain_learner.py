@@ -48,17 +48,28 @@ def table(kind: str, count: int, seed: int = 0) -> pd.DataFrame:
     if kind == "pool2d":
         strides = dict.fromkeys(("stride_height", "stride_width"), 2)
         return pd.DataFrame(
-            {"function": "max", "batch": 8, "channels": g.integers(1, 129, count), **map_, **strides, **padding}
+            {
+                "function": "max",
+                "batch": 8,
+                "channels": g.integers(1, 129, count),
+                **map_,
+                **strides,
+                **padding,
+            }
         )
     channels = {name: g.integers(1, 129, count) for name in ("in_channels", "out_channels")}
     ones = dict.fromkeys(("groups", "stride_height", "stride_width", "dilation_height", "dilation_width"), 1)
-    return pd.DataFrame({"batch": g.integers(1, 33, count), **channels, "bias": True, **map_, **ones, **padding})
+    return pd.DataFrame(
+        {"batch": g.integers(1, 33, count), **channels, "bias": True, **map_, **ones, **padding}
+    )
 
 
 def layers(kind: str, rows: pd.DataFrame) -> Layer:
     """The rows as columns of a layer."""
     fields = KINDS[kind].defaults() | {name: rows[name].to_numpy() for name in rows}
-    full = {name: np.broadcast_to(np.asarray(fields[name]), (len(rows),)) for name in KINDS[kind].field_names()}
+    full = {
+        name: np.broadcast_to(np.asarray(fields[name]), (len(rows),)) for name in KINDS[kind].field_names()
+    }
     return as_columns(KINDS[kind], full)
 
 
@@ -124,9 +135,17 @@ def ten_lines(known: Layer, seconds: Array, asked: Layer, with_work: bool) -> Ar
 
 @pytest.mark.parametrize(
     ("kind", "truth"),
-    [("conv2d", roofline), ("conv2d", polynomial), ("conv2d", knee), ("linear", roofline), ("activation", knee)],
+    [
+        ("conv2d", roofline),
+        ("conv2d", polynomial),
+        ("conv2d", knee),
+        ("linear", roofline),
+        ("activation", knee),
+    ],
 )
-def test_no_held_out_row_is_missed_by_more_than_by_ten_plain_lines(kind: str, truth: Callable[[Any], Array]) -> None:
+def test_no_held_out_row_is_missed_by_more_than_by_ten_plain_lines(
+    kind: str, truth: Callable[[Any], Array]
+) -> None:
     rows, asked = table(kind, 300), layers(kind, table(kind, 300, seed=9))
     columns, true = layers(kind, rows), truth(asked)
     seconds = dirty(truth(columns))
@@ -139,7 +158,10 @@ def test_a_plain_polynomial_is_chosen_where_it_wins_and_nowhere_else() -> None:
     rows = table("conv2d", 300)
     plain = learnt("conv2d", rows, polynomial(layers("conv2d", rows)))
     assert (plain.basis(), plain.scores.mape < 0.01) == ("polynomial", True)
-    assert {"kernel_height", "in_height"} <= plain.dimensions()  # which the kind's own polynomial does not have
+    assert {
+        "kernel_height",
+        "in_height",
+    } <= plain.dimensions()  # which the kind's own polynomial does not have
     own = learnt("conv2d", rows, roofline(layers("conv2d", rows)))
     assert not {"kernel_height", "in_height"} & own.dimensions()
 
@@ -214,7 +236,9 @@ def device(name: str, kind: str, count: int) -> pd.DataFrame:
     }
     rows = rows.assign(runtime_s=times[name].clip(-1, 9.9e3))
     if name == "twice":  # each configuration in several rows, with different times
-        rows = pd.concat([rows.iloc[: count // 2], rows.iloc[: count // 2].assign(runtime_s=3 * plain[: count // 2])])
+        rows = pd.concat(
+            [rows.iloc[: count // 2], rows.iloc[: count // 2].assign(runtime_s=3 * plain[: count // 2])]
+        )
     if name == "one constant column" and kind == "linear":
         rows["in_features"] = 64
     if name == "negative, missing, words":
@@ -245,7 +269,9 @@ NAMES = (
 @pytest.mark.parametrize(
     ("name", "learner"), [*((name, "lasso") for name in NAMES), ("outliers", "hybrid"), ("wide", "hybrid")]
 )
-def test_odd_times_are_learnt_without_a_warning_and_every_prediction_is_a_time(name: str, learner: str) -> None:
+def test_odd_times_are_learnt_without_a_warning_and_every_prediction_is_a_time(
+    name: str, learner: str
+) -> None:
     # warnings are errors here
     kinds = ("linear",) if learner == "hybrid" else ("activation", "conv2d")
     tables = {kind: device(name, kind, 60 if learner == "hybrid" else 42) for kind in kinds}
@@ -287,7 +313,9 @@ def test_a_strangers_folder_is_trained_and_predicts_without_a_warning(tmp_path: 
         rows.to_csv(tmp_path / "mine" / f"{kind}.csv", index=False)
     (tmp_path / "mine" / "dataset.json").write_text(json.dumps({"schema": 1, "device": "a stranger's"}))
     out = tmp_path / "mine.json"
-    ran = run("train-predictor", tmp_path / "mine", "--learner", "lasso", "--out", out, "--jobs", 1, "--verbose")
+    ran = run(
+        "train-predictor", tmp_path / "mine", "--learner", "lasso", "--out", out, "--jobs", 1, "--verbose"
+    )
     assert (ran.code, "Warning" in ran.err) == (0, False)
     assert "runtime_s is not above 0" in ran.err
     assert "| base |" in out.with_suffix(".md").read_text()
@@ -296,11 +324,15 @@ def test_a_strangers_folder_is_trained_and_predicts_without_a_warning(tmp_path: 
     assert (ran.code, "Warning" in ran.err) == (0, False)
 
 
-def network(names: tuple[str, ...], factors: tuple[float, ...], known: Predictor, seed: int = 0) -> pd.DataFrame:
+def network(
+    names: tuple[str, ...], factors: tuple[float, ...], known: Predictor, seed: int = 0
+) -> pd.DataFrame:
     """Networks of ten random layers each, that take `factors` times what is predicted of them."""
     rows = []
     for i, (name, factor) in enumerate(zip(names, factors, strict=True)):
-        chosen = [KINDS["linear"].from_row(row) for row in typed_rows("linear", table("linear", 10, seed + i))]
+        chosen = [
+            KINDS["linear"].from_row(row) for row in typed_rows("linear", table("linear", 10, seed + i))
+        ]
         listed = json.dumps([["linear", layer.to_row(), 2] for layer in chosen])
         runtime_s = 2 * factor * float(known.estimate(chosen).runtime_s.sum())
         rows.append({"model": name, "batch": 1, "layers": listed, "runtime_s": runtime_s})

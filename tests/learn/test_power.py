@@ -100,9 +100,13 @@ def test_power_of_layers_never_measured_is_within_seven_percent(predictor: Predi
 
 
 @pytest.mark.parametrize(("batch_size", "width"), [(4, 256), (64, 1024), (2048, 2048), (8192, 512)])
-def test_energy_of_a_network_is_within_five_percent(predictor: Predictor, batch_size: int, width: int) -> None:
+def test_energy_of_a_network_is_within_five_percent(
+    predictor: Predictor, batch_size: int, width: int
+) -> None:
     block = [nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width)]
-    network = nn.Sequential(*(layer for _ in range(6) for layer in block), nn.Linear(width, 1000), nn.Softmax(-1))
+    network = nn.Sequential(
+        *(layer for _ in range(6) for layer in block), nn.Linear(width, 1000), nn.Softmax(-1)
+    )
     traced = trace(network.to("meta"), (torch.empty(batch_size, width, device="meta"),), {})
     truth = sum(power_w(layer) * runtime_s(layer) for layer in traced.layers)
     prediction = compose(traced, predictor, model="network", batch_size=batch_size)
@@ -115,12 +119,16 @@ def test_energy_of_a_network_is_within_five_percent(predictor: Predictor, batch_
 
 def test_a_row_whose_time_is_wrong_says_nothing_of_power() -> None:
     clean, about = table("linear"), {"schema": 1, "device": "known", "hardware": HARDWARE}
-    wrong = clean.iloc[[150]].assign(rows=lambda row: row["rows"] + 1, runtime_s=lambda row: 1e3 * row["runtime_s"])
+    wrong = clean.iloc[[150]].assign(
+        rows=lambda row: row["rows"] + 1, runtime_s=lambda row: 1e3 * row["runtime_s"]
+    )
     trained, reference = (
         train(Dataset(Path("known"), about, {"linear": some}), jobs=1)
         for some in (pd.concat([clean, wrong], ignore_index=True), clean)
     )
-    assert [(row.line, row.reason) for row in trained.rejected] == [(202, "runtime_s contradicts its neighbours")]
+    assert [(row.line, row.reason) for row in trained.rejected] == [
+        (202, "runtime_s contradicts its neighbours")
+    ]
     found, expected = (one.predictor.estimate(rows("linear", 60, 1)) for one in (trained, reference))
     for name in ("runtime_s", "power_w", "power_low_w", "power_high_w"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9)
@@ -133,7 +141,9 @@ def test_a_wrong_power_of_a_few_is_left_out(change: dict[str, float]) -> None:
     wrong = clean.assign(energy_j=np.nan)
     wrong.loc[7, list(change)] = list(change.values())
     none = clean.assign(power_w=clean.power_w.where(clean.index != 7))
-    found, expected = (train(Dataset(Path("known"), about, {"linear": some}), jobs=1) for some in (wrong, none))
+    found, expected = (
+        train(Dataset(Path("known"), about, {"linear": some}), jobs=1) for some in (wrong, none)
+    )
     assert [(row.line, row.reason) for row in found.rejected] == [(9, "power_w contradicts its neighbours")]
     first, second = (one.predictor.estimate(rows("linear", 40, 1)) for one in (found, expected))
     np.testing.assert_allclose(first.power_w, second.power_w, rtol=1e-9)
@@ -161,7 +171,9 @@ def test_powers_too_few_to_learn_from_are_told() -> None:
 
 def test_of_powers_a_predictor_of_several_devices_learns_nothing_and_says_so() -> None:
     first, second = (
-        Dataset(Path(name), {"schema": 1, "device": name, "hardware": HARDWARE}, {"softmax": table("softmax")})
+        Dataset(
+            Path(name), {"schema": 1, "device": name, "hardware": HARDWARE}, {"softmax": table("softmax")}
+        )
         for name in ("one", "two")
     )
     found = train([first, second], jobs=1)
@@ -199,7 +211,9 @@ def test_powers_too_few_for_each_dtype_and_phase_are_learnt_for_the_kind(sparse:
         estimates = sparse.estimate(layers)
         truth = np.array([power_w(layer) for layer in layers])
         assert np.sqrt(np.mean((estimates.power_w / truth - 1) ** 2)) < 0.15
-        assert np.mean((estimates.power_low_w <= truth) & (truth <= estimates.power_high_w)) > 0.7  # of 28 rows
+        assert (
+            np.mean((estimates.power_low_w <= truth) & (truth <= estimates.power_high_w)) > 0.7
+        )  # of 28 rows
 
 
 def test_the_power_of_a_kind_travels_in_the_file(sparse: Predictor, tmp_path: Path) -> None:
@@ -212,21 +226,33 @@ def test_the_power_of_a_kind_travels_in_the_file(sparse: Predictor, tmp_path: Pa
 
 def test_a_kind_whose_every_key_has_its_power_needs_no_other(predictor: Predictor) -> None:
     assert predictor.power is not None
-    lacking = predictor.regressors.keys() - predictor.power.keys()  # complex numbers, of which the sweep has few
+    lacking = (
+        predictor.regressors.keys() - predictor.power.keys()
+    )  # complex numbers, of which the sweep has few
     assert {key[3] for key in lacking} == {"complex+complex_transcendental"}
     assert predictor.power.keys() - predictor.regressors.keys() == {whole_kind("elementwise")}
 
 
 def test_no_layer_draws_less_than_the_least_that_was_measured(tmp_path: Path) -> None:
     wide = [
-        Linear(rows=1, in_features=2**n, out_features=2**m, bias=False) for n in range(11, 16) for m in range(11, 16)
+        Linear(rows=1, in_features=2**n, out_features=2**m, bias=False)
+        for n in range(11, 16)
+        for m in range(11, 16)
     ]
     measured = table("linear", layers=wide)
     size = np.array([sum(layer.bytes()) for layer in wide])
-    measured["power_w"] = 300 * size / BANDWIDTH / measured["runtime_s"]  # of the memory alone, next to nothing idle
-    meta = {"schema": 1, "device": "known", "hardware": {name: HARDWARE[name] for name in HARDWARE if name != "idle_w"}}
+    measured["power_w"] = (
+        300 * size / BANDWIDTH / measured["runtime_s"]
+    )  # of the memory alone, next to nothing idle
+    meta = {
+        "schema": 1,
+        "device": "known",
+        "hardware": {name: HARDWARE[name] for name in HARDWARE if name != "idle_w"},
+    }
     save(train([Dataset(tmp_path, meta, {"linear": measured})]).predictor, tmp_path / "known.json")
-    small = load(tmp_path / "known.json").estimate([Linear(rows=1, in_features=16, out_features=16, bias=False)])
+    small = load(tmp_path / "known.json").estimate(
+        [Linear(rows=1, in_features=16, out_features=16, bias=False)]
+    )
     assert small.power_w[0] == pytest.approx(measured["power_w"].min(), rel=1e-6)
     assert small.power_low_w[0] <= small.power_w[0] < small.power_high_w[0]
 
@@ -253,7 +279,11 @@ def test_a_csv_has_watts_and_joules_or_nothing(predictor: Predictor, tmp_path: P
     write_csv(tmp_path / "rows.csv", prediction_cells(p))
     table = pd.read_csv(tmp_path / "rows.csv")
     for said, row in zip(table.itertuples(), p.rows, strict=True):
-        assert (said.energy_j == pytest.approx(row.energy_j)) if row.energy_j is not None else np.isnan(said.energy_j)
+        assert (
+            (said.energy_j == pytest.approx(row.energy_j))
+            if row.energy_j is not None
+            else np.isnan(said.energy_j)
+        )
     first = table.iloc[0]
     assert first.energy_j == pytest.approx(first.power_w * first.runtime_s)
     assert table.energy_j.isna().any()
@@ -266,7 +296,9 @@ def test_a_csv_has_watts_and_joules_or_nothing(predictor: Predictor, tmp_path: P
 def test_energy_is_null_where_power_is_known_for_less_than_nine_tenths_of_the_time(sparse: Predictor) -> None:
     assert sparse.power is not None
     products = dataclasses.replace(sparse, power={whole_kind("linear"): sparse.power[whole_kind("linear")]})
-    network = nn.Sequential(nn.Linear(512, 512), nn.Softmax(-1), nn.Linear(512, 64), nn.Softmax(-1)).to("meta")
+    network = nn.Sequential(nn.Linear(512, 512), nn.Softmax(-1), nn.Linear(512, 64), nn.Softmax(-1)).to(
+        "meta"
+    )
     traced = trace(network, (torch.empty(256, 512, device="meta"),), {})
     some, every = (compose(traced, one, model="net", batch_size=256) for one in (products, sparse))
     known = sum(row.share for row in some.rows if row.kind == "linear")

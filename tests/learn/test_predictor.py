@@ -42,7 +42,9 @@ def dataset(kinds: list[str], count: int = 120, **columns: Any) -> Dataset:
     tables = {}
     for kind in kinds:
         layers = list(draw(KINDS[kind], count, 0, BOUNDED))
-        tables[kind] = pd.DataFrame([{**layer.to_row(), "runtime_s": seconds(layer), **columns} for layer in layers])
+        tables[kind] = pd.DataFrame(
+            [{**layer.to_row(), "runtime_s": seconds(layer), **columns} for layer in layers]
+        )
     return Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, tables)
 
 
@@ -58,7 +60,9 @@ def predictor(trained: Trained) -> Predictor:
 
 def fresh(kind: str, count: int = 40) -> list[Layer]:
     return [
-        layer for layer in draw(KINDS[kind], count, 99, BOUNDED) if str(layer.group()) not in ("vector", "instance")
+        layer
+        for layer in draw(KINDS[kind], count, 99, BOUNDED)
+        if str(layer.group()) not in ("vector", "instance")
     ]
 
 
@@ -88,7 +92,9 @@ def test_the_formula_of_the_lasso_can_be_read() -> None:
         total += value
     assert total == pytest.approx(float(lasso.estimate([layer]).runtime_s[0]), rel=2e-3)
     # with what whole networks taught of its calls
-    corrected = replace(lasso, regressors={key: replace(lasso.regressors[key], factor=2.0, short=0.5, short_s=3e-5)})
+    corrected = replace(
+        lasso, regressors={key: replace(lasso.regressors[key], factor=2.0, short=0.5, short_s=3e-5)}
+    )
     share, limit = re.search(r", plus (\S+) of their first (\S+) us$", corrected.formula(key)).groups()  # type: ignore[union-attr]
     assert 2 * total + float(share) * min(2 * total, float(limit) / 1e6) == pytest.approx(
         float(corrected.estimate([layer]).runtime_s[0]), rel=2e-3
@@ -104,7 +110,9 @@ def test_a_predictor_file_gives_the_same_predictions(predictor: Predictor, tmp_p
     save(predictor, file)
     again = predictors.load(file)
     layers = fresh("linear") + fresh("norm")
-    np.testing.assert_allclose(again.estimate(layers).runtime_s, predictor.estimate(layers).runtime_s, rtol=1e-5)
+    np.testing.assert_allclose(
+        again.estimate(layers).runtime_s, predictor.estimate(layers).runtime_s, rtol=1e-5
+    )
     assert again.device == "synthetic"
     assert again.estimate(layers).basis == predictor.estimate(layers).basis
 
@@ -119,7 +127,9 @@ def test_a_predictor_file_gives_the_same_predictions(predictor: Predictor, tmp_p
         (lambda text: text.replace('"kind":"linear"', '"kind":"lineal"'), "did you mean linear"),
     ],
 )
-def test_a_damaged_predictor_file_is_refused(predictor: Predictor, tmp_path: Path, change: Any, said: str) -> None:
+def test_a_damaged_predictor_file_is_refused(
+    predictor: Predictor, tmp_path: Path, change: Any, said: str
+) -> None:
     file = tmp_path / "p.json"
     save(predictor, file)
     file.write_text(change(file.read_text()))
@@ -152,7 +162,9 @@ def test_of_cpus_of_one_name_the_one_most_like_this_machine_predicts(
     found = predictors.default_predictor(replace(newer, flags=("avx2", "avx_vnni", "amx_tile")))
     (note,) = found.assumed(asked)
     assert found.name == "my-cpu-2c-vnni"
-    assert note.startswith("it was learnt on another CPU (amx_tile only here), and bounds do not allow for that")
+    assert note.startswith(
+        "it was learnt on another CPU (amx_tile only here), and bounds do not allow for that"
+    )
     assert found.foreign() == (note,)
     save(predictor, tmp_path / "models" / "my-device-2c.json")
     assert predictors.default_predictor(replace(older, name="My Device")).device == "synthetic"
@@ -246,7 +258,9 @@ def test_a_predictor_of_integers_alone_serves_layers_and_no_network() -> None:
         IN_RANGE,
         "measured",
     }
-    assert set(learnt.estimate([replace(layer, dtype="int8") for layer in fresh("softmax", 5)]).basis) == {ROOFLINE}
+    assert set(learnt.estimate([replace(layer, dtype="int8") for layer in fresh("softmax", 5)]).basis) == {
+        ROOFLINE
+    }
 
 
 def test_dirty_rows_never_reach_a_fit() -> None:
@@ -269,7 +283,9 @@ def test_rows_taken_while_the_machine_was_slow_count_as_if_it_had_not_been() -> 
     learnt = train(Dataset(data.path, data.meta, {"softmax": table}), jobs=1).predictor
     assert learnt.sentinel_s == pytest.approx(1e-3)
     layers = fresh("softmax")
-    assert np.median(np.abs(learnt.estimate(layers).runtime_s / [seconds(layer) for layer in layers] - 1)) < 0.02
+    assert (
+        np.median(np.abs(learnt.estimate(layers).runtime_s / [seconds(layer) for layer in layers] - 1)) < 0.02
+    )
     # a counter that ran wild says nothing of the machine's speed
     table.loc[7, "sentinel_s"] = 1e6
     wild = train(Dataset(data.path, data.meta, {"softmax": table}), jobs=1).predictor
@@ -292,11 +308,14 @@ def test_groups_of_too_few_rows_each_are_learnt_together() -> None:
     assert len(few) == 12
     alone = table[table.function == "layer"]
     both = train(
-        Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"norm": pd.concat([alone, few])}), jobs=1
+        Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"norm": pd.concat([alone, few])}),
+        jobs=1,
     )
     assert {key[3] for key in both.predictor.regressors} == {"layer", "group+instance"}
     assert [(key[3], rows) for key, rows in both.skipped.items()] == [("group", 6), ("instance", 6)]
-    asked = [layer for layer in draw(KINDS["norm"], 60, 99, BOUNDED) if str(layer.group()) in ("group", "instance")]
+    asked = [
+        layer for layer in draw(KINDS["norm"], 60, 99, BOUNDED) if str(layer.group()) in ("group", "instance")
+    ]
     found = both.predictor.estimate(asked)
     assert set(found.basis) <= {IN_RANGE, EXTRAPOLATED}
     assert both.predictor.assumed(asked) == ()  # nothing stands in for anything
@@ -335,12 +354,16 @@ def test_a_prediction_adds_up_and_folds_repeated_blocks(predictor: Predictor) ->
     json.dumps(prediction.to_json(), allow_nan=False)
 
 
-def test_steps_that_wait_for_each_other_take_time_on_an_accelerator_that_never_ran_any(predictor: Predictor) -> None:
+def test_steps_that_wait_for_each_other_take_time_on_an_accelerator_that_never_ran_any(
+    predictor: Predictor,
+) -> None:
     learnt = {key: found for key, found in predictor.regressors.items() if key[0] != "recurrent"}
     hardware = replace(predictor.hardware or Hardware(), platform="accelerator")
     other = replace(predictor, regressors=learnt, hardware=hardware)
     sizes = {"batch": 1, "input_size": 8, "hidden_size": 8, "num_layers": 2, "bidirectional": False}
-    layers = [KINDS["recurrent"].from_row({"function": "lstm", "steps": steps, **sizes}) for steps in (1, 1000)]
+    layers = [
+        KINDS["recurrent"].from_row({"function": "lstm", "steps": steps, **sizes}) for steps in (1, 1000)
+    ]
     short, long = other.estimate(layers).runtime_s
     assert short < 1e-4
     assert long >= 1999 * STEP_S

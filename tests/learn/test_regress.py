@@ -47,7 +47,16 @@ def predicted(regressor, asked: Problem) -> np.ndarray:
 def test_a_polynomial_has_every_product_once() -> None:
     # 1; a, b, c; ab, ac, bc; abc: no squares
     assert [str(term) for term in polynomial(("a", "b", "c"), 2)] == ["1", "a", "b", "c", "a b", "a c", "b c"]
-    assert [str(term) for term in polynomial(("a", "b", "c"), 3)] == ["1", "a", "b", "c", "a b", "a c", "b c", "a b c"]
+    assert [str(term) for term in polynomial(("a", "b", "c"), 3)] == [
+        "1",
+        "a",
+        "b",
+        "c",
+        "a b",
+        "a c",
+        "b c",
+        "a b c",
+    ]
     matrix = evaluate_terms(
         [Term(), Term((("a", 2),)), Term(special="s")], {"a": np.array([3.0])}, {"s": np.array([7.0])}, 1
     )
@@ -60,7 +69,8 @@ def test_a_base_grows_in_proportion_to_each_dimension_beyond_the_rows() -> None:
     regressor = fit(squared, learner="lasso")
     assert all(power == 1 for term in regressor.terms for _, power in term.powers)
     far, farther = (
-        dataclasses.replace(problem(1), dimensions={"a": np.array([a]), "b": np.array([1.0])}) for a in (1e9, 2e9)
+        dataclasses.replace(problem(1), dimensions={"a": np.array([a]), "b": np.array([1.0])})
+        for a in (1e9, 2e9)
     )
     assert predicted(regressor, farther) <= 2 * predicted(regressor, far) * (1 + 1e-9)
 
@@ -102,7 +112,9 @@ def test_rows_of_a_part_that_met_no_slow_spell_leave_its_slope_at_the_prior() ->
     first = np.arange(600) < 300
     x = np.where(first, 0.1 * generator.normal(size=600), 0.0)
     ratio = np.exp(np.where(first, 1.3 * x, 0.03 * generator.normal(size=600)))
-    slopes = speed_exponents(np.exp(x), ratio, np.column_stack([first, ~first]), [(1.3, 0.2), (0.65, 0.1)], 0.04)
+    slopes = speed_exponents(
+        np.exp(x), ratio, np.column_stack([first, ~first]), [(1.3, 0.2), (0.65, 0.1)], 0.04
+    )
     assert slopes == pytest.approx([1.3, 0.65], abs=0.1)
 
 
@@ -224,14 +236,18 @@ def test_trees_are_evaluated_to_the_last_digit_as_scikit_learn_does() -> None:
     y = np.sin(x[:, 0]) + x[:, 1] * (x[:, 2] > 0)
     fresh = generator.normal(size=(5000, 3))
     for leaves in (5, 31, 64):
-        model = HistGradientBoostingRegressor(max_iter=50, max_leaf_nodes=leaves, min_samples_leaf=3).fit(x, y)
+        model = HistGradientBoostingRegressor(max_iter=50, max_leaf_nodes=leaves, min_samples_leaf=3).fit(
+            x, y
+        )
         assert np.array_equal(flatten(model, 0.0, "abc").predict(fresh), model.predict(fresh))
 
 
 def test_rows_of_one_configuration_share_a_fold() -> None:
     repeated = problem(40).at(np.repeat(np.arange(40), 3))
     jittered = dataclasses.replace(repeated, target=repeated.target * np.tile([1.0, 1.1, 0.9], 40))
-    assert fit(jittered, learner="lasso").scores.mape > 0.05  # a row is never predicted from its own repetition
+    assert (
+        fit(jittered, learner="lasso").scores.mape > 0.05
+    )  # a row is never predicted from its own repetition
 
 
 def test_how_far_layers_follow_the_machines_speed_is_learnt() -> None:
@@ -253,7 +269,9 @@ def test_a_device_of_another_level_says_little_of_what_distance_adds() -> None:
         dataclasses.replace(
             part,
             dimensions={},
-            special={"work": 3e-9 * part.dimensions["a"] * part.dimensions["b"] + 1e-8 * part.dimensions["b"]},
+            special={
+                "work": 3e-9 * part.dimensions["a"] * part.dimensions["b"] + 1e-8 * part.dimensions["b"]
+            },
             axes={"own": np.full(len(part), own[device])},
             target=part.target * (2 if device == 3 else 1),
             device=np.full(len(part), device),
@@ -272,7 +290,9 @@ def test_what_only_large_rows_show_widens_the_intervals_far_out() -> None:
     # of a b what is past a bound costs eight times as much: three rows in ten tell, the seven smallest do not
     asked = problem(400, noise=0.02)
     more = np.maximum(asked.size - float(np.quantile(asked.size, 0.7)), 0)
-    asked = dataclasses.replace(asked, target=asked.target + 8 * 3e-9 * more, special={"more": more}, degrees=(2,))
+    asked = dataclasses.replace(
+        asked, target=asked.target + 8 * 3e-9 * more, special={"more": more}, degrees=(2,)
+    )
     choice = regress._choose(asked, "lasso")
     (far,) = regress._far(choice)
     times, held = far
@@ -287,7 +307,9 @@ def test_what_only_large_rows_show_widens_the_intervals_far_out() -> None:
 def test_rows_that_all_take_a_launch_are_learnt() -> None:
     # 10 us each: one prediction for all, and an interval about it
     asked = problem(200)
-    regressor = fit(dataclasses.replace(asked, target=np.full(200, 1e-5), special={}, degrees=(1,)), learner="lasso")
+    regressor = fit(
+        dataclasses.replace(asked, target=np.full(200, 1e-5), special={}, degrees=(1,)), learner="lasso"
+    )
     assert predicted(regressor, asked) == pytest.approx(1e-5)
 
 
@@ -300,7 +322,9 @@ def test_a_fit_is_the_same_each_time() -> None:
 def test_right_children_follow_from_the_order_of_the_nodes() -> None:
     generator = np.random.default_rng(3)
     x = generator.normal(size=(600, 4))
-    model = HistGradientBoostingRegressor(max_iter=20, max_leaf_nodes=17, min_samples_leaf=2).fit(x, x[:, 0] * x[:, 1])
+    model = HistGradientBoostingRegressor(max_iter=20, max_leaf_nodes=17, min_samples_leaf=2).fit(
+        x, x[:, 0] * x[:, 1]
+    )
     trees = flatten(model, 0.0, "abcd")
     assert (trees.right >= 0).sum() > 100
     assert np.array_equal(right_children(trees.feature), trees.right)
@@ -310,9 +334,13 @@ def test_parts_of_the_work_follow_the_machines_speed_each_by_an_exponent_of_its_
     generator = np.random.default_rng(0)
     slowdown, share = np.exp(generator.uniform(0, 0.3, 200)), generator.uniform(0, 1, 200)
     usual = np.median(slowdown)  # the speed that predictions are for
-    ratio = (slowdown / usual) ** (1.2 * share + 0.3 * (1 - share)) * np.exp(0.02 * generator.normal(size=200))
+    ratio = (slowdown / usual) ** (1.2 * share + 0.3 * (1 - share)) * np.exp(
+        0.02 * generator.normal(size=200)
+    )
     found = speed_exponents(slowdown, ratio, np.column_stack([share, 1 - share]), [(0.5, 0.5), (0.5, 0.5)])
-    assert found == pytest.approx([1.2, 0.3], abs=0.1)  # rows far off, which the slowest are, count for nothing
+    assert found == pytest.approx(
+        [1.2, 0.3], abs=0.1
+    )  # rows far off, which the slowest are, count for nothing
     # a machine that never changed its speed says nothing, and what it slows down is never taken to be quicker
     one = np.ones((200, 1))
     assert speed_exponents(np.ones(200), ratio, one, [(0.4, 0.2)]) == pytest.approx([0.4])
@@ -378,7 +406,9 @@ def test_what_alignment_saves_is_learnt_apart_and_holds_outside_the_box(learner:
     assert not {"aligned", "odd"} & {term.special for term in regressor.terms}
     # both sides 8 times as long as any that was known: there the residual is silent. exp(-0.12 * 0.75) = 0.914
     far = dataclasses.replace(asked, dimensions={n: 8.0 * v for n, v in asked.dimensions.items()})
-    far = dataclasses.replace(far, axes={n: v + 3 for n, v in asked.axes.items()}, features=asked.features + 3)
+    far = dataclasses.replace(
+        far, axes={n: v + 3 for n, v in asked.axes.items()}, features=asked.features + 3
+    )
     levels = {}
     for share in (0.25, 1.0):
         shares = {"aligned": np.full(len(far), share), "odd": np.zeros(len(far))}
@@ -411,7 +441,9 @@ def test_noise_alone_makes_nothing_faster() -> None:
         generator = np.random.default_rng(seed)
         shares = {f"share_{k}": generator.integers(0, 2, 300).astype(float) for k in range(10)}
         base = np.exp(generator.uniform(-8, -2, 300))
-        found = learn_alignment(shares, {}, base, base * np.exp(0.1 * generator.normal(size=300)), np.ones(300))
+        found = learn_alignment(
+            shares, {}, base, base * np.exp(0.1 * generator.normal(size=300)), np.ones(300)
+        )
         assert found is not None
         saved.append(sum(found.slopes.values()) / 2)
     assert abs(np.mean(saved)) < 0.01
@@ -454,7 +486,9 @@ def test_few_aligned_rows_are_not_believed() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "believed"), [(8, False), (400, True)])
-def test_a_size_that_is_fast_for_reasons_of_its_own_says_little_of_its_alignment(sizes: int, believed: bool) -> None:
+def test_a_size_that_is_fast_for_reasons_of_its_own_says_little_of_its_alignment(
+    sizes: int, believed: bool
+) -> None:
     # every fourth size is aligned, which saves 0.1; each size is up to 0.2 faster or slower by itself; 50 rows of a size
     generator = np.random.default_rng(3)
     size = np.repeat(np.arange(sizes), 50)
@@ -462,7 +496,8 @@ def test_a_size_that_is_fast_for_reasons_of_its_own_says_little_of_its_alignment
     base = np.exp(generator.uniform(-8, -2, len(size)))
     took = base * np.exp(0.02 * generator.normal(size=len(size)) - 0.1 * share + own[size])
     found = [
-        learn_alignment({"aligned": share}, sides, base, took, np.ones(len(base))) for sides in ({}, {"size": size})
+        learn_alignment({"aligned": share}, sides, base, took, np.ones(len(base)))
+        for sides in ({}, {"size": size})
     ]
     careless, careful = (alignment.slopes["aligned"] for alignment in found if alignment)
     if believed:  # s.e. of the mean of 100 sizes: 0.115 / 10
@@ -493,7 +528,9 @@ def test_a_row_has_no_part_in_what_it_is_corrected_by(monkeypatch: pytest.Monkey
 
     def learn(shares: dict[str, np.ndarray], sides: dict[str, np.ndarray], *others: np.ndarray) -> Alignment:
         assert set(shares) == {"aligned", "odd"}
-        assert {len(column) for column in (*shares.values(), *sides.values(), *others)} == {len(shares["odd"])}
+        assert {len(column) for column in (*shares.values(), *sides.values(), *others)} == {
+            len(shares["odd"])
+        }
         looked_at.append(set(shares["odd"].astype(int)))
         return Alignment({"aligned": float(len(looked_at))}, 0.0)
 

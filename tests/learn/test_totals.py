@@ -57,7 +57,9 @@ def test_what_calls_bring_with_them_is_told_from_what_grows_with_them() -> None:
     parts, truth, more = generator.dirichlet(np.ones(3), 200), np.array([1.0, 1.1, 0.9]), -0.4
     short = parts * generator.uniform(0, 1, parts.shape)
     measured = parts @ truth + more * short.sum(axis=1)
-    factors, held_out = fit_factors(parts / measured[:, None], taus=(0.05, 0.2), short=short / measured[:, None])
+    factors, held_out = fit_factors(
+        parts / measured[:, None], taus=(0.05, 0.2), short=short / measured[:, None]
+    )
     assert np.allclose(factors, [*truth, more, more, more], atol=0.03)
     assert np.max(np.abs(held_out - 1)) < 0.02
 
@@ -68,7 +70,9 @@ def test_kinds_whose_code_is_cold_for_longer_have_a_number_of_their_own_for_shor
     more, short_s = np.array([-0.4, -0.2, -0.4]), np.array([3e-5, 1.5e-4, 3e-5])
     short = parts * generator.uniform(0, 1, parts.shape)
     measured = parts @ truth + short @ more
-    factors, held_out = fit_factors(parts / measured[:, None], short=short / measured[:, None], short_s=short_s)
+    factors, held_out = fit_factors(
+        parts / measured[:, None], short=short / measured[:, None], short_s=short_s
+    )
     assert np.allclose(factors[3:], more, atol=0.03)
     assert np.max(np.abs(held_out - 1)) < 0.02
     assert factors[3] == pytest.approx(factors[5], abs=1e-12)
@@ -96,22 +100,33 @@ def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_othe
     share = table["layers"].map(left)
     assert min((share > 0.5).sum(), (share < 0.5).sum()) >= 10
     table["runtime_s"] *= 1 - 0.2 * share
-    trained = train(Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table}), jobs=1)
+    trained = train(
+        Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table}), jobs=1
+    )
     predictor = trained.predictor
     assert predictor.resident == pytest.approx(-0.2, abs=0.05)
     assert from_json(to_json(predictor), predictor.name).resident == predictor.resident
     small = [layer for layer in fresh("softmax")[:4]]
     alone = predictor.estimate(small).runtime_s
-    assert np.allclose(predictor.estimate_network(small, np.ones(4)).runtime_s, alone * (1 + predictor.resident))
+    assert np.allclose(
+        predictor.estimate_network(small, np.ones(4)).runtime_s, alone * (1 + predictor.resident)
+    )
     assert predictor.predict_many([small]).value[0] == pytest.approx(alone.sum() * (1 + predictor.resident))
     large = [layer for layer in fresh("linear") if layer.bytes().weights > 8 * 2**20] * 3
     assert len(large) >= 3
-    assert predictor.predict_many([large]).value[0] == pytest.approx(predictor.estimate(large).runtime_s.sum())
+    assert predictor.predict_many([large]).value[0] == pytest.approx(
+        predictor.estimate(large).runtime_s.sum()
+    )
     passes = [replace(layer, phase="backward") for layer in small]
-    assert np.allclose(predictor.estimate_network(passes, np.ones(4)).runtime_s, predictor.estimate(passes).runtime_s)
+    assert np.allclose(
+        predictor.estimate_network(passes, np.ones(4)).runtime_s, predictor.estimate(passes).runtime_s
+    )
     # of networks of one sort alone nothing is learnt
     one = train(
-        Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table[share > 0.5]}), jobs=1
+        Dataset(
+            data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table[share > 0.5]}
+        ),
+        jobs=1,
     )
     assert one.predictor.resident == 0
 
@@ -149,7 +164,9 @@ def test_networks_that_are_built_alike_are_held_out_together(variant: str, least
     tables = []
     for kind in kinds:  # no other network has a family's only kind
         table = network_rows(10, {kind: 1.5})
-        tables.append(table.assign(model=[f"transformers:{kind}{variant.format(i)}" for i in range(len(table))]))
+        tables.append(
+            table.assign(model=[f"transformers:{kind}{variant.format(i)}" for i in range(len(table))])
+        )
     network = pd.concat(tables, ignore_index=True)
     trained = train(Dataset(data.path, data.meta, {**data.tables, "network": network}), jobs=1)
     assert trained.correction is not None
@@ -177,7 +194,9 @@ def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
     table = network_rows(150, {"linear": 1.0, "softmax": 1.0})
 
     def more_s(text: str) -> float:  # half as much again, of each call's first moments
-        return sum(n * 0.5 * min(seconds(KINDS[kind].from_row(row)), short_s) for kind, row, n in json.loads(text))
+        return sum(
+            n * 0.5 * min(seconds(KINDS[kind].from_row(row)), short_s) for kind, row, n in json.loads(text)
+        )
 
     table["runtime_s"] += table["layers"].map(more_s)
     trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), jobs=1)
@@ -194,10 +213,15 @@ def test_a_network_of_which_nothing_was_learnt_says_nothing_of_the_others() -> N
     data = dataset(["linear", "softmax"])
     hardware = {"memory_bytes_per_s": 1e12, "peak_flops_per_s": {"float32": 1e13}}
     table = network_rows(30, {"linear": 1.0, "softmax": 1.5})
-    pools = json.dumps([["pool2d", pool.to_row(), 1] for pool in draw(KINDS["pool2d"], 4, 0, PRESETS["quick"])])
+    pools = json.dumps(
+        [["pool2d", pool.to_row(), 1] for pool in draw(KINDS["pool2d"], 4, 0, PRESETS["quick"])]
+    )
     more = pd.concat([table, table[:1].assign(layers=pools, runtime_s=1.0)], ignore_index=True)
     without, with_it = (
-        train(Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": networks}), jobs=1)
+        train(
+            Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": networks}),
+            jobs=1,
+        )
         for networks in (table, more)
     )
     assert np.isfinite(with_it.predictor.system)
@@ -206,7 +230,9 @@ def test_a_network_of_which_nothing_was_learnt_says_nothing_of_the_others() -> N
 
 
 def test_networks_in_tensorfloat32_are_none_of_float32() -> None:
-    rows = pd.DataFrame({"model": "zoo:deep_mnist", "batch": 1, "input": "{}", "dtype": ["tensorfloat32", "float32"]})
+    rows = pd.DataFrame(
+        {"model": "zoo:deep_mnist", "batch": 1, "input": "{}", "dtype": ["tensorfloat32", "float32"]}
+    )
     found, rejected = read_totals(rows.assign(runtime_s=1e-3))
     assert not rejected
     products = [{layer.dtype for layer in total.layers if layer.multiplies} for total in found]
@@ -307,7 +333,9 @@ def test_nine_in_ten_networks_lie_within_the_bounds_that_totals_alone_give(count
         table.assign(runtime_s=table["runtime_s"] * np.exp(noise.normal(0, 0.15, len(table))))
         for table in (network_rows(count, rates), network_rows(300, rates, seed=1))
     )
-    learnt = train(Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": given}), "lasso", jobs=1).predictor
+    learnt = train(
+        Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": given}), "lasso", jobs=1
+    ).predictor
     totals, _ = read_totals(asked)
     calls = [[la for la, n in zip(t.layers, t.counts, strict=True) for _ in range(int(n))] for t in totals]
     found, measured = learnt.predict_many(calls), asked["runtime_s"].to_numpy()
@@ -323,7 +351,9 @@ def test_networks_of_several_dtypes_teach_each_of_them() -> None:
     pool, generator, records = fresh("linear"), np.random.default_rng(0), []
     for number in range(90):
         dtypes = [("float32",), ("bfloat16",), ("float32", "bfloat16")][number % 3]
-        parts = [typed(pool[i], dtypes[i % len(dtypes)]) for i in generator.choice(len(pool), 8, replace=False)]
+        parts = [
+            typed(pool[i], dtypes[i % len(dtypes)]) for i in generator.choice(len(pool), 8, replace=False)
+        ]
         layers = json.dumps([[layer.kind, layer.to_row(), 2] for layer in parts])
         row = {"model": "made up", "batch": 1, "input": "{}", "layers": layers}
         records.append({**row, "runtime_s": sum(2 * took(layer) for layer in parts)})
@@ -395,7 +425,10 @@ def test_networks_that_cannot_be_used_are_named_with_their_lines() -> None:
         ({"layers": None, "batch": "many"}, "batch is 'many', but must be a number"),
         ({"layers": None, "input": "[3]"}, "input is '[3]', but must be the text of a JSON object"),
         ({"layers": None, "input": "{"}, "input is '{', but must be the text of a JSON object"),
-        ({"layers": None, "input": {"seq_len": 8}}, "input is {'seq_len': 8}, but must be the text of a JSON object"),
+        (
+            {"layers": None, "input": {"seq_len": 8}},
+            "input is {'seq_len': 8}, but must be the text of a JSON object",
+        ),
         ({"layers": None, "input": '{"input_shape": "3x224x224"}'}, "sizes must be whole numbers from 1"),
         (
             {"layers": None, "model": "transformers:bert", "input": '{"seq_len": "long"}'},
@@ -422,12 +455,18 @@ def test_a_network_that_contradicts_the_others_is_named_and_changes_nothing(fact
         assert [(row.kind, row.line) for row in found.rejected] == [("network", 6)]
         assert found.rejected[0].reason == "runtime_s contradicts the other networks"
         asked = fresh("linear")
-        np.testing.assert_allclose(found.predictor.estimate(asked).runtime_s, rest.predictor.estimate(asked).runtime_s)
+        np.testing.assert_allclose(
+            found.predictor.estimate(asked).runtime_s, rest.predictor.estimate(asked).runtime_s
+        )
 
 
 @pytest.mark.parametrize(
     ("runtime_s", "reason"),
-    [(1e-9, "outside 1e-08 to 10000 s"), (9e9, "outside 1e-08 to 10000 s"), (4e-7, "faster than the device's peak")],
+    [
+        (1e-9, "outside 1e-08 to 10000 s"),
+        (9e9, "outside 1e-08 to 10000 s"),
+        (4e-7, "faster than the device's peak"),
+    ],
 )
 def test_no_network_is_faster_than_its_products_at_the_peak(runtime_s: float, reason: str) -> None:
     # 2 * 64 * 64 * 64 FLOP, three times, at 1e12/s: 1.6 us
@@ -463,8 +502,12 @@ def test_a_network_that_waits_for_its_host_is_no_contradiction() -> None:
     learnt = train(data, "lasso", jobs=1).predictor
     assert learnt.dispatch is not None
     layers = sorted(fresh("linear"), key=seconds)
-    rows = counted(learnt, [layers[-20 + i : -10 + i] for i in range(10)]) + counted(learnt, [layers[:3]], calls=10)
-    found = train(Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1)
+    rows = counted(learnt, [layers[-20 + i : -10 + i] for i in range(10)]) + counted(
+        learnt, [layers[:3]], calls=10
+    )
+    found = train(
+        Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1
+    )
     assert float(str(rows[-1]["runtime_s"])) > 2.5 * 10 * sum(seconds(layer) for layer in layers[:3])
     assert found.rejected == ()
 
@@ -475,17 +518,23 @@ def test_a_network_of_a_slow_moment_is_no_contradiction() -> None:
     layers = fresh("linear")
     rows = counted(learnt, [layers[i : i + 10] for i in range(20)], sentinel_s=1e-3)
     rows[3] |= {"runtime_s": 3 * float(str(rows[3]["runtime_s"])), "sentinel_s": 3e-3}
-    found = train(Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1)
+    found = train(
+        Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1
+    )
     assert found.rejected == ()
     rows[3]["sentinel_s"] = 1e-3  # the same without a reason
-    found = train(Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1)
+    found = train(
+        Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1
+    )
     assert [row.line for row in found.rejected] == [5]
     assert found.predictor.dataset["networks"] == 19
     assert found.predictor.dataset["rejected"] == 1
 
 
 def test_a_network_of_kinds_that_no_other_has_can_be_learnt_from(tmp_path: Path) -> None:
-    table = pd.concat([network_rows(30, {"linear": 1.0}), network_rows(1, {"softmax": 1.0})], ignore_index=True)
+    table = pd.concat(
+        [network_rows(30, {"linear": 1.0}), network_rows(1, {"softmax": 1.0})], ignore_index=True
+    )
     found = train(Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": table}), jobs=1)
     assert found.rejected == ()
     save(found.predictor, tmp_path / "totals.json")  # which takes no NaN
@@ -518,7 +567,9 @@ def test_what_kinds_take_that_were_not_learnt_is_no_matter_of_the_others(calls: 
         runtime_s = 1.2 * float(each[:5].sum()) + calls * float(each[5])
         given = [[la.kind, la.to_row(), n] for la, n in zip(layers, counts, strict=True)]
         rows.append({"model": f"m{i}", "batch": 1, "layers": json.dumps(given), "runtime_s": runtime_s})
-    found = train(Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1)
+    found = train(
+        Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1
+    )
     ratio = found.predictor.estimate(linear).runtime_s / learnt.estimate(linear).runtime_s
     assert np.median(ratio) == pytest.approx(1.2 if corrected else 1.0, abs=0.02)
     assert (found.correction is not None) == corrected
@@ -539,29 +590,46 @@ def test_one_wrong_network_of_a_dozen_alone_is_found_and_changes_nothing(factor:
     )
     both = pd.concat([clean, wrong.assign(runtime_s=factor * wrong["runtime_s"])], ignore_index=True)
     rest, found = (
-        train(Dataset(Path("known"), {"schema": 1, "device": "x"}, {"network": some}), jobs=1) for some in (clean, both)
+        train(Dataset(Path("known"), {"schema": 1, "device": "x"}, {"network": some}), jobs=1)
+        for some in (clean, both)
     )
-    assert [(row.line, row.reason) for row in found.rejected] == [(14, "runtime_s contradicts the other networks")]
+    assert [(row.line, row.reason) for row in found.rejected] == [
+        (14, "runtime_s contradicts the other networks")
+    ]
     assert rest.rejected == ()
     asked = fresh("linear")
-    np.testing.assert_allclose(found.predictor.estimate(asked).runtime_s, rest.predictor.estimate(asked).runtime_s)
+    np.testing.assert_allclose(
+        found.predictor.estimate(asked).runtime_s, rest.predictor.estimate(asked).runtime_s
+    )
 
 
 def test_a_few_networks_do_not_tell_which_of_them_is_wrong() -> None:
     totals, _ = read_totals(network_rows(3, {"linear": 1.0}))
-    assert consistent(totals, np.array([totals[0].runtime_s, totals[1].runtime_s, 5 * totals[2].runtime_s])) == (
+    assert consistent(
+        totals, np.array([totals[0].runtime_s, totals[1].runtime_s, 5 * totals[2].runtime_s])
+    ) == (
         totals,
         [],
     )
 
 
 def test_gaps_in_a_networks_row_are_defaults_and_blank_rows_none() -> None:
-    row = {"model": "zoo:deep_mnist", "batch": 1.0, "input": None, "dtype": np.nan, "runtime_s": 0.01, "status": None}
+    row = {
+        "model": "zoo:deep_mnist",
+        "batch": 1.0,
+        "input": None,
+        "dtype": np.nan,
+        "runtime_s": 0.01,
+        "status": None,
+    }
     table = pd.DataFrame([row, dict.fromkeys(row), row])
     table["sentinel_s"] = pd.array([1e-3, pd.NA, np.inf], "Float64")
     table["dispatch_s"] = [np.inf, np.nan, np.nan]
     totals, rejected = read_totals(table)
-    assert [(total.pace, np.isnan(total.dispatch_s)) for total in totals] == [(Pace(1e-3), True), (None, True)]
+    assert [(total.pace, np.isnan(total.dispatch_s)) for total in totals] == [
+        (Pace(1e-3), True),
+        (None, True),
+    ]
     assert ([total.line for total in totals], rejected) == ([2, 4], [])
     assert {layer.dtype for layer in totals[0].layers} == {"float32"}
 
@@ -573,7 +641,9 @@ def test_a_kind_to_which_totals_give_no_time_leaves_bounds_that_are_numbers(tmp_
     assert learnt.kinds == ("linear", "softmax")
     nothing = learnt.estimate(fresh("softmax"))
     assert nothing.runtime_s.max() < 1e-6
-    assert np.isfinite([nothing.runtime_s, nothing.low_s, nothing.high_s, nothing.deviation, nothing.shared]).all()
+    assert np.isfinite(
+        [nothing.runtime_s, nothing.low_s, nothing.high_s, nothing.deviation, nothing.shared]
+    ).all()
     both = learnt.predict_many([[*fresh("linear")[:3], *fresh("softmax")[:3]]])
     assert 0 < both.low[0] < both.value[0] < both.high[0]
     assert set(learnt.estimate(fresh("linear")[:5]).basis) <= {"in-range", "extrapolated"}

@@ -150,7 +150,9 @@ def observation(
 ) -> Observation:
     n = len(dispatch_s)
     labels = np.full(n, "forward"), np.full(n, function)
-    return Observation(kind, *labels, np.broadcast_to(np.asarray(launches, dtype=float), (n,)), np.array(dispatch_s))
+    return Observation(
+        kind, *labels, np.broadcast_to(np.asarray(launches, dtype=float), (n,)), np.array(dispatch_s)
+    )
 
 
 def test_the_host_takes_a_median_per_kind_and_function() -> None:
@@ -232,7 +234,9 @@ def test_many_networks_are_each_on_their_own_clocks(predictor: Predictor) -> Non
 def test_products_in_tf32_are_learnt_apart_and_the_rest_is_float32(predictor: Predictor) -> None:
     traced = network(2048)
     single, tf32 = predicted(predictor, traced), predicted(predictor, traced, "tensorfloat32")
-    layers = tuple(dataclasses.replace(x, dtype="tensorfloat32") if x.kind == "linear" else x for x in traced.layers)
+    layers = tuple(
+        dataclasses.replace(x, dtype="tensorfloat32") if x.kind == "linear" else x for x in traced.layers
+    )
     assert tf32.runtime_s.value == pytest.approx(run(layers), rel=0.03)
     assert tf32.runtime_s.value < 0.7 * single.runtime_s.value
     # products are as well known as in float32, and what multiplies nothing is the same layer
@@ -255,7 +259,9 @@ def test_the_hosts_part_travels_in_the_file_and_without_it_kernels_are_summed(
     assert without.dispatch is None
     sum_alone = predicted(without, traced)
     assert (sum_alone.host_bound, sum_alone.idle_s) == (None, None)
-    assert sum_alone.runtime_s.value == pytest.approx(sum(kernel_s(layer) for layer in traced.layers), rel=0.03)
+    assert sum_alone.runtime_s.value == pytest.approx(
+        sum(kernel_s(layer) for layer in traced.layers), rel=0.03
+    )
 
 
 def test_rows_without_the_hosts_time_are_summed(tables: dict[str, pd.DataFrame]) -> None:
@@ -272,7 +278,13 @@ def test_whole_networks_correct_the_hosts_part(tables: dict[str, pd.DataFrame]) 
         parts = [[layer.kind, layer.to_row(), 1] for layer in layers]
         busy = sum(kernel_s(layer) for layer in layers)
         rows.append(
-            {"model": f"n{i}", "batch": batch, "runtime_s": busy, "dispatch_s": host_s, "layers": json.dumps(parts)}
+            {
+                "model": f"n{i}",
+                "batch": batch,
+                "runtime_s": busy,
+                "dispatch_s": host_s,
+                "layers": json.dumps(parts),
+            }
         )
     # and some with so many kernels that their hosts waited for a place in the queue: that is the device's time
     rows += [{**row, "dispatch_s": row["runtime_s"]} for row in rows]
@@ -281,7 +293,9 @@ def test_whole_networks_correct_the_hosts_part(tables: dict[str, pd.DataFrame]) 
     assert learnt.dispatch is not None
     assert learnt.dispatch.factor == pytest.approx(2, rel=0.01)
     traced = network(1)
-    assert predicted(learnt, traced).runtime_s.value == pytest.approx(run(traced.layers, dispatch=2), rel=0.03)
+    assert predicted(learnt, traced).runtime_s.value == pytest.approx(
+        run(traced.layers, dispatch=2), rel=0.03
+    )
 
 
 # ---- energy ----

@@ -33,7 +33,10 @@ ROOT = Path(__file__).parents[2]
     [
         (MemoryError("no"), "oom"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "oom"),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"), "oom"),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+            "oom",
+        ),
         (RuntimeError("CUDA error: out of memory"), "oom"),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "poisoned"),
         (RuntimeError("CUDA error: device-side assert triggered"), "poisoned"),
@@ -91,7 +94,9 @@ def test_a_lost_device_is_asked_for_after_a_failure_only() -> None:
 def test_a_collection_on_the_simulated_device_gives_its_runtime_and_power_back(tmp_path: Path) -> None:
     worker = Worker(1, [*command(), "--bench", "tests.simulated_bench:SimulatedBench"])
     out = tmp_path / "data"
-    request = Request("quick", ("softmax",), ("none",), ("float32",), 0, 120, out, power="nvml", replicates=0.3)
+    request = Request(
+        "quick", ("softmax",), ("none",), ("float32",), 0, 120, out, power="nvml", replicates=0.3
+    )
     counts = collect(request, lambda progress: None, Local(worker))
     data = read_dataset(out)
     table = data.tables["softmax"]

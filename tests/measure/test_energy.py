@@ -99,7 +99,9 @@ def test_idle_energy_of_the_pauses_is_taken_off() -> None:
     )
     assert power.power_w == pytest.approx(200)
     # a pause outside of the ticks changes nothing
-    assert window_power(stream([1, 2, 3, 4]), period_s=1e-9, pauses=[(90 * MS, 99 * MS)]).power_w == pytest.approx(100)
+    assert window_power(
+        stream([1, 2, 3, 4]), period_s=1e-9, pauses=[(90 * MS, 99 * MS)]
+    ).power_w == pytest.approx(100)
 
 
 def test_samples_are_integrated_where_there_is_no_counter() -> None:
@@ -142,7 +144,9 @@ def test_a_counter_that_disagrees_is_left_aside_when_asked() -> None:
         (sampled([100]), "too_few_ticks"),
     ],
 )
-def test_readings_that_mean_nothing_become_a_reason_and_no_number(readings: list[Reading], reason: str) -> None:
+def test_readings_that_mean_nothing_become_a_reason_and_no_number(
+    readings: list[Reading], reason: str
+) -> None:
     with pytest.raises(Unreliable, match=f"^{reason}"):
         window_power(readings)
 
@@ -204,7 +208,10 @@ def seeded_case(seed: int, root: Path) -> Case:
         rapl.open()
         scatter = draw.choice([0, 0.02])
         window = measure_power(
-            lambda: device.work(call_s, busy_w * (1 + draw.gauss(0, scatter))), rapl, time.clock, period_s=known_s
+            lambda: device.work(call_s, busy_w * (1 + draw.gauss(0, scatter))),
+            rapl,
+            time.clock,
+            period_s=known_s,
         )
         end = float(time.now)
     else:
@@ -269,7 +276,9 @@ def test_half_a_second_of_a_slow_counter_is_within_one_per_cent() -> None:
 # ---- the loop ----
 
 
-def gpu(busy_w: float = 300.0, call_s: float = 0.002, period_s: float = 0.02, **flaws: Any) -> tuple[Any, ...]:
+def gpu(
+    busy_w: float = 300.0, call_s: float = 0.002, period_s: float = 0.02, **flaws: Any
+) -> tuple[Any, ...]:
     """Time, queue and meter of a GPU that idles at 50 W."""
     time = Time()
     device = Device(time, idle_w=50.0)
@@ -298,7 +307,11 @@ def test_a_row_has_the_power_columns_and_nothing_else() -> None:
     assert 0.4 < row["window_s"] <= 0.6
     assert 0.2 <= row["settle_s"] < 0.25
     assert row["counter_end_j"] - row["counter_start_j"] == pytest.approx(row["power_w"] * row["window_s"])
-    assert (row["power_source"], row["power_scope"], row["idle_w_used"]) == ("nvml_energy_counter", "board", 50.0)
+    assert (row["power_source"], row["power_scope"], row["idle_w_used"]) == (
+        "nvml_energy_counter",
+        "board",
+        50.0,
+    )
     assert (row["dram_power_w"], row["power_reason"]) == (None, None)
 
 
@@ -370,7 +383,9 @@ def test_a_meter_that_is_lost_says_so_and_leaves_the_queue_empty(lost_at: int) -
 
 def test_a_meter_without_a_counter_is_integrated_and_labelled() -> None:
     noise = random.Random(0)
-    time, queue, meter = gpu(fault=lambda *_: None, sample_w=lambda _, power_w: power_w * noise.gauss(1, 0.01))
+    time, queue, meter = gpu(
+        fault=lambda *_: None, sample_w=lambda _, power_w: power_w * noise.gauss(1, 0.01)
+    )
     row = measured(time, queue, meter).to_row()
     assert row["power_source"] == "nvml_power_integrated"
     assert row["window_s"] == pytest.approx(0.5, abs=0.01)

@@ -65,7 +65,9 @@ def test_a_network_is_timed_just_after_a_run_of_its_own_unless_it_is_long() -> N
     clock, log, x = Clock(), [], torch.ones(4)
 
     def call(name: str, milliseconds: float, *, recurs: bool) -> Call:
-        return Call(lambda: (log.append((name, float(x[0]))), clock.work(milliseconds)), (), warm=(x,), recurs=recurs)
+        return Call(
+            lambda: (log.append((name, float(x[0]))), clock.work(milliseconds)), (), warm=(x,), recurs=recurs
+        )
 
     calls = [call("network", 5, recurs=True), call("long", 60, recurs=True), call("layer", 5, recurs=False)]
     short, *_ = timings(calls, clock, rounds=4)
@@ -105,7 +107,9 @@ def test_calls_timed_in_turn_share_the_sentinels_times_of_their_rounds() -> None
     one, other, slow = time_calls(calls, sentinel, random.Random(1), rounds=6, clock_ns=clock)
     assert isinstance(one, Timing) and isinstance(other, Timing) and isinstance(slow, Timing)
     assert one.sentinel_s == other.sentinel_s == pytest.approx(float(np.percentile(sentinel.times, 10)))
-    assert one.sentinel_slowdown == pytest.approx(float(np.median(sentinel.times) / np.percentile(sentinel.times, 10)))
+    assert one.sentinel_slowdown == pytest.approx(
+        float(np.median(sentinel.times) / np.percentile(sentinel.times, 10))
+    )
     assert len(sentinel.times) < 12
     assert slow.sentinel_s < np.median(sentinel.times)
     assert slow.sentinel_s != one.sentinel_s
@@ -150,7 +154,8 @@ def test_the_value_is_the_tenth_percentile_and_the_row_keeps_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("switches", "steal", "noisy"), [(0.0, 0.0, False), (0.5, 0.0, True), (0.0, 0.02, True), (0.3, 0.009, False)]
+    ("switches", "steal", "noisy"),
+    [(0.0, 0.0, False), (0.5, 0.0, True), (0.0, 0.02, True), (0.3, 0.009, False)],
 )
 def test_contention_is_noticed(switches: float, steal: float, noisy: bool) -> None:
     assert Timing((1e-5,) * 9, 1e-5, 1e-3, 1.0, switches, 0.0, steal).noisy == noisy
@@ -168,7 +173,9 @@ def test_a_machine_is_read_from_its_files(tmp_path: Path) -> None:
     )
     (proc / "meminfo").write_text("MemTotal:       1024 kB\n")
     (proc / "stat").write_text("cpu  10 0 10 60 0 0 0 20 0 0\n")
-    for index, (level, kind, size) in enumerate([(1, "Instruction", "16K"), (1, "Data", "32K"), (2, "Unified", "1M")]):
+    for index, (level, kind, size) in enumerate(
+        [(1, "Instruction", "16K"), (1, "Data", "32K"), (2, "Unified", "1M")]
+    ):
         folder = system / f"devices/system/cpu/cpu0/cache/index{index}"
         folder.mkdir(parents=True)
         for name, value in (("level", str(level)), ("type", kind), ("size", size)):

@@ -20,7 +20,15 @@ from neuralpower.layers.optimizer import Optimizer
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.rows import hardware_from
-from neuralpower.measure.calls import Backward, TensorFloat32, call_bytes, call_of, copy_call, settings_of, step_of
+from neuralpower.measure.calls import (
+    Backward,
+    TensorFloat32,
+    call_bytes,
+    call_of,
+    copy_call,
+    settings_of,
+    step_of,
+)
 from neuralpower.measure.collect.keys import software_key
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
@@ -182,9 +190,13 @@ def test_a_sentinel_every_fifty_calls_tells_of_a_device_that_becomes_slower() ->
         times.append(next(speeds))
         rows += bench.time([kernel(cuda, 100e-6)] * SENTINEL_CALLS)
     assert len(bench.sentinels_s) == 3
-    assert [rows[i]["sentinel_s"] for i in (0, 49, 50, 149)] == pytest.approx([100e-6, 100e-6, 102e-6, 105e-6])
+    assert [rows[i]["sentinel_s"] for i in (0, 49, 50, 149)] == pytest.approx(
+        [100e-6, 100e-6, 102e-6, 105e-6]
+    )
     # 10th percentiles of (100, 102) and (100, 102, 105): 100.2 and 100.4
-    assert [rows[i]["sentinel_slowdown"] for i in (0, 50, 100)] == pytest.approx([1, 102 / 100.2, 105 / 100.4])
+    assert [rows[i]["sentinel_slowdown"] for i in (0, 50, 100)] == pytest.approx(
+        [1, 102 / 100.2, 105 / 100.4]
+    )
     assert [rows[i]["flags"] for i in (0, 50, 100)] == [[], [], ["sentinel_drift"]]
 
 
@@ -223,7 +235,9 @@ class FakeNvml:
         return self._value(0x4)
 
 
-def test_a_condition_is_what_nvml_says_and_what_it_does_not_say_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_condition_is_what_nvml_says_and_what_it_does_not_say_is_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nvml = FakeNvml()
     read = NvmlCondition(nvml, "GPU-1")
     read.open()
@@ -396,7 +410,12 @@ def fake_energy(monkeypatch: pytest.MonkeyPatch, taken: list[dict[str, Any]]) ->
         calls += drain()
         call_s = (clock.now_ns() - start) / 1e9 / calls
         taken.append({"calls": calls, "call_s": call_s, **more})
-        row = {"power_w": 300.0, "energy_j": 300.0 * call_s, "power_source": "simulated", "power_reason": None}
+        row = {
+            "power_w": 300.0,
+            "energy_j": 300.0 * call_s,
+            "power_source": "simulated",
+            "power_reason": None,
+        }
         return SimpleNamespace(to_row=lambda: row, flags=["alias_risk"])
 
     monkeypatch.setattr(bench_cuda, "measure_power", measure_power)
@@ -575,7 +594,9 @@ def test_tf32_is_a_type_of_products_and_leaves_the_process_as_it_was() -> None:
     seen = []
     for asked in (call, Call(torch.relu, (torch.ones(1),))):
         with settings_of(asked):
-            seen.append((matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.is_inference_mode_enabled()))
+            seen.append(
+                (matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.is_inference_mode_enabled())
+            )
     assert seen == [(True, True, True), (False, False, True)]
     assert matmul.allow_tf32 == before
 
@@ -594,8 +615,12 @@ def test_marks_pass_in_order() -> None:
 
 real = [
     pytest.mark.hardware,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),  # torch calls its check for synchronisations a prototype
+    pytest.mark.skipif(
+        not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none"
+    ),
+    pytest.mark.filterwarnings(
+        "ignore::UserWarning"
+    ),  # torch calls its check for synchronisations a prototype
 ]
 
 

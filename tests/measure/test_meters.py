@@ -45,7 +45,9 @@ def refused(meter: Any, reason: str, match: str) -> str:
 # ---- RAPL ----
 
 
-def zone(root: Path, folder: str, name: str, energy_uj: int | str = 1_000_000, range_uj: int | None = RANGE_UJ) -> Path:
+def zone(
+    root: Path, folder: str, name: str, energy_uj: int | str = 1_000_000, range_uj: int | None = RANGE_UJ
+) -> Path:
     path = root / folder
     path.mkdir(parents=True)
     (path / "name").write_text(f"{name}\n")
@@ -145,7 +147,9 @@ def test_what_is_no_count_of_microjoules_is_no_number(tmp_path: Path, text: str)
 
 def test_without_zones_the_user_learns_what_could_be_done(tmp_path: Path) -> None:
     zone(tmp_path, "intel-rapl:0", "psys")
-    refused(RaplMeter(tmp_path), "no_rapl", "no package zone under .*virtual machines.*modprobe intel_rapl_msr")
+    refused(
+        RaplMeter(tmp_path), "no_rapl", "no package zone under .*virtual machines.*modprobe intel_rapl_msr"
+    )
     refused(RaplMeter(tmp_path / "missing"), "no_rapl", "no package zone")
 
 
@@ -169,7 +173,9 @@ def test_counters_for_root_only_are_left_as_they_are(server: Path) -> None:
 
 def test_a_counter_that_fails_names_its_file(server: Path) -> None:
     broken = reader(lambda file: OSError(61, "No data available") if file.name == "energy_uj" else None)
-    refused(RaplMeter(server, read_text=broken), "unreadable", "energy_uj cannot be read .No data available.; use")
+    refused(
+        RaplMeter(server, read_text=broken), "unreadable", "energy_uj cannot be read .No data available.; use"
+    )
 
 
 def test_rapl_serves_the_cpu_alone() -> None:
@@ -263,7 +269,8 @@ class FakeNvml:
     def nvmlDeviceGetFieldValues(self, handle: str, fields: list[int]) -> list[Any]:  # noqa: N802
         values = self.answer("fields")
         return [
-            SimpleNamespace(nvmlReturn=values[field][0], value=FieldValue(ullVal=values[field][1])) for field in fields
+            SimpleNamespace(nvmlReturn=values[field][0], value=FieldValue(ullVal=values[field][1]))
+            for field in fields
         ]
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
@@ -310,7 +317,9 @@ def test_where_the_field_is_not_supported_the_counter_has_a_call_of_its_own() ->
 
 
 def test_a_driver_without_fields_answers_by_calls() -> None:
-    meter = gpu(FakeNvml(fields=FakeNvml.error("NOT_SUPPORTED"), energy=6_000_000, usage=300_000, architecture=6))
+    meter = gpu(
+        FakeNvml(fields=FakeNvml.error("NOT_SUPPORTED"), energy=6_000_000, usage=300_000, architecture=6)
+    )
     meter.open()
     assert meter.read() == [Reading("board", 6000.0, 300.0, 7, None)]
 
@@ -374,10 +383,14 @@ def test_a_card_without_mig_and_without_a_list_of_processes_is_taken() -> None:
 def test_a_card_that_others_use_is_refused() -> None:
     ours, other = SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=4242)
     gpu(FakeNvml(processes=[ours])).open()
-    refused(gpu(FakeNvml(processes=[ours, other])), "shared", r"1 other process .PID 4242. on GPU-1; wait until")
+    refused(
+        gpu(FakeNvml(processes=[ours, other])), "shared", r"1 other process .PID 4242. on GPU-1; wait until"
+    )
 
 
-def test_ourselves_under_the_hosts_number_are_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ourselves_under_the_hosts_number_are_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host = SimpleNamespace(pid=999_999)  # no folder of this number below `processes`: seen from a container
     refused(gpu(FakeNvml(processes=[host]), processes=tmp_path), "shared", "999999")
     monkeypatch.setattr("neuralpower.measure.meters.nvml._has_context", lambda: True)
@@ -434,7 +447,9 @@ def test_nvml_serves_gpus_alone() -> None:
     assert isinstance(NvmlMeter.for_device("GPU-1"), NvmlMeter)
 
 
-@pytest.mark.parametrize(("code", "reason"), [("GPU_IS_LOST", "gpu_lost"), ("RESET_REQUIRED", "reset_required")])
+@pytest.mark.parametrize(
+    ("code", "reason"), [("GPU_IS_LOST", "gpu_lost"), ("RESET_REQUIRED", "reset_required")]
+)
 def test_a_gpu_that_is_lost_while_it_is_read_ends_the_reading(code: str, reason: str) -> None:
     nvml = FakeNvml()
     meter = gpu(nvml)
@@ -462,7 +477,12 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_gpus_are_listed_with_their_memory_and_driver() -> None:
     nvml = FakeNvml()
     (card,) = list_gpus(nvml)
-    assert (card.name, card.uuid, card.memory_bytes, card.driver) == ("NVIDIA H200", "GPU-1", 141 * 2**30, "570.86")
+    assert (card.name, card.uuid, card.memory_bytes, card.driver) == (
+        "NVIDIA H200",
+        "GPU-1",
+        141 * 2**30,
+        "570.86",
+    )
     assert nvml.open == 0
     lost = FakeNvml(handle=FakeNvml.error("GPU_IS_LOST"))
     with pytest.raises(MeterUnavailable, match="fell off"):
@@ -521,7 +541,9 @@ def test_auto_takes_the_first_that_works(meters: dict[str, Any]) -> None:
 def test_auto_without_a_meter_says_why_and_reads_nothing(meters: dict[str, Any]) -> None:
     fake_meter("a", "cpu", reason="no_permission")
     fake_meter("b", "cpu", reason="no_rapl")
-    assert open_meter("auto", "cpu") == NullMeter("no_permission", "a: broken; use another; b: broken; use another")
+    assert open_meter("auto", "cpu") == NullMeter(
+        "no_permission", "a: broken; use another; b: broken; use another"
+    )
     nothing = open_meter("auto", "tpu")
     assert nothing == NullMeter("no_meter", "no power meter is known for tpu")
     assert nothing.read() == []
@@ -560,15 +582,20 @@ def no_predictors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_predictors")
-def test_devices_and_meters_are_listed_with_what_the_user_can_do(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RaplMeter, "for_device", classmethod(lambda cls, d: cls(server) if d == "cpu" else None))
+def test_devices_and_meters_are_listed_with_what_the_user_can_do(
+    server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        RaplMeter, "for_device", classmethod(lambda cls, d: cls(server) if d == "cpu" else None)
+    )
     nvml = FakeNvml(processes=[SimpleNamespace(pid=4242)])
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     lines = done("devices").splitlines()
     assert "gpu        NVIDIA H200, 141 GiB, driver 570.86, GPU-1" in lines
     assert "meter      rapl of cpu: works: rapl, package-0 dram-0 package-1 dram-1, limit 410 W" in lines
     assert any(
-        line.startswith("meter      nvml of GPU-1: no (shared): nvml: 1 other process (PID 4242)") for line in lines
+        line.startswith("meter      nvml of GPU-1: no (shared): nvml: 1 other process (PID 4242)")
+        for line in lines
     )
     listed = json.loads(done("devices", "--json"))
     assert [device["name"] for device in listed["devices"]][1:] == ["NVIDIA H200"]

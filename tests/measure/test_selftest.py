@@ -40,7 +40,9 @@ class Bench:
 
     def run(self, durations: Durations | None = SHORT) -> SelfTest:
         queue, clock = self.queue, self.time.clock
-        return run_self_test(self.meter, queue.run_once, self.wake, clock, drain=queue.drain, durations=durations)
+        return run_self_test(
+            self.meter, queue.run_once, self.wake, clock, drain=queue.drain, durations=durations
+        )
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,9 @@ def test_a_counter_of_the_same_period_that_never_looks_away_passes() -> None:
 @pytest.mark.parametrize(
     ("gain", "quality"), [(1.04, "ok"), (0.96, "ok"), (1.07, "inconsistent"), (0.93, "inconsistent")]
 )
-def test_more_than_five_per_cent_between_counter_and_samples_is_inconsistent(gain: float, quality: str) -> None:
+def test_more_than_five_per_cent_between_counter_and_samples_is_inconsistent(
+    gain: float, quality: str
+) -> None:
     found = Bench(gain=gain).run()
     assert found.meter_quality == quality
     assert found.use_counter == (quality == "ok")
@@ -117,7 +121,9 @@ def test_more_than_five_per_cent_between_counter_and_samples_is_inconsistent(gai
 @pytest.mark.parametrize(
     ("idle_w", "sampled_w", "consistent"), [(37.0, 41.9, True), (37.0, 42.1, False), (90, 98.9, True)]
 )
-def test_idle_power_may_differ_by_a_tenth_or_five_watts(idle_w: float, sampled_w: float, consistent: bool) -> None:
+def test_idle_power_may_differ_by_a_tenth_or_five_watts(
+    idle_w: float, sampled_w: float, consistent: bool
+) -> None:
     found = SelfTest(idle_w=idle_w, idle_sampled_w=sampled_w, busy_w=400.0, busy_sampled_w=400.0)
     assert found.consistent is consistent
 
@@ -161,7 +167,9 @@ def test_a_meter_of_counters_alone_is_unchecked(tmp_path: Path) -> None:
         (lambda read, energy_j: None, "no_counter"),
     ],
 )
-def test_a_counter_that_is_no_use_leaves_samples(fault: Callable[[int, float], float | None], reason: str) -> None:
+def test_a_counter_that_is_no_use_leaves_samples(
+    fault: Callable[[int, float], float | None], reason: str
+) -> None:
     found = Bench(fault=fault).run()
     assert found.reason == reason
     assert (found.busy_w, found.idle_deep_w) == (None, None)

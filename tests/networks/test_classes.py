@@ -29,7 +29,16 @@ CONFIGURATIONS = {
 SEQUENCE, CHOICE, TOKEN = "ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"
 ANSWER, MASKED = "ForQuestionAnswering", "ForMaskedLM"
 HEADS = {
-    "Bert": ("ForPreTraining", "LMHeadModel", MASKED, "ForNextSentencePrediction", SEQUENCE, CHOICE, TOKEN, ANSWER),
+    "Bert": (
+        "ForPreTraining",
+        "LMHeadModel",
+        MASKED,
+        "ForNextSentencePrediction",
+        SEQUENCE,
+        CHOICE,
+        TOKEN,
+        ANSWER,
+    ),
     "OpenAIGPT": ("LMHeadModel", "DoubleHeadsModel"),
     "GPT2": ("LMHeadModel", "DoubleHeadsModel"),
     "CTRL": ("LMHeadModel",),
@@ -45,7 +54,14 @@ HEADS = {
 }
 CLASSES = {f"{family}{head}": family for family, heads in HEADS.items() for head in ("Model", *heads)}
 NAMED = (  # by its authors; the tenth, TransfoXLModel, is no longer in transformers
-    *("OpenAIGPTLMHeadModel", "OpenAIGPTDoubleHeadsModel", "GPT2Model", "CTRLModel", "XLNetModel", "XLMModel"),
+    *(
+        "OpenAIGPTLMHeadModel",
+        "OpenAIGPTDoubleHeadsModel",
+        "GPT2Model",
+        "CTRLModel",
+        "XLNetModel",
+        "XLMModel",
+    ),
     *("DistilBertModel", "RobertaModel", "XLMRobertaModel"),
 )
 
@@ -102,7 +118,9 @@ def test_a_family_that_transformers_dropped_ends_with_two_and_the_reason() -> No
 
     if hasattr(transformers, "TransfoXLModel"):
         pytest.skip("this release of transformers still has it")
-    with pytest.raises(ModelError, match=r"TransfoXLModel: transformers .* has it no longer .*; choose XLNetModel"):
+    with pytest.raises(
+        ModelError, match=r"TransfoXLModel: transformers .* has it no longer .*; choose XLNetModel"
+    ):
         resolve("transformers:TransfoXLModel")
     ran = program.run("profile", "transformers:transfo-xl", "--repeat", 0)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)

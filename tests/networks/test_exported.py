@@ -138,7 +138,11 @@ def test_a_program_whose_sizes_are_guarded_passes(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor, more: dict[str, list[torch.Tensor]]) -> torch.Tensor:
             y = more["k-1"][0]
             rows = x.shape[0]
-            return x.reshape(rows // 3, -1).sum() + y.sum() if rows % 3 == 0 and 2 * y.shape[0] > rows else y.sum()
+            return (
+                x.reshape(rows // 3, -1).sum() + y.sum()
+                if rows % 3 == 0 and 2 * y.shape[0] > rows
+                else y.sum()
+            )
 
     any_size = {0: torch.export.Dim.AUTO}
     inputs = torch.randn(6, 4), {"k-1": [torch.randn(5, 4)]}
@@ -152,8 +156,12 @@ def test_a_program_whose_sizes_are_guarded_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "network",
     [
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Flatten(2), nn.TransformerEncoderLayer(16, 2, batch_first=True)),
+        nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        ),
+        nn.Sequential(
+            nn.Conv2d(3, 4, 8, 8), nn.Flatten(2), nn.TransformerEncoderLayer(16, 2, batch_first=True)
+        ),
     ],
     ids=["convolutions", "attention"],
 )
@@ -184,7 +192,9 @@ def with_payload(folder: str, **entry: Any) -> Callable[[Files, Path], Files]:
         return {
             **files,
             config: json.dumps(content).encode(),
-            config.rpartition("/")[0] + f"/{payload['path_name']}": entry_content(payload["path_name"], marker),
+            config.rpartition("/")[0] + f"/{payload['path_name']}": entry_content(
+                payload["path_name"], marker
+            ),
         }
 
     return change
@@ -229,7 +239,11 @@ def test_no_pickle_of_the_new_layout_runs(
 
 @pytest.mark.parametrize("change", ["a pickle", "a formula", "no zip"])
 def test_the_program_refuses_in_one_line_with_code_2(
-    change: str, new_layout: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    change: str,
+    new_layout: Files,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     files = {
@@ -248,7 +262,9 @@ def test_the_program_refuses_in_one_line_with_code_2(
 
 @pytest.mark.parametrize("part", ["state_dict", "constants", "example_inputs"])
 @pytest.mark.parametrize("suffix", [".pt", ".json"])
-def test_no_pickle_of_the_flat_layout_runs(part: str, suffix: str, flat_layout: Files, tmp_path: Path) -> None:
+def test_no_pickle_of_the_flat_layout_runs(
+    part: str, suffix: str, flat_layout: Files, tmp_path: Path
+) -> None:
     files = {name: content for name, content in flat_layout.items() if part not in name}
     files[f"serialized_{part}{suffix}"] = saved({"evil": Runs(tmp_path / "ran")})
     path = zipped(files, tmp_path / "net.pt2")
@@ -304,12 +320,16 @@ GRAPHS: dict[str, Callable[[dict[str, Any]], None]] = {
     "a formula with a text": lambda p: first_formula(p, "Symbol('__import__(1)')"),
     "a formula with a comprehension": lambda p: first_formula(p, "[x for x in (1,)][0]"),
     "a formula with a lambda": lambda p: first_formula(p, "(lambda: 1)()"),
-    "a guard that imports": lambda p: p.update(guards_code=["__import__('pathlib').Path('ran').touch() is None"]),
+    "a guard that imports": lambda p: p.update(
+        guards_code=["__import__('pathlib').Path('ran').touch() is None"]
+    ),
     "a guard with an attribute": lambda p: p.update(guards_code=["L['x'].__class__ == 1"]),
     "a guard that calls": lambda p: p.update(guards_code=["L['x'].numpy().tofile('ran') == 1"]),
     "a guard with a key that is code": lambda p: p.update(guards_code=["L['x\"+evil+\"'].size()[0] == 3"]),
     "a guard with a comment": lambda p: p.update(guards_code=["L['x'].size()[0] == 3 # evil"]),
-    "an input that is a text": lambda p: p["graph_module"]["graph"]["inputs"].append({"as_string": "' + evil() + '"}),
+    "an input that is a text": lambda p: p["graph_module"]["graph"]["inputs"].append(
+        {"as_string": "' + evil() + '"}
+    ),
     "torch.hub": lambda p: first_target(p, "torch.hub.load"),
     "torch.load": lambda p: first_target(p, "torch.load"),
     "a module of torch's": lambda p: first_target(p, "torch.serialization.os.system"),
@@ -331,8 +351,12 @@ GRAPHS: dict[str, Callable[[dict[str, Any]], None]] = {
     "an enumeration": lambda p: specification(
         p, type="builtins.dict", context=json.dumps([{"__enum__": True, "fqn": "evil:X", "name": "x"}])
     ),
-    "a key that is code": lambda p: specification(p, type="builtins.dict", context=json.dumps(["x') or evil('"])),
-    "a spec that is none": lambda p: p["graph_module"]["module_call_graph"][0]["signature"].update(out_spec="[1, {}]"),
+    "a key that is code": lambda p: specification(
+        p, type="builtins.dict", context=json.dumps(["x') or evil('"])
+    ),
+    "a spec that is none": lambda p: p["graph_module"]["module_call_graph"][0]["signature"].update(
+        out_spec="[1, {}]"
+    ),
 }
 
 
@@ -412,7 +436,8 @@ def test_what_stands_around_the_zip_is_refused(new_layout: Files, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"nothing", pickle.dumps(collections.OrderedDict()), b"PK\x03\x04", b"PK\x05\x06" + bytes(18)]
+    "content",
+    [b"", b"nothing", pickle.dumps(collections.OrderedDict()), b"PK\x03\x04", b"PK\x05\x06" + bytes(18)],
 )
 def test_what_is_no_zip_is_no_program(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "net.pt2").write_bytes(content)

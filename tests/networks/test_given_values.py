@@ -157,7 +157,13 @@ def test_numbers_that_are_given_stay_and_what_was_not_written_is_drawn(tmp_path:
         assert (part == 7.5).all() and not flags.any()
         assert mask.equal(torch.full((4, 4), float("-inf")).triu(1))
         assert 0.5 < empty.std() < 2 and 0.5 < sized.std() < 2
-        assert [bool(made_up(t)) for t in (empty, part, mask, sized, flags)] == [True, False, False, True, False]
+        assert [bool(made_up(t)) for t in (empty, part, mask, sized, flags)] == [
+            True,
+            False,
+            False,
+            True,
+            False,
+        ]
 
 
 def test_what_is_made_up_and_decides_is_said(nets: Path) -> None:
@@ -205,7 +211,9 @@ def test_weightless_leaves_ties_and_small_tensors() -> None:
 
 def test_inputs_beyond_what_is_held_are_made_up_and_said(nets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neuralpower.networks.input_values.HELD_BYTES", 2**20)
-    nets.write_text(NETS.replace("torch.randn(4, 8), torch.tensor(5))", "torch.zeros(2**17, 8), torch.tensor(3))"))
+    nets.write_text(
+        NETS.replace("torch.randn(4, 8), torch.tensor(5))", "torch.zeros(2**17, 8), torch.tensor(3))")
+    )
     source = resolve(f"{nets}:steps")
     inputs = source.inputs(source.build("meta"), InputRequest(2**17), "meta")
     x, steps = (with_values(tensor) for tensor in inputs.args)
@@ -256,7 +264,9 @@ def test_what_a_call_without_values_writes_to_is_known_no_more() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_types_that_pytorch_refuses_are_refused_without_values(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+def test_types_that_pytorch_refuses_are_refused_without_values(
+    module: nn.Module, args: tuple[Tensor, ...]
+) -> None:
     with pytest.raises((RuntimeError, ValueError)):
         module.eval()(*args)
     for way in WAYS[:2]:
@@ -293,7 +303,9 @@ SMALL = "num_hidden_layers=1&hidden_size=64&num_attention_heads=4&num_key_value_
 def test_a_field_that_only_the_models_code_reads_can_be_overridden() -> None:
     model: Any = resolve(f"transformers:Qwen3MoeModel?head_dim=128&num_experts=2&{SMALL}").build()
     assert model.layers[0].self_attn.q_proj.out_features == 4 * 128
-    model = resolve(f"transformers:mixtral?head_dim=32&num_local_experts=2&intermediate_size=8&{SMALL}").build()
+    model = resolve(
+        f"transformers:mixtral?head_dim=32&num_local_experts=2&intermediate_size=8&{SMALL}"
+    ).build()
     assert model.layers[0].self_attn.q_proj.out_features == 4 * 32
 
 

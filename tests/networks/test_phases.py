@@ -103,7 +103,10 @@ def test_the_cache_holds_what_hand_arithmetic_says() -> None:
 
 
 def test_the_batch_of_a_phase_comes_before_the_requests() -> None:
-    assert one_pass(LLAMA, Phase.decode(batch=8, context=16), batch=3).inputs.kwargs["input_ids"].shape == (8, 1)
+    assert one_pass(LLAMA, Phase.decode(batch=8, context=16), batch=3).inputs.kwargs["input_ids"].shape == (
+        8,
+        1,
+    )
 
 
 @pytest.mark.parametrize(("context", "kept"), [(5, 5), (7, 7), (8, 7), (100, 7)])
@@ -115,7 +118,10 @@ def test_a_window_of_eight_keeps_seven_keys_for_the_next_query(context: int, kep
 
 
 def test_windowed_and_full_layers_of_one_model_keep_their_own_lengths() -> None:
-    assert sorted(layer.key_length for layer in layers(MIXED, Phase.decode(context=50), "attention")) == [8, 51]
+    assert sorted(layer.key_length for layer in layers(MIXED, Phase.decode(context=50), "attention")) == [
+        8,
+        51,
+    ]
 
 
 def test_a_state_does_not_grow_with_the_context() -> None:
@@ -146,7 +152,9 @@ def test_a_step_is_given_what_its_own_encoder_returns(model: str) -> None:
 
 
 def test_a_prefill_asks_the_head_for_one_position() -> None:
-    heads = [layer for layer in layers(LLAMA, Phase.prefill(30), "linear", batch=2) if layer.out_features == 500]
+    heads = [
+        layer for layer in layers(LLAMA, Phase.prefill(30), "linear", batch=2) if layer.out_features == 500
+    ]
     assert [layer.rows for layer in heads] == [2]
     assert {layer.query_length for layer in layers(LLAMA, Phase.prefill(30), "attention")} == {30}
 
@@ -167,7 +175,9 @@ def test_a_pairs_prefill_is_its_encoder_and_one_step_of_its_decoder() -> None:
 def test_a_grown_cache_is_the_one_that_a_pass_over_the_context_leaves(model: str) -> None:
     decoder = Decoder(resolve(model).build("meta"), InputRequest(2))
     read, _ = decoder._read(20)
-    assert [tuple(t.shape) for t in tensors_within(decoder.cache(20))] == [tuple(t.shape) for t in tensors_within(read)]
+    assert [tuple(t.shape) for t in tensors_within(decoder.cache(20))] == [
+        tuple(t.shape) for t in tensors_within(read)
+    ]
     assert cache_bytes(decoder.cache(20)) == cache_bytes(read)
 
 
@@ -261,7 +271,8 @@ def test_an_expert_gets_as_many_tokens_as_there_are_for_each() -> None:
 def every_step(model: str, contexts: range, predictor: Predictor) -> list[Interval]:
     decoder = Decoder(resolve(model).build("meta"), InputRequest(1, 4))
     return [
-        compose(traced(decoder.decode(context)), predictor, model=model, batch_size=1).runtime_s for context in contexts
+        compose(traced(decoder.decode(context)), predictor, model=model, batch_size=1).runtime_s
+        for context in contexts
     ]
 
 
@@ -279,14 +290,18 @@ def test_a_generation_is_the_sum_over_its_steps(model: str, predictor: Predictor
     assert about.time_per_output_token_s is not None
     assert about.time_per_output_token_s.value == pytest.approx(sum(s.value for s in steps) / 12)
     assert about.first_step_s is not None and about.last_step_s is not None
-    assert (about.first_step_s.value, about.last_step_s.value) == pytest.approx((steps[0].value, steps[-1].value))
+    assert (about.first_step_s.value, about.last_step_s.value) == pytest.approx(
+        (steps[0].value, steps[-1].value)
+    )
     assert about.tokens_per_s.value == pytest.approx(13 / prediction.runtime_s.value)
     assert len(about.traced) < 12  # the others were interpolated
     assert sum(row.share for row in prediction.rows) == pytest.approx(1)
     assert sum(row.runtime_s for row in prediction.rows) == pytest.approx(prediction.runtime_s.value)
     assert sum(row.flops for row in prediction.rows) == prediction.flops
     if model != BART:  # whose encoder reads more in a step that is asked for alone
-        work = first.flops + sum(traced(one_pass(model, Phase.decode(context=start + i))).flops for i in range(12))
+        work = first.flops + sum(
+            traced(one_pass(model, Phase.decode(context=start + i))).flops for i in range(12)
+        )
         assert prediction.flops == pytest.approx(work, rel=1e-4)
 
 
@@ -299,7 +314,9 @@ def test_interpolated_traces_are_the_traced_ones_beyond_a_window() -> None:
         assert growing.at(context).layers == traced(decoder.decode(context)).layers
 
 
-def test_few_predicted_steps_lie_near_the_sum_over_all(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_predicted_steps_lie_near_the_sum_over_all(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     phase = Phase.generate(prompt=16, new_tokens=120)
     full, _ = predict_case(Case(LLAMA, phase=phase), predictor)
     monkeypatch.setattr("neuralpower.trace.decoder_steps.CALLS", 1)
@@ -360,7 +377,9 @@ def test_energy_is_spread_over_the_tokens_that_are_made(predictor: Predictor) ->
     prediction = compose(traced(step), predictor, model=LLAMA, batch_size=2)
     known = with_step(replace(prediction, energy_j=Interval(6.0, 4.0, 8.0)), step)
     assert isinstance(known.generation, Step)
-    assert known.generation.energy_per_token_j == Interval(3.0, 2.0, 4.0)  # a step makes a token of each of 2 samples
+    assert known.generation.energy_per_token_j == Interval(
+        3.0, 2.0, 4.0
+    )  # a step makes a token of each of 2 samples
 
 
 def test_a_sum_over_steps_with_one_unknown_is_unknown() -> None:
@@ -370,14 +389,18 @@ def test_a_sum_over_steps_with_one_unknown_is_unknown() -> None:
     assert _sum([], []) is None
 
 
-def test_a_model_that_asks_for_values_says_which_operator_and_how_it_was_traced_then(predictor: Predictor) -> None:
+def test_a_model_that_asks_for_values_says_which_operator_and_how_it_was_traced_then(
+    predictor: Predictor,
+) -> None:
     model = (
         "transformers:JetMoeForCausalLM?num_hidden_layers=1&hidden_size=32&num_key_value_heads=2&kv_channels=16"
         "&intermediate_size=64&vocab_size=500&num_local_experts=4"
     )
     prediction, _ = predict_case(Case(model, phase=Phase.decode(context=8)), predictor)
     assert prediction.method == "cpu"
-    assert any("fake: DataDependentOutputException: aten._local_scalar_dense" in note for note in prediction.notes)
+    assert any(
+        "fake: DataDependentOutputException: aten._local_scalar_dense" in note for note in prediction.notes
+    )
 
 
 def test_a_longer_context_takes_longer(predictor: Predictor) -> None:
@@ -400,7 +423,8 @@ def test_a_step_of_what_keeps_no_cache_is_refused(model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "limit"), [("transformers:GPT2LMHeadModel?n_layer=1", 1024), (LLAMA + "&max_position_embeddings=64", 64)]
+    ("model", "limit"),
+    [("transformers:GPT2LMHeadModel?n_layer=1", 1024), (LLAMA + "&max_position_embeddings=64", 64)],
 )
 def test_a_context_beyond_the_models_positions_is_refused(model: str, limit: int) -> None:
     one_pass(model, Phase.decode(context=limit - 1))

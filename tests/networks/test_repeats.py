@@ -60,7 +60,10 @@ def test_types_strides_and_numbers_tell_calls_apart() -> None:
         torch.int64,
     ]
     whole = meta(4, 6)
-    keys = [key_of(v) for v in (whole, whole.t(), whole[:, :3], whole[:, 3:], whole.half(), (whole, whole), (whole, 1))]
+    keys = [
+        key_of(v)
+        for v in (whole, whole.t(), whole[:, :3], whole[:, 3:], whole.half(), (whole, whole), (whole, 1))
+    ]
     assert len(set(keys)) == len(keys)
     assert key_of((whole, whole)) != key_of((whole, meta(4, 6)))  # of one memory, and of two
     assert key_of((whole, [1, 2])) == key_of((meta(4, 6), [1, 2]))
@@ -81,10 +84,17 @@ def test_views_values_and_unknown_arguments_are_not_remembered() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["zoo:googlenet", "zoo:deep_mnist", "transformers:llama?num_hidden_layers=3&vocab_size=99&hidden_size=64"]
+    "model",
+    [
+        "zoo:googlenet",
+        "zoo:deep_mnist",
+        "transformers:llama?num_hidden_layers=3&vocab_size=99&hidden_size=64",
+    ],
 )
 @pytest.mark.parametrize("training", [False, True])
-def test_a_trace_is_what_it_is_without_a_memory(model: str, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_is_what_it_is_without_a_memory(
+    model: str, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = resolve(model)
     module = source.build("meta")
     inputs = source.inputs(module, InputRequest(2))

@@ -114,9 +114,13 @@ IMAGES: dict[str, dict[str, tuple[int, ...]]] = {
         "bool_masked_pos": (2, 8),
     },
     f"transformers:timesformer?{IMAGE}&num_frames=4": {"pixel_values": (2, 4, 3, 32, 32)},
-    f"transformers:vivit?{IMAGE.replace('&patch_size=16', '')}&num_frames=4": {"pixel_values": (2, 4, 3, 32, 32)},
+    f"transformers:vivit?{IMAGE.replace('&patch_size=16', '')}&num_frames=4": {
+        "pixel_values": (2, 4, 3, 32, 32)
+    },
     f"transformers:VideoPrismVisionModel?{PRISM}": {"pixel_values_videos": (2, 4, 3, 32, 32)},
-    f"transformers:XCLIPVisionModel?{IMAGE}&num_frames=4&mit_num_hidden_layers=1": {"pixel_values": (8, 3, 32, 32)},
+    f"transformers:XCLIPVisionModel?{IMAGE}&num_frames=4&mit_num_hidden_layers=1": {
+        "pixel_values": (8, 3, 32, 32)
+    },
     # a tower of a model of videos, one frame at a time
     f"transformers:InstructBlipVideoVisionModel?{IMAGE}": {"pixel_values": (2, 3, 32, 32)},
     # keypoints of two images are matched
@@ -157,10 +161,13 @@ def test_every_model_of_sounds_is_traced_on_its_inputs(model: str) -> None:
 
 def test_a_model_without_a_forward_pass_is_answered_with_its_parts() -> None:
     small = "&".join(
-        part(f"{which}_config", "num_layers=1&hidden_size=32&num_heads=2") for which in ("semantic", "coarse_acoustics")
+        part(f"{which}_config", "num_layers=1&hidden_size=32&num_heads=2")
+        for which in ("semantic", "coarse_acoustics")
     )
     source = resolve(f"transformers:BarkModel?{small}")
-    with pytest.raises(ModelError, match="BarkModel has no forward pass of its own; .* BarkSemanticModel, BarkCoarse"):
+    with pytest.raises(
+        ModelError, match="BarkModel has no forward pass of its own; .* BarkSemanticModel, BarkCoarse"
+    ):
         source.inputs(source.build())
 
 
@@ -176,9 +183,7 @@ def test_a_pair_of_encoder_and_decoder_reads_what_its_encoder_does() -> None:
 
 
 def test_a_time_series_comes_whole_and_with_how_often_it_is_sampled() -> None:
-    sizes = (
-        "num_hidden_layers=1&hidden_size=32&intermediate_size=64&head_dim=16&num_attention_heads=2&context_length=64"
-    )
+    sizes = "num_hidden_layers=1&hidden_size=32&intermediate_size=64&head_dim=16&num_attention_heads=2&context_length=64"
     shapes = {"past_values": (2, 64), "past_values_padding": (2, 64), "freq": (2, 1)}
     assert run(f"transformers:TimesFmModel?{sizes}", InputRequest(batch_size=2)) == shapes
 
@@ -277,7 +282,11 @@ def test_every_half_of_a_model_that_reads_several_things_is_traced(model: str) -
 @pytest.mark.parametrize(
     ("name", "heads", "pixels"),
     [
-        ("Qwen2_5_VisionTransformerPretrainedModel", "num_heads=2&fullatt_block_indexes=[0]", "hidden_states"),
+        (
+            "Qwen2_5_VisionTransformerPretrainedModel",
+            "num_heads=2&fullatt_block_indexes=[0]",
+            "hidden_states",
+        ),
         ("Qwen3VLVisionModel", "num_heads=2&deepstack_visual_indexes=[0]", "hidden_states"),
         ("VideoLlama3VisionModel", "num_attention_heads=2&num_hidden_layers=1", "pixel_values"),
     ],
@@ -353,7 +362,10 @@ def configuration(folder: Path, **values: object) -> Path:
 def test_a_folder_names_its_class_and_takes_overrides(tmp_path: Path) -> None:
     values = dict(part.split("=") for part in TEXT.split("&"))
     folder = configuration(
-        tmp_path, model_type="bert", architectures=["BertForMaskedLM"], **{k: int(v) for k, v in values.items()}
+        tmp_path,
+        model_type="bert",
+        architectures=["BertForMaskedLM"],
+        **{k: int(v) for k, v in values.items()},
     )
     assert type(resolve(folder).build()).__name__ == "BertForMaskedLM"
     model = resolve(f"{folder / 'config.json'}?num_hidden_layers=3").build()
@@ -429,7 +441,10 @@ def test_a_folder_without_configuration_is_refused(tmp_path: Path) -> None:
         ("transformers:brt", "unknown transformers model type or class 'brt': did you mean .*bert"),
         ("transformers:BertForMaskedML", "did you mean .*BertForMaskedLM"),
         ("transformers:bert?hidden_sise=3", "unknown field of BertConfig.*did you mean hidden_size"),
-        ("transformers:clip?text_config.hidden_sise=3", "unknown field of CLIPTextConfig.*did you mean .*hidden_size"),
+        (
+            "transformers:clip?text_config.hidden_sise=3",
+            "unknown field of CLIPTextConfig.*did you mean .*hidden_size",
+        ),
         ("transformers:bert?hidden_size.x=3", "holds no configuration"),
         ("transformers:bert?hidden_size=wide", "are not accepted"),
         ("transformers:bert?hidden_size", "is not field=value"),
@@ -445,14 +460,18 @@ def test_a_bad_name_is_refused(model: str, message: str) -> None:
 
 
 def test_a_composed_configuration_without_default_is_refused() -> None:
-    with pytest.raises(ModelError, match="MusicgenConfig is composed of other configurations and has no default"):
+    with pytest.raises(
+        ModelError, match="MusicgenConfig is composed of other configurations and has no default"
+    ):
         resolve("transformers:musicgen").build()
 
 
 @pytest.mark.parametrize("package", ["torchvision", "timm"])
 def test_a_package_that_is_not_installed_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ModelError, match=rf"{package} is not installed; pip install \"neuralpower\[vision\]\""):
+    with pytest.raises(
+        ModelError, match=rf"{package} is not installed; pip install \"neuralpower\[vision\]\""
+    ):
         resolve(f"{package}:resnet50")
 
 
@@ -461,7 +480,9 @@ def test_torchvision_models_take_its_image_size(monkeypatch: pytest.MonkeyPatch)
         return nn.Conv2d(3, 2, 1)
 
     models = types.SimpleNamespace(
-        list_models=lambda: ["tiny"], get_model_builder=lambda name: tiny, get_model=lambda name, **given: tiny(**given)
+        list_models=lambda: ["tiny"],
+        get_model_builder=lambda name: tiny,
+        get_model=lambda name, **given: tiny(**given),
     )
     monkeypatch.setitem(sys.modules, "torchvision", types.SimpleNamespace(models=models))
     source = resolve("torchvision:tiny")
@@ -623,10 +644,16 @@ def test_an_example_that_needs_values_is_made_on_the_cpu(file: Path) -> None:
     sized = "torch.empty(batch_size, int(torch.ones(3).sum()), 4)"
     file.write_text(FILE + EXAMPLE_INPUTS.replace("torch.empty(batch_size, seq_len, 4)", sized))
     source = resolve(f"{file}:network")
-    assert source.inputs(source.build(), InputRequest(batch_size=2), "meta").kwargs["input"].shape == (2, 3, 4)
+    assert source.inputs(source.build(), InputRequest(batch_size=2), "meta").kwargs["input"].shape == (
+        2,
+        3,
+        4,
+    )
 
 
-@pytest.mark.parametrize("phase", [Phase(), Phase.prefill(8), Phase.decode(context=8)], ids=lambda phase: phase.name)
+@pytest.mark.parametrize(
+    "phase", [Phase(), Phase.prefill(8), Phase.decode(context=8)], ids=lambda phase: phase.name
+)
 def test_a_batch_that_no_memory_holds_has_shapes(phase: Phase) -> None:
     (one,) = passes(resolve(f"transformers:GPT2LMHeadModel?{GPT2}"), InputRequest(2**40), phase)
     layers = trace(one.module, one.inputs.args, one.inputs.kwargs).layers
@@ -635,11 +662,15 @@ def test_a_batch_that_no_memory_holds_has_shapes(phase: Phase) -> None:
 
 def test_inputs_that_no_memory_holds_are_refused_where_their_values_are_asked_for() -> None:
     source = resolve("zoo:sensor_net")
-    with pytest.raises(ModelError, match=rf"cannot be made for batch size {2**50}: RuntimeError: .*; ask for other"):
+    with pytest.raises(
+        ModelError, match=rf"cannot be made for batch size {2**50}: RuntimeError: .*; ask for other"
+    ):
         source.inputs(source.build(), InputRequest(2**50))
     model = resolve(nn.Sequential(Choosing()))
     inputs = model.inputs(model.build(), InputRequest(2**50, input_shape=(4,)), "meta")
-    with pytest.raises(ModelError, match=rf"inputs of Sequential cannot be made for batch size {2**50}: RuntimeError"):
+    with pytest.raises(
+        ModelError, match=rf"inputs of Sequential cannot be made for batch size {2**50}: RuntimeError"
+    ):
         trace(model.build(), inputs.args, inputs.kwargs)
 
 
@@ -674,7 +705,9 @@ def test_a_function_that_gives_no_model_is_refused(file: Path, name: str, messag
 def test_what_a_foreign_error_announces_with_a_colon_is_said_too(file: Path) -> None:
     said = "No natten here. It comes\nfrom its pages, or with pip:\n`pip install natten`. Start again after it.\nBye."
     file.write_text(f"def network():\n    raise ImportError({said!r})")
-    with pytest.raises(ModelError, match=r"cannot be built: ImportError: No natten .* with pip: `pip .* after it\.$"):
+    with pytest.raises(
+        ModelError, match=r"cannot be built: ImportError: No natten .* with pip: `pip .* after it\.$"
+    ):
         resolve(f"{file}:network").build()
 
 
@@ -827,12 +860,18 @@ def test_a_module_without_values_cannot_go_to_the_cpu() -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("zoo:resnet18?classes=0", "classes 0 of 'zoo:resnet18.classes=0': must be a whole number, 1 or more"),
+        (
+            "zoo:resnet18?classes=0",
+            "classes 0 of 'zoo:resnet18.classes=0': must be a whole number, 1 or more",
+        ),
         ("zoo:resnet18?classes=ten", "classes 'ten' of .*: must be a whole number, 1 or more"),
         ("zoo:resnet18?width=true", "width True of .*: must be a whole number"),
         ("zoo:convmixer?depth=-1", "depth -1 of .*: must be a whole number"),
         ("transformers:bert?intermediate_size=0", "intermediate_size 0 in .*: a size is 1 or more"),
-        ("transformers:bert?num_hidden_layers=-1", "num_hidden_layers -1 in .*: a number of layers is 0 or more"),
+        (
+            "transformers:bert?num_hidden_layers=-1",
+            "num_hidden_layers -1 in .*: a number of layers is 0 or more",
+        ),
     ],
 )
 def test_a_size_below_one_is_refused(model: str, message: str) -> None:
@@ -892,20 +931,48 @@ def test_a_file_that_is_no_exported_program_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("model", "request_", "message"),
     [
-        (f"transformers:bert?{TEXT}", InputRequest(batch_size=0), "batch_size is 0, but a whole number of at least 1"),
-        (f"transformers:bert?{TEXT}", InputRequest(batch_size=10**21), r"batch_size is 10+, but .* 2\*\*53 at most"),
-        (f"transformers:bert?{TEXT}", InputRequest(seq_len=0), "seq_len is 0, but a whole number of at least 1"),
-        (f"transformers:bert?{TEXT}", InputRequest(seq_len=513), "seq_len is 513, but BertModel has 512 positions"),
+        (
+            f"transformers:bert?{TEXT}",
+            InputRequest(batch_size=0),
+            "batch_size is 0, but a whole number of at least 1",
+        ),
+        (
+            f"transformers:bert?{TEXT}",
+            InputRequest(batch_size=10**21),
+            r"batch_size is 10+, but .* 2\*\*53 at most",
+        ),
+        (
+            f"transformers:bert?{TEXT}",
+            InputRequest(seq_len=0),
+            "seq_len is 0, but a whole number of at least 1",
+        ),
+        (
+            f"transformers:bert?{TEXT}",
+            InputRequest(seq_len=513),
+            "seq_len is 513, but BertModel has 512 positions",
+        ),
         (f"transformers:gpt2?{GPT2}", InputRequest(seq_len=1025), "has 1024 positions; give at most 1024"),
-        (f"transformers:roberta?{TEXT}&max_position_embeddings=514", InputRequest(seq_len=513), "has 512 positions"),
+        (
+            f"transformers:roberta?{TEXT}&max_position_embeddings=514",
+            InputRequest(seq_len=513),
+            "has 512 positions",
+        ),
         (f"transformers:bart?{BART}", InputRequest(seq_len=1025), "has 1024 positions"),
-        (f"transformers:whisper?{WHISPER}", InputRequest(seq_len=449), "the decoder of WhisperModel has 448 positions"),
+        (
+            f"transformers:whisper?{WHISPER}",
+            InputRequest(seq_len=449),
+            "the decoder of WhisperModel has 448 positions",
+        ),
         (
             f"transformers:whisper?{WHISPER}",
             InputRequest(input_shape=(80, 100)),
             "always reads 80 mel bins x 3000 frames",
         ),
-        (f"transformers:bert?{TEXT}", InputRequest(input_shape=(3, 8, 8)), "reads tokens; give seq_len instead"),
+        (
+            f"transformers:bert?{TEXT}",
+            InputRequest(input_shape=(3, 8, 8)),
+            "reads tokens; give seq_len instead",
+        ),
         (
             f"transformers:siglip2_vision_model?num_patches=4&{IMAGE.replace('&image_size=32', '')}",
             InputRequest(input_shape=(3, 32, 32)),

@@ -56,7 +56,9 @@ def dataset(folder: Path, model: str, parquet: bool = False) -> Path:
     place = folder / "given"
     place.mkdir()
     (place / "dataset.json").write_text(json.dumps({"schema": 1, "device": "CPU of a stranger"}))
-    rows = pd.DataFrame([{"model": model, "batch": 1, "input": json.dumps({"input_shape": [4]}), "runtime_s": 1e-3}])
+    rows = pd.DataFrame(
+        [{"model": model, "batch": 1, "input": json.dumps({"input_shape": [4]}), "runtime_s": 1e-3}]
+    )
     rows.to_parquet(place / "network.parquet") if parquet else rows.to_csv(place / "network.csv", index=False)
     return place
 
@@ -66,7 +68,9 @@ def dataset(folder: Path, model: str, parquet: bool = False) -> Path:
 
 def test_what_data_may_name_are_the_sources_by_prefix() -> None:
     named = {source.prefix for source in sources.SOURCES if not source.runs_code}
-    assert named == {"", "transformers", "torchvision", "timm", "zoo"}, "decide whether data may name the new source"
+    assert named == {"", "transformers", "torchvision", "timm", "zoo"}, (
+        "decide whether data may name the new source"
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,14 @@ def test_a_model_that_runs_code_is_none_of_datas(model: str) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    ["zoo:alexnet", "transformers:bert?num_hidden_layers=2", "timm:x.py", "torchvision:a:b", "c.json", "resnet"],
+    [
+        "zoo:alexnet",
+        "transformers:bert?num_hidden_layers=2",
+        "timm:x.py",
+        "torchvision:a:b",
+        "c.json",
+        "resnet",
+    ],
 )
 def test_names_and_configurations_are_datas(model: str) -> None:
     trust.check_model(model, "list.txt:3")
@@ -114,7 +125,9 @@ def test_what_can_be_no_file_is_refused_all_the_same(start: str, end: str) -> No
 
 @pytest.mark.parametrize("parquet", [False, True])
 @pytest.mark.parametrize("model", ["evil.py:net", "evil:net", "evil.pt2"])
-def test_a_dataset_runs_no_code(hostile: Path, model: str, parquet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dataset_runs_no_code(
+    hostile: Path, model: str, parquet: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = dataset(hostile, model, parquet)
     assert neuralpower("train-predictor", str(given), "--out", str(hostile / "learnt.json")) == 2
     line = told(capsys)
@@ -143,7 +156,9 @@ def test_a_row_with_its_layers_names_whatever_it_likes(hostile: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"changes": {"width": 3}}, {"name": "zoo:alexnet"}])
-def test_candidates_run_no_code(hostile: Path, more: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
+def test_candidates_run_no_code(
+    hostile: Path, more: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
     file = hostile / "candidates.jsonl"
     file.write_text("\n" + json.dumps({"model": "evil.py:net", **more}) + "\n")
     assert neuralpower("score", str(file), "--predictor", "amd-epyc-2c") == 2
@@ -195,7 +210,10 @@ def test_a_kept_plan_runs_no_code_but_that_of_models_that_were_typed(hostile: Pa
             raise AssertionError(name)
 
     key = {"models": ["evil.py:net"]}
-    plan = [{"kind": "network", "row": {"model": "evil.py:net"}}, {"kind": "network", "row": {"model": "zoo:alexnet"}}]
+    plan = [
+        {"kind": "network", "row": {"model": "evil.py:net"}},
+        {"kind": "network", "row": {"model": "zoo:alexnet"}},
+    ]
     (hostile / "plan.json").write_text(json.dumps({"key": key, "version": __version__, "plan": plan}))
     assert planned(hostile, key, NoOne()) == plan
     plan[0]["row"] = {"model": "other.py:net"}
@@ -221,9 +239,18 @@ def test_in_python_too_trust_is_given() -> None:
 
 def test_code_that_a_configuration_names_is_never_run(hostile: Path) -> None:
     inner = {"model_type": "bert", "auto_map": {"AutoModel": "evil.net"}, "_name_or_path": str(hostile)}
-    outer = {"model_type": "encoder-decoder", "trust_remote_code": True, "auto_map": {"AutoModel": "evil.net"}}
+    outer = {
+        "model_type": "encoder-decoder",
+        "trust_remote_code": True,
+        "auto_map": {"AutoModel": "evil.net"},
+    }
     sizes = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8}
-    values = {**outer, "encoder": {**inner, **sizes}, "decoder": {**inner, **sizes}, "is_encoder_decoder": True}
+    values = {
+        **outer,
+        "encoder": {**inner, **sizes},
+        "decoder": {**inner, **sizes},
+        "is_encoder_decoder": True,
+    }
     (hostile / "config.json").write_text(json.dumps(values))
     source = resolve(str(hostile))
     model: Any = source.build("meta")
@@ -241,12 +268,17 @@ def test_code_that_a_configuration_names_is_never_run(hostile: Path) -> None:
     ],
 )
 def test_kernels_of_the_hub_are_refused(override: str) -> None:
-    with pytest.raises(ModelError, match="names a kernel of the hub, which would be fetched and run|unknown field"):
+    with pytest.raises(
+        ModelError, match="names a kernel of the hub, which would be fetched and run|unknown field"
+    ):
         resolve(f"transformers:bert?{override}")
 
 
 def test_a_kernel_in_a_nested_configuration_is_refused(tmp_path: Path) -> None:
-    values = {"model_type": "llava", "text_config": {"model_type": "llama", "_attn_implementation": "evil/kernel"}}
+    values = {
+        "model_type": "llava",
+        "text_config": {"model_type": "llama", "_attn_implementation": "evil/kernel"},
+    }
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(ModelError, match="names a kernel of the hub"):
         resolve(str(tmp_path))
@@ -271,7 +303,9 @@ def test_no_override_has_weights_loaded(package: str, override: str, monkeypatch
     library = types.SimpleNamespace(list_models=lambda: ["tiny"], get_model=never, create_model=never)
     library.models = library
     monkeypatch.setitem(sys.modules, package, library)
-    with pytest.raises(ModelError, match=f"{override.partition('=')[0]} .*: weights are never loaded; leave it out"):
+    with pytest.raises(
+        ModelError, match=f"{override.partition('=')[0]} .*: weights are never loaded; leave it out"
+    ):
         resolve(f"{package}:tiny?{override}")
 
 

@@ -227,7 +227,9 @@ def test_no_import_ends_the_program(tmp_path: Path, body: str) -> None:
 @pytest.mark.parametrize("body", ["import sys; sys.exit(0)", "yield torch.zeros(1, 4)"])
 def test_no_example_inputs_end_the_program(tmp_path: Path, body: str) -> None:
     file = tmp_path / "inputs.py"
-    file.write_text(f"import torch\ndef net(): return torch.nn.Linear(4, 4)\ndef example_inputs(batch): {body}\n")
+    file.write_text(
+        f"import torch\ndef net(): return torch.nn.Linear(4, 4)\ndef example_inputs(batch): {body}\n"
+    )
     ran = run("predict", f"{file}:net", "--predictor", "amd-epyc-2c")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "example_inputs(1)" in ran.err
@@ -257,7 +259,9 @@ def test_a_network_beyond_all_bounds_is_refused_before_it_fills_the_memory(model
 
 def test_the_bound_on_modules_can_be_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "many.py"
-    file.write_text("from torch import nn\ndef net(count=6): return nn.ModuleList([nn.ReLU() for _ in range(count)])\n")
+    file.write_text(
+        "from torch import nn\ndef net(count=6): return nn.ModuleList([nn.ReLU() for _ in range(count)])\n"
+    )
     make = nn.Module.__init__
     monkeypatch.setenv("NEURALPOWER_MOST_MODULES", "7")  # six, and the list
     assert len(list(resolve(f"{file}:net").build().children())) == 6
@@ -276,7 +280,9 @@ def test_a_pass_of_too_many_calls_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         trace(nn.Sequential(*(nn.ReLU() for _ in range(4))), (X,))
 
 
-def test_a_network_that_the_machine_cannot_hold_is_not_built_with_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_the_machine_cannot_hold_is_not_built_with_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(bounds, "available_bytes", lambda: 1000)  # of the 40,000 of 100 x 100 weights
     source = resolve("zoo:deep_mnist")
     with pytest.raises(BoundError, match="memory that are free here"):

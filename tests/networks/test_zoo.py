@@ -60,7 +60,15 @@ TORCHVISION = {
     "wide_resnet50": (68_883_240, 11.40),
 }
 
-OTHERS = {"inception_resnet_v2", "mobilenet_v1", "convmixer", "unet", "lstm_language_model", "text_cnn", "video_cnn"}
+OTHERS = {
+    "inception_resnet_v2",
+    "mobilenet_v1",
+    "convmixer",
+    "unet",
+    "lstm_language_model",
+    "text_cnn",
+    "video_cnn",
+}
 QUICK = ("sensor_net", "squeezenet", "mobilenet_v3_large", "shufflenet_v2", "text_cnn", "video_cnn")
 
 
@@ -123,7 +131,9 @@ def test_inception_resnet_has_its_parameters() -> None:
 
 def test_the_language_model_has_its_parameters() -> None:
     # embedding 10,000 * 650; each of 2 layers 4 gates of 650 * 650 twice and 2 biases; scores 650 * 10,000 + 10,000
-    assert traced("lstm_language_model").parameters == 6_500_000 + 2 * 4 * (2 * 650 * 650 + 2 * 650) + 6_510_000
+    assert (
+        traced("lstm_language_model").parameters == 6_500_000 + 2 * 4 * (2 * 650 * 650 + 2 * 650) + 6_510_000
+    )
 
 
 def test_keywords_reach_the_builder() -> None:
@@ -151,7 +161,9 @@ def test_random_weights_give_finite_outputs(id: str) -> None:
 @pytest.mark.parametrize("block", SORTS)
 def test_composed_networks_end_as_they_say(block: str, axes: int) -> None:
     for end, sizes in (("classes", []), ("positions", [4] * axes), ("restored", [16] * axes)):
-        network = ZOO["composed"].build(block=block, axes=axes, norm="group", width=24, depth=1, end=end).eval()
+        network = (
+            ZOO["composed"].build(block=block, axes=axes, norm="group", width=24, depth=1, end=end).eval()
+        )
         with torch.no_grad():
             scores = network(*composed_inputs(2, axes, 16))
         assert list(scores.shape) == [2, CLASSES, *sizes]
@@ -176,7 +188,9 @@ def test_what_cannot_be_composed_is_said(settings: dict[str, Any], said: str) ->
 @pytest.mark.parametrize("activation", [hard_swish, relu, relu6, swish])
 def test_activations_in_place_leave_the_gradients_as_they_are(activation: Activation) -> None:
     torch.manual_seed(0)
-    block = inverted_residual(4, 4, 8, 3, 1, activation=activation, gates=SqueezeExcite(8, 2, activation, nn.Sigmoid))
+    block = inverted_residual(
+        4, 4, 8, 3, 1, activation=activation, gates=SqueezeExcite(8, 2, activation, nn.Sigmoid)
+    )
     x = torch.randn(2, 4, 5, 5)
     block(x).square().sum().backward()
     gradients = [parameter.grad for parameter in block.parameters()]

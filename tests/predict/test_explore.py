@@ -33,9 +33,7 @@ from neuralpower.report.tables import quantity
 from neuralpower.trace.tracer import trace
 from tests.program import done, run
 
-TINY = (
-    "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2&vocab_size=100"
-)
+TINY = "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2&vocab_size=100"
 DEEP = TINY + "&num_hidden_layers=9"
 
 
@@ -119,7 +117,9 @@ def assert_each_is_what_it_is_alone(
     for i in range(len(points)) if some is None else some:
         alone, traced = predict_case(Case(points[i].text, points[i].batch_size, points[i].seq_len), predictor)
         said = (found.outcomes.runtime_s[i], found.outcomes.low_s[i], found.outcomes.high_s[i])
-        assert said == pytest.approx((alone.runtime_s.value, alone.runtime_s.low, alone.runtime_s.high), rel=1e-9)
+        assert said == pytest.approx(
+            (alone.runtime_s.value, alone.runtime_s.low, alone.runtime_s.high), rel=1e-9
+        )
         assert found.parameters[i] == traced.parameters
         assert alone.memory is not None
         assert found.memory_bytes[i] == alone.memory.needed_bytes
@@ -155,7 +155,12 @@ def test_depths_of_blocks_that_are_alike_take_few_traces(predictor: Predictor) -
 def test_a_field_that_shows_in_further_blocks_alone_is_looked_at_there(predictor: Predictor) -> None:
     # three blocks have no expert where the first three or more are dense; of six, small ones have none either
     points = [
-        Point(SEVERAL["deepseek"], batch, length, changes={"num_hidden_layers": 6, "first_k_dense_replace": first})
+        Point(
+            SEVERAL["deepseek"],
+            batch,
+            length,
+            changes={"num_hidden_layers": 6, "first_k_dense_replace": first},
+        )
         for first, sizes_of in ((6, (8, 16)), (3, (32, 64)))
         for batch in sizes_of
         for length in sizes_of
@@ -176,7 +181,9 @@ def test_a_form_says_nothing_beyond_the_members_that_it_was_found_from(predictor
 @pytest.mark.slow
 def test_a_width_that_is_another_parts_is_a_network_of_its_own(predictor: Predictor) -> None:
     # between embeddings and blocks of one width Electra has no projection
-    electra = "transformers:electra?embedding_size=32&num_attention_heads=2&num_hidden_layers=2&vocab_size=100"
+    electra = (
+        "transformers:electra?embedding_size=32&num_attention_heads=2&num_hidden_layers=2&vocab_size=100"
+    )
     points = [
         Point(electra, 1, 8, changes={"hidden_size": width, "intermediate_size": inner})
         for width in (8, 16, 24, 32, 40, 48, 56, 64)
@@ -204,7 +211,9 @@ def test_a_point_that_cannot_be_built_leaves_the_others(predictor: Predictor) ->
 
 
 def test_a_module_in_hand_is_swept(predictor: Predictor) -> None:
-    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+    )
 
     def one(batch: int) -> float:
         return compose(
@@ -284,7 +293,9 @@ def test_a_network_compared_with_itself_is_even(predictor: Predictor) -> None:
 def test_errors_that_both_have_go_out_of_the_ratio(predictor: Predictor) -> None:
     # the same layers, ten more of them: hardly anything of the interval of either is left in their ratio
     anywhere = replace(predictor, resident=0.0)  # no matter how much of the cache either fills
-    ten, eleven = (side(nn.Sequential(*(nn.Linear(64, 64) for _ in range(n))), anywhere, str(n)) for n in (10, 11))
+    ten, eleven = (
+        side(nn.Sequential(*(nn.Linear(64, 64) for _ in range(n))), anywhere, str(n)) for n in (10, 11)
+    )
     found = compare(ten, eleven)
     assert found.ratio.value == pytest.approx(10 / 11, rel=1e-6)
     alone = ten.runtime_s.high / ten.runtime_s.low
@@ -306,7 +317,9 @@ def test_two_predictors_share_no_errors() -> None:
 def test_what_takes_no_time_is_not_compared(predictor: Predictor) -> None:
     nothing, one = side(nn.Identity(), predictor, "nothing"), side(nn.Linear(64, 64), predictor, "one")
     for pair in ((nothing, nothing), (nothing, one), (one, nothing)):
-        with pytest.raises(InputError, match="nothing: takes 0 s, a ratio needs more; compare networks with layers"):
+        with pytest.raises(
+            InputError, match="nothing: takes 0 s, a ratio needs more; compare networks with layers"
+        ):
             compare(*pair)
 
 
@@ -323,7 +336,9 @@ def test_what_takes_no_time_is_not_compared(predictor: Predictor) -> None:
         (lambda n: n if n <= 1000 else float("inf"), 5000, 1000),
     ],
 )
-def test_the_largest_size_is_found_with_few_looks(bytes_at: Callable[[int], float], room: float, answer: int) -> None:
+def test_the_largest_size_is_found_with_few_looks(
+    bytes_at: Callable[[int], float], room: float, answer: int
+) -> None:
     # 10 + 3 x 30 = 100; 10 + 3 > 12; 7 x 38 + 722 = 988, 39: 1033.5; the last two end where sizes end
     looked: list[int] = []
 
@@ -382,7 +397,9 @@ def test_one_trace_is_no_traces(predictor: Predictor) -> None:
 def test_what_is_wrong_with_a_point_ends_at_a_word(predictor: Predictor) -> None:
     swept = sweep("zoo:deep_mnist", [predictor])
     failed = replace(
-        swept.points[0], low_s=None, error="hidden_size 7 is no multiple of num_attention_heads 2; choose another"
+        swept.points[0],
+        low_s=None,
+        error="hidden_size 7 is no multiple of num_attention_heads 2; choose another",
     )
     assert "of num_attention_heads 2; ..." in sweep_table(replace(swept, points=(failed,)), 0)
 
@@ -411,7 +428,9 @@ class Scan(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("phase", "longest"), [("forward", 749), ("training", 37)])  # of 4 calls a number, of 80
+@pytest.mark.parametrize(
+    ("phase", "longest"), [("forward", 749), ("training", 37)]
+)  # of 4 calls a number, of 80
 def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
     phase: str, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,7 +476,9 @@ def test_what_cannot_be_asked_of_fit_is_refused() -> None:
         ({"batch_sizes": ()}, "no point to sweep"),
     ],
 )
-def test_sizes_that_are_none_are_not_swept(sizes_: dict[str, Any], message: str, predictor: Predictor) -> None:
+def test_sizes_that_are_none_are_not_swept(
+    sizes_: dict[str, Any], message: str, predictor: Predictor
+) -> None:
     with pytest.raises(InputError, match=message):
         sweep("zoo:deep_mnist", [predictor], **sizes_)
 
@@ -480,7 +501,9 @@ def test_a_sweep_without_a_point_knows_no_energy(predictor: Predictor) -> None:
 def test_the_commands_answer(tmp_path: Path) -> None:
     chosen = ("--predictor", "amd-epyc-2c")
     swept = json.loads(done("sweep", DEEP, "--batch-size", "1:4", "--seq-len", "8,16", *chosen, "--json"))
-    assert [(p["seq_len"], p["batch_size"]) for p in swept["points"]] == [(s, b) for s in (8, 16) for b in (1, 2, 4)]
+    assert [(p["seq_len"], p["batch_size"]) for p in swept["points"]] == [
+        (s, b) for s in (8, 16) for b in (1, 2, 4)
+    ]
     drawn = done("sweep", "zoo:deep_mnist", "--batch-size", "1,2", *chosen, "--plot", tmp_path / "s.svg")
     assert "samples" in drawn
     assert (tmp_path / "s.svg").read_text().startswith("<?xml")

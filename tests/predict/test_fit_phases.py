@@ -87,9 +87,15 @@ def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
     [
         (Request(LLAMA, phase="decode", context=300), "context 300 and the new token take 301 positions"),
         (Request(LLAMA, seq_len=301, phase="prefill"), "prompt 301 takes 301 positions"),
-        (Request(LLAMA, phase="decode", context=0), "context is 0, but a whole number of at least 1 is needed"),
+        (
+            Request(LLAMA, phase="decode", context=0),
+            "context is 0, but a whole number of at least 1 is needed",
+        ),
         (Request(LLAMA, checkpointing=True), "belong to phase training, not to forward"),
-        (Request(LLAMA, phase="training", accumulation=0), "accumulation 0: a step takes 1 micro-batch or more"),
+        (
+            Request(LLAMA, phase="training", accumulation=0),
+            "accumulation 0: a step takes 1 micro-batch or more",
+        ),
         (Request(LLAMA, phase="prefill", context=3), "context 3 belongs to phase decode, not to prefill"),
         (Request("zoo:deep_mnist", phase="decode"), "keeps none"),
     ],

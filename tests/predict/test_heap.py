@@ -102,7 +102,8 @@ class Arena(ctypes.Structure):
     """`struct mallinfo2`, the beginning of it."""
 
     _fields_ = [
-        (name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd rest0 rest1 rest2 rest3 rest4".split()
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd rest0 rest1 rest2 rest3 rest4".split()
     ]
 
 
@@ -146,7 +147,9 @@ def test_the_real_heap_is_as_large() -> None:
         else:
             heap.free(handles.pop(name))
     asked = [sys.executable, "-c", SCRIPT]
-    real = int(subprocess.run(asked, input=json.dumps(events), capture_output=True, text=True, check=True).stdout)
+    real = int(
+        subprocess.run(asked, input=json.dumps(events), capture_output=True, text=True, check=True).stdout
+    )
     assert heap.bytes == pytest.approx(real, rel=0.05)
     assert real > 55 * size
 

@@ -38,7 +38,11 @@ def chain(layers: int = 3, width: int = 4) -> nn.Sequential:
 
 def test_a_storage_lives_from_the_call_that_returned_it_until_it_is_freed() -> None:
     # a: calls 1 to 2, 10 B; b: calls 2 to 3, 20 B; weights: always, 5 B. Call 2 has all of them: 35 B.
-    weights, a, b = Storage(0, None, 5, "weights"), Storage(1, 2, 10, "activations"), Storage(2, 3, 20, "activations")
+    weights, a, b = (
+        Storage(0, None, 5, "weights"),
+        Storage(1, 2, 10, "activations"),
+        Storage(2, 3, 20, "activations"),
+    )
     assert peak([weights, a, b])[0] == 35
     assert peak([weights, a, b])[1]["activations"] == 30
     # were `a` freed before call 2, call 2 and 3 have 5 + 20
@@ -65,7 +69,9 @@ def test_the_forward_peak_of_a_chain_of_linear_layers() -> None:
     assert (found.weights_bytes, found.inputs_bytes, found.activations_bytes) == (192, 32, 64)
     assert found.tensor_bytes == found.low_bytes == 288
     assert found.value_bytes == 288 + CPU.framework.forward_bytes
-    assert found.high_bytes == 288 + 2 * CPU.framework.forward_bytes + 265  # four times the activations, a 32nd of all
+    assert (
+        found.high_bytes == 288 + 2 * CPU.framework.forward_bytes + 265
+    )  # four times the activations, a 32nd of all
     assert sum(found.parts.values()) == found.value_bytes
 
 
@@ -87,7 +93,9 @@ def test_a_residual_connection_keeps_its_input_alive() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("rmsprop", 1), ("adam", 2), ("adamw", 2)]
 )
-def test_an_optimizers_state_is_its_numbers_per_parameter_and_a_step_count(optimizer: str, states: int) -> None:
+def test_an_optimizers_state_is_its_numbers_per_parameter_and_a_step_count(
+    optimizer: str, states: int
+) -> None:
     # 3 tensors of 16 parameters, 64 B each; a step count of 4 B per tensor for all that count steps
     counts = 12 if optimizer in ("rmsprop", "adam", "adamw") else 0
     stored = training_lifetimes(chain(), (torch.zeros(2, 4),), optimizer=optimizer).storages
@@ -102,13 +110,18 @@ def test_the_training_peak_of_wide_layers_is_in_the_optimizer() -> None:
     assert found.weights_bytes == found.gradients_bytes == 40_000
     assert found.optimizer_bytes == 80_004
     assert found.activations_bytes == pytest.approx(2 * 40_000, abs=16)
-    assert found.needed_bytes == found.tensor_bytes + CPU.framework.training_bytes + CPU.framework.compiler_bytes
+    assert (
+        found.needed_bytes == found.tensor_bytes + CPU.framework.training_bytes + CPU.framework.compiler_bytes
+    )
     assert found.heap_bytes < 1000  # holes are found for all of it
 
 
 def test_making_an_optimizer_brings_torchs_compiler_unless_transformers_has_brought_it() -> None:
     transformers = pytest.importorskip("transformers")
-    x, small = (torch.zeros(1, 4),), transformers.BertConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2)
+    x, small = (
+        (torch.zeros(1, 4),),
+        transformers.BertConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2),
+    )
     step, gradients = step_memory(chain(), x), step_memory(chain(), x, optimizer=None)
     assert step.framework_bytes - gradients.framework_bytes == CPU.framework.compiler_bytes
     assert gradients.optimizer_bytes == 0
@@ -131,11 +144,16 @@ def test_on_an_accelerator_an_optimizer_has_temporaries_for_all_parameters_at_on
 @pytest.mark.parametrize("optimizer", ["adamw", "momentum"])
 def test_a_fused_optimizer_has_no_temporaries(optimizer: str) -> None:
     asked = (chain(6, 100), (torch.zeros(1, 100),))
-    loop, every, fused = (step_memory(*asked, optimizer=f"{optimizer}{way}") for way in ("", ":foreach", ":fused"))
+    loop, every, fused = (
+        step_memory(*asked, optimizer=f"{optimizer}{way}") for way in ("", ":foreach", ":fused")
+    )
     assert fused.optimizer_bytes == every.optimizer_bytes == loop.optimizer_bytes
     assert fused.needed_bytes <= loop.needed_bytes <= every.needed_bytes
     if optimizer == "adamw":
-        assert every.activations_bytes == step_memory(*asked, optimizer="adamw", platform=NVIDIA).activations_bytes
+        assert (
+            every.activations_bytes
+            == step_memory(*asked, optimizer="adamw", platform=NVIDIA).activations_bytes
+        )
         assert fused.activations_bytes < 40_000 < loop.activations_bytes
 
 
@@ -161,7 +179,9 @@ def test_a_convolution_works_on_copies_in_blocks_of_channels() -> None:
     assert forward_memory(trace(stem, (picture,))).workspace_bytes == 25_690_112
     # 17 channels are copied as 32, 33 as 48: 4 x 56 x 56 x 4 B x 48 = 2,408,448 B beside the output of 33
     odd = nn.Conv2d(17, 33, 3, padding=1, device="meta")
-    assert forward_memory(trace(odd, (torch.empty(4, 17, 56, 56, device="meta"),))).workspace_bytes == 2_408_448
+    assert (
+        forward_memory(trace(odd, (torch.empty(4, 17, 56, 56, device="meta"),))).workspace_bytes == 2_408_448
+    )
 
 
 def test_a_convolutions_backward_pass_copies_its_input_and_the_gradient() -> None:
@@ -195,7 +215,11 @@ def test_an_lstm_puts_a_layers_weights_into_another_order() -> None:
 
 
 def test_work_space_is_a_cpus_and_beside_the_tensors() -> None:
-    stored = [Storage(0, None, 100, "weights"), Storage(1, 2, 30, "activations"), Storage(1, 1, 50, "workspace")]
+    stored = [
+        Storage(0, None, 100, "weights"),
+        Storage(1, 2, 30, "activations"),
+        Storage(1, 1, 50, "workspace"),
+    ]
     on_cpu, elsewhere = memory_of(stored), memory_of(stored, platform=NVIDIA)
     assert on_cpu.value_bytes == 100 + 30 + 50 + CPU.framework.forward_bytes + CPU.framework.onednn_bytes
     assert on_cpu.tensor_bytes == elsewhere.tensor_bytes == 130
@@ -212,7 +236,9 @@ def test_micro_batches_add_up_gradients_and_checkpoints_drop_activations() -> No
     usual, more = step_memory(model, (ids,)), step_memory(model, (ids,), accumulation=3)
     # at the end of a first forward pass there is no gradient yet; at the end of the second all but the unused pooler's
     assert (usual.gradients_bytes, more.activations_bytes) == (0, usual.activations_bytes)
-    assert more.gradients_bytes == 4 * sum(p.numel() for n, p in model.named_parameters() if "pooler" not in n)
+    assert more.gradients_bytes == 4 * sum(
+        p.numel() for n, p in model.named_parameters() if "pooler" not in n
+    )
     assert step_memory(model, (ids,), checkpointing=True).activations_bytes < usual.activations_bytes / 2
     with pytest.raises(ModelError, match="has no activation checkpointing of its own"):
         step_memory(chain(), (torch.zeros(2, 4),), checkpointing=True)
@@ -279,13 +305,17 @@ def test_what_is_predicted_is_what_a_real_run_holds(
     assert predicted == pytest.approx(real_peak(model.eval(), args, "forward"), rel=0.03)
 
 
-@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "sparseadam"])  # which takes no dense one
+@pytest.mark.parametrize(
+    "optimizer", [name for name in OPTIMIZERS if name != "sparseadam"]
+)  # which takes no dense one
 @pytest.mark.parametrize(("model", "args"), NETWORKS, ids=["linear", "convolutional", "attention", "masked"])
 def test_what_is_predicted_of_a_training_step_is_what_a_real_one_holds(
     model: nn.Module, args: tuple[Any, ...], optimizer: str
 ) -> None:
     predicted = step_memory(model, args, optimizer=optimizer).tensor_bytes
-    real = real_peak(model, args, TRAINING, optimizer)  # its gradients are still there, as the optimizer's tensors are
+    real = real_peak(
+        model, args, TRAINING, optimizer
+    )  # its gradients are still there, as the optimizer's tensors are
     assert predicted == pytest.approx(real, rel=0.03)
 
 
@@ -311,7 +341,8 @@ def test_a_step_that_asks_whether_a_mask_is_the_usual_one_has_a_memory() -> None
     mask = nn.Transformer.generate_square_subsequent_mask(4)
     model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True)  # asks whether it is causal
     plain, masked = (
-        step_memory(model, (torch.zeros(2, 5, 16), torch.zeros(2, 4, 16)), {"tgt_mask": m}) for m in (None, mask)
+        step_memory(model, (torch.zeros(2, 5, 16), torch.zeros(2, 4, 16)), {"tgt_mask": m})
+        for m in (None, mask)
     )
     assert masked.weights_bytes == plain.weights_bytes > 0
     assert plain.tensor_bytes < masked.tensor_bytes < 1.05 * plain.tensor_bytes
@@ -374,4 +405,6 @@ def test_a_loss_of_ones_own_is_used() -> None:
 
 def test_memory_without_tensors_is_the_frameworks() -> None:
     code = NVIDIA.framework.forward_bytes
-    assert memory_of((), platform=NVIDIA) == Memory("forward", 0, 0, 0, 0, 0, 0, 0, code, 0, code, 0, assumed=True)
+    assert memory_of((), platform=NVIDIA) == Memory(
+        "forward", 0, 0, 0, 0, 0, 0, 0, code, 0, code, 0, assumed=True
+    )

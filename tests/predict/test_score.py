@@ -55,7 +55,9 @@ def candidates(count: int) -> list[dict[str, Any]]:
             "num_hidden_layers": choose.randint(1, 12),
             "vocab_size": choose.choice((50, 100)),
         }
-        found.append({"model": MODEL, "changes": changes, "seq_len": choose.choice((8, 16, 24)), "batch_size": 2})
+        found.append(
+            {"model": MODEL, "changes": changes, "seq_len": choose.choice((8, 16, 24)), "batch_size": 2}
+        )
     return found
 
 
@@ -69,10 +71,14 @@ def test_changed_configurations_are_what_each_is_alone(predictor: Predictor) -> 
         query = "&".join(f"{name}={value}" for name, value in many[i]["changes"].items())
         alone, traced = predict_case(Case(f"{MODEL}?{query}", 2, many[i]["seq_len"]), predictor)
         assert found[i].runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
-        assert (found[i].low_s, found[i].high_s) == pytest.approx((alone.runtime_s.low, alone.runtime_s.high), rel=1e-9)
+        assert (found[i].low_s, found[i].high_s) == pytest.approx(
+            (alone.runtime_s.low, alone.runtime_s.high), rel=1e-9
+        )
         assert found[i].parameters == traced.parameters
         assert alone.memory is not None
-        one_block = many[i]["changes"]["num_hidden_layers"] == 1  # its peak may lie elsewhere than two blocks say
+        one_block = (
+            many[i]["changes"]["num_hidden_layers"] == 1
+        )  # its peak may lie elsewhere than two blocks say
         assert found[i].memory_bytes == (None if one_block else alone.memory.needed_bytes)
     ranked = sorted(found, key=lambda s: s.rank or 0)
     assert [s.runtime_s for s in ranked] == sorted(s.runtime_s or 0 for s in found)
@@ -80,7 +86,9 @@ def test_changed_configurations_are_what_each_is_alone(predictor: Predictor) -> 
 
 def test_a_list_of_layers_is_the_sum_of_its_layers(predictor: Predictor) -> None:
     anywhere = replace(predictor, resident=0.0)  # no matter how much of the cache they fill
-    one, three = score([{"layers": [ROW]}, {"name": "thrice", "layers": [{**ROW, "count": 2}, ROW]}], anywhere)
+    one, three = score(
+        [{"layers": [ROW]}, {"name": "thrice", "layers": [{**ROW, "count": 2}, ROW]}], anywhere
+    )
     assert one.runtime_s is not None
     assert three.runtime_s == pytest.approx(3 * one.runtime_s)
     assert (one.rank, three.rank, three.name) == (1, 2, "thrice")
@@ -114,13 +122,16 @@ def test_lists_are_what_each_of_them_is_alone(predictor: Predictor) -> None:
     pool, choose = [layer for some in draws for layer in some], random.Random(1)
     networks = [choose.choices(pool, k=choose.randint(1, 40)) for _ in range(30)]
     found = score(
-        [{"layers": [{"kind": layer.kind, **layer.to_row()} for layer in network]} for network in networks], predictor
+        [{"layers": [{"kind": layer.kind, **layer.to_row()} for layer in network]} for network in networks],
+        predictor,
     )
     for network, said in zip(networks, found, strict=True):
         calls = tuple(LayerCall("", layer) for layer in network)
         alone = compose(Trace(calls), predictor, model="", batch_size=1)
         assert said.runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
-        assert (said.low_s, said.high_s) == pytest.approx((alone.runtime_s.low, alone.runtime_s.high), rel=1e-9)
+        assert (said.low_s, said.high_s) == pytest.approx(
+            (alone.runtime_s.low, alone.runtime_s.high), rel=1e-9
+        )
         assert said.parameters == sum(layer.parameters() for layer in network)
 
 
@@ -129,7 +140,10 @@ BROKEN = [
     ("[1]", "is [1], must be an object"),
     ("{}", "has neither a model nor layers"),
     ('{"model": "transformers:llama", "changes": [1]}', "changes is [1], must be an object"),
-    ('{"model": "transformers:llama", "changes": {"hidden": 8}, "seq_len": 8}', "unknown field of LlamaConfig"),
+    (
+        '{"model": "transformers:llama", "changes": {"hidden": 8}, "seq_len": 8}',
+        "unknown field of LlamaConfig",
+    ),
     ('{"model": "zoo:alexnot"}', "unknown zoo network 'alexnot'"),
     ('{"model": "zoo:alexnet", "batch_size": 0}', "batch_size is 0, must be a whole number, 1 or more"),
     ('{"model": "zoo:alexnet", "dtype": "float8"}', "has not learnt dtype 'float8'"),
@@ -150,26 +164,54 @@ BROKEN = [
     (json.dumps({"model": "zoo:alexnet", "batch_size": 10**30}), "must be a whole number, 1 or more"),
     (json.dumps({"layers": [{**RECURRENT, "num_layers": 0}]}), "recurrent: nothing comes out of it"),
     (json.dumps({"layers": [{**RECURRENT, "hidden_size": 0}]}), "recurrent: nothing comes out of it"),
-    (json.dumps({"layers": [{**CONVOLUTION, "groups": 0}]}), "conv1d: its fields contradict each other; groups must"),
-    (json.dumps({"layers": [{**CONVOLUTION, "groups": 5}]}), "conv1d: its fields contradict each other; groups must"),
-    (json.dumps({"layers": [{**CONVOLUTION, "stride_length": 0}]}), "conv1d: its fields contradict each other"),
+    (
+        json.dumps({"layers": [{**CONVOLUTION, "groups": 0}]}),
+        "conv1d: its fields contradict each other; groups must",
+    ),
+    (
+        json.dumps({"layers": [{**CONVOLUTION, "groups": 5}]}),
+        "conv1d: its fields contradict each other; groups must",
+    ),
+    (
+        json.dumps({"layers": [{**CONVOLUTION, "stride_length": 0}]}),
+        "conv1d: its fields contradict each other",
+    ),
     (json.dumps({"layers": [{**ROW, "rows": 2**60}]}), "must be a whole number from 0 to 9007199254740992"),
     (json.dumps({"layers": [{**ROW, "bias": 7}]}), "linear: bias is 7, must be true or false"),
-    (json.dumps({"layers": [{"kind": "activation", "function": "GELU", "elements": 8}]}), "'GELU': did you mean gelu"),
+    (
+        json.dumps({"layers": [{"kind": "activation", "function": "GELU", "elements": 8}]}),
+        "'GELU': did you mean gelu",
+    ),
     (
         json.dumps(
-            {"layers": [{"kind": "elementwise", "function": "nope", "elements": 8, "operands": 1, "broadcast": 0}]}
+            {
+                "layers": [
+                    {"kind": "elementwise", "function": "nope", "elements": 8, "operands": 1, "broadcast": 0}
+                ]
+            }
         ),
         "unknown function of elementwise 'nope'",
     ),
     (json.dumps({"layers": [ROW, {**ROW, "dtype": "float16"}]}), "has not learnt dtype 'float16'"),
     (json.dumps({"layers": [{**ROW, "dtype": "foo"}]}), "unknown dtype of linear 'foo'"),
-    (json.dumps({"layers": [{**ROW, "phase": "foo"}]}), "unknown phase of linear 'foo': known: backward, forward"),
+    (
+        json.dumps({"layers": [{**ROW, "phase": "foo"}]}),
+        "unknown phase of linear 'foo': known: backward, forward",
+    ),
     (json.dumps({"layers": [ROW], "batch_size": 2}), "unknown field of a list of layers 'batch_size'"),
-    ('{"model": "zoo:alexnet", "batchsize": 2}', "unknown field of a model 'batchsize': did you mean batch_size"),
-    ('{"model": "zoo:alexnet", "input_shape": [3, 0]}', "input_shape is [3, 0], must be a list of whole numbers"),
+    (
+        '{"model": "zoo:alexnet", "batchsize": 2}',
+        "unknown field of a model 'batchsize': did you mean batch_size",
+    ),
+    (
+        '{"model": "zoo:alexnet", "input_shape": [3, 0]}',
+        "input_shape is [3, 0], must be a list of whole numbers",
+    ),
     ('{"model": "zoo:alexnet", "input_shape": 224}', "input_shape is 224, must be a list of whole numbers"),
-    ('{"model": "transformers:llama", "changes": {"num_hidden_layers": 1.5}, "seq_len": 8}', "expected int, got float"),
+    (
+        '{"model": "transformers:llama", "changes": {"num_hidden_layers": 1.5}, "seq_len": 8}',
+        "expected int, got float",
+    ),
 ]
 
 
@@ -181,14 +223,21 @@ def test_what_is_no_value_of_a_field_is_named_where_python_gives_it(value: Any, 
 
 
 def test_a_dtype_may_be_written_as_torch_prints_it(predictor: Predictor) -> None:
-    plain, printed = score([{"layers": [{**ROW, "dtype": dtype}]} for dtype in ("float32", "torch.float32")], predictor)
+    plain, printed = score(
+        [{"layers": [{**ROW, "dtype": dtype}]} for dtype in ("float32", "torch.float32")], predictor
+    )
     assert plain.runtime_s
     assert (printed.runtime_s, printed.error) == (plain.runtime_s, "")
 
 
 def test_a_count_is_judged_by_itself_whatever_was_read_before(predictor: Predictor) -> None:
     found = score([{"layers": [{**ROW, "count": count}]} for count in (True, 1, True, 1.0)], predictor)
-    assert [one.error.partition(",")[0] for one in found] == ["count is True", "", "count is True", "count is 1.0"]
+    assert [one.error.partition(",")[0] for one in found] == [
+        "count is True",
+        "",
+        "count is True",
+        "count is 1.0",
+    ]
 
 
 @pytest.mark.parametrize(("line", "message"), BROKEN)
@@ -202,7 +251,8 @@ def test_a_broken_line_is_told_and_the_rest_is_scored(line: str, message: str, p
 def test_a_fraction_of_a_block_is_told_beside_whole_ones(predictor: Predictor) -> None:
     size = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
     bad, *good = score(
-        [{"model": MODEL, "changes": {**size, "num_hidden_layers": n}, "seq_len": 8} for n in (3.5, 2, 3, 5)], predictor
+        [{"model": MODEL, "changes": {**size, "num_hidden_layers": n}, "seq_len": 8} for n in (3.5, 2, 3, 5)],
+        predictor,
     )
     assert "expected int, got float" in bad.error
     assert [(one.error, one.basis) for one in good] == [("", "formula")] * 3
@@ -211,7 +261,8 @@ def test_a_fraction_of_a_block_is_told_beside_whole_ones(predictor: Predictor) -
 def test_a_depth_that_is_no_number_is_the_candidates_own_error(predictor: Predictor) -> None:
     depths = ("deep", None, [2], 2)
     *bad, good = score(
-        [{"model": "transformers:bert", "changes": {"num_hidden_layers": n}, "seq_len": 8} for n in depths], predictor
+        [{"model": "transformers:bert", "changes": {"num_hidden_layers": n}, "seq_len": 8} for n in depths],
+        predictor,
     )
     assert ["expected int" in one.error for one in bad] == [True] * 3
     assert not good.error
@@ -250,7 +301,9 @@ def test_the_command_warns_of_broken_lines_and_scores_the_rest(tmp_path: Path) -
     assert ran.code == 0
     assert f"warning: {file} line 1: layers must be a list" in ran.err
     assert "good" in ran.out
-    told = [json.loads(line) for line in done("score", file, "--predictor", "amd-epyc-2c", "--json").splitlines()]
+    told = [
+        json.loads(line) for line in done("score", file, "--predictor", "amd-epyc-2c", "--json").splitlines()
+    ]
     assert [(one["schema"], one["line"]) for one in told] == [(1, 1), (1, 3)]
 
 

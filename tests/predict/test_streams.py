@@ -60,7 +60,9 @@ def test_the_closed_form_is_what_following_each_call_says() -> None:
 def test_two_streams_run_beside_each_other_and_an_event_holds_one_back() -> None:
     rank = Rank(array(4, 1, 2), stream=np.array([0, 1, 1]))
     assert end_s(Plan([rank])) == 4
-    (times,) = times_of(Plan([rank], waits=[(At(0, 2), At(0, 0))]))  # the last one reads what the first one writes
+    (times,) = times_of(
+        Plan([rank], waits=[(At(0, 2), At(0, 0))])
+    )  # the last one reads what the first one writes
     assert times.start_s.tolist() == [0, 0, 4]
     assert times.end_s.tolist() == [4, 1, 6]
 
@@ -108,7 +110,10 @@ def test_barriers_on_streams_of_their_own_may_be_issued_in_another_order() -> No
         ),
         (lambda: Plan([Rank(array(1))], barriers=[[At(1, 0)]]), "call 0 of rank 1"),
         (lambda: Plan([Rank(array(1))], barriers=[[At(0, 0)], [At(0, 0)]]), "at two barriers"),
-        (lambda: times_of(Plan([Rank(array(1, 1))], waits=[(At(0, 0), At(0, 1))])), "wait for one another in a circle"),
+        (
+            lambda: times_of(Plan([Rank(array(1, 1))], waits=[(At(0, 0), At(0, 1))])),
+            "wait for one another in a circle",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(make: object, message: str) -> None:

@@ -158,7 +158,9 @@ def test_leaf_modules_are_timed_while_the_context_is_open() -> None:
     assert all(0 < t.self_cpu_s <= t.cpu_s < 10 and t.gpu_s is None for t in times.values())
     table = prof.display(show_events=False)
     assert table == str(prof)
-    assert table.splitlines()[0].split() == "Module Self CPU total CPU total GPU total Number of Calls".split()
+    assert (
+        table.splitlines()[0].split() == "Module Self CPU total CPU total GPU total Number of Calls".split()
+    )
     assert "addmm" not in table and "addmm" in prof.display(show_events=True)
     assert list(Path().iterdir()) == []
 

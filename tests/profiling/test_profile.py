@@ -54,7 +54,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor, fail: bool = False) -> Tensor:
         self.calls += 1
         self.cache = x
-        y = torch.nn.functional.dropout(torch.relu(self.norm(self.linear(x))), 0.5, self.training) * self.scale
+        y = (
+            torch.nn.functional.dropout(torch.relu(self.norm(self.linear(x))), 0.5, self.training)
+            * self.scale
+        )
         if fail:
             raise RuntimeError("out of luck")
         return x + y
@@ -153,14 +156,24 @@ def test_a_transformer_loses_nothing(model: str, parameters: int, flops: int) ->
             24_576 + 4_608,
         ),
         # and two feed-forward products of 2 * 12 * 16 * 32
-        (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval(), (torch.randn(2, 6, 16),), 24_576 * 2 + 4_608),
+        (
+            nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval(),
+            (torch.randn(2, 6, 16),),
+            24_576 * 2 + 4_608,
+        ),
         # T20: einsum, 2 * 4 * 5 * 6 * 7
-        (Function(lambda a, b: torch.einsum("bij,bjk->bik", a, b)), (torch.ones(4, 5, 6), torch.ones(4, 6, 7)), 1_680),
+        (
+            Function(lambda a, b: torch.einsum("bij,bjk->bik", a, b)),
+            (torch.ones(4, 5, 6), torch.ones(4, 6, 7)),
+            1_680,
+        ),
         # T20: all leading axes of a linear layer's input, 2 * 3 * 4 * 5 * 6
         (nn.Linear(5, 6), (torch.randn(3, 4, 5),), 720),
     ],
 )
-def test_what_other_profilers_count_as_nothing(model: nn.Module, args: tuple[Tensor, ...], flops: int) -> None:
+def test_what_other_profilers_count_as_nothing(
+    model: nn.Module, args: tuple[Tensor, ...], flops: int
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # need_weights and nested tensors
         found = profile(model, args, runtime=False)
@@ -213,7 +226,9 @@ def test_a_backward_pass_counts_each_gradient_once() -> None:
         (nn.LSTM(8, 16, batch_first=True), torch.randn(2, 5, 8), "recurrent", 30_720),
     ],
 )
-def test_backward_products_take_twice_the_forward_pass(model: nn.Module, x: Tensor, kind: str, flops: int) -> None:
+def test_backward_products_take_twice_the_forward_pass(
+    model: nn.Module, x: Tensor, kind: str, flops: int
+) -> None:
     whole = model if kind != "attention" else nn.Sequential(nn.Linear(8, 8), model)
     found = quick(whole, x.requires_grad_(), phase="training", repeat=1)
     assert [row.flops for row in found.rows if row.kind == kind and row.phase == "forward"] == [flops]
@@ -245,7 +260,9 @@ def test_own_rules_count_what_no_kind_does() -> None:
     model = nn.Sequential(Inverse(4, 4), nn.Linear(4, 4))
     x = torch.randn(4, 4)
     # by operator: 2 * 4 * 4 * 4 = 128 of each linear layer, and n^3 of the inverse
-    by_name = profile(model, x, runtime=False, custom={"aten.linalg_inv_ex": lambda inputs, outputs: inputs[0][0] ** 3})
+    by_name = profile(
+        model, x, runtime=False, custom={"aten.linalg_inv_ex": lambda inputs, outputs: inputs[0][0] ** 3}
+    )
     assert (by_name.total.flops, by_name.unmodelled) == (128 + 128 + 64, ())
     # by class, subclasses too: the rule speaks for all that runs inside
     rule = {nn.Linear: lambda module, inputs, outputs: 1000 * module.in_features + inputs[0][0]}
@@ -310,7 +327,9 @@ def test_dictionaries_and_profiles_inside_profiles_count_too() -> None:
 
     model = Function(forward)
     model.inner = inner
-    assert sum(r.flops or 0 for r in quick(model, ({"x": torch.randn(4, 8)},)).rows if r.path == "inner") == 512
+    assert (
+        sum(r.flops or 0 for r in quick(model, ({"x": torch.randn(4, 8)},)).rows if r.path == "inner") == 512
+    )
 
 
 # ---- the rows ----
@@ -426,7 +445,10 @@ def test_a_shared_module_has_a_row_per_caller_and_parameters_once() -> None:
     model = nn.ModuleDict({"a": nn.Sequential(shared), "b": nn.Sequential(shared, nn.ReLU())})
     model.forward = lambda x: model["b"](model["a"](x))
     found = quick(model, torch.randn(4, 8))
-    assert [(row.path, row.flops) for row in found.rows if row.kind == "linear"] == [("a.0", 512), ("b.0", 512)]
+    assert [(row.path, row.flops) for row in found.rows if row.kind == "linear"] == [
+        ("a.0", 512),
+        ("b.0", 512),
+    ]
     assert found.total.parameters == sum(row.parameters for row in found.rows) == 72
     assert model(torch.randn(4, 8)).shape == (4, 8)
 
@@ -435,9 +457,14 @@ def test_memory_is_what_tensors_take() -> None:
     # weights 4 * (64 * 64 + 64) = 16,640; input and each of two outputs 4 * 256 * 64 = 65,536; the hidden one lives on
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
     found = quick(model, torch.randn(256, 64))
-    assert [row.activation_bytes for row in found.rows if row.kind in ("linear", "activation")] == [65_536, 65_536]
+    assert [row.activation_bytes for row in found.rows if row.kind in ("linear", "activation")] == [
+        65_536,
+        65_536,
+    ]
     assert found.total.peak_memory_bytes == 16_640 + 3 * 65_536
-    assert profile(model, torch.randn(256, 64), warmup=0, repeat=1, memory=False).total.peak_memory_bytes is None
+    assert (
+        profile(model, torch.randn(256, 64), warmup=0, repeat=1, memory=False).total.peak_memory_bytes is None
+    )
 
 
 def test_freed_tensors_no_longer_count() -> None:
@@ -637,7 +664,22 @@ def test_the_package_offers_the_function() -> None:
 def test_the_command_prints_a_table_and_writes_files(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("p.csv", "p.md", "p.json")]
     out = done(
-        *("profile", BERT, "--seq-len", 32, "--repeat", 2, "--warmup", 0, "--by", "kind", "--unit", "mac", "--top", 2),
+        *(
+            "profile",
+            BERT,
+            "--seq-len",
+            32,
+            "--repeat",
+            2,
+            "--warmup",
+            0,
+            "--by",
+            "kind",
+            "--unit",
+            "mac",
+            "--top",
+            2,
+        ),
         *("--csv", files[0], "--markdown", files[1], "--trace-file", files[2]),
     )
     assert "3.41 MMAC (matmul), 144 k" in out

@@ -67,7 +67,9 @@ def batch(dtype: torch.dtype = torch.float32) -> Batch:
     return Batch(Inputs((x,)), torch.randint(0, 3, (6,), generator=generator))
 
 
-def work(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, dtype: torch.dtype = torch.float32) -> Work:
+def work(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, dtype: torch.dtype = torch.float32
+) -> Work:
     one = batch(dtype)
     return Work(model, lambda: one, SCORES, optimizer)
 
@@ -235,5 +237,7 @@ def test_a_dtype_that_the_device_lacks_is_refused(monkeypatch: pytest.MonkeyPatc
     assert lacking(torch.float16, CPU) is None
     assert "not implemented for" in (lacking(torch.bool, CPU) or "")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    with pytest.raises(InputError, match="dtype bfloat16: cuda:0 lacks it .*compute capability 8.0.*; choose float32"):
+    with pytest.raises(
+        InputError, match="dtype bfloat16: cuda:0 lacks it .*compute capability 8.0.*; choose float32"
+    ):
         precision("bfloat16", torch.device("cuda:0"))

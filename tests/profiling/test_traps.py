@@ -91,7 +91,9 @@ IMAGE = torch.ones(2, 4, 8, 8)  # 512 elements
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
 )
-def test_the_module_convention_counts_as_the_older_profiler_did(module: nn.Module, x: Tensor, count: int) -> None:
+def test_the_module_convention_counts_as_the_older_profiler_did(
+    module: nn.Module, x: Tensor, count: int
+) -> None:
     assert flops(nn.Sequential(module), x, convention="pytorch-api") == count
 
 
@@ -121,7 +123,9 @@ def test_a_network_that_does_nothing_takes_no_work_rather_than_an_unknown_one() 
 
 
 def test_a_row_has_sizes_kernel_batch_length_heads_path_and_type(tmp_path: Path) -> None:
-    model = resolve("transformers:BertModel?num_hidden_layers=1&hidden_size=64&num_attention_heads=4&vocab_size=100")
+    model = resolve(
+        "transformers:BertModel?num_hidden_layers=1&hidden_size=64&num_attention_heads=4&vocab_size=100"
+    )
     network = model.build("meta")
     inputs = model.inputs(network, InputRequest(batch_size=3, seq_len=16))
     found = profile(network, inputs.args, inputs.kwargs, runtime=False, power="none")
@@ -248,7 +252,9 @@ def test_distributed_models_are_looked_through(tmp_path: Path) -> None:
         ("nvidia-a100-80gb-pcie", 19.49e12, 1935.36e9),
     ],
 )
-def test_a_sheet_has_gigabytes_where_its_maker_does(slug: str, flops_per_s: float, bytes_per_s: float) -> None:
+def test_a_sheet_has_gigabytes_where_its_maker_does(
+    slug: str, flops_per_s: float, bytes_per_s: float
+) -> None:
     sheet = read_spec(known_specs()[slug])
     assert sheet.get("peak_flops_float32") == pytest.approx(flops_per_s, rel=0.01)
     assert sheet.get("memory_bytes_per_s") == pytest.approx(bytes_per_s, rel=0.01)

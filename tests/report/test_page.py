@@ -28,15 +28,21 @@ POINTS = XY(
     "FLOP",
     "s",
     (
-        Series("batch 1", (1e9, 2e9, None), (0.1, 0.2, 0.3), text=("a <b>", "b", "c"), labels=("a <b>", "b", "c")),
+        Series(
+            "batch 1", (1e9, 2e9, None), (0.1, 0.2, 0.3), text=("a <b>", "b", "c"), labels=("a <b>", "b", "c")
+        ),
         Series("batch 64", (6e10, 0, 1e11), (1.0, 1.0, 2.0), mode="lines+markers", dash=True),
     ),
     log_x=True,
     log_y=True,
     note="a note with `code`",
 )
-SHADES = XY("Shades", "x", "y", (Series("a", (1, 2, 3), (1, 4, 9), values=(1.0, None, 3.0)),), value_label="GB")
-BARS = Bars("Work", "GFLOP", ("x", "y"), (BarSeries("forward", (1.0, 2.0)), BarSeries("backward", (2.0, None))))
+SHADES = XY(
+    "Shades", "x", "y", (Series("a", (1, 2, 3), (1, 4, 9), values=(1.0, None, 3.0)),), value_label="GB"
+)
+BARS = Bars(
+    "Work", "GFLOP", ("x", "y"), (BarSeries("forward", (1.0, 2.0)), BarSeries("backward", (2.0, None)))
+)
 HEAT = Heatmap("Ranks", "", "", ("p", "q"), ("p", "q"), ((1.0, 0.25), (None, 1.0)), value_label="Spearman")
 PIES = Pies("Shares & parts", (Pie("time", ("conv", "norm"), (3.0, 1.0)), Pie("none", ("conv",), (0.0,))))
 CHARTS: tuple[Chart, ...] = (POINTS, SHADES, BARS, HEAT, PIES)
@@ -47,7 +53,9 @@ PAGE = Page(
     "A <page>",
     "What it is about.",
     (
-        Section("First & last", ("Text with `code` and https://example.org/x.", "- one", "- two"), (POINTS, TABLE)),
+        Section(
+            "First & last", ("Text with `code` and https://example.org/x.", "- one", "- two"), (POINTS, TABLE)
+        ),
         Section("Second", ("x < y",), (SHADES, BARS, HEAT), level=3),
         Section("Third", (), (PIES,)),
     ),
@@ -68,7 +76,9 @@ def test_every_chart_is_a_figure_that_plotly_accepts(chart: Chart) -> None:
 def test_every_chart_becomes_a_picture_and_a_drawing(chart: Chart, tmp_path: Path) -> None:
     png, svg = save(chart, tmp_path / "figures", "one")
     picture = imread(png)
-    assert picture.shape[0] > 200 and picture.shape[1] > 400 and picture[..., :3].std() > 0.02  # not one plain colour
+    assert (
+        picture.shape[0] > 200 and picture.shape[1] > 400 and picture[..., :3].std() > 0.02
+    )  # not one plain colour
     assert chart.title.replace("&", "&amp;") in svg.read_text(encoding="utf-8")
 
 
@@ -106,7 +116,9 @@ def test_the_first_twenty_series_look_different() -> None:
 def boxes(points: list[tuple[float, float]], names: list[str]) -> list[tuple[float, float, float, float]]:
     found = place(points, names, 600, 400)
     assert None not in found
-    middles = [(x + o[0], y + o[1], 6.5 * len(n) + 4) for (x, y), n, o in zip(points, names, found, strict=True) if o]
+    middles = [
+        (x + o[0], y + o[1], 6.5 * len(n) + 4) for (x, y), n, o in zip(points, names, found, strict=True) if o
+    ]
     return [(x - w / 2, y - 6.5, x + w / 2, y + 6.5) for x, y, w in middles]
 
 
@@ -166,7 +178,14 @@ def test_lengths_that_differ_are_refused(make: Callable[[], object], message: st
 
 
 def test_cells_are_shown_with_four_digits_and_written_with_all(tmp_path: Path) -> None:
-    assert [shown(v) for v in (None, 3.64213, 2.0, 1234567, "x", "")] == ["-", "3.642", "2", "1,234,567", "x", "-"]
+    assert [shown(v) for v in (None, 3.64213, 2.0, 1234567, "x", "")] == [
+        "-",
+        "3.642",
+        "2",
+        "1,234,567",
+        "x",
+        "-",
+    ]
     write_csv(tmp_path / "deep" / "t.csv", [TABLE.header, *TABLE.rows], "folder")
     with (tmp_path / "deep" / "t.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [
@@ -216,7 +235,9 @@ def test_the_markdown_shows_the_same_with_pictures_that_exist(tmp_path: Path) ->
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     links = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
     assert links[0] == "figures/01-latency-against-flop.png" and len(links) == len(drawn) == 5
-    assert all((tmp_path / link).is_file() and (tmp_path / link).with_suffix(".svg").is_file() for link in links)
+    assert all(
+        (tmp_path / link).is_file() and (tmp_path / link).with_suffix(".svg").is_file() for link in links
+    )
     assert "| a\\|b | 3.642 | memory |" in text and "| --- | ---: | --- |" in text
     assert "### Second" in text and "- one\n- two\n" in text
 
@@ -258,7 +279,10 @@ def test_the_page_is_dark_where_the_reader_wants_it_and_fits_a_telephone(tmp_pat
     write_html(PAGE, tmp_path / "index.html")
     with chromium(tmp_path / "profile", width=500, dark=True) as browser:
         opened(browser, tmp_path / "index.html")
-        assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
+        assert (
+            browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+            == "rgb(21, 24, 28)"
+        )
         assert browser.execute_script("return c0._fullLayout.font.color") == "#e4e7eb"
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
         assert complaints(browser) == []

@@ -82,7 +82,9 @@ class Known(Predictor):
         return True
 
 
-def known(us: dict[str, float], *, accelerator: bool = False, idle_w: float | None = None, **other: Any) -> Known:
+def known(
+    us: dict[str, float], *, accelerator: bool = False, idle_w: float | None = None, **other: Any
+) -> Known:
     hardware = Hardware(platform="accelerator" if accelerator else "cpu", idle_w=idle_w)
     return Known("Device", hardware, {}, {"float32": Roofline(1e9, 1e9, 1e9)}, {}, us=us, **other)
 
@@ -119,7 +121,9 @@ def stage(
     traced = trace(model, (x,), training=training, loss=(lambda y: y.square().mean()) if training else None)
     prediction = compose(traced, predictor, model="net", batch_size=2, phase=phase, recipe=recipe)
     question = question_of(predictor, phase=phase, recipe=recipe)
-    return Stage(phase, applied(traced, question), prediction, training_lifetimes(model, (x,)) if training else None)
+    return Stage(
+        phase, applied(traced, question), prediction, training_lifetimes(model, (x,)) if training else None
+    )
 
 
 def drawn(predictor: Predictor, *stages: Stage | Omitted) -> Process:
@@ -143,7 +147,9 @@ def sound(data: dict[str, Any]) -> dict[tuple[int, int], list[dict[str, Any]]]:
     for event in events(data, "X"):
         assert event["name"] and event["cat"] and event["ts"] >= 0 and event["dur"] >= 0
         rows.setdefault((event["pid"], event["tid"]), []).append(event)
-    named = {(e["pid"], e["tid"]) for e in events(data, "M") if e["name"] == "thread_name" and e["args"]["name"]}
+    named = {
+        (e["pid"], e["tid"]) for e in events(data, "M") if e["name"] == "thread_name" and e["args"]["name"]
+    }
     assert set(rows) <= named
     assert {pid for pid, _ in rows} == {e["pid"] for e in events(data, "M") if e["name"] == "process_name"}
     for some in rows.values():
@@ -219,7 +225,9 @@ def test_energy_that_is_not_known_of_one_call_is_not_known_of_its_module() -> No
 
 def dispatch(linear_us: float, activation_us: float, other_us: float = 4.0) -> Dispatch:
     costs = {"linear": linear_us, "activation": activation_us}
-    return Dispatch({(k, "forward", ""): Cost(us / 1e6, 0.0, 9) for k, us in costs.items()}, other_us / 1e6, 0.1)
+    return Dispatch(
+        {(k, "forward", ""): Cost(us / 1e6, 0.0, 9) for k, us in costs.items()}, other_us / 1e6, 0.1
+    )
 
 
 def test_host_and_device_have_a_row_each_with_waits_between_kernels() -> None:
@@ -269,7 +277,11 @@ def test_what_a_queue_hides_is_left_out_of_the_slower_side() -> None:
     # hidden 9 and 4: the host takes 22 us, the device 1 + 1 + 1
     predictor = known(US, accelerator=True, hidden_us={"linear": 9, "activation": 4})
     made = stage(predictor)
-    assert timed(made, predictor)[-1].end_s == pytest.approx(22e-6) == pytest.approx(made.prediction.runtime_s.value)
+    assert (
+        timed(made, predictor)[-1].end_s
+        == pytest.approx(22e-6)
+        == pytest.approx(made.prediction.runtime_s.value)
+    )
 
 
 def test_a_call_without_a_kind_stands_where_it_is_made() -> None:
@@ -277,7 +289,10 @@ def test_a_call_without_a_kind_stands_where_it_is_made() -> None:
     made = stage(predictor, Net(Fourier()))
     calls = timed(made, predictor)
     names = [call.name for call in calls]
-    assert names[:3] == ["aten.linear", "aten.relu", made.trace.unmodelled[0].operator] and names[-1] == "aten.linear"
+    assert (
+        names[:3] == ["aten.linear", "aten.relu", made.trace.unmodelled[0].operator]
+        and names[-1] == "aten.linear"
+    )
     assert calls[2].basis == "roofline" and calls[2].flops == 0 and calls[2].path == "middle"
     assert calls[-1].end_s == pytest.approx(made.prediction.runtime_s.value)
 
@@ -285,7 +300,9 @@ def test_a_call_without_a_kind_stands_where_it_is_made() -> None:
 def test_on_two_clocks_a_call_without_a_kind_comes_last_as_in_the_sum() -> None:
     predictor = known(US, accelerator=True, dispatch=dispatch(9, 5))
     made = stage(predictor, Net(Fourier()))
-    assert [call.step for call in timed(made, predictor)] == ["forward"] * 3 + [UNPLACED] * len(made.trace.unmodelled)
+    assert [call.step for call in timed(made, predictor)] == ["forward"] * 3 + [UNPLACED] * len(
+        made.trace.unmodelled
+    )
     host, device = drawn(predictor, made).rows
     assert [s.name for s in device.slices if s.category == "part"] == ["forward", UNPLACED]
     assert device.slices[0].end_ns / 1e9 == pytest.approx(made.prediction.runtime_s.value, abs=1e-9)
@@ -312,7 +329,9 @@ def test_micro_batches_follow_each_other_and_unmodelled_gradients_stand_backward
     made = stage(predictor, Net(Fourier()), "training", Recipe(accumulation=2))
     calls = timed(made, predictor)
     blocks = [
-        c.step for c, before in zip(calls, [None, *calls], strict=False) if before is None or before.step != c.step
+        c.step
+        for c, before in zip(calls, [None, *calls], strict=False)
+        if before is None or before.step != c.step
     ]
     assert blocks == ["forward", "backward", "forward", "backward", "optimizer"]
     apart = [list(block) for _, block in itertools.groupby(calls, key=lambda c: c.step)]
@@ -398,7 +417,9 @@ def test_times_lose_no_nanosecond_when_they_are_cut_off() -> None:
 
 def test_a_document_has_names_slices_and_counters_in_the_order_of_time() -> None:
     inner, outer = Slice("inner", "x", 0, 1500, {"a": 1}), Slice("outer", "x", 0, 1500)
-    data = document([Process("p", [Row("r", [outer, inner])], [Counter("power", "W", [(500, 3.5)])])], {"b": 2})
+    data = document(
+        [Process("p", [Row("r", [outer, inner])], [Counter("power", "W", [(500, 3.5)])])], {"b": 2}
+    )
     assert data["traceEvents"][:4] == [
         {"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "p"}},
         {"name": "process_sort_index", "ph": "M", "pid": 1, "tid": 0, "args": {"sort_index": 1}},
@@ -490,7 +511,11 @@ def test_a_generation_is_cast_as_its_passes_are(cpu: Predictor) -> None:
     stages: list[Stage | Omitted] = []
     predict_case(Case(LLAMA, phase=Phase.generate(9, 2)), cpu, autocast=torch.bfloat16, seen=stages.append)
     products = {
-        layer.dtype for one in stages if isinstance(one, Stage) for layer in one.trace.layers if layer.multiplies
+        layer.dtype
+        for one in stages
+        if isinstance(one, Stage)
+        for layer in one.trace.layers
+        if layer.multiplies
     }
     assert products == {"bfloat16"}
 
@@ -506,7 +531,9 @@ def test_predict_writes_a_timeline_beside_its_json(tmp_path: Path, phase: str) -
     data = json.loads(file.read_text())
     (row,) = sound(data).values()
     assert leaves_us(row) / 1e6 == pytest.approx(said["runtime_s"]["value"], rel=1e-6)
-    assert row[0]["name"] == phase and row[0]["dur"] / 1e6 == pytest.approx(said["runtime_s"]["value"], rel=1e-6)
+    assert row[0]["name"] == phase and row[0]["dur"] / 1e6 == pytest.approx(
+        said["runtime_s"]["value"], rel=1e-6
+    )
     assert sum(e["args"]["flops"] for e in row if e["cat"] == "layer") == said["flops"]
     (about,) = data["otherData"]["predicted"]
     assert about["runtime_s"] == said["runtime_s"] and about["phase"] == phase and about["stages"] == [phase]
@@ -516,7 +543,9 @@ def test_predict_writes_a_timeline_beside_its_json(tmp_path: Path, phase: str) -
 
 
 @pytest.mark.parametrize("command", ["predict", "evaluate"])
-def test_a_trace_file_that_cannot_be_written_ends_the_command_before_it_begins(tmp_path: Path, command: str) -> None:
+def test_a_trace_file_that_cannot_be_written_ends_the_command_before_it_begins(
+    tmp_path: Path, command: str
+) -> None:
     file = tmp_path / "nowhere" / "t.json"
     ran = run(command, "no-such-model", "--predictor", "amd-epyc-2c", "--trace-file", file)
     assert (ran.code, ran.out) == (2, "")
@@ -561,7 +590,9 @@ def test_evaluate_puts_the_measured_timeline_beside(tmp_path: Path, arguments: t
         remaining = iter(forward)
         assert all(name in remaining for name in [e["name"] for e in ours if e["cat"] == "layer"])
         tops = [max(e["args"]["bytes"] for e in events(data, "C") if e["pid"] == pid) for pid in (1, 2)]
-        kept = 0.02 if "decode" in arguments else 0.01  # beside what is measured lies the cache from before the step
+        kept = (
+            0.02 if "decode" in arguments else 0.01
+        )  # beside what is measured lies the cache from before the step
         assert tops[0] == pytest.approx(tops[1], rel=kept)
     else:
         assert [e["name"] for e in real if e["cat"] == "phase"] == ["forward", "backward", "optimizer"]

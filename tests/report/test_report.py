@@ -90,7 +90,9 @@ class FakeBench(Bench):
     def training(self, model: str, batch_size: int, dtype: str) -> NetworkProfile:
         source = resolve(model)
         network = source.build("cpu").train()
-        return profile(network, source.inputs(network).args, phase="training", warmup=0, repeat=1, power="none")
+        return profile(
+            network, source.inputs(network).args, phase="training", warmup=0, repeat=1, power="none"
+        )
 
 
 @pytest.fixture
@@ -101,7 +103,9 @@ def nets(tmp_path: Path) -> str:
 
 def gathering(nets: str, folder: Path, bench: Bench | None = None, **changes: object) -> Gathering:
     models = tuple(f"{nets}:{name}" for name in ("thin", "wide", "deep", "flat"))
-    request = replace(Request(models, (1, 8), training_batch=2, predictors=("nvidia-a100-pcie-40gb",)), **changes)
+    request = replace(
+        Request(models, (1, 8), training_batch=2, predictors=("nvidia-a100-pcie-40gb",)), **changes
+    )
     return Gathering(request, folder, bench=bench or FakeBench(), roof_sizes=((8,), (2**20,)))
 
 
@@ -132,7 +136,10 @@ def test_work_grows_with_the_batch_and_weights_are_read_once(nets: str) -> None:
 
 
 def test_every_network_gets_the_input_of_its_own_size() -> None:
-    inputs = {m: Sketch(m, torch.float32).network(m).input for m in ("zoo:inception3", "zoo:resnet18", "zoo:alexnet")}
+    inputs = {
+        m: Sketch(m, torch.float32).network(m).input
+        for m in ("zoo:inception3", "zoo:resnet18", "zoo:alexnet")
+    }
     assert inputs == {"zoo:inception3": "3x299x299", "zoo:resnet18": "3x224x224", "zoo:alexnet": "3x227x227"}
 
 
@@ -205,7 +212,9 @@ def test_every_chip_of_a_chart_exists_and_is_named_in_it(slugs: tuple[str, ...])
 
     every = {c.slug: c for c in chips.sheets()}
     chart = chips.roofline("x", [every[slug] for slug in slugs])
-    assert {a["text"] for a in plot(chart)["layout"]["annotations"]} == {chips.short_name(every[s]) for s in slugs}
+    assert {a["text"] for a in plot(chart)["layout"]["annotations"]} == {
+        chips.short_name(every[s]) for s in slugs
+    }
 
 
 # ---- analysis ----
@@ -231,19 +240,26 @@ def test_rank_correlations_by_hand() -> None:
     assert spearman.networks == 4
 
 
-def test_the_correlation_that_is_drawn_is_the_one_computed_for_that_batch_size(nets: str, tmp_path: Path) -> None:
+def test_the_correlation_that_is_drawn_is_the_one_computed_for_that_batch_size(
+    nets: str, tmp_path: Path
+) -> None:
     gathered = gathering(nets, tmp_path / "out")
     gathered.run()
     view = view_of(gathered)
     heat = [part for part in parts(pages.page(view)) if isinstance(part, Heatmap)]
     computed = [analysis.correlation(view, b, m) for b in (1, 8) for m in ("Spearman", "Kendall")]
     assert [h.values for h in heat] == [c.values for c in computed]
-    assert [h.title for h in heat] == [f"{c.method}'s rank correlation, batch {c.batch_size}" for c in computed]
+    assert [h.title for h in heat] == [
+        f"{c.method}'s rank correlation, batch {c.batch_size}" for c in computed
+    ]
 
 
 def test_two_networks_are_too_few_for_ranks_and_equal_values_have_none() -> None:
     assert analysis.correlation(small((1, 2), (1, 2), (1, 2)), 1, "Spearman").of("FLOP", "FLOP") is None
-    assert analysis.correlation(small((1, 2, 3), (5, 5, 5), (1, 2, 3)), 1, "Spearman").of("FLOP", "parameters") is None
+    assert (
+        analysis.correlation(small((1, 2, 3), (5, 5, 5), (1, 2, 3)), 1, "Spearman").of("FLOP", "parameters")
+        is None
+    )
 
 
 def test_a_verdict_counts_the_network_and_its_layers_apart() -> None:
@@ -380,7 +396,9 @@ def test_the_same_network_under_two_names_is_reported_once(nets: str, tmp_path: 
 
 def test_a_folder_of_another_report_is_left_alone(nets: str, tmp_path: Path) -> None:
     gathering(nets, tmp_path / "out").run()
-    with pytest.raises(InputError, match="holds a report with training_batch 2, this one has 4; choose another folder"):
+    with pytest.raises(
+        InputError, match="holds a report with training_batch 2, this one has 4; choose another folder"
+    ):
         gathering(nets, tmp_path / "out", training_batch=4).run()
 
 
@@ -394,7 +412,9 @@ def test_a_network_that_is_none_is_told_before_anything_is_measured(nets: str, t
 def test_a_folder_of_a_measured_report_takes_no_predicted_one(nets: str, tmp_path: Path) -> None:
     gathering(nets, tmp_path / "out").run()
     predicted = replace(gathering(nets, tmp_path / "out").request, device=None)
-    with pytest.raises(InputError, match="holds a report with device .*, this one has none; choose another folder"):
+    with pytest.raises(
+        InputError, match="holds a report with device .*, this one has none; choose another folder"
+    ):
         Gathering(predicted, tmp_path / "out").run()
 
 
@@ -431,7 +451,11 @@ def test_this_cpu_times_a_network_several_times_after_warming_up(nets: str) -> N
     bench = Bench(torch.device("cpu"))
     samples = bench.forward(f"{nets}:wide", 4, "float32")
     assert len(samples) == 9 and min(samples) > 0 and min(samples) <= bench.statistic(samples) <= max(samples)
-    assert set(bench.training(f"{nets}:wide", 4, "float32").total.phases_s) == {"forward", "backward", "optimizer"}
+    assert set(bench.training(f"{nets}:wide", 4, "float32").total.phases_s) == {
+        "forward",
+        "backward",
+        "optimizer",
+    }
 
 
 # ---- the page ----
@@ -444,7 +468,9 @@ def test_the_page_has_every_part_and_shows_every_network(nets: str, tmp_path: Pa
     titles = [s.title for s in made.sections]
     assert [t[0] for t in titles if t[0].isdigit()] == ["1", "2", "3", "4", "5"]
     labels = {n.label for n in view_of(gathered).networks}
-    scatters = [p for p in parts(made) if isinstance(p, XY) and p.title.startswith(("Runtime against", "Achieved"))]
+    scatters = [
+        p for p in parts(made) if isinstance(p, XY) and p.title.startswith(("Runtime against", "Achieved"))
+    ]
     assert len(scatters) == 6  # against FLOP, against parameters, on the roofline; two devices each
     for chart in scatters:
         assert labels <= {text for s in chart.series for text in s.text}
@@ -490,7 +516,11 @@ def test_a_browser_shows_the_report_without_complaint(nets: str, tmp_path: Path)
         (("zoo:resnet",), 2, "unknown"),
         (("--batch-size", "1,x"), 2, "write whole numbers with commas"),
         (("--batch-size", "0"), 2, "--batch-size 0: must be 1 or more"),
-        (("--train-batch-size", "0"), 2, "--train-batch-size 0: must be 1 or more; choose --train-batch-size 16"),
+        (
+            ("--train-batch-size", "0"),
+            2,
+            "--train-batch-size 0: must be 1 or more; choose --train-batch-size 16",
+        ),
         (("--dtype", "tensorfloat32"), 2, "a CPU has none"),
         (("--dtype", "float17"), 2, "float17"),
         (("--device", "gpu"), 2, "unknown device"),
@@ -498,7 +528,11 @@ def test_a_browser_shows_the_report_without_complaint(nets: str, tmp_path: Path)
         (("--predicted", "--predictor", "none"), 2, "nothing to measure"),
         (("--predicted", "--predictor", "nvidia-t5"), 2, "unknown predictor"),
         (("--predictor", "nvidia-t5"), 2, "unknown predictor"),
-        (("--predicted", "--predictor", "nvidia-t4", "--dtype", "bfloat16"), 2, "has not learnt dtype 'bfloat16'"),
+        (
+            ("--predicted", "--predictor", "nvidia-t4", "--dtype", "bfloat16"),
+            2,
+            "has not learnt dtype 'bfloat16'",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_its_code(
@@ -545,7 +579,9 @@ def test_nobody_else_writes_to_a_folder_while_its_page_is_drawn(
     monkeypatch.setattr("neuralpower.report.page.write_html", drawn)
     ran = run("report", "zoo:deep_mnist", "--predicted", "--batch-size", "1", "--out", tmp_path / "out")
     assert ran.code == 2
-    assert ran.err.splitlines()[-1].endswith("another run is writing to it; wait for it, or choose another --out")
+    assert ran.err.splitlines()[-1].endswith(
+        "another run is writing to it; wait for it, or choose another --out"
+    )
 
 
 def test_a_folder_that_another_run_writes_to_is_left_alone(tmp_path: Path) -> None:

@@ -102,7 +102,9 @@ def values(ran: Ran | str) -> dict[str, Any]:
 
 
 def bench(networks: Path, name: str, *arguments: object) -> Ran:
-    return run("bench", "--model", f"{networks}:{name}", "--num_warmup_batches=1", "--num_batches=3", *arguments)
+    return run(
+        "bench", "--model", f"{networks}:{name}", "--num_warmup_batches=1", "--num_batches=3", *arguments
+    )
 
 
 def test_truths_may_stand_bare_and_hyphens_are_underscores() -> None:
@@ -120,7 +122,10 @@ def test_truths_may_stand_bare_and_hyphens_are_underscores() -> None:
 @pytest.mark.parametrize("forward_only", [True, False])
 def test_a_benchmark_prints_result_lines_and_nothing_else(networks: Path, forward_only: bool) -> None:
     ran = bench(networks, "net", "--batch-size", 4, *(["--forward_only"] if forward_only else []))
-    assert (ran.code, ran.err) == (0, "warning: num_warmup_batches 1: too few for steady times; choose 10 or more\n")
+    assert (ran.code, ran.err) == (
+        0,
+        "warning: num_warmup_batches 1: too few for steady times; choose 10 or more\n",
+    )
     assert all(PATTERN.fullmatch(line) for line in ran.out.splitlines())
     found = values(ran)
     assert found["exp.phase"] == ("inference" if forward_only else "training")
@@ -144,7 +149,9 @@ def test_no_warm_up_still_measures_training(networks: Path) -> None:
 
 
 @pytest.mark.parametrize("phase", ["--forward_only", "--data_shuffle"])
-def test_the_device_is_waited_for_after_each_batch(networks: Path, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_is_waited_for_after_each_batch(
+    networks: Path, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits: list[int] = []
 
     class Waited(HostClock):
@@ -179,7 +186,15 @@ def test_the_library_returns_what_the_command_prints() -> None:
 
 def test_tokens_are_learnt_from() -> None:
     model = "transformers:GPT2Model?n_layer=1&n_embd=8&n_head=2&vocab_size=20&bos_token_id=0&eos_token_id=0"
-    ran = run("bench", "--model", model, "--batch_size=2", "--seq_len=4", "--num_batches=1", "--num_warmup_batches=2")
+    ran = run(
+        "bench",
+        "--model",
+        model,
+        "--batch_size=2",
+        "--seq_len=4",
+        "--num_batches=1",
+        "--num_warmup_batches=2",
+    )
     assert (values(ran)["results.status"], ran.err) == ("ok", "")
 
 
@@ -189,7 +204,13 @@ def test_tokens_are_learnt_from() -> None:
 def test_images_of_a_folder_train_a_network(networks: Path, tmp_path: Path) -> None:
     root = folder_of(tmp_path / "images")
     (root / "class0" / "1.png").write_bytes(b"no image")
-    arguments = ("--data_dir", root, "--data_backend=image_folder", "--num_loader_threads=0", "--data_shuffle")
+    arguments = (
+        "--data_dir",
+        root,
+        "--data_backend=image_folder",
+        "--num_loader_threads=0",
+        "--data_shuffle",
+    )
     ran = bench(networks, "net", "--batch_size=6", *arguments)
     found = values(ran)
     # 4 batches of 6 images, each of which meets the broken one
@@ -202,27 +223,44 @@ def test_inference_reads_the_data_it_is_given(networks: Path, tmp_path: Path) ->
     encoded = Datum(data=b"\xff\xd8 broken", label=1, encoded=True)
     where = caffe.write(tmp_path / "db", [caffe.message(d) for d in (raw(900), encoded, raw(2), raw(3))])
     found = values(
-        bench(networks, "net", "--batch_size=4", "--forward_only", "--data_dir", where, "--num_loader_threads=0")
+        bench(
+            networks, "net", "--batch_size=4", "--forward_only", "--data_dir", where, "--num_loader_threads=0"
+        )
     )
     assert (found["results.status"], found["results.skipped_images"]) == ("ok", 4)
 
 
 def test_data_ingestion_runs_no_network(networks: Path, tmp_path: Path) -> None:
     root = folder_of(tmp_path / "images")
-    arguments = ("--data_dir", root, "--data_backend=image_folder", "--data_loader_only", "--num_loader_threads=1")
+    arguments = (
+        "--data_dir",
+        root,
+        "--data_backend=image_folder",
+        "--data_loader_only",
+        "--num_loader_threads=1",
+    )
     found = values(bench(networks, "broken", "--batch_size=2", "--num_batches=6", *arguments))
-    assert (found["exp.phase"], found["results.status"], found["results.timed_batches"]) == ("data_ingestion", "ok", 6)
+    assert (found["exp.phase"], found["results.status"], found["results.timed_batches"]) == (
+        "data_ingestion",
+        "ok",
+        6,
+    )
 
 
 @pytest.mark.parametrize(
     ("backend", "says"),
-    [("caffe_lmdb", "holds no data.mdb, so it is no LMDB"), ("image_folder", "no folder of images per class")],
+    [
+        ("caffe_lmdb", "holds no data.mdb, so it is no LMDB"),
+        ("image_folder", "no folder of images per class"),
+    ],
 )
 def test_data_that_are_none_are_refused_before_the_network_is_built(
     networks: Path, tmp_path: Path, backend: str, says: str
 ) -> None:
     (tmp_path / "empty").mkdir()
-    ran = bench(networks, "net", "--batch_size=2", "--data_dir", tmp_path / "empty", "--data_backend", backend)
+    ran = bench(
+        networks, "net", "--batch_size=2", "--data_dir", tmp_path / "empty", "--data_backend", backend
+    )
     assert ran.code == 2
     assert says in ran.err.splitlines()[-1]
     assert values(ran)["results.status"] == "failure"
@@ -266,7 +304,9 @@ def test_after_an_out_of_memory_the_largest_batch_is_found_by_trying(networks: P
 def test_what_was_measured_outlives_a_failure(networks: Path) -> None:
     ran = bench(networks, "broken", "--batch_size=2")
     assert ran.code == 2
-    assert ran.err.splitlines()[-1].startswith("error: Net: running it raises RuntimeError: the moon is full; check")
+    assert ran.err.splitlines()[-1].startswith(
+        "error: Net: running it raises RuntimeError: the moon is full; check"
+    )
     found = values(ran)
     # one warm-up, then two timed batches before the fourth call
     assert (found["results.timed_batches"], found["results.status"]) == (2, "failure")
@@ -291,13 +331,21 @@ def test_what_was_measured_outlives_an_interruption(networks: Path) -> None:
         (("--model=sensor_net", "--batch_size=1", "--dtype=int8"), 2, "unknown dtype 'int8'"),
         (("--model=sensor_net", "--batch_size=1", "--autocast"), 2, "autocast to float32"),
         (("--model=sensor_net", "--batch_size=1", "--grid=seed=1,2"), 2, "add --out DIR"),
-        (("--model=sensor_net", "--batch_size=1", "--out=x"), 2, "--out x: holds a grid's results; add --grid"),
+        (
+            ("--model=sensor_net", "--batch_size=1", "--out=x"),
+            2,
+            "--out x: holds a grid's results; add --grid",
+        ),
         (
             ("--model=sensor_net", "--batch_size=1", "--grid=batch_size=1,2", "--out=x"),
             2,
             "batch_size: given as an option",
         ),
-        (("--model=sensor_net", "--batch_size=1", "--config=missing.json"), 2, "missing.json: cannot be read"),
+        (
+            ("--model=sensor_net", "--batch_size=1", "--config=missing.json"),
+            2,
+            "missing.json: cannot be read",
+        ),
         (("--model=sensor_net", "--batch_size=1", "--speed=3"), 2, "No such option"),
     ],
 )
@@ -315,7 +363,9 @@ def test_bad_input_is_one_line(
 
 def test_the_container_command_is_printed(tmp_path: Path) -> None:
     config = tmp_path / "c.json"
-    config.write_text(json.dumps({"exp.model": ["alexnet", "vgg16"], "exp.replica_batch": 8, "exp.docker": True}))
+    config.write_text(
+        json.dumps({"exp.model": ["alexnet", "vgg16"], "exp.replica_batch": 8, "exp.docker": True})
+    )
     lines = done("bench", "--config", config, "--print_docker").splitlines()
     assert [line.split("--model=")[1] for line in lines] == ["alexnet --batch_size=8", "vgg16 --batch_size=8"]
     assert all(line.startswith("docker run -i --security-opt seccomp=unconfined") for line in lines)
@@ -332,10 +382,14 @@ def test_the_monitor_writes_beside_the_results(networks: Path, tmp_path: Path) -
     assert found["monitor.columns"][:3] == ["process_pid", "time", "virt"]
     assert found["monitor.samples"][0][0] == found["results.proc_pid"]
     file = tmp_path / "use.txt"
-    found = values(bench(networks, "net", "--batch_size=2", "--monitor_frequency=1000", "--monitor_file", file))
+    found = values(
+        bench(networks, "net", "--batch_size=2", "--monitor_frequency=1000", "--monitor_file", file)
+    )
     assert "monitor.samples" not in found
     assert file.read_text().splitlines()[1].split()[0] == str(found["results.proc_pid"])
-    ran = bench(networks, "net", "--batch_size=2", "--monitor_frequency=1000", "--monitor_file", file / "use.txt")
+    ran = bench(
+        networks, "net", "--batch_size=2", "--monitor_frequency=1000", "--monitor_file", file / "use.txt"
+    )
     assert "cannot be written" in ran.err
     assert (values(ran)["results.status"], "monitor.samples" in values(ran)) == ("ok", True)
 
@@ -347,7 +401,9 @@ def test_a_log_is_read_back(networks: Path, tmp_path: Path) -> None:
     log = tmp_path / "one.log"
     log.write_text(bench(networks, "net", "--batch_size=2").out)
     text = done("bench-log", log, "--summary", "all", "--csv", tmp_path / "all.csv")
-    assert [line for line in text.splitlines() if line.startswith(("explo", "weak", "strong", "stat", "time"))] == [
+    assert [
+        line for line in text.splitlines() if line.startswith(("explo", "weak", "strong", "stat", "time"))
+    ] == [
         *("exploration", "weak scaling", "strong scaling", "statistics (ms)", "time analysis (s)"),
     ]
     found = json.loads(done("bench-log", log, "--json"))
@@ -372,7 +428,11 @@ def test_the_zoo_is_listed_with_what_its_networks_work() -> None:
     assert [model["id"] for model in found] == ["alexnet", "resnet18", "sensor_net"]
     for model in found:
         shape, classes, parameters, gflop = GOLDEN[model["id"]]
-        assert (tuple(model["input_shape"]), model["classes"], model["parameters"]) == (shape, classes, parameters)
+        assert (tuple(model["input_shape"]), model["classes"], model["parameters"]) == (
+            shape,
+            classes,
+            parameters,
+        )
         assert model["flops"] / 1e9 == pytest.approx(gflop, rel=1e-3, abs=5e-5)
     text = done("models", "sensor*")
     assert "SensorNet  784" in text and "2,919,440  5.83 MFLOP" in text
@@ -420,7 +480,15 @@ def test_a_port_in_use_is_one_line(networks: Path) -> None:
 
 @pytest.mark.slow
 def test_a_grid_runs_each_point_once(networks: Path, tmp_path: Path) -> None:
-    command = ("bench", "--model", f"{networks}:net", "--num_batches=2", "--forward_only", "--grid", "batch_size=2,4")
+    command = (
+        "bench",
+        "--model",
+        f"{networks}:net",
+        "--num_batches=2",
+        "--forward_only",
+        "--grid",
+        "batch_size=2,4",
+    )
     ran = run(*command, "--out", tmp_path / "grid")
     assert ran.code == 0, ran.err
     assert [line.split()[0] for line in ran.err.splitlines()] == ["1/2", "2/2"]

@@ -113,7 +113,9 @@ def test_pictures_of_a_datum() -> None:
 
 def test_a_database_gives_images_and_labels(tmp_path: Path) -> None:
     encoded = Datum(data=file_of((9, 8, 7), "JPEG"), label=1, encoded=True)
-    store = open_store("caffe_lmdb", caffe.write(tmp_path / "db", [caffe.message(raw(3)), caffe.message(encoded)]))
+    store = open_store(
+        "caffe_lmdb", caffe.write(tmp_path / "db", [caffe.message(raw(3)), caffe.message(encoded)])
+    )
     assert len(store.items) == 2
     assert [store.read(i)[1] for i in range(2)] == [3, 1]
     assert store.read(0)[0].size == (5, 6)
@@ -161,7 +163,9 @@ def test_a_database_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     whole = file.stat().st_size
     with file.open("r+b") as opened:
         opened.truncate(whole // 2)
-    with pytest.raises(InputError, match=r"data\.mdb: is cut off, [\d,]+ of [\d,]+ bytes; copy the database again"):
+    with pytest.raises(
+        InputError, match=r"data\.mdb: is cut off, [\d,]+ of [\d,]+ bytes; copy the database again"
+    ):
         CaffeStore(where)
 
 
@@ -267,7 +271,11 @@ def test_batches_of_images(tmp_path: Path, workers: int) -> None:
     batches = [loaded() for _ in range(3)]
     loaded.close()
     # 6 images, taken as 0 1 2 3 | 4 5 0 1 | 2 3 4 5
-    assert [b.target.tolist() for b in batches if b.target is not None] == [[0, 0, 0, 1], [1, 1, 0, 0], [0, 1, 1, 1]]
+    assert [b.target.tolist() for b in batches if b.target is not None] == [
+        [0, 0, 0, 1],
+        [1, 1, 0, 0],
+        [0, 1, 1, 1],
+    ]
     x = batches[0].inputs.args[0]
     assert (x.shape, x.dtype) == ((4, 3, 4, 4), torch.float16)
     assert x[:, 0, 0, 0].tolist() == [100, 100, 100, 101]
@@ -284,7 +292,9 @@ def test_the_second_process_sees_the_other_images(tmp_path: Path) -> None:
 def test_a_class_too_many_and_images_too_broken_are_one_line(tmp_path: Path, workers: int) -> None:
     images = Images(FolderStore(folder_of(tmp_path / "good", classes=3, each=1)), 3, 4)
     loaded = Loaded(images, 3, CPU, torch.float32, classes=2, workers=workers)
-    with pytest.raises(InputError, match="good: an image of class 2, the network knows 0 to 1; choose other images"):
+    with pytest.raises(
+        InputError, match="good: an image of class 2, the network knows 0 to 1; choose other images"
+    ):
         loaded()
     loaded.close()
     for file in folder_of(tmp_path / "bad").glob("*/*.png"):
@@ -317,7 +327,15 @@ def test_the_next_batch_is_copied_beside_the_step(tmp_path: Path) -> None:
     for _ in range(2):
         loaded()
         told.append("step")
-    assert told == ["copy", "wait for 100 of class 0", "copy", "step", "wait for 101 of class 1", "copy", "step"]
+    assert told == [
+        "copy",
+        "wait for 100 of class 0",
+        "copy",
+        "step",
+        "wait for 101 of class 1",
+        "copy",
+        "step",
+    ]
 
 
 def test_a_loader_process_that_dies_is_told(tmp_path: Path) -> None:
@@ -327,7 +345,9 @@ def test_a_loader_process_that_dies_is_told(tmp_path: Path) -> None:
             raise AssertionError("alive")
 
     loaded = Loaded(Images(Deadly(folder_of(tmp_path)), 3, 4), 3, CPU, torch.float32, workers=1)
-    with pytest.raises(DeviceError, match="DataLoader worker .*choose a smaller batch or --num_loader_threads 0"):
+    with pytest.raises(
+        DeviceError, match="DataLoader worker .*choose a smaller batch or --num_loader_threads 0"
+    ):
         loaded()
     loaded.close()
 

@@ -37,15 +37,26 @@ from neuralpower.suites.steps import Times
 def test_the_command_line_has_its_defaults_and_the_library_shorter_ones() -> None:
     options = options_of({"model": "alexnet", "batch_size": "32"})
     assert (options.num_batches, options.num_warmup_batches, options.num_gpus) == (100, 1, 1)
-    assert (options.device, options.dtype, options.numbers, options.data) == ("cpu", "float", "float32", "synthetic")
-    assert (options.data_backend, options.num_loader_threads, options.dist_backend) == ("caffe_lmdb", 4, "nccl")
+    assert (options.device, options.dtype, options.numbers, options.data) == (
+        "cpu",
+        "float",
+        "float32",
+        "synthetic",
+    )
+    assert (options.data_backend, options.num_loader_threads, options.dist_backend) == (
+        "caffe_lmdb",
+        4,
+        "nccl",
+    )
     assert (options.cudnn_benchmark, options.cudnn_fastest, options.data_shuffle) == (True, False, False)
     assert options.phase == "training"
     library = Options("alexnet")
     assert (library.batch_size, library.num_batches, library.num_warmup_batches) == (16, 10, 10)
 
 
-@pytest.mark.parametrize(("text", "value"), [("true", True), ("ON", True), ("t", True), ("1", True), ("off", False)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", True), ("ON", True), ("t", True), ("1", True), ("off", False)]
+)
 def test_truths_have_four_spellings(text: str, value: bool) -> None:
     assert boolean(text) is value
 
@@ -66,7 +77,10 @@ def test_truths_have_four_spellings(text: str, value: bool) -> None:
         ({"dist_backend": "mpi"}, "unknown distributed backend 'mpi'"),
         ({"data_loader_only": "1"}, "data_loader_only without a data_dir"),
         ({"forward_only": "1", "num_gpus": "2"}, "inference on 2 GPUs: it runs on one"),
-        ({"device": "cuda:1", "num_gpus": "2"}, "device cuda:1 for 2 processes: each has its own; choose --device gpu"),
+        (
+            {"device": "cuda:1", "num_gpus": "2"},
+            "device cuda:1 for 2 processes: each has its own; choose --device gpu",
+        ),
         ({"master_port": "70000"}, "master_port 70000: a port is below 65536"),
         ({"speed": "9"}, "unknown option 'speed'"),
     ],
@@ -84,7 +98,9 @@ def test_what_is_required_is_asked_for() -> None:
 
 
 def test_a_command_line_stands_for_its_options() -> None:
-    options = options_of({"model": "m", "batch_size": 2, "autocast": "on", "input_shape": "3x8x9", "seq_len": 5})
+    options = options_of(
+        {"model": "m", "batch_size": 2, "autocast": "on", "input_shape": "3x8x9", "seq_len": 5}
+    )
     words = arguments(options)
     assert words == ["--model=m", "--batch_size=2", "--autocast=true", "--input_shape=3x8x9", "--seq_len=5"]
     assert options_of(dict(word[2:].split("=", 1) for word in words)) == options
@@ -94,7 +110,13 @@ def test_a_command_line_stands_for_its_options() -> None:
 
 
 def test_a_result_line_is_read_as_it_was_written() -> None:
-    values = {"results.time": 12.5, "exp.model_title": "A = B", "results.time_data": [1.0, 2.5], "a": None, "b": True}
+    values = {
+        "results.time": 12.5,
+        "exp.model_title": "A = B",
+        "results.time_data": [1.0, 2.5],
+        "a": None,
+        "b": True,
+    }
     text = "noise\n" + "\n".join(result_line(n, v) for n, v in values.items()) + "\nmore __init__ noise"
     assert parse(text) == Log("", values)
 
@@ -158,7 +180,9 @@ def test_peak_memory_of_a_perceptron() -> None:
     # training holds weights, gradients and momentum at the least
     training = case_of(InputRequest(1), training=True).peak_bytes(10)
     assert training is not None and training > 3 * 2_919_440 * 4
-    halves = case_of(InputRequest(1, dtype=torch.float16), Precision(torch.float16, masters=True), True).peak_bytes(10)
+    halves = case_of(
+        InputRequest(1, dtype=torch.float16), Precision(torch.float16, masters=True), True
+    ).peak_bytes(10)
     # 2 + 2 bytes of weights and gradients, 4 + 4 + 4 of masters, their gradients and momentum
     assert halves is not None and halves > 16 * 2_919_440
 
@@ -200,7 +224,9 @@ def test_labels_are_drawn_once_and_for_the_axis_of_classes() -> None:
     drawn = scores._drawn
     scores(rows, None)
     assert scores._drawn is drawn and drawn is not None and drawn.shape == (2, 7)
-    assert Scores(5)(torch.zeros(2, 5, 3, 3), torch.zeros(2, 3, 3, dtype=torch.long)).item() == pytest.approx(1.6094379)
+    assert Scores(5)(torch.zeros(2, 5, 3, 3), torch.zeros(2, 3, 3, dtype=torch.long)).item() == pytest.approx(
+        1.6094379
+    )
     assert Scores(None)(torch.full((2, 7, 5), 2.0, requires_grad=True), None).item() == 4.0
 
 
@@ -224,7 +250,9 @@ class Program:
         if given.get("dtype") == "bfloat16":
             return Ended(command, 2, head, "warning: x\nerror: dtype bfloat16: cpu lacks it\n")
         if batch > 32:
-            return Ended(command, 4, head + result_line("results.reason", "oom"), "error: batch size: out of memory\n")
+            return Ended(
+                command, 4, head + result_line("results.reason", "oom"), "error: batch size: out of memory\n"
+            )
         lines = {"results.time": batch / 10, "results.throughput": 10_000, "results.status": "ok"}
         return Ended(command, 0, head + "\n".join(result_line(n, v) for n, v in lines.items()), "")
 
@@ -339,7 +367,9 @@ def result(
 
 
 def test_logs_and_grids_are_read_and_written_as_csv(tmp_path: Path) -> None:
-    (tmp_path / "one.log").write_text("\n".join(result_line(n, v) for n, v in result().items()) + "\n__a__= [1")
+    (tmp_path / "one.log").write_text(
+        "\n".join(result_line(n, v) for n, v in result().items()) + "\n__a__= [1"
+    )
     run_grid(grid_of("batch_size=8,64"), tmp_path / "grid", lambda text: None, run=Program())
     logs = read_logs([tmp_path / "one.log", tmp_path / "grid", tmp_path])
     assert [log.values["exp.replica_batch"] for log in logs] == [8, 8, 64, 8]
@@ -411,7 +441,9 @@ def test_statistics_and_time_analysis() -> None:
     assert SUMMARIES["statistics"]([v, result()]).rows[0][5:] == pytest.approx(
         (4, 2.5, 1.25**0.5, 1.25**0.5 / 2.5, 1.0, 1.75, 2.5, 3.25, 4.0)
     )
-    assert SUMMARIES["time"]([v, result()]).rows[0][5:] == pytest.approx((10.0, 5.0, 1.0, 2.0, 2.0, 0.5, 0.25))
+    assert SUMMARIES["time"]([v, result()]).rows[0][5:] == pytest.approx(
+        (10.0, 5.0, 1.0, 2.0, 2.0, 0.5, 0.25)
+    )
 
 
 # ---- configuration and container ----
@@ -435,7 +467,9 @@ def test_a_configuration_is_dotted_or_nested_and_lists_are_axes(tmp_path: Path) 
     found = read_config(config(tmp_path, content))
     assert found.axes == {"model": ["alexnet", "vgg16"]}
     options = options_of({**found.options, "model": "alexnet"})
-    expected = Options("alexnet", 4, True, 7, 1, 1, "gpu", "float16", True, data_shuffle=True, num_loader_threads=2)
+    expected = Options(
+        "alexnet", 4, True, 7, 1, 1, "gpu", "float16", True, data_shuffle=True, num_loader_threads=2
+    )
     assert options == replace(expected, monitor_frequency=0.5)
     assert found.settings["pytorch.env"] == "export A=1"
 
@@ -459,8 +493,18 @@ def test_a_configuration_that_makes_no_sense_is_refused(tmp_path: Path, content:
 def test_the_container_command_has_a_volume_for_what_is_set() -> None:
     assert SETTINGS["pytorch.docker_image"] == IMAGE == "hpe/pytorch:cuda9-cudnn7"
     plain = container_command(Options("alexnet"), SETTINGS, Path("/code"))
-    assert plain[:7] == ["docker", "run", "-i", "--security-opt", "seccomp=unconfined", "--pid=host", "--ipc=host"]
-    assert [word for word in plain if word.startswith("--volume")] == ["--volume=/code:/workspace/neuralpower"]
+    assert plain[:7] == [
+        "docker",
+        "run",
+        "-i",
+        "--security-opt",
+        "seccomp=unconfined",
+        "--pid=host",
+        "--ipc=host",
+    ]
+    assert [word for word in plain if word.startswith("--volume")] == [
+        "--volume=/code:/workspace/neuralpower"
+    ]
     settings = {
         **SETTINGS,
         "runtime.cuda_cache": "/cache",
@@ -473,7 +517,8 @@ def test_the_container_command_has_a_volume_for_what_is_set() -> None:
     full = container_command(options, settings, Path("/code"))
     volumes = [word for word in full if word.startswith("--volume")][1:]
     assert volumes == [
-        f"--volume={a}:/workspace/{b}" for a, b in (("/cache", "cuda_cache"), ("/images", "data"), ("/pids", "tmp"))
+        f"--volume={a}:/workspace/{b}"
+        for a, b in (("/cache", "cuda_cache"), ("/images", "data"), ("/pids", "tmp"))
     ]
     assert {"--gpus=all", "--env=A=1", "--env=B=2 3", "--rm"} < set(full)
     assert full[full.index("own:1") + 1 :][:4] == ["python", "-m", "neuralpower", "bench"]
@@ -517,7 +562,9 @@ def test_more_gpus_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(DeviceError, match="4 GPUs asked for, 2 are there; choose --num_gpus 2 or fewer"):
         device_of(Options("alexnet", device="gpu", num_gpus=4), World())
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
-    assert device_of(Options("alexnet", device="gpu", num_gpus=2), World(2, 1, 1, "nccl")) == torch.device("cuda:1")
+    assert device_of(Options("alexnet", device="gpu", num_gpus=2), World(2, 1, 1, "nccl")) == torch.device(
+        "cuda:1"
+    )
     assert device_of(Options("alexnet", device="cuda:1"), World()) == torch.device("cuda:1")
 
 
@@ -554,7 +601,9 @@ def test_the_failure_of_a_process_is_handed_on(said: str, kind: type[Exception],
 
 def test_a_finished_benchmark_holds_no_network() -> None:
     """What is held until the interpreter ends keeps a process group's threads, which then abort it."""
-    bench = Bench(Options("sensor_net", num_batches=2, num_warmup_batches=1), World(), lambda name, value: None)
+    bench = Bench(
+        Options("sensor_net", num_batches=2, num_warmup_batches=1), World(), lambda name, value: None
+    )
     bench.run()
     assert bench.timer is not None and len(bench.timer.times.step_s) == 2
     assert isinstance(bench.timer.work.model, nn.Identity)
@@ -608,7 +657,15 @@ def test_a_process_is_read_from_the_kernels_files(tmp_path: Path) -> None:
     seconds = iter([0.0, 2.0, 3.0])
     reader = ProcessReader(42, tmp_path, lambda: next(seconds))
     tick, page = 1 / os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    assert reader.read() == (42, 100 * tick, 300 * page, 100 * page, 20 * page, None, 100 * 100 * page / 4_096_000)
+    assert reader.read() == (
+        42,
+        100 * tick,
+        300 * page,
+        100 * page,
+        20 * page,
+        None,
+        100 * 100 * page / 4_096_000,
+    )
     process_files(tmp_path, 195)
     assert reader.read()[5] == pytest.approx(100 * 100 * tick / 2)
     (tmp_path / "42" / "stat").unlink()
@@ -627,7 +684,9 @@ def test_the_monitor_writes_what_it_saw(tmp_path: Path) -> None:
     monitor.write(tmp_path / "sub" / "use.txt")
     lines = (tmp_path / "sub" / "use.txt").read_text().splitlines()
     assert lines[0] == "process_pid time virt res shrd cpu mem power gpu0_power"
-    assert lines[1].split()[0] == "42" and lines[1].split()[5] == "-" and lines[1].split()[7:] == ["30", "70.5"]
+    assert (
+        lines[1].split()[0] == "42" and lines[1].split()[5] == "-" and lines[1].split()[7:] == ["30", "70.5"]
+    )
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written .*choose another --monitor_file"):
         monitor.write(tmp_path / "file" / "use.txt")

@@ -74,7 +74,10 @@ def mnist(folder: Path, *, packed: bool = False, **changed: bytes) -> Path:
     for part, count in (("train", 3), ("t10k", 2)):
         pixels = np.arange(count * 784, dtype=np.uint32).astype(np.uint8).reshape(count, 28, 28)
         labels = np.arange(count, dtype=np.uint8)
-        for stem, data in ((f"{part}-images-idx3-ubyte", idx(pixels)), (f"{part}-labels-idx1-ubyte", idx(labels))):
+        for stem, data in (
+            (f"{part}-images-idx3-ubyte", idx(pixels)),
+            (f"{part}-labels-idx1-ubyte", idx(labels)),
+        ):
             data = changed.get(stem.split("-idx")[0].replace("-", "_"), data)
             name, data = (f"{stem}.gz", gzip.compress(data)) if packed else (stem, data)
             (folder / name).write_bytes(data)
@@ -121,7 +124,10 @@ HEAD = bytes([0, 0, 8, 3])
         ),
         ({"train_images": HEAD + struct.pack(">I", 3)}, "begins with '00000803'"),
         ({"train_images": b"\x89PNG....................."}, "begins with '89504e47'"),
-        ({"train_images": idx(np.zeros((4, 28, 28), np.uint8))}, "4 images, but 3 labels in train-labels-idx1-ubyte"),
+        (
+            {"train_images": idx(np.zeros((4, 28, 28), np.uint8))},
+            "4 images, but 3 labels in train-labels-idx1-ubyte",
+        ),
         ({"train_images": idx(np.zeros((3, 8, 8), np.uint8))}, r"\(3, 8, 8\); MNIST has \[count, 28, 28\]"),
         ({"t10k_labels": idx(np.array([1, 10], np.uint8))}, "label 10; digits have labels from 0 to 9"),
         (
@@ -130,7 +136,9 @@ HEAD = bytes([0, 0, 8, 3])
         ),
     ],
 )
-def test_a_damaged_folder_is_one_line_and_two(tmp_path: Path, changed: dict[str, bytes], message: str) -> None:
+def test_a_damaged_folder_is_one_line_and_two(
+    tmp_path: Path, changed: dict[str, bytes], message: str
+) -> None:
     mnist(tmp_path / "data", **changed)
     with pytest.raises(InputError, match=message):
         read_mnist(tmp_path / "data")
@@ -146,7 +154,9 @@ def test_a_truncated_packed_file_is_named(tmp_path: Path) -> None:
         read_idx(file, axes=3)
 
 
-@pytest.mark.parametrize(("make", "message"), [(False, "no such folder"), (True, "has no train-images-idx3-ubyte")])
+@pytest.mark.parametrize(
+    ("make", "message"), [(False, "no such folder"), (True, "has no train-images-idx3-ubyte")]
+)
 def test_a_folder_without_the_files_is_refused(tmp_path: Path, make: bool, message: str) -> None:
     if make:
         (tmp_path / "data").mkdir()
@@ -200,7 +210,9 @@ def test_the_network_learns() -> None:
     assert points[-1].accuracy > 0.5
 
 
-def test_a_training_that_is_continued_learns_what_one_without_a_break_does(digits: Digits, tmp_path: Path) -> None:
+def test_a_training_that_is_continued_learns_what_one_without_a_break_does(
+    digits: Digits, tmp_path: Path
+) -> None:
     whole = Training(digits, BRIEF, CPU)
     points = list(whole.run())
     file = tmp_path / "checkpoint.pt"
@@ -244,7 +256,9 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], message: str
         Settings(**wrong)
 
 
-def test_a_loss_that_is_no_number_ends_the_training_with_its_curve_kept(digits: Digits, tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_ends_the_training_with_its_curve_kept(
+    digits: Digits, tmp_path: Path
+) -> None:
     broken = Digits("broken", digits.train, digits.test)
     settings = dataclasses.replace(BRIEF, lr=1e30)
     with pytest.raises(DeviceError, match="the loss is not a number any more; choose a smaller --lr"):
@@ -282,7 +296,9 @@ def test_nested_events_are_counted_once_and_the_profilers_own_not_at_all() -> No
     ]
     found = {
         o.name: o
-        for o in operators_of([outer, middle, inner, kernel, add, add_again, Fake("[memory]", 0, 0), *overhead])
+        for o in operators_of(
+            [outer, middle, inner, kernel, add, add_again, Fake("[memory]", 0, 0), *overhead]
+        )
     }
     assert list(found) == ["conv2d", "convolution", "_convolution", "kernel", "add"]
     # self times: 1 + 1 + 1 + 7 of the convolution, 2 + 3 of the addition; totals would give 10 + 9 + 8 + 7 + 5 + 3 = 42
@@ -314,7 +330,9 @@ def test_operators_are_those_of_the_batch_size_on_the_chosen_device(digits: Digi
     assert len(table.top()) == 10
     assert [o.cpu_s for o in table.top()] == sorted((o.cpu_s for o in table.operators), reverse=True)[:10]
     assert table.top(3, "self_cpu_s")[0].self_cpu_s == max(o.self_cpu_s for o in table.operators)
-    assert any(event.get("name") == "aten::conv2d" for event in json.loads(trace_file.read_text())["traceEvents"])
+    assert any(
+        event.get("name") == "aten::conv2d" for event in json.loads(trace_file.read_text())["traceEvents"]
+    )
     folder = Folder(tmp_path)
     folder.keep_table(table)
     assert folder.tables() == [table]
@@ -357,7 +375,9 @@ def test_the_tables_that_old_torch_printed_are_read() -> None:
     # 1.699 s are 21.74 % of all self times
     assert tables[0].self_total_s == pytest.approx(1.699 / 0.2174)
     # totals of nested operators say 196.7 %: T6
-    assert sum(t := [tables[0].share(o.cpu_s) for o in tables[0].operators]) == pytest.approx(1.967, abs=0.001), t
+    assert sum(t := [tables[0].share(o.cpu_s) for o in tables[0].operators]) == pytest.approx(
+        1.967, abs=0.001
+    ), t
     assert sum(tables[0].share(o.self_cpu_s) for o in tables[0].operators) < 1
 
 
@@ -407,8 +427,13 @@ def test_the_sentence_of_the_known_tables() -> None:
     found = comparison.compare(printed.read_tables(PRINTED))
     assert found.operator == "conv2d"
     # 362.567 / 158.578 = 2.286; 966.359 / 362.567 = 2.665
-    assert "x2.3 for 16 times the work, then x2.7 for 4 times (159 us -> 363 us -> 966 us)" in found.sentences()[1]
-    assert found.sentences()[2].startswith("The time of all calls falls (3.17 s -> 453 ms -> 303 ms): larger batches")
+    assert (
+        "x2.3 for 16 times the work, then x2.7 for 4 times (159 us -> 363 us -> 966 us)"
+        in found.sentences()[1]
+    )
+    assert found.sentences()[2].startswith(
+        "The time of all calls falls (3.17 s -> 453 ms -> 303 ms): larger batches"
+    )
     assert [row[1] for row in found.rows()] == ["20,000", "1,250", "314"]
     # 3.172 s of 1.699 s / 0.2174
     assert found.entries[0].share == pytest.approx(0.4059, abs=0.0005)
@@ -423,9 +448,15 @@ def table_of(batch_size: int, total_s: float, calls: int = 10, device: str = "cp
     [
         ((4.0, 2.0, 1.0), "falls (4 s -> 2 s -> 1 s): larger batches spread"),
         ((1.0, 2.0, 4.0), "rises (1 s -> 2 s -> 4 s): here larger batches do not pay"),
-        ((2.0, 2.0, 2.0), "stays about the same (2 s -> 2 s -> 2 s): the fixed cost of a call does not matter"),
+        (
+            (2.0, 2.0, 2.0),
+            "stays about the same (2 s -> 2 s -> 2 s): the fixed cost of a call does not matter",
+        ),
         ((4.0, 2.0, 3.0), "falls to batch 2, then rises to batch 3 (4 s -> 2 s -> 3 s): up to a point"),
-        ((2.0, 2.0, 3.0), "stays about the same to batch 2, then rises to batch 3 (2 s -> 2 s -> 3 s): here larger"),
+        (
+            (2.0, 2.0, 3.0),
+            "stays about the same to batch 2, then rises to batch 3 (2 s -> 2 s -> 3 s): here larger",
+        ),
     ],
 )
 def test_sentences_say_what_the_numbers_say(totals: tuple[float, ...], text: str) -> None:
@@ -446,7 +477,9 @@ def test_one_table_is_told_of_but_not_compared() -> None:
         ([table_of(1, 1.0)], "mul", "mul: not in the table of batch size 1"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(tables: list[OperatorTable], operator: str | None, message: str) -> None:
+def test_what_cannot_be_compared_is_refused(
+    tables: list[OperatorTable], operator: str | None, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         comparison.compare(tables, operator)
 
@@ -490,7 +523,18 @@ def test_a_folder_that_another_run_writes_to_is_left_alone(
 
 def test_one_command_does_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Digits) -> None:
     small(monkeypatch, digits)
-    flags = ("--epochs", 1, "--batch-size", 8, "--log-interval", 1, "--profile-batches", "1,2", "--profile-images", 4)
+    flags = (
+        "--epochs",
+        1,
+        "--batch-size",
+        8,
+        "--log-interval",
+        1,
+        "--profile-batches",
+        "1,2",
+        "--profile-images",
+        4,
+    )
     ran = program.run("lab", "--out", tmp_path / "lab", "--no-cuda", "--save-model", *flags)
     assert ran.code == 0, ran.err
     assert ran.out.split() == [str(tmp_path / "lab" / name) for name in ("report.md", "report.html")]
@@ -577,14 +621,28 @@ def test_an_interrupted_training_keeps_its_curves_tells_of_them_and_goes_on(
     assert "1 of 2 epochs" in text and "was interrupted" in text and "Not profiled yet" in text
     assert "the same command continues" in told[-1]
     run.run(request, tell)
-    assert points_of(tmp_path) == [("train", 1), ("train", 1), ("test", 1), ("train", 2), ("train", 2), ("test", 2)]
+    assert points_of(tmp_path) == [
+        ("train", 1),
+        ("train", 1),
+        ("test", 1),
+        ("train", 2),
+        ("train", 2),
+        ("test", 2),
+    ]
     assert [p.step for p in Folder(tmp_path).points()] == [1, 2, 2, 4, 5, 5]
     assert "2 of 2 epochs" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_control_c_and_a_batch_systems_end_are_130_and_a_report(tmp_path: Path, end: signal.Signals) -> None:
-    flags = ["--data-dir", str(mnist(tmp_path / "data")), "--out", str(tmp_path / "lab"), "--epochs", "1000000"]
+    flags = [
+        "--data-dir",
+        str(mnist(tmp_path / "data")),
+        "--out",
+        str(tmp_path / "lab"),
+        "--epochs",
+        "1000000",
+    ]
     process = subprocess.Popen(
         [sys.executable, "cli.py", "lab", *flags, "--no-cuda", "--no-tensorboard"],
         cwd=Path(__file__).parents[2],
@@ -603,7 +661,9 @@ def test_control_c_and_a_batch_systems_end_are_130_and_a_report(tmp_path: Path, 
     assert (tmp_path / "lab" / "report.html").exists()
 
 
-def test_a_profile_without_a_training_says_that_the_weights_are_random(tmp_path: Path, digits: Digits) -> None:
+def test_a_profile_without_a_training_says_that_the_weights_are_random(
+    tmp_path: Path, digits: Digits
+) -> None:
     told: list[str] = []
     run.profile(run.Request(tmp_path, batches=(2,), images=2, use_cuda=False), digits, told.append)
     assert "random weights" in told[0]
@@ -611,7 +671,9 @@ def test_a_profile_without_a_training_says_that_the_weights_are_random(tmp_path:
     assert "random weights" in page.lead
 
 
-def test_another_training_in_the_folder_is_refused_but_more_epochs_are_not(tmp_path: Path, digits: Digits) -> None:
+def test_another_training_in_the_folder_is_refused_but_more_epochs_are_not(
+    tmp_path: Path, digits: Digits
+) -> None:
     folder = Folder(tmp_path)
     folder.claim(BRIEF, digits)
     folder.claim(dataclasses.replace(BRIEF, epochs=9), digits)
@@ -632,7 +694,11 @@ def test_a_line_of_the_curves_that_was_cut_off_is_left_out(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("curves.csv", "part,epoch,step,images,loss,accuracy\ntrain,one,0,8,2,0.5\n", "curves.csv:2: no point"),
+        (
+            "curves.csv",
+            "part,epoch,step,images,loss,accuracy\ntrain,one,0,8,2,0.5\n",
+            "curves.csv:2: no point",
+        ),
         ("settings.json", "{", "settings.json: cannot be read"),
         ("operators_cpu_batch_1.json", "{}", "not a table of operators"),
         ("environment.json", "[]", "holds a list"),

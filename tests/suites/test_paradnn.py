@@ -31,7 +31,9 @@ FC = {"layers": 4, "nodes": 1024, "input_size": 2000, "output_size": 200, "batch
 TINY = {"layers": 2, "nodes": 8, "input_size": 6, "output_size": 3, "batch_size": 4}
 TINY_POINTS = (
     Point.of("fc", "pytorch", TINY),
-    Point.of("cnn", "residual", {"blocks": 1, "filters": 1, "input_size": 193, "output_size": 2, "batch_size": 2}),
+    Point.of(
+        "cnn", "residual", {"blocks": 1, "filters": 1, "input_size": 193, "output_size": 2, "batch_size": 2}
+    ),
     Point.of("rnn", "gru", {"layers": 1, "embed": 4, "length": 3, "vocabulary": 5, "batch_size": 2}),
 )
 QUICK = Setup(warmup_steps=1, steps=2)
@@ -54,7 +56,11 @@ def test_every_point_s_label_is_its_parameters_and_its_own(family: str) -> None:
     for point in points[::17]:
         said = dict(part.rpartition("_")[::2] for part in point.label.split("-"))
         assert said == {FAMILIES[family].words[name]: str(size) for name, size in point.named.items()}
-    assert len({(p.kind, p.label) for p in points}) == len(points) == {"fc": 9720, "cnn": 2160, "rnn": 2160}[family]
+    assert (
+        len({(p.kind, p.label) for p in points})
+        == len(points)
+        == {"fc": 9720, "cnn": 2160, "rnn": 2160}[family]
+    )
     model = points[-1].model
     assert all(f"{name}={size}" in model for name, size in points[-1].named.items() if name != "batch_size")
 
@@ -112,7 +118,9 @@ def test_counted_flop_are_those_of_the_network_as_built() -> None:
     assert work.flops("train", 64) == (6 * 6_447_104 - 2 * 2_048_000) * 64
 
 
-@pytest.mark.parametrize("model", ["zoo:paradnn_fc?layers=3&nodes=16", "zoo:paradnn_cnn?block=bottleneck&filters=4"])
+@pytest.mark.parametrize(
+    "model", ["zoo:paradnn_fc?layers=3&nodes=16", "zoo:paradnn_cnn?block=bottleneck&filters=4"]
+)
 def test_counted_flop_of_training_agree_with_pytorch_s_counter(model: str) -> None:
     source = resolve(model)
     network = source.build("meta")
@@ -179,7 +187,9 @@ def test_tensorflow_s_rmsprop_adds_epsilon_under_the_root_of_a_mean_square_that_
     assert weight.item() == pytest.approx(1 - first - (0.9 * first + 0.2 / math.sqrt(2.57)))
 
 
-@pytest.mark.parametrize(("dtype", "eps"), [(torch.float16, 1e-4), (torch.bfloat16, 1e-8), (torch.float32, 1e-8)])
+@pytest.mark.parametrize(
+    ("dtype", "eps"), [(torch.float16, 1e-4), (torch.bfloat16, 1e-8), (torch.float32, 1e-8)]
+)
 def test_adam_s_epsilon_is_no_zero_in_half_precision(dtype: torch.dtype, eps: float) -> None:
     assert optimizer_settings("adam", dtype) == {"lr": 1e-3, "eps": eps}
     assert torch.tensor(eps, dtype=dtype) > 0
@@ -253,7 +263,9 @@ def test_the_loss_of_texts_is_the_sum_over_known_tokens_by_their_number() -> Non
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_every_family_trains_in_every_dtype(point: Point, dtype: str) -> None:
     result = measure(point, replace(QUICK, dtype=dtype))
-    assert result.state in ("ok", "nan"), result.reason  # one image's batch norm in half precision may overflow
+    assert result.state in ("ok", "nan"), (
+        result.reason
+    )  # one image's batch norm in half precision may overflow
     assert (result.steps, result.warmup_steps) == (2, 1)
     assert result.duration_s is not None and result.duration_s > 0
 
@@ -282,7 +294,12 @@ def test_amp_keeps_float32_weights_and_multiplies_in_half(dtype: str) -> None:
 def test_throughput_follows_from_the_formula_and_from_the_count() -> None:
     point = Point.of("fc", "pytorch", FC)
     result = Result(
-        point=point, setup=Setup(), machine="m", duration_s=2.0, steps=100, **running.described(point, Setup())
+        point=point,
+        setup=Setup(),
+        machine="m",
+        duration_s=2.0,
+        steps=100,
+        **running.described(point, Setup()),
     )
     # 6 * 5,398,528 * 64 FLOP in each of 100 steps, in 2 s
     assert result.flops_per_s == pytest.approx(6 * 5_398_528 * 64 * 100 / 2)
@@ -379,7 +396,9 @@ def test_inference_needs_less_and_float64_more() -> None:
     half, single, double = (needed_bytes(fc(), Setup(dtype=d)) for d in ("float16", "float32", "float64"))
     assert half < single < double
     assert needed_bytes(fc(), Setup(mode="infer")) < single / 3
-    assert needed_bytes(fc(), Setup(optimizer="sgd")) < needed_bytes(fc(), Setup(optimizer="momentum")) < single
+    assert (
+        needed_bytes(fc(), Setup(optimizer="sgd")) < needed_bytes(fc(), Setup(optimizer="momentum")) < single
+    )
 
 
 def test_steps_shrink_to_a_point_s_time_and_warm_up_is_counted_apart() -> None:

@@ -29,7 +29,9 @@ from tests.program import done, run
 HEADER = "device,input_type,layers,nodes,batch_size,input_size,output_size,#params,duration,tflops"
 TINY = "--layers 2 --nodes 8 --batch_size 4 --input_size 6 --output_size 3 --warmup_steps 1 --train_steps 2".split()
 STEPS = "--warmup_steps 0 --train_steps 1 --mode infer".split()
-POINT = Point.of("fc", "paradnn", {"layers": 3, "nodes": 512, "input_size": 256, "output_size": 64, "batch_size": 128})
+POINT = Point.of(
+    "fc", "paradnn", {"layers": 3, "nodes": 512, "input_size": 256, "output_size": 64, "batch_size": 128}
+)
 
 
 def seconds(kind: str, flops: int, elements: int) -> float:
@@ -44,7 +46,9 @@ def table(kind: str, phases: tuple[str, ...]) -> pd.DataFrame:
             continue
         time = seconds(kind, int(layer.flops()), int(getattr(layer, "elements", 0)))
         for phase in phases:
-            rows.append({**layer.to_row(), "phase": phase, "runtime_s": time * (2 if phase == "backward" else 1)})
+            rows.append(
+                {**layer.to_row(), "phase": phase, "runtime_s": time * (2 if phase == "backward" else 1)}
+            )
     return pd.DataFrame(rows)
 
 
@@ -66,9 +70,14 @@ def learnt() -> Predictor:
 def test_a_single_run_prints_what_the_older_program_printed() -> None:
     lines = done("paradnn", "fc", *TINY).splitlines()
     assert lines[0].startswith("torch: ")
-    assert {"layers: 2", "nodes: 8", "batch_size: 4", "input_size: 6", "output_size: 3", "input_type: f32"} <= set(
-        lines
-    )
+    assert {
+        "layers: 2",
+        "nodes: 8",
+        "batch_size: 4",
+        "input_size: 6",
+        "output_size: 3",
+        "input_type: f32",
+    } <= set(lines)
     assert "mode: train, optimizer: rms" in lines
     assert any(line.startswith("Duration: ") and line.endswith("(2 steps after 1)") for line in lines)
     assert any(line.startswith("TFLOPS: ") for line in lines)
@@ -83,7 +92,9 @@ def test_defaults_are_those_of_the_older_programs(learnt: Predictor, tmp_path: P
     save(learnt, tmp_path / "p.json")
     chosen = ("--predictor", str(tmp_path / "p.json"))
     assert defaults("fc", *chosen)["labels"] == "layer_8-node_1024-input_1000-output_100-bs_1024"
-    assert defaults("fc", "--tf-defaults", *chosen)["labels"] == "layer_4-node_1024-input_1000-output_100-bs_128"
+    assert (
+        defaults("fc", "--tf-defaults", *chosen)["labels"] == "layer_4-node_1024-input_1000-output_100-bs_128"
+    )
     found = defaults("cnn", *chosen)
     assert (found["labels"], found["kind"]) == ("block_1-filter_16-input_224-output_1000-bs_8", "residual")
     found = defaults("rnn", "--length", "4", *chosen)
@@ -98,11 +109,25 @@ def test_flags_of_the_tensorflow_programs_are_understood() -> None:
         )
     )
     assert (found["schema"], found["labels"]) == (1, "layer_1-node_4-input_3-output_2-bs_2")
-    assert (found["input_type"], found["mode"], found["steps"], found["warmup_steps"]) == ("f16", "infer", 3, 2)
+    assert (found["input_type"], found["mode"], found["steps"], found["warmup_steps"]) == (
+        "f16",
+        "infer",
+        3,
+        2,
+    )
     text = "--input_size 4,8,6 --layer 1 --cell gru --batch_size 2".split()
     found = json.loads(done("paradnn", "rnn", *text, *STEPS, "--json"))
     assert found["labels"] == "layer_1-embed_6-length_4-vocab_8-bs_2"
-    image = ["--resnet_layers", "1,1,1,1", "--block_fn", "bottleneck", "--filters", "1", "--input_size", "193"]
+    image = [
+        "--resnet_layers",
+        "1,1,1,1",
+        "--block_fn",
+        "bottleneck",
+        "--filters",
+        "1",
+        "--input_size",
+        "193",
+    ]
     found = json.loads(done("paradnn", "cnn", *image, "--batch_size", "1", *STEPS, "--json"))
     assert (found["labels"], found["kind"]) == ("block_1-filter_1-input_193-output_1000-bs_1", "bottleneck")
 
@@ -223,7 +248,9 @@ def test_a_measured_sweep_stores_what_does_not_fit(tmp_path: Path) -> None:
 def test_a_job_array_is_printed() -> None:
     text = done("paradnn", "cnn", "--grid", "--use_gpu", "1", "--slurm", "12")
     assert "#SBATCH --array=1-12" in text
-    assert text.endswith('srun neuralpower paradnn cnn --grid --use_gpu 1 --shard "$SLURM_ARRAY_TASK_ID/12"\n')
+    assert text.endswith(
+        'srun neuralpower paradnn cnn --grid --use_gpu 1 --shard "$SLURM_ARRAY_TASK_ID/12"\n'
+    )
 
 
 @pytest.mark.parametrize(
@@ -279,7 +306,9 @@ def test_what_a_predictor_has_not_learnt_is_said(learnt: Predictor, tmp_path: Pa
     assert 0 <= found["coverage"] < 0.9
 
 
-def test_a_predictor_without_backward_says_that_it_predicts_inference(learnt: Predictor, tmp_path: Path) -> None:
+def test_a_predictor_without_backward_says_that_it_predicts_inference(
+    learnt: Predictor, tmp_path: Path
+) -> None:
     forward = {key: r for key, r in learnt.regressors.items() if key[2] == "forward"}
     limited = replace(learnt, regressors=forward, name="limited")
     setup, changed = predictable(Setup(), limited)

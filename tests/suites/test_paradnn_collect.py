@@ -44,4 +44,6 @@ def test_the_plan_has_layers_and_whole_networks_of_the_sweep(monkeypatch: pytest
     assert len({row["model"] for row in networks}) == len(networks)
     assert all(row["model"].startswith("zoo:paradnn_fc?") for row in networks)
     assert all(json.loads(row["layers"]) for row in networks)
-    assert {item["source"].partition("?")[0] for item in items if item["kind"] == "linear"} >= {"zoo:paradnn_fc"}
+    assert {item["source"].partition("?")[0] for item in items if item["kind"] == "linear"} >= {
+        "zoo:paradnn_fc"
+    }

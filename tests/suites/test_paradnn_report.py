@@ -53,7 +53,11 @@ def result(
     sizes = {"layers": layers, "nodes": nodes, "input_size": 2000, "output_size": 200, "batch_size": batch}
     point = Point.of("fc", "paradnn", sizes)
     known = Result(
-        point=point, setup=Setup(dtype=dtype), machine=device, parameters=nodes**2, formula_flops=6 * nodes**2 * batch
+        point=point,
+        setup=Setup(dtype=dtype),
+        machine=device,
+        parameters=nodes**2,
+        formula_flops=6 * nodes**2 * batch,
     )
     if flops_per_s is None:
         return replace(known, state="oom", reason="too large")
@@ -149,7 +153,11 @@ def test_points_without_a_time_are_left_out() -> None:
 
 def test_the_best_of_each_dtype_is_found() -> None:
     some = frame(
-        [result(SLOW, 4, 32, 64, 1e12), result(SLOW, 4, 64, 64, 3e12), result(SLOW, 4, 32, 64, 2e12, "float16")]
+        [
+            result(SLOW, 4, 32, 64, 1e12),
+            result(SLOW, 4, 64, 64, 3e12),
+            result(SLOW, 4, 32, 64, 2e12, "float16"),
+        ]
     )
     rows = {row["dtype"]: (row["flops_per_s"], row["nodes"]) for row in best(some).to_dict("records")}
     assert rows == {"float32": (pytest.approx(3e12), 64), "float16": (pytest.approx(2e12), 32)}
@@ -279,7 +287,11 @@ def test_clocks_and_widths_make_the_theoretical_roof(
 
 @pytest.mark.parametrize(
     ("device", "tflops", "gigabytes"),
-    [("nvidia-t4", 8.14, 320.06), ("nvidia-titan-rtx", 16.31, 672.10), ("nvidia-a100-80gb-pcie", 19.49, 1935.36)],
+    [
+        ("nvidia-t4", 8.14, 320.06),
+        ("nvidia-titan-rtx", 16.31, 672.10),
+        ("nvidia-a100-80gb-pcie", 19.49, 1935.36),
+    ],
 )
 def test_spec_sheets_give_the_same_roof(device: str, tflops: float, gigabytes: float) -> None:
     roof = theoretical(find_spec(device))
@@ -293,7 +305,9 @@ def test_spec_sheets_give_the_same_roof(device: str, tflops: float, gigabytes: f
     ("device", "flops_per_s", "bytes_per_s"),
     [("nvidia-t4", 8.10e12, 245.2e9), ("nvidia-a100-80gb-pcie", 19.37e12, 1607.3e9)],
 )
-def test_measured_roofs_lie_below_the_theoretical_ones(device: str, flops_per_s: float, bytes_per_s: float) -> None:
+def test_measured_roofs_lie_below_the_theoretical_ones(
+    device: str, flops_per_s: float, bytes_per_s: float
+) -> None:
     roof = theoretical(find_spec(device))
     assert 0.98 < flops_per_s / roof.flops_per_s < 1
     assert 0.75 < bytes_per_s / roof.bytes_per_s < 1

@@ -226,9 +226,14 @@ def test_the_csv_is_that_of_the_older_program(tmp_path: Path) -> None:
 
 def test_blanks_after_commas_are_no_part_of_a_cell(tmp_path: Path) -> None:
     path = tmp_path / "old.csv"
-    path.write_text(HEADER.replace(",", ", ") + "\n\nNVIDIA A100,  f16, 8, 1024, 64, 1000, 100, 8000, 1.5,  214.4\n")
+    path.write_text(
+        HEADER.replace(",", ", ") + "\n\nNVIDIA A100,  f16, 8, 1024, 64, 1000, 100, 8000, 1.5,  214.4\n"
+    )
     family, rows = read_csv(path)
-    assert (family, rows) == ("fc", [["NVIDIA A100", "f16", "8", "1024", "64", "1000", "100", "8000", "1.5", "214.4"]])
+    assert (family, rows) == (
+        "fc",
+        [["NVIDIA A100", "f16", "8", "1024", "64", "1000", "100", "8000", "1.5", "214.4"]],
+    )
     table = csv_frame(path)
     assert table.flops_per_s.tolist() == [pytest.approx(214.4e12)]
     assert table["dtype"].tolist() == ["float16"]
@@ -261,7 +266,10 @@ def test_merging_keeps_the_later_of_equal_points() -> None:
         return [device, "f32", "8", "1024", batch, "1000", "100", "8000", "1", tflops]
 
     text = merged(
-        [("fc", [row("a", "64", "1"), row("b", "64", "2")]), ("fc", [row("a", "64", "3"), row("a", "128", "4")])]
+        [
+            ("fc", [row("a", "64", "1"), row("b", "64", "2")]),
+            ("fc", [row("a", "64", "3"), row("a", "128", "4")]),
+        ]
     )
     rows = list(csv.reader(io.StringIO(text)))
     assert ",".join(rows[0]) == HEADER
@@ -298,7 +306,9 @@ def test_every_family_has_its_table(family: str, tmp_path: Path) -> None:
 
 
 def test_a_job_array_measures_shards_of_the_same_command() -> None:
-    arguments = "paradnn fc --grid --input_type f16 --use_gpu 1 --slurm 8 --shard 1/2 --out".split() + ["my results"]
+    arguments = "paradnn fc --grid --input_type f16 --use_gpu 1 --slurm 8 --shard 1/2 --out".split() + [
+        "my results"
+    ]
     script = array_script(arguments, 8, gpu=True)
     assert script.startswith("#!/bin/bash\n")
     assert "#SBATCH --array=1-8\n" in script and "#SBATCH --gres=gpu:1\n" in script

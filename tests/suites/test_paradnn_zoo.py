@@ -60,7 +60,9 @@ def test_the_pytorch_variant_has_one_square_matrix_more() -> None:
 
 
 def test_every_linear_layer_but_the_last_is_rectified() -> None:
-    kinds = [type(part).__name__ for part in built("zoo:paradnn_fc?layers=2&nodes=4&variant=pytorch").children()]
+    kinds = [
+        type(part).__name__ for part in built("zoo:paradnn_fc?layers=2&nodes=4&variant=pytorch").children()
+    ]
     assert kinds == ["Linear", "ReLU", "Linear", "ReLU", "Linear", "ReLU", "Linear"]
 
 

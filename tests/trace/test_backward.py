@@ -51,7 +51,9 @@ def test_backward_is_made_of_forward_passes_of_the_same_type(kind: type[Layer]) 
 @every_kind
 def test_work_backward_is_at_most_a_few_times_the_work_forward(kind: type[Layer]) -> None:
     for layer in draw(kind, 30, 1, PRESETS["quick"]):
-        table = sum(layer.bytes()) + layer.itemsize * layer.parameters()  # an embedding's gradient is its whole table
+        table = (
+            sum(layer.bytes()) + layer.itemsize * layer.parameters()
+        )  # an embedding's gradient is its whole table
         assert moved(layer.backward()) <= 6 * table
 
 
@@ -88,7 +90,9 @@ def test_a_matmuls_products_are_those_of_autograd() -> None:
 
 @pytest.mark.parametrize("kind", ["activation", "elementwise", "movement", "reduction"])
 def test_what_says_it_is_differentiable_is_so_to_autograd(kind: str) -> None:
-    drawn: list[Any] = [layer for layer in draw(KINDS[kind], 300, 4, PRESETS["quick"]) if layer.dtype == "float32"]
+    drawn: list[Any] = [
+        layer for layer in draw(KINDS[kind], 300, 4, PRESETS["quick"]) if layer.dtype == "float32"
+    ]
     layers = {layer.function: layer for layer in drawn}
     assert kind == "activation" or {layer.differentiable() for layer in layers.values()} == {True, False}
     for layer in layers.values():
@@ -147,12 +151,18 @@ def test_a_sum_has_nothing_to_do_backward() -> None:
         ("cube", 1, 7),  # x^2 (2), times 3 (2), times grad (3)
     ],
 )
-def test_tensors_that_element_wise_functions_move_backward(function: str, operands: int, tensors: int) -> None:
+def test_tensors_that_element_wise_functions_move_backward(
+    function: str, operands: int, tensors: int
+) -> None:
     assert moved(pointwise(function, operands)) == tensors * 10 * 4
 
 
 def test_the_gradient_of_a_broadcast_factor_is_summed() -> None:
-    assert [part.kind for part in pointwise("mul", 2, broadcast=True)] == ["elementwise", "elementwise", "reduction"]
+    assert [part.kind for part in pointwise("mul", 2, broadcast=True)] == [
+        "elementwise",
+        "elementwise",
+        "reduction",
+    ]
 
 
 def test_tensors_that_other_layers_move_backward() -> None:
@@ -160,7 +170,9 @@ def test_tensors_that_other_layers_move_backward() -> None:
     assert moved(Activation(function="relu", elements=600).backward()) == 3 * size
     assert moved(Activation(function="gelu", elements=600).backward()) == 3 * size
     assert moved(Softmax(rows=12, width=50).backward()) == 3 * size
-    assert moved(Norm(function="layer", rows=12, width=50).backward()) == 5 * size + 2 * 4 * 50  # scale and shift
+    assert (
+        moved(Norm(function="layer", rows=12, width=50).backward()) == 5 * size + 2 * 4 * 50
+    )  # scale and shift
     assert moved(Movement(function="copy", elements=600).backward()) == 2 * size
     assert moved(Reduction(function="mean", elements=600, outputs=12).backward()) == size
     # the table's zeros; then 12 indices of 8 bytes and 12 rows, read and written
@@ -181,7 +193,9 @@ def test_what_no_gradient_passes_through_has_no_backward_pass() -> None:
 
 def test_a_transformer_block_does_twice_its_products_backward() -> None:
     block = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, device="meta")
-    layers = trace_call(lambda: block.linear2(torch.relu(block.linear1(torch.empty(2, 6, 32, device="meta"))))).layers
+    layers = trace_call(
+        lambda: block.linear2(torch.relu(block.linear1(torch.empty(2, 6, 32, device="meta"))))
+    ).layers
     forward = sum(layer.flops() for layer in layers if layer.kind == "linear")
     backward = sum(part.flops() for layer in layers for part in layer.backward() if part.kind == "linear")
     assert backward == 2 * forward == 2 * 2 * 2 * (2 * 6) * 32 * 64

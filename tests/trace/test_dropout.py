@@ -95,7 +95,11 @@ def test_a_call_that_is_timed_drops_a_tenth() -> None:
 
 
 def test_a_backward_pass_draws_nothing_again() -> None:
-    assert dataclasses.replace(ATTENTION, dropout=True).backward() == ATTENTION.backward() == (ATTENTION, ATTENTION)
+    assert (
+        dataclasses.replace(ATTENTION, dropout=True).backward()
+        == ATTENTION.backward()
+        == (ATTENTION, ATTENTION)
+    )
 
 
 # ---- what is collected ----
@@ -112,7 +116,9 @@ def test_what_only_training_has_is_measured_forward_beside_backward() -> None:
     found = plan_of(("backward",))
     for kind in ("elementwise", "attention", "norm"):
         # a backward pass may be too large where its forward pass is not
-        assert found[kind, "forward", True] >= found[kind, "backward", True] > 0.8 * found[kind, "forward", True]
+        assert (
+            found[kind, "forward", True] >= found[kind, "backward", True] > 0.8 * found[kind, "forward", True]
+        )
         assert found[kind, "forward", False] == 0
     # a fifth more than 900 x 2.5 of 34.4 shares, and than 900 x 2
     assert found["elementwise", "forward", True] == round(65 * 0.2)

@@ -151,7 +151,10 @@ def test_what_recurs_is_another_group_on_a_cpu_and_another_configuration() -> No
     assert str(CPU.alone.group(layer)) == "cheap"
     assert str(CPU.alone.group(looped)) == f"cheap {RECURRING}"
     assert str(GPU.alone.group(looped)) == str(GPU.alone.group(layer))
-    assert CPU.alone.group(columns_of(Elementwise, [layer, looped])).tolist() == ["cheap", f"cheap {RECURRING}"]
+    assert CPU.alone.group(columns_of(Elementwise, [layer, looped])).tolist() == [
+        "cheap",
+        f"cheap {RECURRING}",
+    ]
     assert Elementwise.from_row(looped.to_row()) == looped
     assert "recurs" not in layer.identity()
     one, other = fingerprint(columns_of(Elementwise, [layer, looped])).tolist()
@@ -205,7 +208,12 @@ def test_two_minutes_are_enough_for_a_fit_of_what_loops_call_most() -> None:
         items = make_plan(PRESETS["quick"], kinds, ["none"], ["float32"], seed, phases=("forward",))
         layers = [KINDS[item["kind"]].from_row(item["row"]) for item in items]
         groups = Counter((layer.kind, str(layer.group())) for layer in layers if layer.recurs)
-        often = [("elementwise", "cheap"), ("elementwise", "transcendental"), ("movement", "copy"), ("movement", ALIAS)]
+        often = [
+            ("elementwise", "cheap"),
+            ("elementwise", "transcendental"),
+            ("movement", "copy"),
+            ("movement", ALIAS),
+        ]
         assert min(groups[group] for group in often) >= FEWEST_ROWS
 
 
@@ -220,7 +228,9 @@ def learnt() -> Predictor:
     for kind, table in data.tables.items():
         layers = list(draw(KINDS[kind], 60, 0, BOUNDED, RECURRING))
         times = [FASTER * seconds(layer) if sum(layer.bytes()) else VIEW_S for layer in layers]
-        rows = pd.DataFrame([{**layer.to_row(), "runtime_s": s} for layer, s in zip(layers, times, strict=True)])
+        rows = pd.DataFrame(
+            [{**layer.to_row(), "runtime_s": s} for layer, s in zip(layers, times, strict=True)]
+        )
         tables[kind] = pd.concat([table, rows], ignore_index=True)
     return train(replace(data, tables=tables), jobs=1).predictor
 

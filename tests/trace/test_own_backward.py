@@ -389,7 +389,10 @@ CASES: dict[str, Any] = {
     ),
     "reversible": lambda net, x: sum(
         Reversible.apply(
-            net.one(x), net.one(x), lambda v: F.linear(v, net.two.weight), lambda v: F.linear(v, net.two.weight)
+            net.one(x),
+            net.one(x),
+            lambda v: F.linear(v, net.two.weight),
+            lambda v: F.linear(v, net.two.weight),
         )
     ),
     "written": lambda net, x: net.two(Written.apply(net.one(x).clone())),
@@ -519,7 +522,10 @@ def test_hooks_that_are_not_priced_are_named() -> None:
 def test_an_operators_registered_backward_pass_is_followed() -> None:
     # outside of this test no library has it
     made = torch.library.custom_op(
-        "neuralpower_test::product", lambda x, w: x @ w.t(), mutates_args=(), schema="(Tensor x, Tensor w) -> Tensor"
+        "neuralpower_test::product",
+        lambda x, w: x @ w.t(),
+        mutates_args=(),
+        schema="(Tensor x, Tensor w) -> Tensor",
     )
     made.register_fake(lambda x, w: x.new_empty(len(x), len(w)))
     made.register_autograd(

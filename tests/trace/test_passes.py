@@ -60,7 +60,10 @@ def test_a_forward_pass_takes_the_first_alone_and_a_backward_pass_no_forward_tas
         (RECIPE, ("forward", "backward", "optimizer")),
         (Recipe("adam", "loop", 3), ("forward", "backward", "accumulation", "optimizer")),
         (Recipe("adam", "loop", 1, True), ("checkpointing", "forward", "backward", "optimizer")),
-        (Recipe("adam", "loop", 2, True), ("checkpointing", "forward", "backward", "accumulation", "optimizer")),
+        (
+            Recipe("adam", "loop", 2, True),
+            ("checkpointing", "forward", "backward", "accumulation", "optimizer"),
+        ),
     ],
     ids=str,
 )
@@ -118,5 +121,7 @@ def test_one_file_is_enough_to_add_a_pass(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_place_that_is_not_in_the_order_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match="place 'late' of a trace pass: choose one of calls, forward, backward"):
+    with pytest.raises(
+        ValueError, match="place 'late' of a trace pass: choose one of calls, forward, backward"
+    ):
         trace_pass(place="late", applies=lambda found, question: True)

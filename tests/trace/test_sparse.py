@@ -72,7 +72,9 @@ LOOK_UPS: dict[str, Any] = {
     "weighted bags": lambda table, at: F.embedding_bag(
         at, table, sparse=True, mode="sum", per_sample_weights=torch.ones(at.shape, device=table.device)
     ),
-    "twice": lambda table, at: F.embedding(at, table, sparse=True) + F.embedding(at + 100, table, sparse=True),
+    "twice": lambda table, at: (
+        F.embedding(at, table, sparse=True) + F.embedding(at + 100, table, sparse=True)
+    ),
     "scaled": lambda table, at: F.embedding(at, table * 2, sparse=True),
     "gather": lambda table, at: torch.gather(table, 0, wide(at), sparse_grad=True),
     "max norm": lambda table, at: F.embedding(at, table, sparse=True, max_norm=1.0),
@@ -91,7 +93,9 @@ def traced(look_up: Any, head: bool = True) -> Trace:
 def step(name: str, recipe: Recipe) -> list[tuple[str, str, int]]:
     """(kind, function, numbers) of what the optimizer does to the table."""
     tasks = training_tasks(traced(LOOK_UPS[name]), recipe, lambda kind, phase: True)
-    found = [task.layer for task in tasks if task.step == "optimizer" and not isinstance(task.layer, Optimizer)]
+    found = [
+        task.layer for task in tasks if task.step == "optimizer" and not isinstance(task.layer, Optimizer)
+    ]
     return [(layer.kind, layer.to_row()["function"], layer.to_row()["elements"]) for layer in found]
 
 
@@ -119,7 +123,9 @@ def test_no_part_of_a_step_goes_over_the_table(name: str) -> None:
     tasks = training_tasks(traced(LOOK_UPS[name]), Recipe("sgd"), lambda kind, phase: True)
     # the rows of both steps' momentum, joined and added: 2 x 640 numbers; a table has 32,000
     assert max(task.layer.to_row().get("elements", 0) for task in tasks) == 2 * NUMBERS
-    assert [task.layer.kind for task in tasks if task.layer.kind == "embedding"] == ["embedding"]  # forward alone
+    assert [task.layer.kind for task in tasks if task.layer.kind == "embedding"] == [
+        "embedding"
+    ]  # forward alone
 
 
 def test_a_bags_rows_are_its_gradient_picked_and_divided() -> None:
@@ -194,21 +200,34 @@ def test_an_optimizers_step_does_to_rows_what_pytorchs_does(optimizer: str) -> N
             with Seen() as seen:
                 made.step()
     ran = [name.rstrip("_") for name in seen.found if name not in ("_values", "detach")]
-    tasks = training_tasks(traced(LOOK_UPS["embedding"], head=False), Recipe(optimizer, "loop"), lambda *_: True)
+    tasks = training_tasks(
+        traced(LOOK_UPS["embedding"], head=False), Recipe(optimizer, "loop"), lambda *_: True
+    )
     ours = [task.layer.to_row()["function"] for task in tasks if task.step == "optimizer"]
     # what has no such output is not seen: sorts and additions into dense tensors; a lookup's output is sparse
-    assert [{"square": "pow"}.get(name, name) for name in ours if name not in ("sort", "index_add", "index")] == ran
+    assert [
+        {"square": "pow"}.get(name, name) for name in ours if name not in ("sort", "index_add", "index")
+    ] == ran
 
 
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
         (Recipe("adam"), "table: its gradient is sparse, which Adam does not support; choose sgd or adagrad"),
-        (Recipe("adamw"), "table: its gradient is sparse, which AdamW does not support; choose sgd or adagrad"),
+        (
+            Recipe("adamw"),
+            "table: its gradient is sparse, which AdamW does not support; choose sgd or adagrad",
+        ),
         (Recipe("rmsprop"), "table: its gradient is sparse, which RMSprop does not support"),
-        (Recipe("sgd", "fused"), r"table: its gradient is sparse, which SGD \(fused\) does not support.*fused out"),
+        (
+            Recipe("sgd", "fused"),
+            r"table: its gradient is sparse, which SGD \(fused\) does not support.*fused out",
+        ),
         (Recipe("adagrad", "fused"), r"Adagrad \(fused\) does not support"),
-        (Recipe("sparseadam"), "head.weight: its gradient is dense, and SparseAdam supports sparse ones alone"),
+        (
+            Recipe("sparseadam"),
+            "head.weight: its gradient is dense, and SparseAdam supports sparse ones alone",
+        ),
     ],
 )
 def test_what_pytorchs_optimizers_refuse_is_refused(recipe: Recipe, message: str) -> None:
@@ -238,7 +257,9 @@ def test_max_norm_sorts_places_and_scales_rows_before_they_are_read() -> None:
     renorm = [(call.layer.kind, call.layer.to_row()["elements"]) for call in found.calls[:3]]
     assert renorm == [("movement", ROWS), ("reduction", NUMBERS), ("elementwise", NUMBERS)]
     assert found.unmodelled == ()
-    assert found.assumptions == ("each row that is looked up is taken to be longer than max_norm, and to be scaled",)
+    assert found.assumptions == (
+        "each row that is looked up is taken to be longer than max_norm, and to be scaled",
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "sparseadam"])
@@ -311,4 +332,6 @@ def test_rows_hold_values_and_places() -> None:
     # 3 rows of 4 numbers of 2 B, and 3 places of 8 B
     assert Rows(3, 4, "bfloat16").bytes == 3 * 4 * 2 + 3 * 8
     assert Rows(3, 4).and_also(Rows(2, 4)).times(2) == Rows(10, 4)
-    assert trace(Net(LOOK_UPS["embedding"]), (torch.empty(2, 3, dtype=torch.int64, device=META),)).sparse == ()
+    assert (
+        trace(Net(LOOK_UPS["embedding"]), (torch.empty(2, 3, dtype=torch.int64, device=META),)).sparse == ()
+    )

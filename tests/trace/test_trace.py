@@ -61,7 +61,10 @@ def test_gpt2_counts() -> None:
     # attention: 2 layers * 4 * 4 heads * 32 * 32 * 16 = 524,288
     result = traced(TINY_GPT2, 32)
     assert result.parameters == 64 * 100 + 1024 * 64 + 2 * (12 * 64 * 64 + 13 * 64) + 2 * 64
-    assert sum(layer.flops() for layer in result.layers if layer.kind in ("linear", "attention")) == 6_291_456 + 524_288
+    assert (
+        sum(layer.flops() for layer in result.layers if layer.kind in ("linear", "attention"))
+        == 6_291_456 + 524_288
+    )
     assert result.method == "meta"
 
 
@@ -84,9 +87,14 @@ def test_flops_are_what_pytorch_counts(model: str) -> None:
     inputs = source.inputs(module, InputRequest(batch_size=2))
     on_meta = [a.to("meta") for a in inputs.args], {k: v.to("meta") for k, v in inputs.kwargs.items()}
     result = trace(module, *on_meta)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:  # without inference mode attention is bmm
+    with (
+        torch.no_grad(),
+        FlopCounterMode(display=False) as counter,
+    ):  # without inference mode attention is bmm
         module(*on_meta[0], **on_meta[1])
-    ours = sum(layer.flops() for layer in result.layers if layer.kind in ("linear", "matmul", "attention", "conv2d"))
+    ours = sum(
+        layer.flops() for layer in result.layers if layer.kind in ("linear", "matmul", "attention", "conv2d")
+    )
     assert ours == counter.get_total_flops()
 
 
@@ -107,7 +115,10 @@ def test_a_transformer_encoder_layer_is_counted_on_its_slow_path() -> None:
     before = torch.backends.mha.get_fastpath_enabled()
     result = trace(module, (torch.randn(2, 6, 16),))
     # projections 24,576; feed-forward 2 * 2 * 12 * 16 * 32 = 24,576; attention 4,608
-    assert sum(layer.flops() for layer in result.layers if layer.kind in ("linear", "matmul", "attention")) == 53_760
+    assert (
+        sum(layer.flops() for layer in result.layers if layer.kind in ("linear", "matmul", "attention"))
+        == 53_760
+    )
     assert torch.backends.mha.get_fastpath_enabled() == before
 
 
@@ -170,7 +181,9 @@ def test_the_users_module_is_left_as_it_was_when_its_forward_raises() -> None:
     assert trace(model, (torch.randn(4, 8),)) == first  # and a second trace counts the same
 
 
-@pytest.mark.parametrize(("said", "quoted"), [("", "ValueError"), (" \n", "ValueError"), ("a\nb", "ValueError: a")])
+@pytest.mark.parametrize(
+    ("said", "quoted"), [("", "ValueError"), (" \n", "ValueError"), ("a\nb", "ValueError: a")]
+)
 def test_what_a_forward_raises_is_quoted_where_it_says_something(said: str, quoted: str) -> None:
     class Raising(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -198,7 +211,9 @@ def test_what_functions_cache_for_a_class_is_neither_left_nor_found() -> None:
     first = trace(model, (pixels,))
     training_lifetimes(model, (pixels,))
     with torch.no_grad():
-        assert torch.isfinite(model(pixels).last_hidden_state).all()  # it was not left with tensors without values
+        assert torch.isfinite(
+            model(pixels).last_hidden_state
+        ).all()  # it was not left with tensors without values
     assert trace(model, (pixels,)) == first
     ranges = [call for call in first.calls if call.operator.endswith("arange")]
     assert len(ranges) <= 2  # worked out once, as a real pass does, not by each block
@@ -278,7 +293,9 @@ class Loop(nn.Module):
 
 @pytest.mark.parametrize("model", [Loop(), "tests.trace.test_trace:Loop"], ids=["module", "function"])
 @pytest.mark.parametrize("copies", [1, 2])
-def test_a_forward_that_reads_a_buffer_finds_the_value_it_was_built_with(model: str | nn.Module, copies: int) -> None:
+def test_a_forward_that_reads_a_buffer_finds_the_value_it_was_built_with(
+    model: str | nn.Module, copies: int
+) -> None:
     found = model
     for _ in range(copies):
         found = resolve(found).build("meta")
@@ -318,9 +335,9 @@ def test_an_optimizer_step_is_one_layer() -> None:
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     result = trace(_Stepping(torch.optim.Adam(parameters)), ())
-    assert [(layer.kind, layer.to_row()["tensors"], layer.to_row()["elements"]) for layer in result.layers] == [
-        ("optimizer", 2, 10)
-    ]
+    assert [
+        (layer.kind, layer.to_row()["tensors"], layer.to_row()["elements"]) for layer in result.layers
+    ] == [("optimizer", 2, 10)]
 
 
 class _Stepping(nn.Module):
@@ -336,7 +353,9 @@ class _Stepping(nn.Module):
 def test_packed_weights_are_said_not_to_be_counted() -> None:
     model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
     (text,) = neuralpower.load("amd-epyc-2c").predict(model, torch.zeros(2, 8)).remarks
-    assert text.startswith("weights that quantized layers have packed (2) are of unknown size: parameters, memory")
+    assert text.startswith(
+        "weights that quantized layers have packed (2) are of unknown size: parameters, memory"
+    )
 
 
 class Force(nn.Linear):
@@ -369,19 +388,27 @@ RAGGED = [torch.zeros(2, 4), torch.zeros(3, 4)]
 PLAIN = torch.zeros(2, 4)
 
 
-@pytest.mark.filterwarnings("ignore")  # that TorchScript is deprecated, nested tensors and lazy layers are new
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # that TorchScript is deprecated, nested tensors and lazy layers are new
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: (torch.jit.trace(nn.Linear(4, 4), PLAIN), PLAIN), "it is TorchScript"),
-        (lambda: (nn.Sequential(nn.LazyLinear(4)), PLAIN), "0.weight has no shape before its layer has seen an input"),
+        (
+            lambda: (nn.Sequential(nn.LazyLinear(4)), PLAIN),
+            "0.weight has no shape before its layer has seen an input",
+        ),
         (lambda: (nn.Sequential(nn.LazyBatchNorm2d()), PLAIN), "0.weight has no shape before"),
         (
             lambda: (nn.Linear(4, 4), torch.eye(4).to_sparse()),
             r"a tensor of \(4, 4\) is torch.sparse_coo, and only dense",
         ),
         (lambda: (nn.Linear(4, 4), torch.nested.nested_tensor(RAGGED)), "a tensor is nested"),
-        (lambda: (nn.Linear(4, 4), torch.nested.nested_tensor(RAGGED, layout=torch.jagged)), "a tensor is nested"),
+        (
+            lambda: (nn.Linear(4, 4), torch.nested.nested_tensor(RAGGED, layout=torch.jagged)),
+            "a tensor is nested",
+        ),
         (
             lambda: (Inside(lambda x: torch.sparse.mm(torch.eye(2).to_sparse(), x)), PLAIN),
             "it makes tensors that are sparse or nested, and only dense ones",
@@ -418,11 +445,19 @@ class Returned(nn.Module):
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize(
-    "settings", [{"num_layers": 2, "bidirectional": True}, {"proj_size": 3}, {}, {"nonlinearity": "relu"}], ids=str
+    "settings",
+    [{"num_layers": 2, "bidirectional": True}, {"proj_size": 3}, {}, {"nonlinearity": "relu"}],
+    ids=str,
 )
 def test_recurrent_outputs_have_the_shapes_of_real_ones(settings: dict[str, Any], first: bool) -> None:
     made = {"batch_first": first, **settings}
-    kinds = [nn.RNN] if "nonlinearity" in made else [nn.LSTM] if "proj_size" in made else [nn.LSTM, nn.GRU, nn.RNN]
+    kinds = (
+        [nn.RNN]
+        if "nonlinearity" in made
+        else [nn.LSTM]
+        if "proj_size" in made
+        else [nn.LSTM, nn.GRU, nn.RNN]
+    )
     for kind in kinds:
         model, x = kind(4, 6, **made), torch.randn(3, 5, 4)
         (call,) = (call for call in trace(model, (x,)).calls if call.layer.kind == "recurrent")

@@ -182,7 +182,10 @@ def test_a_loss_that_reads_all_outputs_leaves_nothing_to_say() -> None:
         trunk = net.one(x)
         return torch.exp(trunk).mean() + net.two(trunk).mean()
 
-    assert trace(Net(heads), (torch.empty(4, 8, device=META),), training=True, loss=default_loss).assumptions == ()
+    assert (
+        trace(Net(heads), (torch.empty(4, 8, device=META),), training=True, loss=default_loss).assumptions
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +199,9 @@ def test_a_loss_that_reads_all_outputs_leaves_nothing_to_say() -> None:
     ],
 )
 @pytest.mark.parametrize(("way", "run"), WAYS)
-def test_the_optimizer_steps_over_the_parameters_that_get_a_gradient(function: Any, way: str, run: Run) -> None:
+def test_the_optimizer_steps_over_the_parameters_that_get_a_gradient(
+    function: Any, way: str, run: Run
+) -> None:
     network = Net(function).to_empty(device="cpu")
     default_loss(network(torch.randn(4, 8))).backward()
     got = [p.numel() for p in network.parameters() if p.grad is not None]
@@ -234,7 +239,9 @@ def test_parts_of_a_split_are_joined_and_what_was_expanded_is_summed() -> None:
 
     assert [call.layer for call in traced(split).gradients] == [Movement(function="cat", elements=32)]
     t = traced(lambda net, x: torch.exp(net.one(x)[:, None].expand(4, 5, 8)))
-    assert [call.layer for call in t.gradients] == [Reduction(function="sum", elements=160, outputs=32, last=False)]
+    assert [call.layer for call in t.gradients] == [
+        Reduction(function="sum", elements=160, outputs=32, last=False)
+    ]
 
 
 def test_a_factor_without_a_gradient_halves_the_pass() -> None:
@@ -280,7 +287,9 @@ def test_what_is_written_into_parts_asks_as_a_whole_and_what_is_detached_does_no
 
 
 def test_the_loss_is_part_of_the_pass() -> None:
-    t = trace(Net(lambda net, x: net.one(x)), (torch.empty(4, 8, device=META),), training=True, loss=default_loss)
+    t = trace(
+        Net(lambda net, x: net.one(x)), (torch.empty(4, 8, device=META),), training=True, loss=default_loss
+    )
     assert [(call.path, call.layer.kind) for call in t.calls] == [
         ("one", "linear"),
         ("(loss)", "elementwise"),
@@ -344,11 +353,15 @@ def test_micro_batches_repeat_the_passes_and_add_to_the_gradients() -> None:
     tasks = training_tasks(CHAIN, Recipe(accumulation=3), known)
     assert Counter(task.step for task in tasks) == {FORWARD: 6, BACKWARD: 6 + 2 * 2, "optimizer": 1}
     added = [task.layer for task in tasks if task.layer.kind == "elementwise"]
-    assert [layer.to_row()["elements"] for layer in added] == [64] * 4  # two weights, from the second micro-batch on
+    assert [layer.to_row()["elements"] for layer in added] == [
+        64
+    ] * 4  # two weights, from the second micro-batch on
 
 
 def test_gradients_and_optimizers_are_of_the_weights_dtypes() -> None:
-    mixed = nn.Sequential(nn.Linear(8, 8, bias=False, dtype=torch.bfloat16, device="meta"), Cast(), nn.LayerNorm(8))
+    mixed = nn.Sequential(
+        nn.Linear(8, 8, bias=False, dtype=torch.bfloat16, device="meta"), Cast(), nn.LayerNorm(8)
+    )
     t = trace(mixed, (torch.empty(4, 8, dtype=torch.bfloat16, device=META),), training=True)
     *_, low, high = training_tasks(t, Recipe("adam", "loop"), known)
     assert low.layer == Optimizer(dtype="bfloat16", function="adam", tensors=1, elements=64)
@@ -401,13 +414,17 @@ def test_what_a_model_checkpoints_itself_runs_again(reentrant: bool) -> None:
         lambda net, x: x + torch.dropout(net.two(net.one(x)), 0.1, True),
     ],
 )
-def test_a_checkpointed_block_runs_again_as_far_as_its_backward_pass_needs(block: Any, reentrant: bool) -> None:
+def test_a_checkpointed_block_runs_again_as_far_as_its_backward_pass_needs(
+    block: Any, reentrant: bool
+) -> None:
     net = Net(lambda net, x: checkpoint(lambda x: block(net, x), x, use_reentrant=reentrant))
     x = torch.ones(4, 8, requires_grad=True)
     tasks = training_tasks(trace(net, (x,), training=True), Recipe(), lambda *_: False)
     with FlopCounterMode(display=False) as counter:
         net.to_empty(device="cpu")(x).sum().backward()
-    assert sum(t.share * t.layer.flops() for t in tasks if t.layer.kind == "linear") == counter.get_total_flops()
+    assert (
+        sum(t.share * t.layer.flops() for t in tasks if t.layer.kind == "linear") == counter.get_total_flops()
+    )
 
 
 def test_checkpointing_spares_the_product_at_a_blocks_end() -> None:
@@ -500,7 +517,9 @@ def test_a_step_is_the_sum_of_its_three_parts(learnt: Predictor) -> None:
 def test_the_optimizer_runs_as_torch_chooses_for_the_device_unless_it_is_said(
     accelerator: bool, said: str, implementation: str, learnt: Predictor
 ) -> None:
-    other = {("conv2d", "float32", "forward", "dense"): next(iter(learnt.regressors.values()))}  # float32 is learnt
+    other = {
+        ("conv2d", "float32", "forward", "dense"): next(iter(learnt.regressors.values()))
+    }  # float32 is learnt
     bare = dataclasses.replace(
         learnt, hardware=Hardware(platform="accelerator" if accelerator else "cpu"), regressors=other
     )
@@ -570,7 +589,9 @@ def test_what_autograd_takes_to_start_is_no_part_of_a_backward_pass(monkeypatch:
     monkeypatch.setattr(torch.autograd, "grad", grad)
     calls = [Call(Backward(partial(chain, count)), (torch.ones(3),)) for count in (1, 30)]
     forward = Call(torch.add, (torch.ones(3), torch.ones(3)))
-    one, many, other = time_calls([*calls, forward], Sentinel(clock), random.Random(0), rounds=3, clock_ns=clock)
+    one, many, other = time_calls(
+        [*calls, forward], Sentinel(clock), random.Random(0), rounds=3, clock_ns=clock
+    )
     assert isinstance(one, Timing)
     assert isinstance(many, Timing)
     assert isinstance(other, Timing)
@@ -615,7 +636,9 @@ def test_a_cpu_measures_one_layer_in_three_backward() -> None:
     items = make_plan(preset, kinds_named(["linear"], phases), ["none"], ["float32"], 0, phases=phases)
     found = Counter(item["row"]["phase"] for item in items)
     forward = [item["row"] for item in items if item["row"]["phase"] == "forward"]
-    small = [row for row in forward if affordable(KINDS["linear"].from_row({**row, "phase": "backward"}), preset)]
+    small = [
+        row for row in forward if affordable(KINDS["linear"].from_row({**row, "phase": "backward"}), preset)
+    ]
     assert len(small) > 0.7 * len(forward)
     assert 3 * found["backward"] == pytest.approx(len(small), rel=0.1)
 
@@ -624,7 +647,9 @@ def test_a_step_trains_the_network_and_knows_its_parts() -> None:
     now = iter(range(0, 10**12, 10**9))  # every look at the clock takes a second
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     before = [p.detach().clone() for p in model.parameters()]
-    step = TrainingStep(Call(model, (torch.ones(2, 4),)), Recipe("sgd", accumulation=2), clock_ns=lambda: next(now))
+    step = TrainingStep(
+        Call(model, (torch.ones(2, 4),)), Recipe("sgd", accumulation=2), clock_ns=lambda: next(now)
+    )
     with torch.inference_mode():
         step()
     assert step.parts_s(1) == {"forward": 2.0, "backward": 2.0, "optimizer": 1.0}
@@ -653,9 +678,13 @@ def test_an_evaluated_step_is_measured_in_its_parts(learnt: Predictor) -> None:
     assert e.prediction.training is not None
 
 
-def test_a_steps_slow_down_is_that_of_all_its_layers(learnt: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_steps_slow_down_is_that_of_all_its_layers(
+    learnt: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # backward passes alone follow the machine, which is twice as slow as usual
-    regressors = {k: dataclasses.replace(r, exponent=float(k[2] == "backward")) for k, r in learnt.regressors.items()}
+    regressors = {
+        k: dataclasses.replace(r, exponent=float(k[2] == "backward")) for k, r in learnt.regressors.items()
+    }
     followed = dataclasses.replace(learnt, regressors=regressors, sentinel_s=1.0, speed=None)
 
     def timed(calls: list[Call], *_: object, **__: object) -> list[Timing]:
@@ -703,7 +732,9 @@ def test_spells_slower_than_others_are_measured_again_but_not_those_of_the_usual
     learnt: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paces = at_paces(monkeypatch, [0.8, 0.99, 1.15, 1.01], [0.9, 0.95])
-    here = dataclasses.replace(learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25))
+    here = dataclasses.replace(
+        learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25)
+    )
     found = evaluate([Case("zoo:deep_mnist", batch) for batch in (1, 2, 3, 4)], here)
     assert [e.measured_s for e in found] == [0.8, 0.99, 0.9, 0.95]
     assert next(paces, None) is None
@@ -719,6 +750,8 @@ def test_what_fails_when_it_is_measured_once_more_was_measured(
     lost = [RuntimeError("no memory is left")]
     timings = iter([[Timing((2.0,), 2.0, 2.0, 2.0, 0.0, 0.0, 0.0)], lost, lost])
     monkeypatch.setattr("neuralpower.predict.evaluate.time_calls", lambda *_, **__: next(timings))
-    here = dataclasses.replace(learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25))
+    here = dataclasses.replace(
+        learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25)
+    )
     (e,) = evaluate([Case("zoo:deep_mnist")], here)
     assert (e.measured_s, e.too_slow) == (2.0, 2.0)

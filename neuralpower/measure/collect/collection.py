@@ -97,7 +97,16 @@ class Collection:
         tasks = {(task.tier, task.key): task for task in schedule.tasks}
         timed: set[tuple[str, int]] = set()
         metered: set[tuple[str, int]] = set()
-        columns = ("config_id", "replicate", "status", "attempt", "power_w", "power_reason", "wall_s", "power_wall_s")
+        columns = (
+            "config_id",
+            "replicate",
+            "status",
+            "attempt",
+            "power_w",
+            "power_reason",
+            "wall_s",
+            "power_wall_s",
+        )
         for _, row in kept_rows(self.request.folder, columns):
             key = row_key(row)
             if row.get("status") == "noisy" and (row.get("attempt") or ATTEMPTS) < ATTEMPTS:
@@ -164,7 +173,9 @@ class Collection:
         self._runtimes(self.todo.runtime)
         self._powers(self._affordable(again, power_again))
         self._runtimes(again, fresh=True)
-        waiting = {name for name, replicate in self.rows if not replicate}  # for power that there was no time for
+        waiting = {
+            name for name, replicate in self.rows if not replicate
+        }  # for power that there was no time for
         self._powers([task for task in power_again if task.key[0] not in waiting])
 
     def _affordable(self, again: Sequence[Task], power_again: Sequence[Task]) -> Iterator[Task]:
@@ -231,10 +242,14 @@ class Collection:
                 return
             if some[0].tier == POWER and (self.meter_lost or some[0].key not in self.rows):
                 continue
-            issued = some if self.begun else self._fitting(some, self._left_s() - need_s + self.costs.of(some))
+            issued = (
+                some if self.begun else self._fitting(some, self._left_s() - need_s + self.costs.of(some))
+            )
             self.begun = True
             names = [list(task.key) for task in issued]
-            self.journal.append({"type": "start", "tier": some[0].tier, "attempt": attempt, "tasks": names}, sync=False)
+            self.journal.append(
+                {"type": "start", "tier": some[0].tier, "attempt": attempt, "tasks": names}, sync=False
+            )
             yield Batch(tuple(issued), self.costs.patience(issued), anew)
             if len(issued) < len(some):
                 return
@@ -277,7 +292,11 @@ class Collection:
     def _powered(self, task: Task, result: dict[str, Any], seconds: float) -> None:
         """Write the task's row again, with its power; its runtime stands, whatever became of that."""
         row = self.rows.pop(task.key)
-        columns = {name: value for name, value in result.items() if name not in ("status", "error_class", "error_msg")}
+        columns = {
+            name: value
+            for name, value in result.items()
+            if name not in ("status", "error_class", "error_msg")
+        }
         if "status" in result:  # the process ended, or the call failed
             columns = {"power_reason": result["status"]}
         else:

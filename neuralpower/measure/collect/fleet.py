@@ -85,7 +85,10 @@ class Fleet:
         if request["do"] != "self_test":
             return dict(self._got(self._lanes[0].ask.remote(request)))
         tested = []
-        asked = [(lane, about, lane.ask.remote(request)) for lane, about in zip(self._lanes, self._abouts, strict=True)]
+        asked = [
+            (lane, about, lane.ask.remote(request))
+            for lane, about in zip(self._lanes, self._abouts, strict=True)
+        ]
         for lane, about, reference in asked:
             try:
                 tested.append({**about, **self._got(reference)})
@@ -129,7 +132,9 @@ class Fleet:
         import ray
 
         ray.wait(
-            [lane.stop.remote() for lane in self._lanes] or [ray.put(None)], num_returns=max(self.lanes, 1), timeout=5
+            [lane.stop.remote() for lane in self._lanes] or [ray.put(None)],
+            num_returns=max(self.lanes, 1),
+            timeout=5,
         )
         self._connected, self._lanes = False, []
         ray.shutdown()
@@ -139,7 +144,9 @@ class Fleet:
         ray = _ray()
         _reachable(self.address)
         try:
-            ray.init(address=self.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
+            ray.init(
+                address=self.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True
+            )
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             raise _no_cluster(self.address, error) from None
         self._connected = True
@@ -154,16 +161,18 @@ class Fleet:
                 f"Ray cluster {self.address}: {offered} devices are offered and 0 are free; start a node with "
                 f"ray start --resources '{{\"{RESOURCE}\": 1}}'"
             )
-        actor = ray.remote(Lane).options(resources={RESOURCE: 1}, num_cpus=0, num_gpus=int(self.device != "cpu"))
+        actor = ray.remote(Lane).options(
+            resources={RESOURCE: 1}, num_cpus=0, num_gpus=int(self.device != "cpu")
+        )
         self._lanes = [actor.remote(self.command, self.device, self.wait) for _ in range(count)]
 
     def _compare(self) -> None:
         """Open all devices; raises InputError unless they are of one model, with the same software."""
         self._abouts = [self._got(lane.ask.remote({"do": "open"})) for lane in self._lanes]
         found = {
-            (device_key(about["hardware"]), software_key(about["hardware"], about["versions"])): about["hardware"][
-                "name"
-            ]
+            (device_key(about["hardware"]), software_key(about["hardware"], about["versions"])): about[
+                "hardware"
+            ]["name"]
             for about in self._abouts
         }
         if len(found) > 1:

@@ -59,11 +59,29 @@ ENCODERS = (
         batch_sizes=(1,),
         seq_lens=(64, 256),
     ),
-    _text("BertForNextSentencePrediction", TWO, "hidden_size=512", "num_attention_heads=8", "intermediate_size=2048"),
+    _text(
+        "BertForNextSentencePrediction",
+        TWO,
+        "hidden_size=512",
+        "num_attention_heads=8",
+        "intermediate_size=2048",
+    ),
     _text("RobertaForSequenceClassification", TWO, "vocab_size=50265", "max_position_embeddings=514"),
     _text("RobertaForMultipleChoice", TWO, "vocab_size=50265", "max_position_embeddings=514", seq_lens=(64,)),
-    _text("XLMRobertaForTokenClassification", TWO, "vocab_size=250002", "max_position_embeddings=514", seq_lens=(96,)),
-    _text("CamembertForQuestionAnswering", TWO, "vocab_size=32005", "max_position_embeddings=514", seq_lens=(48, 256)),
+    _text(
+        "XLMRobertaForTokenClassification",
+        TWO,
+        "vocab_size=250002",
+        "max_position_embeddings=514",
+        seq_lens=(96,),
+    ),
+    _text(
+        "CamembertForQuestionAnswering",
+        TWO,
+        "vocab_size=32005",
+        "max_position_embeddings=514",
+        seq_lens=(48, 256),
+    ),
     _text("DistilBertForMaskedLM", TWO, batch_sizes=(1, 2)),
     _text("DistilBertForQuestionAnswering", TWO, seq_lens=(384,)),
     _text(
@@ -125,7 +143,13 @@ ENCODERS = (
     _text("XLMForQuestionAnsweringSimple", "n_layers=2", "emb_dim=1024", "n_heads=16", batch_sizes=(1,)),
     _text("XLNetForSequenceClassification", "n_layer=2", "d_model=768", "n_head=12", "d_inner=3072"),
     _text(
-        "XLNetLMHeadModel", "n_layer=2", "d_model=768", "n_head=12", "d_inner=3072", batch_sizes=(1,), seq_lens=(64,)
+        "XLNetLMHeadModel",
+        "n_layer=2",
+        "d_model=768",
+        "n_head=12",
+        "d_inner=3072",
+        batch_sizes=(1,),
+        seq_lens=(64,),
     ),
     _text("RoFormerForMaskedLM", TWO, batch_sizes=(1, 2), seq_lens=(128,)),
     _text("MegatronBertModel", TWO, batch_sizes=(1,)),
@@ -137,7 +161,14 @@ ENCODERS = (
 DECODERS = (
     _text("GPT2LMHeadModel", TWO, batch_sizes=(1, 2), seq_lens=(64, 128)),
     _text("GPT2DoubleHeadsModel", TWO, batch_sizes=(1,), seq_lens=(64,)),
-    _text("GPT2ForSequenceClassification", TWO, "n_embd=1024", "n_head=16", seq_lens=(32, 512), batch_sizes=(1, 2)),
+    _text(
+        "GPT2ForSequenceClassification",
+        TWO,
+        "n_embd=1024",
+        "n_head=16",
+        seq_lens=(32, 512),
+        batch_sizes=(1, 2),
+    ),
     _text("OpenAIGPTLMHeadModel", TWO, batch_sizes=(1, 2), seq_lens=(128,)),
     _text("OpenAIGPTDoubleHeadsModel", TWO, batch_sizes=(1,), seq_lens=(64,)),
     _text("CTRLLMHeadModel", "n_layer=2", "vocab_size=32000", batch_sizes=(1,), seq_lens=(64,)),
@@ -160,7 +191,9 @@ DECODERS = (
         seq_lens=(64, 128),
     ),
     _text("OPTForCausalLM", TWO, batch_sizes=(1, 2), seq_lens=(64, 128)),
-    _text("BloomForCausalLM", "n_layer=2", "hidden_size=1024", "n_head=16", "vocab_size=50000", batch_sizes=(1,)),
+    _text(
+        "BloomForCausalLM", "n_layer=2", "hidden_size=1024", "n_head=16", "vocab_size=50000", batch_sizes=(1,)
+    ),
     _text(
         "LlamaForCausalLM",
         TWO,
@@ -376,7 +409,13 @@ SEQUENCE_TO_SEQUENCE = (
         batch_sizes=(1, 2),
         seq_lens=(64, 128),
     ),
-    _text("MT5ForConditionalGeneration", "num_layers=2", "num_decoder_layers=2", "vocab_size=50000", batch_sizes=(1,)),
+    _text(
+        "MT5ForConditionalGeneration",
+        "num_layers=2",
+        "num_decoder_layers=2",
+        "vocab_size=50000",
+        batch_sizes=(1,),
+    ),
     _text(
         "BartModel",
         "encoder_layers=2",
@@ -387,8 +426,20 @@ SEQUENCE_TO_SEQUENCE = (
         "encoder_ffn_dim=3072",
         "decoder_ffn_dim=3072",
     ),
-    _text("BartForConditionalGeneration", "encoder_layers=2", "decoder_layers=2", batch_sizes=(1,), seq_lens=(64,)),
-    _text("BartForSequenceClassification", "encoder_layers=2", "decoder_layers=2", batch_sizes=(1,), seq_lens=(128,)),
+    _text(
+        "BartForConditionalGeneration",
+        "encoder_layers=2",
+        "decoder_layers=2",
+        batch_sizes=(1,),
+        seq_lens=(64,),
+    ),
+    _text(
+        "BartForSequenceClassification",
+        "encoder_layers=2",
+        "decoder_layers=2",
+        batch_sizes=(1,),
+        seq_lens=(128,),
+    ),
     _text(
         "MBartForConditionalGeneration",
         "encoder_layers=2",
@@ -432,7 +483,14 @@ SEQUENCE_TO_SEQUENCE = (
 
 VISION = (
     _image("ViTForImageClassification", TWO, "num_labels=1000"),
-    _image("ViTModel", TWO, "hidden_size=384", "num_attention_heads=6", "intermediate_size=1536", batch_sizes=(1, 8)),
+    _image(
+        "ViTModel",
+        TWO,
+        "hidden_size=384",
+        "num_attention_heads=6",
+        "intermediate_size=1536",
+        batch_sizes=(1, 8),
+    ),
     _image(
         "DeiTForImageClassification",
         TWO,
@@ -469,7 +527,12 @@ VISION = (
     _image("VideoMAEModel", TWO, batch_sizes=(1,)),
     _image("ResNetForImageClassification", "depths=[2,2,2,2]", "num_labels=1000", batch_sizes=(1, 2)),
     _image("SwiftFormerForImageClassification", "num_labels=1000"),
-    _image("SwiftFormerForImageClassification", "embed_dims=[48,96,192,384]", "depths=[4,3,10,5]", batch_sizes=(1, 2)),
+    _image(
+        "SwiftFormerForImageClassification",
+        "embed_dims=[48,96,192,384]",
+        "depths=[4,3,10,5]",
+        batch_sizes=(1, 2),
+    ),
     _image("HGNetV2ForImageClassification", "num_labels=1000"),
     _image("PPLCNetForImageClassification", "num_labels=1000", batch_sizes=(1, 8)),
     _image("PPLCNetForImageClassification", "scale=2.0", batch_sizes=(1, 4)),
@@ -521,13 +584,28 @@ def _small(name: str, layers: str, width: str, inner: str, seq_len: int | None, 
 
 SMALL = (
     _small(
-        "BertModel", "num_hidden_layers=6", "hidden_size=384", "intermediate_size=1536", 32, "num_attention_heads=12"
+        "BertModel",
+        "num_hidden_layers=6",
+        "hidden_size=384",
+        "intermediate_size=1536",
+        32,
+        "num_attention_heads=12",
     ),
     _small(
-        "BertModel", "num_hidden_layers=12", "hidden_size=128", "intermediate_size=512", 64, "num_attention_heads=2"
+        "BertModel",
+        "num_hidden_layers=12",
+        "hidden_size=128",
+        "intermediate_size=512",
+        64,
+        "num_attention_heads=2",
     ),
     _small(
-        "RobertaModel", "num_hidden_layers=4", "hidden_size=256", "intermediate_size=1024", 128, "num_attention_heads=4"
+        "RobertaModel",
+        "num_hidden_layers=4",
+        "hidden_size=256",
+        "intermediate_size=1024",
+        128,
+        "num_attention_heads=4",
     ),
     _small("DistilBertModel", "n_layers=6", "dim=192", "hidden_dim=768", 48, "n_heads=3"),
     _small(
@@ -566,13 +644,19 @@ SMALL = (
         "num_attention_heads=3",
     ),
     Network("transformers:MobileNetV2ForImageClassification?image_size=96&num_labels=1000", (1,)),
-    Network('transformers:ResNetForImageClassification?depths=[2,2,2,2]&layer_type="basic"&num_labels=1000', (1,)),
-    Network("transformers:SwinForImageClassification?embed_dim=48&depths=[2,2,6,2]&num_heads=[2,4,8,16]", (1,)),
+    Network(
+        'transformers:ResNetForImageClassification?depths=[2,2,2,2]&layer_type="basic"&num_labels=1000', (1,)
+    ),
+    Network(
+        "transformers:SwinForImageClassification?embed_dim=48&depths=[2,2,6,2]&num_heads=[2,4,8,16]", (1,)
+    ),
     Network("zoo:composed?block=residual&width=32&stages=3&size=64", (1,)),
     Network("zoo:composed?block=inverted&activation=silu&width=16&depth=3&stages=3&size=96", (1,)),
     Network("zoo:composed?block=grouped&width=48&stages=3&size=64", (1,)),
     Network("zoo:composed?block=bottleneck&norm=group&width=64&stages=2&size=48&end=restored", (1,)),
-    Network("zoo:composed?block=gated&axes=1&norm=none&width=64&depth=6&stages=1&size=1000&end=positions", (1,)),
+    Network(
+        "zoo:composed?block=gated&axes=1&norm=none&width=64&depth=6&stages=1&size=1000&end=positions", (1,)
+    ),
     Network("zoo:composed?block=pointwise&axes=1&activation=gelu&width=96&stages=1&size=400", (4,)),
     Network("zoo:paradnn_rnn?layers=1&embed=96&length=24&vocabulary=128", (1,)),
     Network("zoo:paradnn_rnn?layers=2&embed=48&length=40&vocabulary=64&cell=gru", (1,)),
@@ -628,7 +712,18 @@ SMALL_DECODERS = (
 )
 
 CACHELESS = ("OpenAIGPT", "XLNet", "XLM")  # decoders without a cache of transformers' own
-STEPS = ((1, 500), (8, 120), (2, 1000), (1, 2000), (4, 250), (1, 60), (2, 400), (1, 1023), (16, 30), (1, 4000))
+STEPS = (
+    (1, 500),
+    (8, 120),
+    (2, 1000),
+    (1, 2000),
+    (4, 250),
+    (1, 60),
+    (2, 400),
+    (1, 1023),
+    (16, 30),
+    (1, 4000),
+)
 
 
 def _stepping(networks: tuple[Network, ...]) -> tuple[Network, ...]:
@@ -697,7 +792,11 @@ INNER = (
     "n_inner",
     "hidden_dim",
 )
-FOLLOWERS = ("pooler_hidden_size", "word_embed_proj_dim", "projection_size")  # equal to the width, and stay so
+FOLLOWERS = (
+    "pooler_hidden_size",
+    "word_embed_proj_dim",
+    "projection_size",
+)  # equal to the width, and stay so
 
 
 def swept(model: str, generator: random.Random) -> list[Network]:
@@ -725,8 +824,12 @@ def jittered(network: Network, generator: random.Random) -> Network:
     changed = replace(
         network,
         batch_sizes=tuple(sorted({_near(size, generator) for size in network.batch_sizes})),
-        seq_lens=tuple(length if length is None else _shorter(length, generator) for length in network.seq_lens),
-        steps=tuple((_near(batch, generator), _shorter(context, generator)) for batch, context in network.steps),
+        seq_lens=tuple(
+            length if length is None else _shorter(length, generator) for length in network.seq_lens
+        ),
+        steps=tuple(
+            (_near(batch, generator), _shorter(context, generator)) for batch, context in network.steps
+        ),
     )
     if not network.model.startswith("transformers:"):
         return changed
@@ -796,7 +899,9 @@ def _sizes(values: dict[str, Any], generator: random.Random) -> Iterator[tuple[s
     if _is_size(values.get("vocab_size")):
         yield "vocab_size", round(values["vocab_size"] * generator.uniform(1.0, 1.1))
     image, patch = values.get("image_size"), values.get("patch_size")
-    if isinstance(image, int) and isinstance(patch, int) and "depths" not in values:  # stages want whole windows
+    if (
+        isinstance(image, int) and isinstance(patch, int) and "depths" not in values
+    ):  # stages want whole windows
         yield "image_size", max(2 * patch, image + patch * generator.randint(-3, 3))
 
 

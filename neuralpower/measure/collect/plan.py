@@ -97,10 +97,17 @@ def make_plan(
     sources: list[list[dict[str, Any]]] = []
     turns: Counter[tuple[str, bool]] = Counter()
     networks = list(_networks(preset, models, seed))
-    for source, layers in (("sweep", sweep), *((network.model, network.trace.layers) for network in networks)):
+    for source, layers in (
+        ("sweep", sweep),
+        *((network.model, network.trace.layers) for network in networks),
+    ):
         items = []
         for layer in dict.fromkeys(layers):
-            if type(layer) not in kinds or not affordable(layer, preset) or (layer.recurs and not preset.loops):
+            if (
+                type(layer) not in kinds
+                or not affordable(layer, preset)
+                or (layer.recurs and not preset.loops)
+            ):
                 continue
             variants = [
                 variant
@@ -161,7 +168,14 @@ def _item(layer: Layer, source: str) -> dict[str, Any]:
     size = int(sum(layer.bytes()) + layer.parameters() * layer.itemsize)
     name = config_id(layer.identity())
     flops = int(layer.flops())
-    return {"kind": layer.kind, "config_id": name, "source": source, "flops": flops, "bytes": size, "row": row}
+    return {
+        "kind": layer.kind,
+        "config_id": name,
+        "source": source,
+        "flops": flops,
+        "bytes": size,
+        "row": row,
+    }
 
 
 def _totals(
@@ -225,7 +239,9 @@ def _total(
     counts = [[layer.kind, layer.to_row(), n] for layer, n in layers.items()]
     return {
         "kind": NETWORK,
-        **({"power": False} if network.context or phase == TRAINING else {}),  # copies would not do the same again
+        **(
+            {"power": False} if network.context or phase == TRAINING else {}
+        ),  # copies would not do the same again
         "config_id": config_id({"kind": NETWORK, **row}),
         "source": network.model,
         "flops": round(sum(int(layer.flops()) * n for layer, n in layers.items())),
@@ -283,7 +299,9 @@ def _sweep(
         if BACKWARD in phases and kind.training_share:
             yield from draw(kind, max(round(count * kind.training_share), FEWEST), seed, preset, TRAINING)
         if FORWARD in phases and kind.recurring_share and preset.loops:
-            yield from draw(kind, max(round(count * kind.recurring_share), FEWEST_RECURRING), seed, preset, RECURRING)
+            yield from draw(
+                kind, max(round(count * kind.recurring_share), FEWEST_RECURRING), seed, preset, RECURRING
+            )
 
 
 def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterator[Traced]:
@@ -294,7 +312,8 @@ def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterat
             network
             for m in models
             if m != "none"
-            for network in swept(m, generator) or [next((n for n in NETWORKS if n.model == m), Network(m, (1, 4)))]
+            for network in swept(m, generator)
+            or [next((n for n in NETWORKS if n.model == m), Network(m, (1, 4)))]
         ]
     else:
         chosen = [n for n in NETWORKS if preset.jitters or n.model in QUICK]
@@ -313,7 +332,12 @@ def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterat
 
 
 def _traced(
-    model: str, batch_size: int, seq_len: int | None, named: bool, dtype: str = "float32", training: bool = False
+    model: str,
+    batch_size: int,
+    seq_len: int | None,
+    named: bool,
+    dtype: str = "float32",
+    training: bool = False,
 ) -> Trace | None:
     try:
         source = resolve(model)
@@ -337,7 +361,9 @@ def _step(model: str, batch_size: int, context: int) -> tuple[Trace, int] | None
         limit = context + 1 if decoder.limit is None else decoder.limit
         one = decoder.decode(min(context, limit - 1))
         return trace(module, one.inputs.args, one.inputs.kwargs), one.context
-    except NeuralPowerError:  # a network that this version of a library no longer builds, or no decoder, is passed over
+    except (
+        NeuralPowerError
+    ):  # a network that this version of a library no longer builds, or no decoder, is passed over
         return None
 
 
@@ -352,4 +378,6 @@ def check_dtypes(dtypes: Sequence[str], device: torch.device) -> None:
             x, weight = (torch.ones(2, 2, dtype=torch_dtype(dtype), device=device) for _ in range(2))
             torch.nn.functional.linear(x.neg_(), weight)  # inputs are negated between calls
         except RuntimeError as error:
-            raise InputError(f"dtype {dtype}: torch cannot use it on {device} ({error}); choose float32") from None
+            raise InputError(
+                f"dtype {dtype}: torch cannot use it on {device} ({error}); choose float32"
+            ) from None

@@ -18,7 +18,9 @@ class Preset:
     power: int  # configurations whose power is measured, too, where there is a meter
     most_flops: float  # of one call
     most_bytes: float  # of one call
-    powers_per_kind: int = 60  # at least, where the plan has so many; `power` is larger than all kinds' together
+    powers_per_kind: int = (
+        60  # at least, where the plan has so many; `power` is larger than all kinds' together
+    )
     in_turn: bool = False  # each layer in one dtype and phase, so that counts are totals; else in all of them
     scales: tuple[int, ...] = ()  # batches are so many times those of a CPU, too
     loops: bool = True  # what loops make again and again, steps of decoders and of training are measured, too
@@ -33,7 +35,9 @@ class Preset:
 # is too few for a fit of each of them: the kind then has one, over all of its rows.
 
 PRESETS = {
-    "quick": Preset(budget_s=115, sweep=900, jitters=0, power=100, most_flops=2e9, most_bytes=3e8, powers_per_kind=5),
+    "quick": Preset(
+        budget_s=115, sweep=900, jitters=0, power=100, most_flops=2e9, most_bytes=3e8, powers_per_kind=5
+    ),
     "standard": Preset(
         budget_s=1190, sweep=6900, jitters=2, power=500, most_flops=1.6e10, most_bytes=6e8, powers_per_kind=25
     ),

@@ -37,11 +37,15 @@ class Ended(Exception):  # noqa: N818  # what happened, not yet a fault
 class Worker:
     """The measuring process, started again where it died."""
 
-    def __init__(self, threads: int, command: Sequence[str], term_s: float = TERM_S, kill_s: float = KILL_S) -> None:
+    def __init__(
+        self, threads: int, command: Sequence[str], term_s: float = TERM_S, kill_s: float = KILL_S
+    ) -> None:
         self.threads = threads
         self.command = list(command)
         self.term_s, self.kill_s = term_s, kill_s
-        self.tested: dict[str, Any] | None = None  # what the bench found out about its meter, for the processes to come
+        self.tested: dict[str, Any] | None = (
+            None  # what the bench found out about its meter, for the processes to come
+        )
         self.meter_lost = False  # which the first process had, and one after it has not
         self._metered = False
         self._process: subprocess.Popen[str] | None = None
@@ -88,9 +92,13 @@ class Worker:
         if not line.endswith("\n"):  # it died, maybe in the middle of its answer
             self.stop()
             raise Ended("crashed")
-        answer = json.loads(line, parse_constant=lambda _: None)  # NaN and infinity are no numbers, and no JSON
+        answer = json.loads(
+            line, parse_constant=lambda _: None
+        )  # NaN and infinity are no numbers, and no JSON
         if "error" in answer:
-            raise (DeviceError if answer.get("exit_code") == DeviceError.exit_code else InputError)(answer["error"])
+            raise (DeviceError if answer.get("exit_code") == DeviceError.exit_code else InputError)(
+                answer["error"]
+            )
         return dict(answer)
 
     def _start(self) -> None:

@@ -92,7 +92,10 @@ class Local:
         ]
         if any(result.get("status") in ("crashed", "timeout") for result in results):
             self._probe()
-        return [{**result, "status": "crashed"} if result.get("status") == "poisoned" else result for result in results]
+        return [
+            {**result, "status": "crashed"} if result.get("status") == "poisoned" else result
+            for result in results
+        ]
 
     def _once(self, batch: Batch, tasks: tuple[Task, ...]) -> Results:
         """The answer for some of a batch's tasks, or for each of them how the process ended."""
@@ -104,7 +107,9 @@ class Local:
         except Ended as end:
             return [{"config_id": task.item["config_id"], "status": end.status} for task in tasks]
         if answer.get("lost"):
-            raise LostDeviceError("the device has stopped answering; look at it, then give the same command again")
+            raise LostDeviceError(
+                "the device has stopped answering; look at it, then give the same command again"
+            )
         results: Results = answer["results"]
         if any(result.get("status") in SUSPECT for result in results):
             self.worker.stop()

@@ -33,7 +33,9 @@ class Request:
 
     def plan_key(self) -> dict[str, Any]:
         """What the plan depends on; a resumed collection with the same key does the plan minus the results."""
-        return {name: getattr(self, name) for name in ("preset", "kinds", "models", "dtypes", "phases", "seed")}
+        return {
+            name: getattr(self, name) for name in ("preset", "kinds", "models", "dtypes", "phases", "seed")
+        }
 
 
 @dataclass

@@ -68,14 +68,19 @@ def unfinished(records: Sequence[Mapping[str, Any]], up: str | None) -> Unfinish
             begun = open_ if record["tier"] == RUNTIME else power
             begun |= {(name, replicate) for name, replicate in record["tasks"]}
     suspects, culprits, power_culprits = (
-        {key for key, count in counts.items() if count >= UNFINISHED} for counts in (ended, ended_alone, ended_powered)
+        {key for key, count in counts.items() if count >= UNFINISHED}
+        for counts in (ended, ended_alone, ended_powered)
     )
     return Unfinished(suspects, culprits, power_culprits)
 
 
 def sessions(meta: dict[str, Any], records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The sessions that are described already, then those of the journal, each once."""
-    fresh = ({k: v for k, v in record.items() if k != "type"} for record in records if record.get("type") == "session")
+    fresh = (
+        {k: v for k, v in record.items() if k != "type"}
+        for record in records
+        if record.get("type") == "session"
+    )
     everything = (*meta.get("sessions", []), *fresh)
     return list({str(session.get("session_id", session)): session for session in everything}.values())
 

@@ -28,7 +28,9 @@ def read_settings() -> dict[str, Any]:
         "tf32_cudnn": cudnn.allow_tf32,
         "matmul_precision": torch.get_float32_matmul_precision(),
         "sdpa": [
-            name for name in ("flash", "mem_efficient", "math", "cudnn") if getattr(cuda, f"{name}_sdp_enabled")()
+            name
+            for name in ("flash", "mem_efficient", "math", "cudnn")
+            if getattr(cuda, f"{name}_sdp_enabled")()
         ],
         "compiled": False,  # nothing is measured that torch.compile made
         "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -38,8 +40,13 @@ def read_settings() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "threadpools": [
-            {name: pool.get(name) for name in ("user_api", "prefix", "version", "num_threads", "threading_layer")}
+            {
+                name: pool.get(name)
+                for name in ("user_api", "prefix", "version", "num_threads", "threading_layer")
+            }
             for pool in threadpoolctl.threadpool_info()
         ],
-        "environment": {name: value for name, value in sorted(os.environ.items()) if re.match(VARIABLES, name)},
+        "environment": {
+            name: value for name, value in sorted(os.environ.items()) if re.match(VARIABLES, name)
+        },
     }

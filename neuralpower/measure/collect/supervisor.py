@@ -55,7 +55,16 @@ def collect(
                 write_meta(folder, meta)
             before = sessions(meta, records)
             collection = Collection(
-                request, journal, executor, opened, plan, unfinished(records, up_since()), before, show, clock, started
+                request,
+                journal,
+                executor,
+                opened,
+                plan,
+                unfinished(records, up_since()),
+                before,
+                show,
+                clock,
+                started,
             )
             with _noted(journal):
                 answer = executor.ask({"do": "self_test"})

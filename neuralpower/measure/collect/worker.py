@@ -121,7 +121,11 @@ class Answers:
             return {"plan": self._plan(request)}
         bench = self._opened(first=request["do"] == "open" and not request.get("tested"))
         if request["do"] == "open":
-            about: dict[str, Any] = {"block": bench.block, "power_reason": bench.power_reason, "versions": versions()}
+            about: dict[str, Any] = {
+                "block": bench.block,
+                "power_reason": bench.power_reason,
+                "versions": versions(),
+            }
             about.update(settings=read_settings(), machine=read_machine())
             if "tested" in request:
                 about["self_test"] = tested = request["tested"] or bench.self_test()
@@ -178,5 +182,7 @@ def main() -> None:
             answer = {"error": str(error), "exit_code": error.exit_code}
         try:
             print(json_text(nullable(answer)), file=answers, flush=True)
-        except BrokenPipeError:  # the supervisor has ended: nobody waits for the answer, nor for a word of its loss
+        except (
+            BrokenPipeError
+        ):  # the supervisor has ended: nobody waits for the answer, nor for a word of its loss
             os._exit(1)

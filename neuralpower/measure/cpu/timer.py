@@ -39,7 +39,16 @@ from neuralpower.devices.host import steal_ticks
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers.call import Call
-from neuralpower.measure.calls import Backward, Gradient, Step, call_bytes, copy_call, settings_of, step_of, warm_of
+from neuralpower.measure.calls import (
+    Backward,
+    Gradient,
+    Step,
+    call_bytes,
+    copy_call,
+    settings_of,
+    step_of,
+    warm_of,
+)
 from neuralpower.measure.meters import NullMeter, PowerMeter
 from neuralpower.measure.power.energy import Clock, PowerWindow, measure_power
 from neuralpower.networks.users_code import raised, users_code
@@ -69,8 +78,12 @@ class Timing:
 
     samples_s: tuple[float, ...]
     first_call_s: float
-    sentinel_s: float  # 10th percentile of the sentinel's times in this call's rounds: the machine's speed by itself
-    sentinel_slowdown: float  # their median over the 10th percentile of all of the sentinel's times since the start
+    sentinel_s: (
+        float  # 10th percentile of the sentinel's times in this call's rounds: the machine's speed by itself
+    )
+    sentinel_slowdown: (
+        float  # their median over the 10th percentile of all of the sentinel's times since the start
+    )
     switches_per_call: float
     faults_per_call: float
     steal: float  # share of the machine's time that others took
@@ -156,7 +169,9 @@ class Autograd:
 
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self.clock_ns = clock_ns
-        self.one, self.many = (Backward(partial(_views, count)).step(torch.ones(2)) for count in (1, self.NODES))
+        self.one, self.many = (
+            Backward(partial(_views, count)).step(torch.ones(2)) for count in (1, self.NODES)
+        )
         self.one_s: list[float] = []
         self.many_s: list[float] = []
 
@@ -256,7 +271,9 @@ class _Sampled:
         """Its times; `speeds` [sentinel's calls, 2] of its rounds (s), beside what the sentinel usually takes."""
         start_s = autograd.start_s if autograd and isinstance(self.step, Gradient) else 0.0
         return Timing(
-            tuple(max(s - start_s, SHORTEST_NODE_S) for s in self.samples_s) if start_s else tuple(self.samples_s),
+            tuple(max(s - start_s, SHORTEST_NODE_S) for s in self.samples_s)
+            if start_s
+            else tuple(self.samples_s),
             self.first_s,
             float(np.percentile(speeds[:, 0], 10)),
             float(np.median(speeds[:, 0])) / usual_s,
@@ -287,7 +304,9 @@ def time_calls(
         alive = [one for one in begun if isinstance(one, _Sampled)]
         sentinels: list[list[tuple[float, float]]] = []  # by round
         with torch.inference_mode(False):
-            autograd = Autograd(clock_ns).settle() if any(isinstance(one.step, Gradient) for one in alive) else None
+            autograd = (
+                Autograd(clock_ns).settle() if any(isinstance(one.step, Gradient) for one in alive) else None
+            )
         stolen, ticks = steal_ticks()
         for number in range(rounds):
             order = [one for one in alive if number % 3 == 0 or not one.slow]
@@ -305,7 +324,8 @@ def time_calls(
     rounds_of = sentinels, sentinels[::3]  # of quick calls, and of slow ones
     speeds = [np.array(list(itertools.chain.from_iterable(some))).reshape(-1, 2) for some in rounds_of]
     return [
-        one.timing(speeds[one.slow], usual_s, steal, autograd) if isinstance(one, _Sampled) else one for one in begun
+        one.timing(speeds[one.slow], usual_s, steal, autograd) if isinstance(one, _Sampled) else one
+        for one in begun
     ]
 
 

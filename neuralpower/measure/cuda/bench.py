@@ -19,7 +19,15 @@ import torch
 from neuralpower.errors import DeviceError, LostDeviceError, Unmodelled
 from neuralpower.layers.call import Call
 from neuralpower.measure.calls import settings_of
-from neuralpower.measure.cuda.runtime import Condition, Cuda, Mark, describe, device_named, open_condition, open_cuda
+from neuralpower.measure.cuda.runtime import (
+    Condition,
+    Cuda,
+    Mark,
+    describe,
+    device_named,
+    open_condition,
+    open_cuda,
+)
 from neuralpower.measure.cuda.timer import WARMUP_S, Block, CudaTimer
 from neuralpower.measure.meters import NullMeter, PowerMeter, open_meter
 from neuralpower.measure.meters.base import no_power

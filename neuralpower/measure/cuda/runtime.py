@@ -22,7 +22,9 @@ from neuralpower.errors import DeviceError, LostDeviceError, first_line
 
 Step = Callable[[], Any]
 
-THERMAL = 0x8 | 0x20 | 0x40 | 0x80  # nvml.h: hardware slow-down, thermal by software, by hardware, power brake
+THERMAL = (
+    0x8 | 0x20 | 0x40 | 0x80
+)  # nvml.h: hardware slow-down, thermal by software, by hardware, power brake
 POWER_CAP = 0x4  # nvml.h: nvmlClocksEventReasonSwPowerCap
 LIMITS = ("EnforcedPowerLimit", "PowerManagementDefaultLimit")  # as set, and as shipped
 GONE = (15, 16)  # nvml.h: NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
@@ -196,7 +198,9 @@ def device_named(name: str) -> torch.device:
     """The device of that name, cpu or cuda; raises InputError where none has it, DeviceError where this machine has not."""
     number = cuda_number(name)
     if number is not None and number >= torch.cuda.device_count():  # torch keeps eight bits of a number
-        raise DeviceError(f"device {name}: torch finds no such CUDA device here; choose one of `neuralpower devices`")
+        raise DeviceError(
+            f"device {name}: torch finds no such CUDA device here; choose one of `neuralpower devices`"
+        )
     return torch.device(name)
 
 
@@ -252,7 +256,9 @@ class NvmlCondition:
         n, handle = self.nvml, self._handle
         reasons = None
         for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-            if reasons is None and hasattr(n, name):  # the newer name, and what older drivers and modules have
+            if reasons is None and hasattr(
+                n, name
+            ):  # the newer name, and what older drivers and modules have
                 reasons = self._read(getattr(n, name), handle)
         return Condition(
             temperature_c=self._read(n.nvmlDeviceGetTemperature, handle, n.NVML_TEMPERATURE_GPU),
@@ -279,7 +285,9 @@ class NvmlCondition:
             "limit_w": limit_w,
             "limit_default_w": limit_default_w,
             "persistence": _flag(ask("nvmlDeviceGetPersistenceMode", handle)),
-            "uuid_hash": hashlib.sha256(self.uuid.encode()).hexdigest()[:12],  # which card, and not its number
+            "uuid_hash": hashlib.sha256(self.uuid.encode()).hexdigest()[
+                :12
+            ],  # which card, and not its number
             "vbios": _text(ask("nvmlDeviceGetVbiosVersion", handle)),
             "ecc": _flag(_first(ask("nvmlDeviceGetEccMode", handle))),
             "mig": _flag(_first(ask("nvmlDeviceGetMigMode", handle))),

@@ -179,7 +179,9 @@ class CudaTimer:
         copies = [step_of(call)]
         eager_s = call_s = self._waited_s(copies[0], EAGER_CALLS)
         most = self._most_copies(call)
-        for _ in range(3):  # eager calls of a small kernel take the host's time: the first graph is then too short
+        for _ in range(
+            3
+        ):  # eager calls of a small kernel take the host's time: the first graph is then too short
             size = min(max(math.ceil(BLOCK_S / call_s), 1), MOST_CALLS)
             wanted = min(most, max(size, int(LONGEST_BLOCK_S / call_s)), MOST_CALLS)
             fresh = [step_of(copy_call(call)) for _ in range(wanted - len(copies))]

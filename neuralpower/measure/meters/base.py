@@ -21,7 +21,9 @@ class Reading(NamedTuple):
     energy_j: float | None  # counted since some start and never falling: a meter corrects its own wrap-around
     power_w: float | None  # averaged over some tens of milliseconds at most
     t_ns: int  # of the clock that the meter was given
-    average_w: float | None = None  # averaged over about a second: too slow for a window, good for the self-test
+    average_w: float | None = (
+        None  # averaged over about a second: too slow for a window, good for the self-test
+    )
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,9 @@ def open_meter(choice: str = "auto", device: str = "cpu") -> PowerMeter:
 def _opened(name: str, device: str) -> PowerMeter:
     meter = METERS[name].for_device(device)
     if meter is None:
-        raise MeterUnavailable("no_meter", f"{name} does not see the power of {device}; use --power auto or none")
+        raise MeterUnavailable(
+            "no_meter", f"{name} does not see the power of {device}; use --power auto or none"
+        )
     meter.open()
     return meter
 

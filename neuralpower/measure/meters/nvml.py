@@ -29,7 +29,10 @@ SUCCESS, NOT_SUPPORTED, NO_FUNCTION, GPU_IS_LOST, RESET_REQUIRED = 0, 3, 13, 15,
 
 # nvmlReturn_t -> reason, and what it means and what the user can do
 FAILURES = {
-    NOT_SUPPORTED: ("not_supported", "this GPU or driver does not offer it; use another device, or --power none"),
+    NOT_SUPPORTED: (
+        "not_supported",
+        "this GPU or driver does not offer it; use another device, or --power none",
+    ),
     4: ("no_permission", "the system refuses access; ask the administrator, or use --power none"),
     6: ("gpu_not_found", "the driver has no such GPU; `neuralpower devices` lists those there are"),
     9: ("no_driver", "the NVIDIA driver is not loaded; ask the administrator, or use --power none"),
@@ -38,8 +41,14 @@ FAILURES = {
         "stale_library",
         "the driver is older than the library; pip install an older nvidia-ml-py, or update the driver",
     ),
-    GPU_IS_LOST: ("gpu_lost", "the GPU fell off the bus or is inaccessible; the administrator must reset or reboot"),
-    RESET_REQUIRED: ("reset_required", "the GPU must be reset before it can be used again; ask the administrator"),
+    GPU_IS_LOST: (
+        "gpu_lost",
+        "the GPU fell off the bus or is inaccessible; the administrator must reset or reboot",
+    ),
+    RESET_REQUIRED: (
+        "reset_required",
+        "the GPU must be reset before it can be used again; ask the administrator",
+    ),
     18: (
         "driver_mismatch",
         "driver and library have different versions, as after an update; reboot, or reload the driver",
@@ -98,7 +107,12 @@ def list_gpus(nvml: Any = None) -> list[Gpu]:
             handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
             driver = nvml.nvmlSystemGetDriverVersion()
             return [
-                Gpu(nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle), _memory_bytes(nvml, handle), driver)
+                Gpu(
+                    nvml.nvmlDeviceGetName(handle),
+                    nvml.nvmlDeviceGetUUID(handle),
+                    _memory_bytes(nvml, handle),
+                    driver,
+                )
                 for handle in handles
             ]
     finally:
@@ -125,7 +139,9 @@ def uuid_of(device: str) -> str:
 
     index = index_of(device)
     if index >= torch.cuda.device_count():
-        raise MeterUnavailable("gpu_not_found", f"nvml: torch sees no {device}; `neuralpower devices` lists the GPUs")
+        raise MeterUnavailable(
+            "gpu_not_found", f"nvml: torch sees no {device}; `neuralpower devices` lists the GPUs"
+        )
     return f"GPU-{str(torch.cuda.get_device_properties(index).uuid).removeprefix('GPU-')}"
 
 
@@ -159,7 +175,9 @@ class NvmlMeter:
         self.initialised = True
         begun = _has_context()
         try:
-            before = self._listed()  # torch, asked for the UUID, may begin to use CUDA: we would be listed ourselves
+            before = (
+                self._listed()
+            )  # torch, asked for the UUID, may begin to use CUDA: we would be listed ourselves
             uuid = uuid_of(self.device) if self.device.startswith("cuda") else self.device
             with _translated(self.nvml, uuid):
                 self.handle = self.nvml.nvmlDeviceGetHandleByUUID(uuid)

@@ -137,7 +137,9 @@ class RaplMeter:
         """The domains found, and the packages' power limit where every one of them names it."""
         known = [limit for limit in self.limits_w if limit is not None]
         limit_w = sum(known) / 1e6 if len(known) == len(self.limits_w) else None
-        return Description("rapl", "package", limit_w, domains=tuple(counter.domain for counter in self.counters))
+        return Description(
+            "rapl", "package", limit_w, domains=tuple(counter.domain for counter in self.counters)
+        )
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -194,7 +194,11 @@ def _counted(
     power = _mean(t_ns, np.diff([tick.energy_j for tick in bounds]), pauses, idle_w, stamps_s2)
     a, b = ticks[0], ticks[-1]
     stamps = math.sqrt(a.variance_s2 + b.variance_s2) / ((b.t_ns - a.t_ns) / 1e9)
-    u_rel = math.hypot(power.u_rel, float(stdtrit(stretches - 1, 0.975)) * stamps) if power.u_rel is not None else None
+    u_rel = (
+        math.hypot(power.u_rel, float(stdtrit(stretches - 1, 0.975)) * stamps)
+        if power.u_rel is not None
+        else None
+    )
     return Power(power.power_w, power.sd_w, u_rel, len(ticks), a.t_ns, b.t_ns, a.energy_j, b.energy_j)
 
 
@@ -234,7 +238,9 @@ class _Mean(NamedTuple):
     u_rel: float | None
 
 
-def _mean(bounds_ns: np.ndarray, joules: np.ndarray, pauses: Pauses, idle_w: float, stamps_s2: float = 0.0) -> _Mean:
+def _mean(
+    bounds_ns: np.ndarray, joules: np.ndarray, pauses: Pauses, idle_w: float, stamps_s2: float = 0.0
+) -> _Mean:
     """Busy power from the energies between the bounds, with the scatter around it.
 
     The uncertainty is that of a sum: the stretches' surplus over the mean power, in joules, scatters with s; their sum with
@@ -276,4 +282,6 @@ def ticking(readings: Sequence[Reading]) -> Ticking | None:
         return None
     periods_s = np.diff([tick.t_ns for tick in ticks]) / 1e9
     sizes_j = np.diff([tick.energy_j for tick in ticks])
-    return Ticking(float(np.median(periods_s)), float(np.percentile(periods_s, 95)), float(np.median(sizes_j)))
+    return Ticking(
+        float(np.median(periods_s)), float(np.percentile(periods_s, 95)), float(np.median(sizes_j))
+    )

@@ -29,7 +29,10 @@ POLL_S = 0.001
 SLOW_TICK_S = 0.005  # a counter that moves more seldom is polled around its next tick
 FAST_POLL_S = 0.01  # one that moves more often needs no watching: its period dates each change
 EARLY = 0.7  # of the period after a tick, before the next one is looked for
-ALIAS_S = (0.04, 0.2)  # calls of this length beat against a slow counter that looks at the power part of the time only
+ALIAS_S = (
+    0.04,
+    0.2,
+)  # calls of this length beat against a slow counter that looks at the power part of the time only
 ALIAS_PERIOD_S = 0.01
 LONGEST_PAUSE_S = 0.1
 
@@ -65,7 +68,11 @@ class PowerWindow:
     @property
     def energy_j(self) -> float | None:
         """Energy of one call."""
-        return self.power.power_w * self.runtime_s if self.power is not None and self.runtime_s is not None else None
+        return (
+            self.power.power_w * self.runtime_s
+            if self.power is not None and self.runtime_s is not None
+            else None
+        )
 
     @property
     def energy_u_rel(self) -> float | None:
@@ -77,7 +84,9 @@ class PowerWindow:
     @property
     def power_dyn_w(self) -> float | None:
         """Power above the idle device's; derived, and hopeless where the two are close."""
-        return self.power.power_w - self.idle_w if self.power is not None and self.idle_w is not None else None
+        return (
+            self.power.power_w - self.idle_w if self.power is not None and self.idle_w is not None else None
+        )
 
     @property
     def flags(self) -> list[str]:
@@ -124,7 +133,12 @@ class _Loop:
     """Keeps the device busy and reads the meter meanwhile."""
 
     def __init__(
-        self, run_once: RunOnce, meter: PowerMeter, clock: Clock, period_s: float | None, rest_s: float = POLL_S
+        self,
+        run_once: RunOnce,
+        meter: PowerMeter,
+        clock: Clock,
+        period_s: float | None,
+        rest_s: float = POLL_S,
     ) -> None:
         self.run_once, self.meter, self.clock, self.rest_s = run_once, meter, clock, rest_s
         fast = period_s is not None and period_s < SLOW_TICK_S
@@ -159,7 +173,9 @@ class _Loop:
             return False
         readings = self.meter.read()
         said = [(reading.energy_j, reading.power_w) for reading in readings]
-        moved = any(a[0] != b[0] or (b[0] is None and a[1] != b[1]) for a, b in zip(self.last, said, strict=False))
+        moved = any(
+            a[0] != b[0] or (b[0] is None and a[1] != b[1]) for a, b in zip(self.last, said, strict=False)
+        )
         self.ticks += moved and bool(self.readings)
         self.readings += readings
         self.last = said
@@ -184,7 +200,9 @@ class _Loop:
             self.step()
         return self.taken(mark_ns, ())
 
-    def paused_window(self, window_s: float, drain: Callable[[], int | None], generator: random.Random) -> _Busy:
+    def paused_window(
+        self, window_s: float, drain: Callable[[], int | None], generator: random.Random
+    ) -> _Busy:
         """As `window`, and leave the device alone for a random time after every run."""
         drain()
         self.begin()
@@ -276,7 +294,9 @@ def measure_power(
         return replace(timed, reason=str(error))
     source = description.sampled_source if power.sampled else description.source
     length_s = (power.end_ns - power.start_ns) / 1e9
-    return replace(timed, power=power, source=source, scope=description.scope, window_s=length_s, idle_w=idle_w)
+    return replace(
+        timed, power=power, source=source, scope=description.scope, window_s=length_s, idle_w=idle_w
+    )
 
 
 def _taken(
@@ -300,7 +320,9 @@ def _nothing_queued() -> int:
 def _beats(call_s: float | None, period_s: float | None) -> bool:
     """Whether calls of this length beat against a counter of this period, or of an unknown one."""
     return (
-        call_s is not None and ALIAS_S[0] <= call_s <= ALIAS_S[1] and (period_s is None or period_s >= ALIAS_PERIOD_S)
+        call_s is not None
+        and ALIAS_S[0] <= call_s <= ALIAS_S[1]
+        and (period_s is None or period_s >= ALIAS_PERIOD_S)
     )
 
 

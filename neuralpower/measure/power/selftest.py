@@ -113,7 +113,9 @@ class SelfTest:
     def from_json(cls, data: Mapping[str, Any]) -> SelfTest:
         """The reverse; verdicts follow from the fields."""
         given: dict[str, Any] = {f.name: data[f.name] for f in fields(cls) if f.name in data}
-        lists: dict[str, Any] = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        lists: dict[str, Any] = {
+            name: tuple(value) for name, value in given.items() if isinstance(value, list)
+        }
         return cls(**given | lists)
 
 
@@ -121,7 +123,9 @@ def _spread(powers_w: Sequence[float], count: int) -> float | None:
     return (max(powers_w) - min(powers_w)) / float(np.mean(powers_w)) if len(powers_w) >= count else None
 
 
-def deep_idle_w(meter: PowerMeter, clock: Clock | None = None, durations: Durations | None = None) -> float | None:
+def deep_idle_w(
+    meter: PowerMeter, clock: Clock | None = None, durations: Durations | None = None
+) -> float | None:
     """Power of a device that sleeps, by an open meter's counter; None where it does not say, or there is no meter.
 
     A process that is about to make a device's context asks before: `run_self_test` comes after.

@@ -42,7 +42,9 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
     """
     from neuralpower.networks.users_code import users_code
 
-    with users_code(f"{model if isinstance(model, (str, Path)) else type(model).__name__!s:.300} cannot be read"):
+    with users_code(
+        f"{model if isinstance(model, (str, Path)) else type(model).__name__!s:.300} cannot be read"
+    ):
         return _resolved(Given(model))
 
 
@@ -70,4 +72,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["SOURCES", "Given", "InputRequest", "Inputs", "ModelSource", "Source", "grammar", "model_source", "resolve"]
+__all__ = [
+    "SOURCES",
+    "Given",
+    "InputRequest",
+    "Inputs",
+    "ModelSource",
+    "Source",
+    "grammar",
+    "model_source",
+    "resolve",
+]

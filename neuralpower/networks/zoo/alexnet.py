@@ -43,18 +43,24 @@ def convolutions(
 def alexnet(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 227, 227] -> [batch, classes]."""
     features = convolutions((96, 256, 384, 384, 256), (3, 2), normalised=True)
-    return named(features=features, flatten=nn.Flatten(), classifier=wide_classifier(9216, 4096, 4096, classes))
+    return named(
+        features=features, flatten=nn.Flatten(), classifier=wide_classifier(9216, 4096, 4096, classes)
+    )
 
 
 @zoo_model("alexnet_owt", title="AlexNetOWT", input_shape=(3, 227, 227))
 def alexnet_owt(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 227, 227] -> [batch, classes]."""
     features = convolutions((64, 192, 384, 256, 256), (3, 2))
-    return named(features=features, flatten=nn.Flatten(), classifier=wide_classifier(9216, 4096, 4096, classes))
+    return named(
+        features=features, flatten=nn.Flatten(), classifier=wide_classifier(9216, 4096, 4096, classes)
+    )
 
 
 @zoo_model("overfeat", title="Overfeat", input_shape=(3, 231, 231))
 def overfeat(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 231, 231] -> [batch, classes]."""
     features = convolutions((96, 256, 512, 1024, 1024), (2, 2), padding=0)
-    return named(features=features, flatten=nn.Flatten(), classifier=wide_classifier(36864, 3072, 4096, classes))
+    return named(
+        features=features, flatten=nn.Flatten(), classifier=wide_classifier(36864, 3072, 4096, classes)
+    )

@@ -58,7 +58,9 @@ def zoo_model(
 
     def register(build: Builder) -> Builder:
         if id in REGISTRY:
-            raise ModelError(f"zoo id {id!r} is taken by {REGISTRY[id].title}: every id stands once, choose another")
+            raise ModelError(
+                f"zoo id {id!r} is taken by {REGISTRY[id].title}: every id stands once, choose another"
+            )
         REGISTRY[id] = ZooEntry(id, title, tuple(input_shape), classes, build, example_inputs, sweep)
         return build
 

@@ -85,7 +85,9 @@ class Branches(nn.Module):
 class Residual(nn.Module):
     """`after(shortcut(x) + body(x))`; the shortcut and what comes after are the identity where None."""
 
-    def __init__(self, body: nn.Module, shortcut: nn.Module | None = None, after: nn.Module | None = None) -> None:
+    def __init__(
+        self, body: nn.Module, shortcut: nn.Module | None = None, after: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.body = body
         self.shortcut = shortcut

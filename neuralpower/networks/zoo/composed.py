@@ -52,12 +52,16 @@ class Units:
         self.norm = NORMS[norm][axes - 1]
         self.activation = ACTIVATIONS[activation]
 
-    def convolution(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, **settings: int) -> nn.Module:
+    def convolution(
+        self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, **settings: int
+    ) -> nn.Module:
         """One that keeps the size but for its stride."""
         padding = settings.get("dilation", 1) * (kernel // 2)
         return CONVOLUTIONS[self.axes - 1](inputs, outputs, kernel, stride, padding, **settings)
 
-    def unit(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, **settings: int) -> nn.Sequential:
+    def unit(
+        self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, **settings: int
+    ) -> nn.Sequential:
         """Convolution, norm, activation."""
         convolution = self.convolution(inputs, outputs, kernel, stride, **settings)
         return named(convolution=convolution, norm=self.norm(outputs), activation=self.activation())
@@ -125,7 +129,9 @@ def _block(sort: str, units: Units, width: int, number: int) -> nn.Module:
     if sort == "inverted":
         wide = 4 * width
         depthwise = units.unit(wide, wide, 5, groups=wide)
-        return residual(units.unit(width, wide), depthwise, Squeezed(units, wide), units.convolution(wide, width))
+        return residual(
+            units.unit(width, wide), depthwise, Squeezed(units, wide), units.convolution(wide, width)
+        )
     if sort == "grouped":
         wide = 2 * width
         inside = units.unit(wide, wide, 3, groups=wide // GROUP_WIDTH)

@@ -34,7 +34,9 @@ def densenet121(classes: int = 1000) -> nn.Module:
     for number, layers in enumerate(LAYERS, start=1):
         if number > 1:
             halving = nn.Conv2d(channels, channels // 2, 1, bias=False)
-            features.add_module(f"transition{number}", nn.Sequential(*normalised(channels), halving, nn.AvgPool2d(2)))
+            features.add_module(
+                f"transition{number}", nn.Sequential(*normalised(channels), halving, nn.AvgPool2d(2))
+            )
             channels //= 2
         block = nn.Sequential(*(dense_layer(channels + GROWTH * layer) for layer in range(layers)))
         features.add_module(f"block{number}", block)

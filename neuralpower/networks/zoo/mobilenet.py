@@ -12,7 +12,15 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from neuralpower.networks.zoo.base import zoo_model
-from neuralpower.networks.zoo.blocks import Activation, Norm, Residual, conv_unit, named, pooled_classifier, relu
+from neuralpower.networks.zoo.blocks import (
+    Activation,
+    Norm,
+    Residual,
+    conv_unit,
+    named,
+    pooled_classifier,
+    relu,
+)
 
 Stage = tuple[int, int, int, int, int]
 """Expansion factor, output channels, repetitions, kernel, stride of the first repetition."""
@@ -114,7 +122,9 @@ def inverted_stages(
             expanded = inputs * expansion
             gates = SqueezeExcite(expanded, inputs // 4, activation, nn.Sigmoid) if gated else None
             step = 1 if number else stride
-            block = inverted_residual(inputs, outputs, expanded, kernel, step, activation=activation, gates=gates)
+            block = inverted_residual(
+                inputs, outputs, expanded, kernel, step, activation=activation, gates=gates
+            )
             blocks.append(block)
             inputs = outputs
     return blocks

@@ -86,7 +86,11 @@ def rnn_inputs(
     sweep=SWEEPS["paradnn_fc"],
 )
 def paradnn_fc(
-    layers: int = 8, nodes: int = 1024, input_size: int = 1000, output_size: int = 100, variant: str = "paradnn"
+    layers: int = 8,
+    nodes: int = 1024,
+    input_size: int = 1000,
+    output_size: int = 100,
+    variant: str = "paradnn",
 ) -> nn.Module:
     """Vectors [batch, input_size] -> [batch, output_size], a rectifier after all linear layers but the last.
 
@@ -124,7 +128,9 @@ def paradnn_cnn(
     """
     counts = [blocks] * GROUPS if isinstance(blocks, int) else [*blocks]
     if len(counts) != GROUPS:
-        raise ModelError(f"blocks {counts}: there are {GROUPS} groups; give one number, or one for each of them")
+        raise ModelError(
+            f"blocks {counts}: there are {GROUPS} groups; give one number, or one for each of them"
+        )
     check_choice("block", block, BLOCKS)
     size = pooled_size(input_size)
     network = named(stem=conv_unit(3, filters, 7, 2), pool=nn.MaxPool2d(3, 2, padding=1))

@@ -103,7 +103,11 @@ class Looking(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.query, self.key, self.score = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, 1)
+        self.query, self.key, self.score = (
+            nn.Linear(width, width),
+            nn.Linear(width, width),
+            nn.Linear(width, 1),
+        )
         self.cell = nn.GRUCell(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:

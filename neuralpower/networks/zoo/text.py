@@ -44,7 +44,9 @@ class LanguageModel(nn.Module):
 class TextCnn(nn.Module):
     """Embedding, convolutions of several lengths over the words, the maximum of each over time, one linear layer."""
 
-    def __init__(self, vocabulary: int, width: int, lengths: tuple[int, ...], maps: int, classes: int) -> None:
+    def __init__(
+        self, vocabulary: int, width: int, lengths: tuple[int, ...], maps: int, classes: int
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.convolutions = nn.ModuleList(
@@ -61,7 +63,9 @@ class TextCnn(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens [batch, words] -> [batch, classes]."""
         words = self.embedding(tokens).transpose(1, 2)
-        scores: Tensor = self.classifier(torch.cat([convolution(words) for convolution in self.convolutions], dim=1))
+        scores: Tensor = self.classifier(
+            torch.cat([convolution(words) for convolution in self.convolutions], dim=1)
+        )
         return scores
 
 

@@ -73,7 +73,9 @@ def compare(a: Side, b: Side) -> Comparison:
     spread = math.exp(NINETY * deviation)
     ratio = Interval(value, value / spread, value * spread)
     if deviation == 0:
-        return Comparison(a.name, b.name, a.runtime_s, b.runtime_s, ratio, 0.5 if value == 1 else float(value < 1))
+        return Comparison(
+            a.name, b.name, a.runtime_s, b.runtime_s, ratio, 0.5 if value == 1 else float(value < 1)
+        )
     faster = 0.5 * math.erfc(math.log(value) / deviation / math.sqrt(2))
     return Comparison(a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster)
 

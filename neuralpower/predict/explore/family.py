@@ -33,7 +33,9 @@ from neuralpower.trace.paths import pattern
 from neuralpower.trace.records import Trace
 
 Array = np.ndarray
-Key = tuple[str, str, str, int]  # pattern of the path, operator, kind, how often that operator was called there before
+Key = tuple[
+    str, str, str, int
+]  # pattern of the path, operator, kind, how often that operator was called there before
 Slot = tuple[str, str, bool]  # pattern of a parameter's or buffer's name, its dtype, whether it is learnt
 
 LENGTH = "seq_len"  # the number that blocks of one sort may use in another way than those of another sort
@@ -49,7 +51,9 @@ class Example:
 
     layers: tuple[tuple[Key, Layer], ...]
     unmodelled: tuple[tuple[Key, str, int], ...]  # (key, reason, bytes)
-    parameters: tuple[tuple[Slot, int, int], ...]  # (slot, numbers, bytes), each tensor once, buffers among them
+    parameters: tuple[
+        tuple[Slot, int, int], ...
+    ]  # (slot, numbers, bytes), each tensor once, buffers among them
     storages: tuple[Storage, ...]  # but for weights
 
     @cached_property
@@ -166,7 +170,9 @@ class Table:
     @cached_property
     def shown(self) -> frozenset[int]:
         """Places of the fields that any form has."""
-        return frozenset(i for form in self.forms for e in form.exponents for i, power in enumerate(e) if power)
+        return frozenset(
+            i for form in self.forms for e in form.exponents for i, power in enumerate(e) if power
+        )
 
     @property
     def has_workspace(self) -> bool:
@@ -210,7 +216,9 @@ class Members:
         if self.full is None:
             return None
         own = float(self.full[index])
-        return int(own) if own.is_integer() else own  # which the configuration refuses, as it does for one network
+        return (
+            int(own) if own.is_integer() else own
+        )  # which the configuration refuses, as it does for one network
 
     def example(self, index: int, blocks: float | None) -> Example:
         """Trace one, in full where `blocks` is None; raises NeuralPowerError."""
@@ -239,7 +247,9 @@ def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
         for c in traced.calls
     )
     unmodelled = tuple((key(u.path, u.operator, ""), u.reason, u.work_bytes) for u in traced.unmodelled)
-    tensors = [(n, t, True) for n, t in module.named_parameters()] + [(n, t, False) for n, t in module.named_buffers()]
+    tensors = [(n, t, True) for n, t in module.named_parameters()] + [
+        (n, t, False) for n, t in module.named_buffers()
+    ]
     parameters = tuple(
         ((pattern(name), str(t.dtype), learnt), t.numel(), t.numel() * t.element_size())
         for name, t, learnt in tensors
@@ -335,7 +345,8 @@ def _learn_class(members: Members, group: Array, found: list[Found], served: Arr
             notes.append(one_line(error))
             return  # and the members of this class are traced one by one
         place = next(
-            (n for n, f in enumerate(found) if f.gives(apart[i], values[i]) and f.takes(i, members, notes)), None
+            (n for n, f in enumerate(found) if f.gives(apart[i], values[i]) and f.takes(i, members, notes)),
+            None,
         )
         if place is None:
             if len(apart) + len(np.unique(values[pending], axis=0)) - 1 < needed:
@@ -413,7 +424,9 @@ def _needed(values: Array) -> int:
     return varied + EXTRA if varied else 1
 
 
-def _solved(mine: Sequence[int], examples: Mapping[int, Example], members: Members, notes: list[str]) -> Table | None:
+def _solved(
+    mine: Sequence[int], examples: Mapping[int, Example], members: Members, notes: list[str]
+) -> Table | None:
     """The table that all examples of a structure follow, the last one held out; None where there is none yet."""
     fitted, values = list(mine[:-1]) or list(mine), members.values
     solver = Solver(values[fitted])
@@ -437,7 +450,9 @@ def alone(members: Members, index: int) -> Table:
     return table
 
 
-def _table(example: Example, forms: Sequence[Form], members: Members, index: int, notes: list[str]) -> Table | None:
+def _table(
+    example: Example, forms: Sequence[Form], members: Members, index: int, notes: list[str]
+) -> Table | None:
     """The forms in their places, with counts at two and three blocks."""
     deeper = example
     if members.depth is not None:
@@ -465,7 +480,9 @@ def _table(example: Example, forms: Sequence[Form], members: Members, index: int
         made.setdefault(same, (layer, own))
     unmodelled_counts = Counter(key for key, _, _ in deeper.unmodelled)
     own_counts = Counter(key for key, _, _ in example.unmodelled)
-    unmodelled = [SizeForm(next(left), unmodelled_counts[key] / own_counts[key]) for key, _, _ in example.unmodelled]
+    unmodelled = [
+        SizeForm(next(left), unmodelled_counts[key] / own_counts[key]) for key, _, _ in example.unmodelled
+    ]
     slots = Counter(slot for slot, _, _ in example.parameters)
     more_slots = Counter(slot for slot, _, _ in deeper.parameters)
     learnt, sizes = [], []
@@ -491,7 +508,9 @@ def _table(example: Example, forms: Sequence[Form], members: Members, index: int
 def _holding(table: Table, index: int, members: Members, notes: list[str]) -> Table | None:
     """The table where it says what a member has with three blocks and with the fewest and most of all members; else None."""
     assert members.full is not None  # nothing is compared where there is no depth
-    for blocks in dict.fromkeys((DEEPER, int(members.full.max()), max(1, min(SHALLOW, int(members.full.min()))))):
+    for blocks in dict.fromkeys(
+        (DEEPER, int(members.full.max()), max(1, min(SHALLOW, int(members.full.min()))))
+    ):
         try:
             seen = members.example(index, blocks)
         except NeuralPowerError as error:
@@ -499,17 +518,23 @@ def _holding(table: Table, index: int, members: Members, notes: list[str]) -> Ta
             return None
         told = _told(table, members.values[[index]], np.array([float(blocks)]))
         if told != _seen(seen):
-            notes.append(f"{blocks} blocks are not two blocks and what a third adds: members are traced in full")
+            notes.append(
+                f"{blocks} blocks are not two blocks and what a third adds: members are traced in full"
+            )
             return None
         needed = peak(seen.storages)[0] + sum(size for _, _, size in seen.parameters)
         said = table.peaks(members.values[[index]], np.array([float(blocks)]))[0][0]
         if abs(needed - said) > 1e-9 * needed:
-            notes.append(f"memory of {blocks} blocks is {needed} B, {said:.0f} B were expected: none is given")
+            notes.append(
+                f"memory of {blocks} blocks is {needed} B, {said:.0f} B were expected: none is given"
+            )
             table = replace(table, known_peak=False)
     return table
 
 
-Content = tuple[Counter[Layer], int, int, int]  # layers, learnt numbers, calls and bytes that are not modelled
+Content = tuple[
+    Counter[Layer], int, int, int
+]  # layers, learnt numbers, calls and bytes that are not modelled
 
 
 def _told(table: Table, fields: Array, depth: Array) -> Content:

@@ -122,7 +122,9 @@ def fit(request: Request, room_bytes: float) -> Fit:
     optimizer_named(request.optimizer)
     Recipe(accumulation=request.accumulation)
     if request.context is not None and request.phase != DECODE:
-        raise InputError(f"context {request.context} belongs to phase decode, not to {request.phase}; leave it out")
+        raise InputError(
+            f"context {request.context} belongs to phase decode, not to {request.phase}; leave it out"
+        )
     how = (request.optimizer, request.accumulation, request.checkpointing)
     if request.phase != TRAINING and how != (Request.optimizer, Request.accumulation, Request.checkpointing):
         raise InputError(
@@ -253,7 +255,9 @@ class _Probe:
 
     def longest_traced(self, batch: int) -> float:
         """Where a trace reaches MOST_CALLS, as the two longest that were looked at say; infinite where calls do not grow."""
-        known = sorted((size, calls) for (b, size), calls in self._calls.items() if b == batch and size is not None)
+        known = sorted(
+            (size, calls) for (b, size), calls in self._calls.items() if b == batch and size is not None
+        )
         if len(known) < 2:
             return float("inf")
         (before, fewer), (last, calls) = known[-2:]
@@ -290,7 +294,10 @@ class _Probe:
         about = InputRequest(batch, length, self.request.input_shape, self.dtype)
         if phase == DECODE:
             (one,) = passes(
-                self.source, replace(about, seq_len=self.request.seq_len), Phase.decode(context=length), self.module
+                self.source,
+                replace(about, seq_len=self.request.seq_len),
+                Phase.decode(context=length),
+                self.module,
             )
             own: int | None = one.context
         else:

@@ -91,7 +91,9 @@ class Solver:
             error = np.abs(a * x[:, None] + b * y[:, None] - 1).max(axis=1)
         fits = np.flatnonzero((determinant > 1e-9 * aa * bb) & (error < 1e-7))
         for i in fits:
-            form = Form((_neat(float(x[i])), _neat(float(y[i]))), tuple(self._exponents[j] for j in self._pairs[i]))
+            form = Form(
+                (_neat(float(x[i])), _neat(float(y[i]))), tuple(self._exponents[j] for j in self._pairs[i])
+            )
             if np.allclose(form(self.fields), values, rtol=TOLERANCE, atol=0):
                 return form
         return None

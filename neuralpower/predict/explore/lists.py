@@ -46,7 +46,9 @@ class Lists:
             known = self._read.get(items)
         except TypeError:
             name, value = next((n, v) for n, v in row.items() if not isinstance(v, (str, Number, NoneType)))
-            raise InputError(f"{name} of a layer is {value!r:.40}, must be a number, a text or a truth value") from None
+            raise InputError(
+                f"{name} of a layer is {value!r:.40}, must be a number, a text or a truth value"
+            ) from None
         if known is None:
             layer = _layer(row)
             known = self._read[items] = self._places.setdefault(layer, len(self._places)), _count(row)
@@ -62,7 +64,9 @@ class Lists:
                 refused[dtype, phase] = error
         if not refused:
             return {}
-        asked = ((place, (layer.dtype, layer.phase)) for layer, place in self._places.items() if layer.multiplies)
+        asked = (
+            (place, (layer.dtype, layer.phase)) for layer, place in self._places.items() if layer.multiplies
+        )
         bad = {place: refused[what] for place, what in asked if what in refused}
         lists = [self._columns[start:end] for start, end in pairwise(self._ends)]
         return {i: bad[min(wrong)] for i, places in enumerate(lists) if (wrong := bad.keys() & set(places))}
@@ -86,11 +90,15 @@ def _layer(row: Mapping[str, Any]) -> Layer:
     layer = KINDS[kind].from_row(row)
     try:
         moved = layer.bytes()  # nothing at all by a view
-        smallest = min(int(moved.output) if sum(moved) else 1, *(getattr(layer, name) for name in layer.dimensions))
+        smallest = min(
+            int(moved.output) if sum(moved) else 1, *(getattr(layer, name) for name in layer.dimensions)
+        )
     except ZeroDivisionError:
         smallest = 0
     if smallest <= 0:
-        raise InputError(f"{kind}: nothing comes out of it, an output needs every size at 1 or more; check its fields")
+        raise InputError(
+            f"{kind}: nothing comes out of it, an output needs every size at 1 or more; check its fields"
+        )
     return layer
 
 

@@ -104,7 +104,9 @@ class Pool:
         where = (np.concatenate(rows), np.concatenate(columns))
         matrix = coo_array((np.concatenate(counts), where), shape=(self.networks, start)).tocsr()
         roof = predictor.roofline(dtype)
-        unmodelled_s = self.unmodelled_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S * self.unmodelled_calls
+        unmodelled_s = (
+            self.unmodelled_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S * self.unmodelled_calls
+        )
         host_s: Array | None = None
         if predictor.dispatch is not None:
             host_s = matrix @ np.concatenate(host) + self.unmodelled_calls * predictor.dispatch.unknown_s
@@ -139,7 +141,11 @@ class Pool:
             for i, name in enumerate(names)
         }
         layers = as_columns(KINDS[kind], table)
-        host_s = np.zeros(len(unique)) if predictor.dispatch is None else predictor.dispatch.seconds_of_columns(layers)
+        host_s = (
+            np.zeros(len(unique))
+            if predictor.dispatch is None
+            else predictor.dispatch.seconds_of_columns(layers)
+        )
         return inverse.reshape(-1), predictor.estimate_columns(layers), host_s
 
 

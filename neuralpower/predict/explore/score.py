@@ -13,7 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from neuralpower.errors import LARGEST_SIZE, InputError, NeuralPowerError, PredictorError, is_count, one_line, unknown
+from neuralpower.errors import (
+    LARGEST_SIZE,
+    InputError,
+    NeuralPowerError,
+    PredictorError,
+    is_count,
+    one_line,
+    unknown,
+)
 from neuralpower.files.json_files import parse_json
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
@@ -46,7 +54,9 @@ class Score:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        known = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "error" or self.error}
+        known = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "error" or self.error
+        }
         return {"schema": 1, **known}
 
 
@@ -74,8 +84,12 @@ def score(
             continue
         read.append(_read(number, candidate, lists, trust_code))
     if not read:
-        raise InputError("no candidate: give one JSON object a line, with a model and its changes, or with layers")
-    found: dict[int, Score] = {n: Score(n, name, error=what) for n, name, what in read if isinstance(what, str)}
+        raise InputError(
+            "no candidate: give one JSON object a line, with a model and its changes, or with layers"
+        )
+    found: dict[int, Score] = {
+        n: Score(n, name, error=what) for n, name, what in read if isinstance(what, str)
+    }
     points = [(n, name, what) for n, name, what in read if isinstance(what, Point)]
     known = []
     for n, name, p in points:
@@ -175,8 +189,12 @@ def _point(data: Mapping[str, Any]) -> Point:
         if value is not None and not is_count(value):
             raise InputError(f"{name} is {value!r}, must be a whole number, 1 or more")
     shape = data.get("input_shape")
-    if shape is not None and (not isinstance(shape, list | tuple) or not shape or not all(map(is_count, shape))):
-        raise InputError(f"input_shape is {shape!r}, must be a list of whole numbers, 1 or more: those of one sample")
+    if shape is not None and (
+        not isinstance(shape, list | tuple) or not shape or not all(map(is_count, shape))
+    ):
+        raise InputError(
+            f"input_shape is {shape!r}, must be a list of whole numbers, 1 or more: those of one sample"
+        )
     dtype = str(data.get("dtype", "float32"))
     batch_size = sizes["batch_size"] or 1
     return Point(model, batch_size, sizes["seq_len"], dtype, dict(changes), tuple(shape) if shape else None)

@@ -55,7 +55,11 @@ class Point:
         if isinstance(self.model, nn.Module) or not self.changes:
             return self.model
         mark = "&" if "?" in self.model else "?"
-        return self.model + mark + "&".join(f"{name}={json.dumps(value)}" for name, value in self.changes.items())
+        return (
+            self.model
+            + mark
+            + "&".join(f"{name}={json.dumps(value)}" for name, value in self.changes.items())
+        )
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,9 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
         basis[i] = TRACED  # or tried to
         for name in Outcomes.__dataclass_fields__:
             getattr(chosen, name)[i] = np.nan
-    return Explored(tuple(points), chosen, parameters, memory, high, tuple(basis), errors, traces, tuple(notes))
+    return Explored(
+        tuple(points), chosen, parameters, memory, high, tuple(basis), errors, traces, tuple(notes)
+    )
 
 
 def fill(pool: Pool, table: Table, fields: Array, depth: Array, where: Array) -> None:
@@ -225,7 +231,12 @@ def _families(points: Sequence[Point]) -> list[Family]:
     for i, point in enumerate(points):
         words = {name: value for name, value in point.changes.items() if not _is_number(value)}
         model = point.model if isinstance(point.model, str) else id(point.model)
-        key = (model, point.dtype, json.dumps(words, sort_keys=True), tuple(sorted(set(point.changes) - set(words))))
+        key = (
+            model,
+            point.dtype,
+            json.dumps(words, sort_keys=True),
+            tuple(sorted(set(point.changes) - set(words))),
+        )
         groups.setdefault((*key, point.seq_len is None, point.input_shape), []).append(i)
     return [_family(points, index) for index in groups.values()]
 

@@ -18,9 +18,7 @@ from neuralpower.predict.explore.outcomes import finite
 from neuralpower.predict.explore.space import Explored, Point, explore
 
 MOST_POINTS = 10_000
-HEAPLESS = (
-    "memory is without what the allocator keeps of tensors that are gone; its upper bound and predict have that, too"
-)
+HEAPLESS = "memory is without what the allocator keeps of tensors that are gone; its upper bound and predict have that, too"
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,9 @@ def sweep(
         PredictorError: a dtype that a predictor has not learnt.
     """
     _check(predictors, batch_sizes, lengths, dtypes)
-    lengths = [None if length is None else int(length) for length in lengths]  # JSON has no numbers of NumPy's
+    lengths = [
+        None if length is None else int(length) for length in lengths
+    ]  # JSON has no numbers of NumPy's
     grid = list(itertools.product(dtypes, lengths, map(int, batch_sizes)))
     shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
     points = [Point(model, batch, length, dtype, input_shape=shape) for dtype, length, batch in grid]
@@ -111,7 +111,10 @@ def _check(
         raise InputError(
             "no point to sweep: give a batch size, a length (None for a model's own), a dtype and a predictor"
         )
-    for what, values in (("batch size", batch_sizes), ("length", [length for length in lengths if length is not None])):
+    for what, values in (
+        ("batch size", batch_sizes),
+        ("length", [length for length in lengths if length is not None]),
+    ):
         for size in values:
             if not is_count(size):
                 raise InputError(f"{what} {size!r}: a sweep takes a list of whole numbers, each 1 or more")
@@ -178,7 +181,9 @@ def sizes(text: str, what: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d+))?)?\s*", part)
         if not match or int(match.group(1)) < 1:
-            raise InputError(f"{what} {text!r}: write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64")
+            raise InputError(
+                f"{what} {text!r}: write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64"
+            )
         low, high, step = int(match.group(1)), int(match.group(2) or match.group(1)), match.group(3)
         if high < low or (step is not None and int(step) < 1):
             raise InputError(
@@ -201,4 +206,10 @@ def to_json(result: Sweep) -> dict[str, Any]:
         {name: getattr(p, name) for name in SweepPoint.__dataclass_fields__ if name != "error" or p.error}
         for p in result.points
     ]
-    return {"schema": 1, "front": result.front, "traces": result.traces, "notes": list(result.notes), "points": points}
+    return {
+        "schema": 1,
+        "front": result.front,
+        "traces": result.traces,
+        "notes": list(result.notes),
+        "points": points,
+    }

@@ -21,7 +21,18 @@ THRESHOLD = 1_925_120  # for mapping, after torch has been imported, as seen
 HOLES = 40  # of each size below, that importing leaves: small objects need not break into a tensor's hole
 HOLE_BYTES = (40, 56, 88, 120, 200, 312, 520, 1032, 2056, 4104, 8200, 16392)
 BESIDE = (24, 96)  # bytes of objects that live as long as a tensor
-KEPT = (100, 100, 100, 56, 56, 24, 24, 8000, 4000, 20_000)  # that a new convolution leaves, for each of its copies
+KEPT = (
+    100,
+    100,
+    100,
+    56,
+    56,
+    24,
+    24,
+    8000,
+    4000,
+    20_000,
+)  # that a new convolution leaves, for each of its copies
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,10 @@ from collections import OrderedDict
 PAGE = 4096
 OVERHEAD = 8  # of a chunk
 LEAST = 32  # bytes of a chunk
-WAITING, WAITING_BYTES = 7, 1040  # chunks of a size that wait for the next request, and their size at most (tcache)
+WAITING, WAITING_BYTES = (
+    7,
+    1040,
+)  # chunks of a size that wait for the next request, and their size at most (tcache)
 FAST_BYTES = 128  # chunks that do not join their neighbours (fastbins)
 SMALL_BYTES = 1024  # chunks below: of equal ones the oldest is taken
 JOINED = 65_536  # a free chunk that large has the fast ones joined, and the end of the heap trimmed
@@ -50,7 +53,9 @@ class Heap:
         self.mapped_bytes = 0
         self._mapped: dict[int, int] = {}
         self._handle = MAPPED
-        self._top = self._end = self._touched = 0  # the chunk at the end of the heap, its end, what was written to
+        self._top = self._end = self._touched = (
+            0  # the chunk at the end of the heap, its end, what was written to
+        )
         self._used: dict[int, int] = {}  # address -> chunk's bytes; among them what waits
         self._free: dict[int, int] = {}
         self._before: dict[int, int] = {}  # end of a free chunk -> its address
@@ -151,7 +156,12 @@ class Heap:
         fitted = False
         while self._recent:
             at, size = next(iter(self._recent.items()))
-            if chunk < SMALL_BYTES and len(self._recent) == 1 and at == self._remainder and size > chunk + LEAST:
+            if (
+                chunk < SMALL_BYTES
+                and len(self._recent) == 1
+                and at == self._remainder
+                and size > chunk + LEAST
+            ):
                 self._unlink(at, size)
                 return self._split(at, size, chunk)
             if size != chunk:

@@ -55,9 +55,13 @@ class Memory:
     workspace_bytes: int  # that kernels need for themselves while they run
     framework_bytes: int
     heap_bytes: int  # that the allocator is expected to keep of freed memory
-    margin_bytes: int  # what it keeps at most, and code once more: in `high_bytes` alone, in place of `heap_bytes`
+    margin_bytes: (
+        int  # what it keeps at most, and code once more: in `high_bytes` alone, in place of `heap_bytes`
+    )
     tensor_bytes: int  # the most that tensors take alone, which may be at another time
-    assumed: bool = False  # what is beside tensors, where no allocator is modelled: `high_bytes` is then no upper bound
+    assumed: bool = (
+        False  # what is beside tensors, where no allocator is modelled: `high_bytes` is then no upper bound
+    )
 
     @property
     def value_bytes(self) -> int:
@@ -111,7 +115,11 @@ def memory_of(
     most, parts = peak(later)
     tensors, _ = peak([storage for storage in later if storage.part != WORKSPACE])
     moving = sum(parts[part] for part in MOVING)
-    kept = ALLOCATORS[platform.allocator](storages, STEP if phase == TRAINING else PASS) if platform.allocator else most
+    kept = (
+        ALLOCATORS[platform.allocator](storages, STEP if phase == TRAINING else PASS)
+        if platform.allocator
+        else most
+    )
     heap = max(0, kept - most)
     return Memory(
         phase=phase,

@@ -83,7 +83,9 @@ def _take(found: Config, name: str, value: Any) -> None:
     if name == "pytorch.args":
         for text in value if isinstance(value, list) else shlex.split(str(value)):
             key, equals, given = str(text).lstrip("-").partition("=")
-            if "${" not in text and "$(" not in text:  # a template of a launcher: its parts are parameters here
+            if (
+                "${" not in text and "$(" not in text
+            ):  # a template of a launcher: its parts are parameters here
                 found.options[key] = given if equals else "true"
         found.settings[name] = value
     elif name == "exp.phase" or name in OPTIONS:

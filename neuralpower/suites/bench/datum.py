@@ -58,7 +58,9 @@ def parse_datum(message: bytes) -> Datum:
             raise InputError(f"field {number} of wire type {kind}: {OTHER}")
         content = message[position : position + length]
         if len(content) < length:
-            raise InputError(f"a Datum ends {length - len(content)} bytes before field {number} does: it is cut off")
+            raise InputError(
+                f"a Datum ends {length - len(content)} bytes before field {number} does: it is cut off"
+            )
         position += length
         if number == 4 and kind == BYTES:
             found["data"] = content

@@ -45,7 +45,9 @@ def world_of(options: Options, environment: Mapping[str, str] | None = None) -> 
         size, rank = int(environment["WORLD_SIZE"]), int(environment.get("RANK", "0"))
         local = int(environment.get("LOCAL_RANK", str(options.local_rank)))
     except ValueError:
-        raise InputError("WORLD_SIZE, RANK and LOCAL_RANK must be whole numbers; unset them, or use torchrun") from None
+        raise InputError(
+            "WORLD_SIZE, RANK and LOCAL_RANK must be whole numbers; unset them, or use torchrun"
+        ) from None
     if not 0 <= rank < size:
         raise InputError(f"RANK {rank} of WORLD_SIZE {size}: it must be below; unset both, or use torchrun")
     if size > 1 and options.forward_only:
@@ -136,7 +138,9 @@ def launch(
                 raise port_in_use(options.master_port) from None
     with tempfile.TemporaryFile("w+") as talk:
         command = torchrun(options, arguments)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=talk, text=True, env=environment()) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=talk, text=True, env=environment()
+        ) as process:
             try:
                 _hand_on(process.stdout, show)
             except KeyboardInterrupt:
@@ -167,7 +171,9 @@ def failure_of(said: str, code: int) -> NeuralPowerError:
     if not told and ended == -signal.SIGKILL:
         return OutOfMemory("a process was killed, as for want of memory; choose a smaller batch")
     if not told and ended < 0:
-        return DeviceError(f"a process ended by {signal.Signals(-ended).name}; with --num_gpus 1 it may say why")
+        return DeviceError(
+            f"a process ended by {signal.Signals(-ended).name}; with --num_gpus 1 it may say why"
+        )
     text = told[0] if told else (said.strip().splitlines() or ["torchrun said nothing"])[-1][:300]
     if "out of memory" in text:
         return OutOfMemory(text)

@@ -57,7 +57,9 @@ def points_of(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> li
     count = math.prod(map(len, axes.values()))
     if count > LIMIT:
         raise InputError(f"a grid of {count:,} points: {LIMIT:,} is the limit; leave values out")
-    found = [options_of({**fixed, **dict(zip(axes, c, strict=True))}) for c in itertools.product(*axes.values())]
+    found = [
+        options_of({**fixed, **dict(zip(axes, c, strict=True))}) for c in itertools.product(*axes.values())
+    ]
     return sorted(found, key=lambda o: o.batch_size) if "batch_size" in axes else found
 
 
@@ -140,8 +142,12 @@ def _measured(options: Options, run: Callable[[Sequence[str]], Ended]) -> dict[s
         return _record(options, INTERRUPTED, values, "interrupted")
     if code == 0:
         return _record(options, OK, values, None)
-    said = next((line for line in reversed(ended.stderr.strip().splitlines()) if line.startswith("error: ")), "")
-    text = values.get("results.error") or said.removeprefix("error: ") or " ".join(ended.stderr[-300:].split())
+    said = next(
+        (line for line in reversed(ended.stderr.strip().splitlines()) if line.startswith("error: ")), ""
+    )
+    text = (
+        values.get("results.error") or said.removeprefix("error: ") or " ".join(ended.stderr[-300:].split())
+    )
     if code == KILLED or values.get("results.reason") == OOM:
         return _record(options, OOM, values, text or "killed, as for want of memory")
     return _record(options, FAILED, values, text or f"exit code {code}")

@@ -119,7 +119,9 @@ class FolderStore:
         self.where = where
         self.classes = sorted(p.name for p in where.iterdir() if p.is_dir()) if where.is_dir() else []
         if not self.classes:
-            raise InputError(f"{where}: no folder of images per class in it (class/image.jpg); give another --data_dir")
+            raise InputError(
+                f"{where}: no folder of images per class in it (class/image.jpg); give another --data_dir"
+            )
         self.items = [
             (str(file), label)
             for label, name in enumerate(self.classes)
@@ -127,7 +129,9 @@ class FolderStore:
             if file.suffix.lower() in SUFFIXES
         ]
         if not self.items:
-            raise InputError(f"{where}: {len(self.classes)} classes without an image file; give another --data_dir")
+            raise InputError(
+                f"{where}: {len(self.classes)} classes without an image file; give another --data_dir"
+            )
 
     def read(self, number: int) -> tuple[Image, int]:
         """An image and the number of its folder; raises one of UNREADABLE."""
@@ -144,7 +148,9 @@ class CaffeStore:
         file = where / "data.mdb" if where.is_dir() else where
         lmdb = _extra("lmdb", "Caffe's databases need lmdb")
         if not file.is_file():
-            raise InputError(f"{where}: holds no data.mdb, so it is no LMDB; give another --data_dir or --data_backend")
+            raise InputError(
+                f"{where}: holds no data.mdb, so it is no LMDB; give another --data_dir or --data_backend"
+            )
         with self._transaction() as transaction:
             opened = self._environment(lmdb)
             needed, size = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"], file.stat().st_size

@@ -121,7 +121,9 @@ class Loaded:
         images, on_gpu = self.images, self.device.type == "cuda"
         sampler = Endless(len(images), self.shuffle, images.seed, self.world.rank, self.world.size)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # more than cores, as asked
+            warnings.filterwarnings(
+                "ignore", "This DataLoader will create", UserWarning
+            )  # more than cores, as asked
             how: dict[str, Any] = {"num_workers": self.workers, "pin_memory": on_gpu, "drop_last": True}
             loader: DataLoader[Any] = DataLoader(images, self.batch_size, sampler=sampler, **how)
             self._batches: Iterator[Any] | None = iter(loader)
@@ -168,7 +170,9 @@ class Loaded:
         except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
-            raise DeviceError(f"{first_line(error)}; choose a smaller batch or --num_loader_threads 0") from None
+            raise DeviceError(
+                f"{first_line(error)}; choose a smaller batch or --num_loader_threads 0"
+            ) from None
         highest = int(labels.max())
         if self.classes is not None and highest >= self.classes:
             known = f"the network knows 0 to {self.classes - 1}; choose other images or another network"

@@ -68,7 +68,9 @@ def _read(path: Path) -> list[Log]:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give another file") from None
     found = parse(text, str(path))
     if not found.values:
-        raise InputError(f"{path}: no result line such as `__results.time__= 12.5` in it; give a log of a benchmark")
+        raise InputError(
+            f"{path}: no result line such as `__results.time__= 12.5` in it; give a log of a benchmark"
+        )
     return [found]
 
 
@@ -90,7 +92,8 @@ def write_csv(logs: Sequence[Log], path: Path) -> None:
     """A line per log, a column per name; lists and tables as JSON. Raises InputError."""
     names = sorted({name for log in logs for name in log.values})
     write_rows(
-        path, [["source", *names], *([log.source, *(_cell(log.values, name) for name in names)] for log in logs)]
+        path,
+        [["source", *names], *([log.source, *(_cell(log.values, name) for name in names)] for log in logs)],
     )
 
 

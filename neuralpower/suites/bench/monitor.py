@@ -69,7 +69,12 @@ class PowerReader:
         before = self._before.get(reading.domain)
         if reading.power_w is not None:
             return reading.power_w
-        if before is None or before.energy_j is None or reading.energy_j is None or reading.t_ns <= before.t_ns:
+        if (
+            before is None
+            or before.energy_j is None
+            or reading.energy_j is None
+            or reading.t_ns <= before.t_ns
+        ):
             return reading.average_w
         return (reading.energy_j - before.energy_j) / (reading.t_ns - before.t_ns) * 1e9
 
@@ -94,7 +99,9 @@ class Monitor:
         """Open the meters and begin."""
         if not self.frequency:
             return
-        self._meters = [open_meter("auto", d) for d in ("cpu", *self.gpus)] if self.meters is None else self.meters
+        self._meters = (
+            [open_meter("auto", d) for d in ("cpu", *self.gpus)] if self.meters is None else self.meters
+        )
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 

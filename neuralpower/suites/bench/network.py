@@ -27,7 +27,9 @@ from neuralpower.trace.training import default_loss
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
 META = torch.device("meta")
-SPARE = 0.25  # of the available memory: work space of kernels (a squeezenet took 29 % more), the loader, others
+SPARE = (
+    0.25  # of the available memory: work space of kernels (a squeezenet took 29 % more), the loader, others
+)
 
 
 class TooLarge(OutOfMemory):
@@ -73,7 +75,9 @@ class Network:
         if shape is None and self.on_meta is not None:
             shape = tuple(self.on_meta[0][1:])
         if shape is None or len(shape) != 3 or shape[0] not in (1, 3):
-            raise InputError(f"{self.name} sees {shape or 'no'} images: a data_dir is for inputs such as 3x224x224")
+            raise InputError(
+                f"{self.name} sees {shape or 'no'} images: a data_dir is for inputs such as 3x224x224"
+            )
         return shape[0], shape[-1]
 
     @property
@@ -151,7 +155,10 @@ class Case:
             groups = step.optimizer.param_groups if step.optimizer else ()
             held = [parameter for group in groups for parameter in group["params"]]
             return accounted(step, HostClock(), None, held)[0].peak * self.processes
-        except (NeuralPowerError, RuntimeError):  # torch's: a value is asked for, or there is no code for meta
+        except (
+            NeuralPowerError,
+            RuntimeError,
+        ):  # torch's: a value is asked for, or there is no code for meta
             return None
 
 

@@ -30,7 +30,9 @@ def _option(default: Any, text: str, metavar: str | None = None, least: float | 
 class Options:
     """One benchmark; a library's defaults are shorter than the command line's, which stand in the texts."""
 
-    model: str = _option(dataclasses.MISSING, "Id of the zoo (see `neuralpower models`), or any MODEL. Required.")
+    model: str = _option(
+        dataclasses.MISSING, "Id of the zoo (see `neuralpower models`), or any MODEL. Required."
+    )
     batch_size: int = _option(16, "Samples per device. Required.", "N", 1)
     forward_only: bool = _option(False, "Inference instead of training (false).", TRUTH)
     num_batches: int = _option(10, "Timed batches (100).", "N", 1)
@@ -89,14 +91,22 @@ class Options:
             if least is not None and value < least:
                 raise InputError(f"{name} {value}: must be {least} or more; choose --{name} {max(least, 1)}")
         if not self.master_port < 2**16:
-            raise InputError(f"master_port {self.master_port}: a port is below 65536; choose another, or 0 for any")
+            raise InputError(
+                f"master_port {self.master_port}: a port is below 65536; choose another, or 0 for any"
+            )
         if self.data_loader_only and not self.data_dir:
-            raise InputError("data_loader_only without a data_dir: there is nothing to load; give --data_dir FOLDER")
+            raise InputError(
+                "data_loader_only without a data_dir: there is nothing to load; give --data_dir FOLDER"
+            )
         if self.num_gpus > 1 and ":" in self.device:
-            text = f"device {self.device} for {self.num_gpus} processes: each has its own; choose --device gpu"
+            text = (
+                f"device {self.device} for {self.num_gpus} processes: each has its own; choose --device gpu"
+            )
             raise InputError(text)
         if self.forward_only and self.num_gpus > 1:
-            raise InputError(f"inference on {self.num_gpus} GPUs: it runs on one; leave out --num_gpus, or train")
+            raise InputError(
+                f"inference on {self.num_gpus} GPUs: it runs on one; leave out --num_gpus, or train"
+            )
         return self
 
 

@@ -121,9 +121,13 @@ class Bench:
         }
         self._emit_all({**dict(described()), **given})
         if o.cudnn_fastest:
-            self.warn("cudnn_fastest has no effect in PyTorch; it is recorded, cudnn_benchmark chooses the fastest")
+            self.warn(
+                "cudnn_fastest has no effect in PyTorch; it is recorded, cudnn_benchmark chooses the fastest"
+            )
         if o.num_warmup_batches < FEW_WARMUPS:
-            self.warn(f"num_warmup_batches {o.num_warmup_batches}: too few for steady times; choose 10 or more")
+            self.warn(
+                f"num_warmup_batches {o.num_warmup_batches}: too few for steady times; choose 10 or more"
+            )
 
     def _emit_all(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
@@ -219,7 +223,9 @@ class Bench:
                 world=self.world,
             )
         else:
-            memory = {"synthetic": "pinned", "synthetic/gpu": "device"}.get(o.data) or o.data.partition("/")[2]
+            memory = {"synthetic": "pinned", "synthetic/gpu": "device"}.get(o.data) or o.data.partition("/")[
+                2
+            ]
             draw = Synthetic(case.inputs(model), device, memory, shuffle=o.data_shuffle, seed=o.seed)
             self.emit("exp.data_memory", draw.memory)
         work = case.work(model, draw, o.seed)

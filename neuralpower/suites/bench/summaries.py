@@ -31,7 +31,8 @@ class Summary(NamedTuple):
     def texts(self) -> list[list[str]]:
         """Rows of four digits; "-" for what is not known."""
         return [
-            ["-" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in self.rows
+            ["-" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row]
+            for row in self.rows
         ]
 
 
@@ -53,7 +54,9 @@ def exploration(results: Iterable[Values]) -> Summary:
     return _summary("exploration", "devices|batch each|batch time ms|samples/s|status", rows)
 
 
-def scaling(results: Iterable[Values], *, title: str, held: str, column: str, work: Callable[[int], int]) -> Summary:
+def scaling(
+    results: Iterable[Values], *, title: str, held: str, column: str, work: Callable[[int], int]
+) -> Summary:
     """Speed-up and efficiency against the fewest devices, where `held` is the same, which `column` shows.
 
     They follow from the times: throughputs are whole numbers, of slow networks 0. `work` is how much of it a batch of
@@ -96,14 +99,18 @@ def time_analysis(results: Iterable[Values]) -> Summary:
         waited = v.get("results.data_wait_s")
         share = waited / parts[2] if waited is not None and parts[2] else None
         rows.append((*what(v), v.get("exp.replica_batch"), wall, *parts, wall - sum(parts), waited, share))
-    return _summary("time analysis (s)", "batch each|wall|setup|warm-up|timed|rest|data wait|wait/timed", rows)
+    return _summary(
+        "time analysis (s)", "batch each|wall|setup|warm-up|timed|rest|data wait|wait/timed", rows
+    )
 
 
 def _summary(title: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> Summary:
     """A table of these columns behind WHAT, its rows by what they are of."""
 
     def order(row: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple((value is not None, value if isinstance(value, int | float) else str(value)) for value in row[:6])
+        return tuple(
+            (value is not None, value if isinstance(value, int | float) else str(value)) for value in row[:6]
+        )
 
     return Summary(title, (*WHAT, *columns.split("|")), tuple(sorted(rows, key=order)))
 
@@ -111,10 +118,18 @@ def _summary(title: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> Summa
 SUMMARIES: dict[str, Callable[[Iterable[Values]], Summary]] = {
     "exploration": exploration,
     "weak": partial(
-        scaling, title="weak scaling", held="exp.replica_batch", column="batch each", work=lambda devices: devices
+        scaling,
+        title="weak scaling",
+        held="exp.replica_batch",
+        column="batch each",
+        work=lambda devices: devices,
     ),
     "strong": partial(
-        scaling, title="strong scaling", held="exp.effective_batch", column="batch of all", work=lambda devices: 1
+        scaling,
+        title="strong scaling",
+        held="exp.effective_batch",
+        column="batch of all",
+        work=lambda devices: 1,
     ),
     "statistics": statistics,
     "time": time_analysis,

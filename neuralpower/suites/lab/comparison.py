@@ -114,11 +114,15 @@ def compare(tables: Sequence[OperatorTable], operator: str | None = None) -> Com
     for table in ordered:
         found = table.named(name)
         if found is None:
-            raise InputError(f"{name}: not in the table of batch size {table.batch_size}; choose another operator")
+            raise InputError(
+                f"{name}: not in the table of batch size {table.batch_size}; choose another operator"
+            )
         speed = table.images / table.wall_s if table.images and table.wall_s else None
         total_s = (found.device_s or 0.0) if on_gpu else found.cpu_s
         whole_s = sum(o.self_device_s or 0.0 for o in table.operators) if on_gpu else table.self_total_s
-        entries.append(Entry(table.batch_size, found.calls, total_s, total_s / whole_s if whole_s else 0.0, speed))
+        entries.append(
+            Entry(table.batch_size, found.calls, total_s, total_s / whole_s if whole_s else 0.0, speed)
+        )
     return Comparison(name, ordered[0].device, tuple(entries), chosen=operator is not None)
 
 

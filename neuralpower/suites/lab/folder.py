@@ -50,12 +50,19 @@ class Folder:
         More epochs may be learnt later: their number is no difference.
         """
         self.make()
-        wanted = {**asdict(settings), "data": digits.name, "train": len(digits.train), "test": len(digits.test)}
+        wanted = {
+            **asdict(settings),
+            "data": digits.name,
+            "train": len(digits.train),
+            "test": len(digits.test),
+        }
         found = self.settings()
         if found is not None:
             other = [f"{k} {found.get(k)}" for k, v in wanted.items() if k != "epochs" and found.get(k) != v]
             if other:
-                raise InputError(f"{self.path}: holds a training with {', '.join(other)}; choose another --out")
+                raise InputError(
+                    f"{self.path}: holds a training with {', '.join(other)}; choose another --out"
+                )
         self.write_json("settings.json", wanted)
 
     def settings(self) -> dict[str, Any] | None:

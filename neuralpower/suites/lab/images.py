@@ -121,5 +121,7 @@ def read_idx(path: Path, axes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.u
     shape = tuple(int(size) for size in np.frombuffer(data, dtype=">u4", count=axes, offset=4))
     size = int(np.prod(shape, dtype=np.int64))
     if len(data) - head != size:
-        raise InputError(f"{path}: {len(data) - head} bytes of values, its head says {size}; get the file anew")
+        raise InputError(
+            f"{path}: {len(data) - head} bytes of values, its head says {size}; get the file anew"
+        )
     return np.frombuffer(data, dtype=np.uint8, offset=head).reshape(shape)

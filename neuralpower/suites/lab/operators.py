@@ -27,8 +27,19 @@ from neuralpower.suites.lab.training import written
 
 OVERHEAD = frozenset(
     (
-        *("Activity Buffer Request", "Buffer Flush", "Resource", "Lazy Function Loading", "Command Buffer Full"),
-        *("Instrumentation", "Instrumentation Overhead", "Activity Buffer Flush", "Runtime Triggered Module Loading"),
+        *(
+            "Activity Buffer Request",
+            "Buffer Flush",
+            "Resource",
+            "Lazy Function Loading",
+            "Command Buffer Full",
+        ),
+        *(
+            "Instrumentation",
+            "Instrumentation Overhead",
+            "Activity Buffer Flush",
+            "Runtime Triggered Module Loading",
+        ),
     )
 )
 NOT_OPERATORS = ("[memory]", "profiler::", "[pytorch|profiler", "ProfilerStep")
@@ -97,7 +108,9 @@ def summed(operators: Iterable[Operator]) -> tuple[Operator, ...]:
 
 def merged(operators: Sequence[Operator]) -> Operator:
     """Operators of one name as one."""
-    return Operator(operators[0].name, **{name: total(getattr(o, name) for o in operators) for name in SUMMED})
+    return Operator(
+        operators[0].name, **{name: total(getattr(o, name) for o in operators) for name in SUMMED}
+    )
 
 
 def is_operator(event: Event) -> bool:
@@ -109,7 +122,9 @@ def is_operator(event: Event) -> bool:
     return str(getattr(event, "device_type", "DeviceType.CPU")).endswith("CPU")
 
 
-def operators_of(events: Iterable[Event], *, by_shape: bool = False, device: bool = False) -> tuple[Operator, ...]:
+def operators_of(
+    events: Iterable[Event], *, by_shape: bool = False, device: bool = False
+) -> tuple[Operator, ...]:
     """The events by operator (and by input shapes, where asked for), in the order of their first call.
 
     Args:

@@ -42,7 +42,9 @@ def read_tables(path: Path) -> tuple[OperatorTable, ...]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); give a text with tables of torch's profiler") from None
+        raise InputError(
+            f"{path}: cannot be read ({error}); give a text with tables of torch's profiler"
+        ) from None
     return parse_tables(text, str(path))
 
 
@@ -58,7 +60,9 @@ def parse_tables(text: str, name: str = "text") -> tuple[OperatorTable, ...]:
         nonlocal rows, whole_s
         if rows:
             if batch_size is None:
-                raise InputError(f"{name}: a table without its batch size; write a line 'batch size = N' above it")
+                raise InputError(
+                    f"{name}: a table without its batch size; write a line 'batch size = N' above it"
+                )
             tables.append(_table(batch_size, rows, whole_s))
         rows, whole_s = [], None
 
@@ -98,7 +102,9 @@ def _row(texts: dict[str, str], place: str) -> tuple[Operator, float]:
     if not re.fullmatch(r"\d+(\.\d+)?%", share):
         raise InputError(f"{place}: {share!r} is no share such as 1.27%")
     self_s, all_s = (_amount(texts[column], TIME, place) for column in ("self_cpu", "cpu"))
-    sizes = {name: round(_amount(texts[name], SIZE, place)) for name in ("self_memory", "memory") if name in texts}
+    sizes = {
+        name: round(_amount(texts[name], SIZE, place)) for name in ("self_memory", "memory") if name in texts
+    }
     memory = (sizes.get("self_memory"), sizes.get("memory"))
     return Operator(texts["name"], self_s, all_s, int(calls), *memory), float(share[:-1]) / 100
 

@@ -75,7 +75,9 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
     if request.step == "report":
         return write_report(folder)
     digits = bundled_digits() if request.data_dir is None else read_mnist(request.data_dir)
-    tell(f"data: {digits.name}, {len(digits.train):,} images to learn from and {len(digits.test):,} to test on")
+    tell(
+        f"data: {digits.name}, {len(digits.train):,} images to learn from and {len(digits.test):,} to test on"
+    )
     with contextlib.ExitStack() as stack:
         stack.enter_context(sole_writer(folder.path))
         process = None
@@ -91,7 +93,9 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
         except KeyboardInterrupt:
             with contextlib.suppress(InputError):  # nothing to tell of yet
                 write_report(folder)
-                tell(f"interrupted: {folder.path / 'report.md'} tells of what there is; the same command continues")
+                tell(
+                    f"interrupted: {folder.path / 'report.md'} tells of what there is; the same command continues"
+                )
             raise
         paths = write_report(folder)
         if process is not None:
@@ -124,7 +128,9 @@ def train(request: Request, digits: Digits, tell: Tell = lambda text: None) -> N
                 opened.begin(training.model, digits.train)
         for point in training.run():
             if point.loss != point.loss:
-                raise DeviceError(f"step {point.step}: the loss is not a number any more; choose a smaller --lr")
+                raise DeviceError(
+                    f"step {point.step}: the loss is not a number any more; choose a smaller --lr"
+                )
             for take in takers:
                 take(point)
             if point.part == "test":

@@ -92,7 +92,9 @@ class Training:
         torch.manual_seed(self.settings.seed * 100_003 + epoch)  # dropout's
         self.model.train()
         seen, loss_sum, right = 0, 0.0, 0
-        for index, (images, labels) in enumerate(self._batches(self.digits.train, self.settings.batch_size, epoch)):
+        for index, (images, labels) in enumerate(
+            self._batches(self.digits.train, self.settings.batch_size, epoch)
+        ):
             self.optimizer.zero_grad()
             output = self.model(images)
             loss = F.nll_loss(output, labels)
@@ -133,7 +135,9 @@ class Training:
                 getattr(self, name).load_state_dict(state[name])
             self.done = int(state["epochs"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"{path}: not a checkpoint of this network ({first_line(error)}); remove it") from None
+            raise InputError(
+                f"{path}: not a checkpoint of this network ({first_line(error)}); remove it"
+            ) from None
 
 
 def read_state(path: Path, device: torch.device) -> dict[str, Any]:
@@ -153,5 +157,8 @@ def written(path: Path, write: Callable[[Path], object]) -> None:
     try:
         with aside(path) as new:
             write(new)
-    except (OSError, RuntimeError) as error:  # torch's writer tells of a folder that is not there by the latter
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # torch's writer tells of a folder that is not there by the latter
         raise InputError(f"{path}: cannot be written ({first_line(error)}); choose another folder") from None

@@ -44,7 +44,9 @@ def timed(frame: pd.DataFrame) -> pd.DataFrame:
     """The points that have a time; raises InputError where there is none."""
     found = frame[frame["flops_per_s"].notna()]
     if found.empty:
-        raise InputError("no point has a time: sweep first, as `neuralpower paradnn fc --benchmark --out DIR`")
+        raise InputError(
+            "no point has a time: sweep first, as `neuralpower paradnn fc --benchmark --out DIR`"
+        )
     return found
 
 
@@ -71,7 +73,9 @@ def utilisation(frame: pd.DataFrame, peaks: Mapping[str, float] | None = None) -
 def pivot(frame: pd.DataFrame, values: pd.Series[float], rows: str, columns: str) -> pd.DataFrame:
     """The mean of values over all other hyper-parameters, by two of them."""
     table = frame[[rows, columns]].assign(value=values)
-    return table.pivot_table(index=rows, columns=columns, values="value", aggfunc="mean").sort_index(ascending=False)
+    return table.pivot_table(index=rows, columns=columns, values="value", aggfunc="mean").sort_index(
+        ascending=False
+    )
 
 
 def best(frame: pd.DataFrame) -> pd.DataFrame:
@@ -105,7 +109,9 @@ def paired(frame: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     sides = [frame[frame["device"] == device].drop_duplicates(keys, keep="last") for device in (a, b)]
     both = sides[0].merge(sides[1][[*keys, "flops_per_s"]], on=keys, suffixes=("", "_b"))
     if both.empty:
-        raise InputError(f"{a!r} and {b!r} have no point in common; sweep both with the same ranges and --seed")
+        raise InputError(
+            f"{a!r} and {b!r} have no point in common; sweep both with the same ranges and --seed"
+        )
     return both.assign(speedup=both["flops_per_s"] / both["flops_per_s_b"])
 
 

@@ -19,14 +19,25 @@ from neuralpower.suites.steps import make_optimizer
 
 COMPAT: Mapping[str, Mapping[str, float]] = {
     "paradnn": {"lr": 0.1, "alpha": 0.9, "momentum": 0.9, "eps": 1.0, "weight_decay": 0.0},
-    "ifarm": {"lr": 0.1, "alpha": 0.99, "momentum": 0.9, "eps": 1.0, "weight_decay": 0.9},  # a decay in the wrong place
+    "ifarm": {
+        "lr": 0.1,
+        "alpha": 0.99,
+        "momentum": 0.9,
+        "eps": 1.0,
+        "weight_decay": 0.9,
+    },  # a decay in the wrong place
     "pytorch": {"lr": 0.01, "alpha": 0.99, "momentum": 0.0, "eps": 1e-8, "weight_decay": 0.0},
     "keras": {"lr": 0.001, "alpha": 0.9, "momentum": 0.0, "eps": 1e-7, "weight_decay": 0.0},
     "tensorflow": {"lr": 0.1, "alpha": 0.9, "momentum": 0.9, "eps": 1.0},
 }
 ADAM_EPS = 1e-8
 HALF_ADAM_EPS = 1e-4  # 1e-8 is 0 in float16, whose smallest number is 6e-8
-LAYER_FUNCTIONS = {"rms": "rmsprop", "sgd": "sgd", "momentum": "sgd", "adam": "adam"}  # of the layer kind `optimizer`
+LAYER_FUNCTIONS = {
+    "rms": "rmsprop",
+    "sgd": "sgd",
+    "momentum": "sgd",
+    "adam": "adam",
+}  # of the layer kind `optimizer`
 STATES = {"rms": 2, "sgd": 0, "momentum": 1, "adam": 2}  # numbers that are kept per parameter
 
 DECAY: Mapping[str, tuple[float, float] | None] = {"fc": None, "cnn": (0.97, 25_000), "rnn": (0.9, 10_000)}
@@ -35,7 +46,9 @@ DECAY: Mapping[str, tuple[float, float] | None] = {"fc": None, "cnn": (0.97, 25_
 class TensorFlowRMSprop(torch.optim.Optimizer):
     """Mean square s, momentum m: s = alpha s + (1 - alpha) g^2; m = momentum m + lr g / sqrt(s + eps); w = w - m."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float, alpha: float, momentum: float, eps: float) -> None:
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, alpha: float, momentum: float, eps: float
+    ) -> None:
         super().__init__(params, {"lr": lr, "alpha": alpha, "momentum": momentum, "eps": eps})
 
     @torch.no_grad()

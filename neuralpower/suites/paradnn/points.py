@@ -53,7 +53,13 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             title="fully connected",
             selects="variant",
             kinds=tuple(VARIANTS),
-            words={"layers": "layer", "nodes": "node", "input_size": "input", "output_size": "output", BATCH: "bs"},
+            words={
+                "layers": "layer",
+                "nodes": "node",
+                "input_size": "input",
+                "output_size": "output",
+                BATCH: "bs",
+            },
             defaults={"layers": 8, "nodes": 1024, "input_size": 1000, "output_size": 100, BATCH: 1024},
             walked=(BATCH, "input_size", "output_size"),
             depth="layers",
@@ -64,7 +70,13 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             title="convolutional",
             selects="block",
             kinds=BLOCKS,
-            words={"blocks": "block", "filters": "filter", "input_size": "input", "output_size": "output", BATCH: "bs"},
+            words={
+                "blocks": "block",
+                "filters": "filter",
+                "input_size": "input",
+                "output_size": "output",
+                BATCH: "bs",
+            },
             defaults={"blocks": 1, "filters": 16, "input_size": 224, "output_size": 1000, BATCH: 8},
             walked=(BATCH, "input_size", "output_size"),
             depth="blocks",
@@ -75,7 +87,13 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             title="recurrent",
             selects="cell",
             kinds=tuple(CELLS),
-            words={"layers": "layer", "embed": "embed", "length": "length", "vocabulary": "vocab", BATCH: "bs"},
+            words={
+                "layers": "layer",
+                "embed": "embed",
+                "length": "length",
+                "vocabulary": "vocab",
+                BATCH: "bs",
+            },
             defaults={"layers": 5, "embed": 100, "length": 50, "vocabulary": 1024, BATCH: 128},
             walked=(BATCH, "length", "vocabulary"),
             depth="layers",
@@ -154,7 +172,9 @@ def walk(start: Point) -> list[Point]:
     """What `--benchmark` measures: `start` at every batch, input and output size of the sweep, or their like."""
     family = family_named(start.family)
     axes = [family.ranges[name] for name in family.walked]
-    return [start.replaced(**dict(zip(family.walked, values, strict=True))) for values in itertools.product(*axes)]
+    return [
+        start.replaced(**dict(zip(family.walked, values, strict=True))) for values in itertools.product(*axes)
+    ]
 
 
 def grid(family: Family, kinds: Iterable[str]) -> list[Point]:

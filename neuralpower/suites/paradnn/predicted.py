@@ -69,7 +69,9 @@ def predict_step(point: Point, setup: Setup, predictor: Predictor) -> tuple[floa
     if setup.mode == TRAIN:
         work = counted(point)
         function = LAYER_FUNCTIONS[setup.optimizer]
-        layer = Optimizer(dtype=setup.dtype, function=function, tensors=work.tensors, elements=work.parameters)
+        layer = Optimizer(
+            dtype=setup.dtype, function=function, tensors=work.tensors, elements=work.parameters
+        )
         estimate = predictor.estimate([layer])
         parts.append((float(estimate.runtime_s[0]), float(estimate.basis[0] != ROOFLINE)))
     total = sum(seconds for seconds, _ in parts)

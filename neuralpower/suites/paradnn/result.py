@@ -24,7 +24,19 @@ NOT_FINISHED = "not_finished"  # it was begun and ended the process, twice
 NO_FIGURE = "no_figure"  # it ran, and gave no time
 UNHEALTHY = "unhealthy"  # the device answers no more
 SOCKET_CLOSED = "socket_closed"  # of a remote device
-STATES = (OK, OOM, NAN, FAILED, NEGATIVE, DEADLINE, NOT_RUN, NOT_FINISHED, NO_FIGURE, UNHEALTHY, SOCKET_CLOSED)
+STATES = (
+    OK,
+    OOM,
+    NAN,
+    FAILED,
+    NEGATIVE,
+    DEADLINE,
+    NOT_RUN,
+    NOT_FINISHED,
+    NO_FIGURE,
+    UNHEALTHY,
+    SOCKET_CLOSED,
+)
 SHORT = {name: DTYPES[name].short for name in NETWORK_DTYPES}
 
 

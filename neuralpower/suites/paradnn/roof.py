@@ -26,7 +26,14 @@ from neuralpower.profiling.steps import clock_of, told
 from neuralpower.report.number_format import quantity
 from neuralpower.suites.paradnn.run import SHARE, available_bytes, machine_name
 
-L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}  # NVIDIA's architecture white papers
+L1_BYTES_PER_CLOCK = {
+    7.0: 128,
+    7.5: 64,
+    8.0: 128,
+    8.6: 128,
+    8.9: 128,
+    9.0: 128,
+}  # NVIDIA's architecture white papers
 LANES = {7.0: 64, 7.5: 64, 8.0: 64, 8.6: 128, 8.9: 128, 9.0: 128, 10.0: 128}  # float32, of a multiprocessor
 REPEATS = 10
 SIZE, WARMUP, STEPS = 16384, 20, 10
@@ -72,7 +79,9 @@ def theoretical(spec: DeviceSpec, dtype: str = "float32") -> Roof:
         peak = fma_flops_per_s(int(lanes), clock)
         source = f"spec sheet of {spec.name}: 2 x {int(lanes)} lanes x {clock / 1e6:.0f} MHz"
     if peak is None or memory is None:
-        raise InputError(f"{spec.name}: its spec sheet has no peak in {dtype}; choose {', '.join(spec.peak_flops)}")
+        raise InputError(
+            f"{spec.name}: its spec sheet has no peak in {dtype}; choose {', '.join(spec.peak_flops)}"
+        )
     return Roof(f"{spec.name}, {dtype}", peak, memory, source)
 
 
@@ -81,7 +90,9 @@ def measured(device: str, dtype: str, size: int = 4096) -> Roof:
     best = matmul_benchmark(size, dtype, device, warmup=3, steps=5, tf32=False)
     rate = copy_bytes_per_s(device, 512 * 2**20)
     name = best.machine
-    return Roof(f"{name} measured, {dtype}", best.flops_per_s, rate, f"product of {size} squared, copy of 512 MiB")
+    return Roof(
+        f"{name} measured, {dtype}", best.flops_per_s, rate, f"product of {size} squared, copy of 512 MiB"
+    )
 
 
 def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -91,7 +102,9 @@ def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = 
         source = torch.ones(max(size_bytes // 8, 1), dtype=torch.float32, device=place)
         target = torch.empty_like(source)
     except (RuntimeError, MemoryError) as error:
-        raise DeviceError(f"copy of {size_bytes} bytes on {device}: {first_line(error)}; choose fewer") from None
+        raise DeviceError(
+            f"copy of {size_bytes} bytes on {device}: {first_line(error)}; choose fewer"
+        ) from None
     calls = max(1, 2**22 // max(size_bytes, 1))
     best, wait = float("inf"), clock_of(place).wait
     for _ in range(REPEATS + 1):
@@ -107,7 +120,11 @@ def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = 
 def cache_roof(device: str) -> float | None:
     """B/s of a copy that stays in the last cache, half of which holds source and target; None where its size is not known."""
     place = torch.device(device)
-    size = read_cpu().llc_bytes if place.type == "cpu" else int(torch.cuda.get_device_properties(place).L2_cache_size)
+    size = (
+        read_cpu().llc_bytes
+        if place.type == "cpu"
+        else int(torch.cuda.get_device_properties(place).L2_cache_size)
+    )
     return copy_bytes_per_s(device, size // 2) if size else None
 
 
@@ -153,7 +170,9 @@ class MatmulResult:
 
 def tf32_by_default(dtype: str, device: torch.device) -> bool:
     """Float32 products are taken in TF32 from compute capability 8.0 on."""
-    return device.type == "cuda" and dtype == "float32" and torch.cuda.get_device_capability(device) >= TF32_FROM
+    return (
+        device.type == "cuda" and dtype == "float32" and torch.cuda.get_device_capability(device) >= TF32_FROM
+    )
 
 
 def matmul_benchmark(
@@ -173,11 +192,15 @@ def matmul_benchmark(
         DeviceError: a device that is not there, or on which three such matrices do not fit (OutOfMemory).
     """
     if size < 1 or steps < 1 or warmup < 0:
-        raise InputError(f"size {size}, {warmup} warm-up and {steps} timed steps: at least 1, 0 and 1 are needed")
+        raise InputError(
+            f"size {size}, {warmup} warm-up and {steps} timed steps: at least 1, 0 and 1 are needed"
+        )
     kind, place = _check_dtype(dtype), device_named(device)
     allowed = tf32_by_default(dtype, place)
     if tf32 and not allowed:
-        raise InputError(f"tf32 with {dtype} on {device}: is float32 on CUDA from compute capability 8.0; leave it out")
+        raise InputError(
+            f"tf32 with {dtype} on {device}: is float32 on CUDA from compute capability 8.0; leave it out"
+        )
     needed, free = 3 * size**2 * kind.itemsize, available_bytes(device)
     if free is not None and needed > SHARE * free:
         side = int((SHARE * free / 3 / kind.itemsize) ** 0.5)
@@ -199,7 +222,9 @@ def matmul_benchmark(
         clock.wait()
         table = _profiled(left, right, out, place) if profiled else ""
     used = allowed if tf32 is None else tf32
-    return MatmulResult(machine_name(place), size, dtype, used, clock.seconds(begin, end) / steps, steps, table)
+    return MatmulResult(
+        machine_name(place), size, dtype, used, clock.seconds(begin, end) / steps, steps, table
+    )
 
 
 def _profiled(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, device: torch.device) -> str:

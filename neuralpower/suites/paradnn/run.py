@@ -79,7 +79,9 @@ def check_setup(setup: Setup) -> Precision:
     if setup.mode not in MODES:
         raise unknown("mode", setup.mode, MODES)
     if setup.tf32 and (device.type != "cuda" or setup.dtype != "float32"):
-        raise InputError(f"tf32 on {setup.device} in {setup.dtype}: is arithmetic of float32 on CUDA; leave --tf32 out")
+        raise InputError(
+            f"tf32 on {setup.device} in {setup.dtype}: is arithmetic of float32 on CUDA; leave --tf32 out"
+        )
     if setup.tf32 and torch.cuda.get_device_capability(device) < (8, 0):
         raise InputError(f"tf32 on {machine_name(device)}: needs compute capability 8.0; leave --tf32 out")
     optimizer_settings(setup.optimizer, torch.float32, setup.rmsprop)
@@ -166,7 +168,9 @@ def _verdict(times: Times, loss: Loss) -> dict[str, str]:
     return {"state": OK}
 
 
-def work_of(point: Point, setup: Setup, chosen: Precision, device: torch.device, loss: Loss | None = None) -> Work:
+def work_of(
+    point: Point, setup: Setup, chosen: Precision, device: torch.device, loss: Loss | None = None
+) -> Work:
     """The network of a point with random weights, what draws its batches, and its optimizer in training."""
     model = resolve(point.model).build(str(device), chosen.stored).train(setup.mode == TRAIN)
     optimizer = None
@@ -214,7 +218,9 @@ def needed_bytes(point: Point, setup: Setup) -> int:
     if setup.mode != TRAIN:
         return int(OVERHEAD * (work.parameters * stored + 2 * samples * work.widest_bytes))
     states = 2 + STATES[setup.optimizer] + (DTYPES[setup.dtype].itemsize / stored if setup.amp else 0)
-    return int(OVERHEAD * (work.parameters * stored * states + samples * (work.activation_bytes + work.widest_bytes)))
+    return int(
+        OVERHEAD * (work.parameters * stored * states + samples * (work.activation_bytes + work.widest_bytes))
+    )
 
 
 def available_bytes(device: str) -> int | None:
@@ -239,7 +245,9 @@ def check_room(point: Point, setup: Setup, available: int | None) -> None:
                 ways.append(f"--{name} {size}")
                 break
     advice = (
-        f"the largest that fits is {', or '.join(ways)}" if ways else "no single smaller size of the sweep makes it fit"
+        f"the largest that fits is {', or '.join(ways)}"
+        if ways
+        else "no single smaller size of the sweep makes it fit"
     )
     raise OutOfMemory(
         f"{point.label}: needs about {quantity(needed, 'B')} in {setup.dtype}, {quantity(available, 'B')} are free; {advice}"

@@ -97,7 +97,9 @@ class Sweep:
                         raise
                     keep(number, key, result)
                     if result.state == UNHEALTHY:
-                        raise DeviceError(f"{point.label}: {result.reason}; give the same command again to continue")
+                        raise DeviceError(
+                            f"{point.label}: {result.reason}; give the same command again to continue"
+                        )
             finally:
                 results = self._write(found)
         return results
@@ -131,7 +133,9 @@ def read_results(folder: Path) -> list[Result]:
     records = [record for place in places for record in read_journal(place)]
     found, _ = _known(records)
     if not found:
-        raise DatasetError(f"{folder}: holds no results ({NAME} of a sweep); give the --out of `neuralpower paradnn`")
+        raise DatasetError(
+            f"{folder}: holds no results ({NAME} of a sweep); give the --out of `neuralpower paradnn`"
+        )
     return list(found.values())
 
 

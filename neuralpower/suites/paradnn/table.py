@@ -26,7 +26,10 @@ SIZES = {
     "cnn": ("block", "blocks", "filters", "batch_size", "input_size", "output_size"),
     "rnn": ("cell", "layers", "embed", "length", "vocabulary", "batch_size"),
 }
-HEADERS = {family: ("device", "input_type", *sizes, "#params", "duration", "tflops") for family, sizes in SIZES.items()}
+HEADERS = {
+    family: ("device", "input_type", *sizes, "#params", "duration", "tflops")
+    for family, sizes in SIZES.items()
+}
 LONG = {short: name for name, short in SHORT.items()}
 ITEMSIZE = {name: dtype.itemsize for name, dtype in DTYPES.items()}
 
@@ -85,7 +88,9 @@ def merged(tables: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> str:
         families.add(family)
         kept.update({tuple(row[: 2 + len(SIZES[family])]): row for row in rows})
     if len(families) != 1:
-        raise DatasetError(f"tables of {' and '.join(sorted(families)) or 'nothing'}: merge those of one family")
+        raise DatasetError(
+            f"tables of {' and '.join(sorted(families)) or 'nothing'}: merge those of one family"
+        )
     return csv_text_of([HEADERS[families.pop()], *kept.values()])
 
 
@@ -124,7 +129,9 @@ def csv_frame(path: Path) -> pd.DataFrame:
         seconds = table["duration"].astype(float)
         dtype = table["input_type"].map(LONG)
     except ValueError as error:
-        raise DatasetError(f"{path}: {error}; sizes are whole numbers, the last three columns numbers") from None
+        raise DatasetError(
+            f"{path}: {error}; sizes are whole numbers, the last three columns numbers"
+        ) from None
     return pd.DataFrame(
         {
             "family": family,

@@ -13,7 +13,9 @@ from neuralpower.suites.roofline.records import OK, Data, Device, Network, Point
 Method = Literal["Spearman", "Kendall"]
 FEWEST = 3  # networks for a rank correlation
 NEAR = 1.5  # times a ratio of FLOP: within it a ratio of times is near
-COVERED = 0.5  # share of a predicted time that regressors must account for, before it is an example of anything
+COVERED = (
+    0.5  # share of a predicted time that regressors must account for, before it is an example of anything
+)
 FLOP, PARAMETERS = "FLOP", "parameters"
 
 

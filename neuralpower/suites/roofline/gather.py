@@ -69,9 +69,14 @@ MEMORY_SHARE = 0.85  # of the free memory that a run may take
 RESERVE_S = 45.0  # of the budget, or a tenth of it where that is less: for drawing
 BUILD_S = 1.0  # of a network with weights
 TRAINING_WORK = 3.0  # times a forward pass: one forward and about two backward
-TRAINING_RUNS = 2 + TRAINING_REPEATS + (TRAINING_REPEATS + 1) // 2  # warm-up, accounting, clean ones, timed ones
+TRAINING_RUNS = (
+    2 + TRAINING_REPEATS + (TRAINING_REPEATS + 1) // 2
+)  # warm-up, accounting, clean ones, timed ones
 GUESS = 0.3  # of the measured roof is what a network reaches where no predictor knows better
-GPUS = ("nvidia-a100-pcie-40gb", "nvidia-h200-sxm-141gb")  # beside a measured CPU, the first that knows the dtype
+GPUS = (
+    "nvidia-a100-pcie-40gb",
+    "nvidia-h200-sxm-141gb",
+)  # beside a measured CPU, the first that knows the dtype
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,16 @@ class Request:
 
     def check(self) -> None:
         """Raises InputError for what is no report."""
-        for option, sizes in (("--batch-size", self.batch_sizes), ("--train-batch-size", (self.training_batch,))):
+        for option, sizes in (
+            ("--batch-size", self.batch_sizes),
+            ("--train-batch-size", (self.training_batch,)),
+        ):
             if any(size < 1 for size in sizes):
                 raise InputError(f"{option} {min(sizes)}: must be 1 or more; choose {option} 16")
         if self.device is None and self.predictors == ():
-            raise InputError("nothing to measure and no predictor: name one with --predictor, or leave out --predicted")
+            raise InputError(
+                "nothing to measure and no predictor: name one with --predictor, or leave out --predicted"
+            )
 
 
 @dataclass
@@ -172,10 +182,16 @@ class Gathering:
     def _devices(self) -> None:
         names = self.request.predictors
         if names is None:
-            names = tuple(n for n in GPUS if n in known_predictors() and self.request.dtype in load(n).dtypes)[:1]
+            names = tuple(
+                n for n in GPUS if n in known_predictors() and self.request.dtype in load(n).dtypes
+            )[:1]
             if not names:
-                self.data.notes.append(f"No shipped predictor of a GPU knows {self.request.dtype}: one device only.")
-        predictors = {name: load(name) for name in names}  # what cannot serve is told before anything is measured
+                self.data.notes.append(
+                    f"No shipped predictor of a GPU knows {self.request.dtype}: one device only."
+                )
+        predictors = {
+            name: load(name) for name in names
+        }  # what cannot serve is told before anything is measured
         for predictor in predictors.values():
             predictor.check(self.request.dtype, "forward")
         self.data.devices.clear()
@@ -268,7 +284,9 @@ class Gathering:
                     self.data.put(Point(model, device, batch, PREDICTED, MEMORY, reason=reason))
                     continue
                 p = self._composed(predictor, model, batch)
-                self.data.put(Point(model, device, batch, PREDICTED, OK, p.runtime_s.value, coverage=p.coverage))
+                self.data.put(
+                    Point(model, device, batch, PREDICTED, OK, p.runtime_s.value, coverage=p.coverage)
+                )
         self.save()
 
     def _tell_unknown(self, device: str, predictor: Predictor) -> None:
@@ -341,7 +359,9 @@ class Gathering:
         weights = network.parameter_bytes if network else 0
         each = (work.peak_bytes - weights) / batch
         largest = int((room * MEMORY_SHARE - weights) / each) if each > 0 else 0
-        fits = f"the largest batch that fits is about {largest}" if largest > 0 else "not even a batch of 1 fits"
+        fits = (
+            f"the largest batch that fits is about {largest}" if largest > 0 else "not even a batch of 1 fits"
+        )
         return f"needs {work.peak_bytes / 1e9:.1f} GB of {room * MEMORY_SHARE / 1e9:.1f} GB; {fits}"
 
     # ---- training ----

@@ -116,7 +116,9 @@ class Point:
     status: str
     runtime_s: float | None = None
     samples_s: tuple[float, ...] = ()
-    coverage: float | None = None  # of a prediction: share of the time that regressors of its kinds account for
+    coverage: float | None = (
+        None  # of a prediction: share of the time that regressors of its kinds account for
+    )
     reason: str = ""
 
 
@@ -151,7 +153,9 @@ class Training:
     @property
     def flops_ratio(self) -> float | None:
         """Backward FLOP over forward FLOP."""
-        return self.backward_flops / self.forward_flops if self.forward_flops and self.backward_flops else None
+        return (
+            self.backward_flops / self.forward_flops if self.forward_flops and self.backward_flops else None
+        )
 
     @property
     def time_ratio(self) -> float | None:
@@ -235,8 +239,12 @@ def read(folder: Path) -> Data | None:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error}); move it away, or choose another --out") from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise InputError(f"{path}: is no report's data of schema {SCHEMA}; move it away, or choose another --out")
+        raise InputError(
+            f"{path}: is no report's data of schema {SCHEMA}; move it away, or choose another --out"
+        )
     try:
         return msgspec.convert({f.name: content[f.name] for f in fields(Data)}, Data)
     except (KeyError, msgspec.ValidationError) as error:
-        raise InputError(f"{path}: lacks or has too much ({error}); move it away, or choose another --out") from None
+        raise InputError(
+            f"{path}: lacks or has too much ({error}); move it away, or choose another --out"
+        ) from None

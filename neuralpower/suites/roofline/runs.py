@@ -66,7 +66,9 @@ class Bench:
             one = torch.ones(2, 2, device=self.place).to(kind)
             torch.relu(torch.mm(one, one)).add(1)
         except (RuntimeError, TypeError) as error:
-            raise InputError(f"dtype {dtype} on {self.place}: {first_line(error)}; choose --dtype float32") from None
+            raise InputError(
+                f"dtype {dtype} on {self.place}: {first_line(error)}; choose --dtype float32"
+            ) from None
 
     def prepare(self) -> None:
         """Settings of a measuring process, and a sentinel that is warm."""
@@ -106,7 +108,9 @@ class Bench:
                 call()
             clock.wait()
             begun = time.perf_counter()
-            while len(marks) < CUDA_SAMPLES and (len(marks) < 5 or time.perf_counter() - begun < CUDA_LIMIT_S):
+            while len(marks) < CUDA_SAMPLES and (
+                len(marks) < 5 or time.perf_counter() - begun < CUDA_LIMIT_S
+            ):
                 start = clock.mark()
                 call()
                 marks.append((start, clock.mark()))
@@ -120,7 +124,9 @@ class Bench:
     def forward(self, model: str, batch_size: int, dtype: str) -> tuple[float, ...]:
         """Times of a forward pass (s). Raises MemoryError where there is too little, ModelError where it fails."""
         try:
-            call = resolve(model).call(InputRequest(batch_size, dtype=torch_dtype(dtype)), device=str(self.place))
+            call = resolve(model).call(
+                InputRequest(batch_size, dtype=torch_dtype(dtype)), device=str(self.place)
+            )
             with users_code(f"{model}: its forward"):
                 return self.samples(call)
         except Exception as refused:
@@ -139,9 +145,17 @@ class Bench:
         try:
             source = resolve(model)
             network = source.build(str(self.place), torch_dtype(dtype)).train()
-            inputs = source.inputs(network, InputRequest(batch_size, dtype=torch_dtype(dtype)), device=str(self.place))
+            inputs = source.inputs(
+                network, InputRequest(batch_size, dtype=torch_dtype(dtype)), device=str(self.place)
+            )
             return profile(
-                network, inputs.args, inputs.kwargs, phase="training", warmup=1, repeat=TRAINING_REPEATS, power="none"
+                network,
+                inputs.args,
+                inputs.kwargs,
+                phase="training",
+                warmup=1,
+                repeat=TRAINING_REPEATS,
+                power="none",
             )
         except Exception as error:
             if failure(error)["status"] == "oom":

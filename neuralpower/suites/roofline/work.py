@@ -57,7 +57,9 @@ class Sketch:
     def work(self, batch_size: int, traced: Trace) -> Work:
         """Of a forward pass of a batch."""
         counts = Counter(traced.layers)
-        calls = tuple(Calls(la.kind, n, n * int(la.flops()), n * int(sum(la.bytes()))) for la, n in counts.items())
+        calls = tuple(
+            Calls(la.kind, n, n * int(la.flops()), n * int(sum(la.bytes()))) for la, n in counts.items()
+        )
         unknown = tuple(Calls("unmodelled", 1, 0, u.bytes) for u in traced.unmodelled)
         every = calls + unknown
         return Work(

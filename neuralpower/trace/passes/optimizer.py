@@ -24,7 +24,9 @@ def optimizer(trace: Trace, question: Question) -> Trace:
     """
     recipe = question.recipe
     if not trace.trained and not trace.sparse:
-        raise InputError("no parameter of the model requires a gradient: nothing to train; choose phase forward")
+        raise InputError(
+            "no parameter of the model requires a gradient: nothing to train; choose phase forward"
+        )
     rows = [name for name, _ in trace.sparse]
     check_sparse(recipe.optimizer, recipe.implementation, rows, trace.trained_names)
     granted = trace.granted

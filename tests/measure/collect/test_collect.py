@@ -63,7 +63,9 @@ def refused(ran: Ran, *words: str) -> None:
 def plan() -> list[dict[str, Any]]:
     """The quick preset's plan, which takes some seconds to make."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # plans are made in the worker, which shows what libraries warn of and goes on
+        warnings.simplefilter(
+            "ignore"
+        )  # plans are made in the worker, which shows what libraries warn of and goes on
         return make_plan(QUICK, kinds_named(None), None, ["float32"], 0)
 
 
@@ -106,14 +108,18 @@ def test_a_seed_decides_the_sweep_and_its_order() -> None:
 
 def test_every_dtype_gets_the_same_layers() -> None:
     kinds = kinds_named(["linear"])
-    one, both = (make_plan(QUICK, kinds, ["none"], dtypes, 0) for dtypes in (["float32"], ["float32", "bfloat16"]))
+    one, both = (
+        make_plan(QUICK, kinds, ["none"], dtypes, 0) for dtypes in (["float32"], ["float32", "bfloat16"])
+    )
     assert len(both) == 2 * len(one)
     without = [{k: v for k, v in item["row"].items() if k != "dtype"} for item in both]
     assert len({json.dumps(row) for row in without}) == len(one)
 
 
 def test_a_model_that_the_user_names_is_traced_for_its_layers() -> None:
-    model = "transformers:BertModel?num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64"
+    model = (
+        "transformers:BertModel?num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as above
         items = make_plan(QUICK, kinds_named(["linear"]), [model], ["float32"], 0)
@@ -130,7 +136,9 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         check_dtypes(["float32", "float33"], CPU)
     with pytest.raises(InputError, match="dtype tensorfloat32: a CPU has no such arithmetic; choose float32"):
         check_dtypes(["tensorfloat32"], CPU)
-    with pytest.raises(InputError, match="dtype float8_e4m3fn: torch cannot use it on cpu .*; choose float32"):
+    with pytest.raises(
+        InputError, match="dtype float8_e4m3fn: torch cannot use it on cpu .*; choose float32"
+    ):
         check_dtypes(["float8_e4m3fn"], CPU)
     with pytest.raises(InputError, match="unknown zoo network 'alexnt': did you mean alexnet"):
         make_plan(QUICK, kinds_named(["linear"]), ["zoo:alexnt"], ["float32"], 0)
@@ -197,7 +205,15 @@ def test_a_collection_records_its_session_and_the_machine(real: tuple[Path, Ran]
     assert (session["preset"], session["kinds"], session["seed"]) == ("quick", ["softmax"], 0)
     assert session["threads"] == cpu.cores
     # every field of a session record that a CPU can have; what is not known is null, and there all the same
-    assert {"utc", "protocol_version", "neuralpower", "python", "shard", "start_s", "power_reason"} <= session.keys()
+    assert {
+        "utc",
+        "protocol_version",
+        "neuralpower",
+        "python",
+        "shard",
+        "start_s",
+        "power_reason",
+    } <= session.keys()
     assert session["argv"][:3] == ["neuralpower", "collect-data", "--preset"]
     assert session["plan_hash"] == plan_hash(json.loads((out / "plan.json").read_text())["plan"])
     assert {name: session[name] for name in ("git_sha", "git_dirty")} == checkout()
@@ -206,13 +222,19 @@ def test_a_collection_records_its_session_and_the_machine(real: tuple[Path, Ran]
     assert machine == json.loads(json.dumps(read_machine()))
     assert settings["torch_git"] == torch.version.git_version
     assert (settings["threads"], settings["interop_threads"]) == (cpu.cores, 1)
-    assert (settings["flush_denormals"], settings["deterministic"], settings["compiled"]) == (True, False, False)
+    assert (settings["flush_denormals"], settings["deterministic"], settings["compiled"]) == (
+        True,
+        False,
+        False,
+    )
     assert settings["environment"]["OMP_NUM_THREADS"] == str(cpu.cores)
     assert "openmp" in {pool["user_api"] for pool in settings["threadpools"]}
     assert set(read_dataset(out).tables["softmax"]["session_id"]) == {session["session_id"]}
 
 
-def test_resuming_measures_only_what_is_missing(real: tuple[Path, Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_measures_only_what_is_missing(
+    real: tuple[Path, Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, _ = real
     monkeypatch.setattr(collection, "ATTEMPTS", 1)  # as before: noise is not tried again
     before = pd.read_parquet(out / "softmax.parquet").sort_values("replicate", kind="stable")
@@ -235,7 +257,9 @@ def test_resuming_measures_only_what_is_missing(real: tuple[Path, Ran], monkeypa
 
 
 def test_what_the_worker_refuses_reaches_the_user_as_one_line(tmp_path: Path) -> None:
-    ran = command("collect-data", "--kinds", "softmax,linaer", "--models", "none", "--out", tmp_path / "new" / "data")
+    ran = command(
+        "collect-data", "--kinds", "softmax,linaer", "--models", "none", "--out", tmp_path / "new" / "data"
+    )
     refused(ran, "unknown layer kind 'linaer'", "did you mean linear")
     assert list(tmp_path.iterdir()) == []
 
@@ -267,7 +291,9 @@ def test_a_decoders_step_is_timed_as_a_whole_with_its_cache_put_back() -> None:
     context = json.loads(step["row"]["input"])["context"]
     assert {(layer["query_length"], layer["key_length"]) for layer in heads} == {(1, context + 1)}
     schedule = make_schedule(plan, power=10)
-    assert [task.item["config_id"] for task in schedule.power] == [one["config_id"] for one in plan if one != step]
+    assert [task.item["config_id"] for task in schedule.power] == [
+        one["config_id"] for one in plan if one != step
+    ]
     (result,) = measure_items(steps, CpuBench(1, NullMeter("no_rapl")), rounds=2)
     assert result["status"] in ("ok", "noisy")
     # an accelerator captures its calls in graphs, and what puts the cache back is no part of one
@@ -278,7 +304,9 @@ def test_a_decoders_step_is_timed_as_a_whole_with_its_cache_put_back() -> None:
 def test_a_step_of_training_is_timed_as_a_whole() -> None:
     phases = ("forward", "backward", "optimizer")
     preset = replace(PRESETS["standard"], jitters=0)
-    plan = make_plan(preset, [], ["zoo:sensor_net", "zoo:deep_mnist"], ["float32"], 0, whole=True, phases=phases)
+    plan = make_plan(
+        preset, [], ["zoo:sensor_net", "zoo:deep_mnist"], ["float32"], 0, whole=True, phases=phases
+    )
     steps = [item for item in plan if item["row"]["phase"] == "training"]
     assert json.loads(json.dumps(steps)) == steps  # it goes to another process
     assert len(steps) == 1  # of two networks
@@ -301,7 +329,9 @@ def test_what_a_configuration_does_to_torch_is_its_result() -> None:
         "huge": {"rows": 10**14, "width": 8},  # 3.2 PB
         "also good": {"rows": 5, "width": 8},
     }
-    items: list[dict[str, Any]] = [{"kind": "softmax", "config_id": name, "row": row} for name, row in rows.items()]
+    items: list[dict[str, Any]] = [
+        {"kind": "softmax", "config_id": name, "row": row} for name, row in rows.items()
+    ]
     (pool,) = draw(KINDS["pool2d"], 1, 0)
     wide = {**pool.to_row(), "function": "max", "in_width": 4, "kernel_width": 9, "padding_width": 0}
     items.append({"kind": "pool2d", "config_id": "wide", "row": wide})
@@ -395,7 +425,9 @@ def test_a_shard_without_configurations_is_an_empty_part_of_the_whole(
     assert len(read_dataset(tmp_path / "data")) == 1
 
 
-def test_a_spent_budget_seals_what_there_is_and_can_be_continued(fake: Callable[..., Fake], tmp_path: Path) -> None:
+def test_a_spent_budget_seals_what_there_is_and_can_be_continued(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
     out, worker = tmp_path / "data", fake(count=100, item_s=0.01, block=5)
     seen = run(worker, out, budget_s=0.6)
     first = statuses(out)
@@ -411,7 +443,9 @@ def test_a_spent_budget_seals_what_there_is_and_can_be_continued(fake: Callable[
     assert len(read_dataset(out).meta["sessions"]) == 2
 
 
-def test_a_budget_that_planning_used_up_still_measures_something(fake: Callable[..., Fake], tmp_path: Path) -> None:
+def test_a_budget_that_planning_used_up_still_measures_something(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
     for done in (1, 2):
         seen = run(fake(count=100), tmp_path / "data", budget_s=1e-6)
         assert len(statuses(tmp_path / "data")) == done
@@ -420,7 +454,9 @@ def test_a_budget_that_planning_used_up_still_measures_something(fake: Callable[
         assert seen[0].estimate.seconds < 1000
 
 
-def test_a_budget_that_is_shorter_than_a_batch_measures_a_part_of_it(fake: Callable[..., Fake], tmp_path: Path) -> None:
+def test_a_budget_that_is_shorter_than_a_batch_measures_a_part_of_it(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
     # by planning values 0.03 s a task: of a batch of 60, 1.8 s, the half does not fit into 0.57 s, nor in less, the quarter does
     run(fake(count=100), tmp_path / "data", budget_s=0.6)
     assert 1 <= len(statuses(tmp_path / "data")) <= 15
@@ -509,7 +545,10 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fake], None]:
 @pytest.mark.parametrize(
     ("budget", "words"),
     [
-        *((text, ["write a positive number"]) for text in ("0", "-5s", "nan", "inf", "1e400h", "9" * 400 + "h")),
+        *(
+            (text, ["write a positive number"])
+            for text in ("0", "-5s", "nan", "inf", "1e400h", "9" * 400 + "h")
+        ),
         # 8 s to start and 0.03 s for a layer, by planning values, of which 5 % are kept: 8.03 / 0.95 = 8.45
         *((text, ["on cpu", "give 9s or more"]) for text in ("0.001s", "8.9", "0.1m")),
     ],
@@ -519,7 +558,9 @@ def test_a_budget_in_which_nothing_can_be_measured_is_refused_before_anything_st
 ) -> None:
     worker = fake(count=5)
     faked(worker)
-    refused(command("collect-data", "--out", tmp_path / "data", "--time-budget", budget), "time budget", *words)
+    refused(
+        command("collect-data", "--out", tmp_path / "data", "--time-budget", budget), "time budget", *words
+    )
     assert not (tmp_path / "data").exists() and worker.log("") == []
 
 
@@ -566,13 +607,17 @@ def test_another_devices_dataset_is_refused(
     worker = fake(count=5)
     faked(worker)
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "dataset.json").write_text('{"schema": 1, "device": "Other CPU", "hardware": {"cores": 2}}')
+    (tmp_path / "data" / "dataset.json").write_text(
+        '{"schema": 1, "device": "Other CPU", "hardware": {"cores": 2}}'
+    )
     refused(command("collect-data", "--out", tmp_path / "data"), "'Other CPU'", "choose another --out")
     assert worker.log() == []
 
 
 def test_noise_is_no_failure_in_the_progress_bar() -> None:
-    progress = Progress(100, 10, Estimate(90, 0, 9, 1), measured=10, failed=2, noisy=3, spent_s=1, budget_s=60)
+    progress = Progress(
+        100, 10, Estimate(90, 0, 9, 1), measured=10, failed=2, noisy=3, spent_s=1, budget_s=60
+    )
     assert pace(progress) == "10/s, 9 s left, 2 failed, 3 noisy"
     assert pace(replace(progress, noisy=0)) == "10/s, 9 s left, 2 failed"
 

@@ -75,7 +75,9 @@ def test_what_ran_out_of_memory_is_tried_once_more_in_a_fresh_process(
 
 
 @pytest.mark.parametrize("block", [4, 1])
-def test_a_poisoned_device_condemns_nobody_else(fake: Callable[..., Fake], tmp_path: Path, block: int) -> None:
+def test_a_poisoned_device_condemns_nobody_else(
+    fake: Callable[..., Fake], tmp_path: Path, block: int
+) -> None:
     worker = fake(count=9, block=block, poisons=["c0002"])
     run(worker, tmp_path / "data")
     assert statuses(tmp_path / "data") == dict.fromkeys(names(9), "ok")
@@ -95,7 +97,9 @@ def test_the_configuration_that_poisons_the_device_at_once_is_the_culprit(
     assert statuses(tmp_path / "data") == {**dict.fromkeys(names(8), "ok"), "c0006": "crashed"}
 
 
-def test_a_hanging_call_is_ended_with_its_whole_group_although_it_ignores_term(fake: Callable[..., Fake]) -> None:
+def test_a_hanging_call_is_ended_with_its_whole_group_although_it_ignores_term(
+    fake: Callable[..., Fake],
+) -> None:
     worker = fake(count=3, hangs=["c0001"], ignores_term=True)
     local = Local(Worker(1, worker.command, term_s=0.1, kill_s=5))
     plan = local.ask({"do": "plan"})["plan"]
@@ -140,7 +144,9 @@ def test_what_the_self_test_found_outlives_its_process(
     assert (len(worker.log("tested")), len(worker.log("resumed"))) == (1, starts - 1)
 
 
-@pytest.mark.parametrize(("way", "asked_for"), [("open_s", "open"), ("test_s", "self_test"), ("plan_s", "plan")])
+@pytest.mark.parametrize(
+    ("way", "asked_for"), [("open_s", "open"), ("test_s", "self_test"), ("plan_s", "plan")]
+)
 def test_a_process_that_never_answers_at_all_is_said(
     fake: Callable[..., Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, asked_for: str
 ) -> None:
@@ -165,7 +171,9 @@ def test_a_configuration_that_takes_the_machine_down_twice_is_skipped(
     assert statuses(out) == {**dict.fromkeys(names(9), "ok"), "c0004": "crashed"}
 
 
-def test_what_a_killed_collection_was_measuring_is_not_at_fault(fake: Callable[..., Fake], tmp_path: Path) -> None:
+def test_what_a_killed_collection_was_measuring_is_not_at_fault(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
     out, acknowledged = tmp_path / "data", tmp_path / "acknowledged"
     worker = fake(count=8, kills_its_parent=["c0004"], kills=5)
     for _ in range(5):  # always in the same batch, while the machine stays up
@@ -177,7 +185,9 @@ def test_what_a_killed_collection_was_measuring_is_not_at_fault(fake: Callable[.
 
 def test_what_is_no_number_is_null_and_stops_nothing(fake: Callable[..., Fake], tmp_path: Path) -> None:
     run(fake(count=4, odd={"c0001": "nan", "c0002": "inf"}), tmp_path / "data")
-    known = {row["config_id"]: (row["runtime_s"] is not None, row["steal"]) for row in rows(tmp_path / "data")}
+    known = {
+        row["config_id"]: (row["runtime_s"] is not None, row["steal"]) for row in rows(tmp_path / "data")
+    }
     assert known == {**dict.fromkeys(names(4), (True, 0.0)), "c0001": (False, None), "c0002": (False, None)}
 
 
@@ -197,7 +207,9 @@ def test_a_lost_device_leaves_the_rest_for_another_time(fake: Callable[..., Fake
     assert statuses(out) == dict.fromkeys(names(20), "ok")
 
 
-def test_where_no_process_starts_any_more_nobody_is_condemned(fake: Callable[..., Fake], tmp_path: Path) -> None:
+def test_where_no_process_starts_any_more_nobody_is_condemned(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
     out = tmp_path / "data"
     with pytest.raises(LostDeviceError, match="no measuring process starts any more"):
         run(fake(count=20, block=4, dies=["c0009"], no_start_after=["c0009"]), out)
@@ -205,17 +217,23 @@ def test_where_no_process_starts_any_more_nobody_is_condemned(fake: Callable[...
     assert statuses(out) == dict.fromkeys(names(8), "ok")
 
 
-def test_power_is_measured_after_all_runtimes_and_stands_beside_them(fake: Callable[..., Fake], tmp_path: Path) -> None:
+def test_power_is_measured_after_all_runtimes_and_stands_beside_them(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
     worker = fake(count=70, **METERED)
     seen = run(worker, tmp_path / "data")
     # one kind: the quick preset's 100 are more than there are
     assert (seen[-1].measured, seen[-1].powered) == (70, 70)
     assert worker.log("power")[0] > max(worker.log())
-    assert [line.split()[0][0] for line in worker.log("") if line[0] in "cp" and line != "plan"] == ["c"] * 70 + [
-        "p"
-    ] * 70
+    assert [line.split()[0][0] for line in worker.log("") if line[0] in "cp" and line != "plan"] == [
+        "c"
+    ] * 70 + ["p"] * 70
     for row in rows(tmp_path / "data"):
-        assert (row["power_w"], row["power_source"], row["power_reason"]) == (100.0, "nvml_energy_counter", None)
+        assert (row["power_w"], row["power_source"], row["power_reason"]) == (
+            100.0,
+            "nvml_energy_counter",
+            None,
+        )
         assert row["runtime_s"] > 0
     assert run(worker, tmp_path / "data")[-1].powered == 0
 
@@ -258,7 +276,11 @@ def test_a_call_without_power_for_a_reason_of_its_own_is_not_tried_again(
     worker = fake(count=5, host_bound=["c0001"], fails_powered={"c0003": "oom"}, **METERED)
     run(worker, tmp_path / "data")
     found = {row["config_id"]: (row["power_w"], row["power_reason"]) for row in rows(tmp_path / "data")}
-    expected = {**dict.fromkeys(names(5), (100.0, None)), "c0001": (None, "host_bound"), "c0003": (None, "oom")}
+    expected = {
+        **dict.fromkeys(names(5), (100.0, None)),
+        "c0001": (None, "host_bound"),
+        "c0003": (None, "oom"),
+    }
     assert found == expected
     assert statuses(tmp_path / "data") == dict.fromkeys(names(5), "ok")
     asked_before = len(worker.log("power"))
@@ -272,7 +294,9 @@ def test_a_call_without_power_for_a_reason_of_its_own_is_not_tried_again(
     assert {row["power_w"] for row in rows(out)} == {100.0}
 
 
-def test_a_process_that_dies_over_its_power_keeps_its_runtime(fake: Callable[..., Fake], tmp_path: Path) -> None:
+def test_a_process_that_dies_over_its_power_keeps_its_runtime(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
     run(fake(count=4, dies_powered=["c0002"], **METERED), tmp_path / "data")
     found = {row["config_id"]: (row["power_w"], row["power_reason"]) for row in rows(tmp_path / "data")}
     assert found == {**dict.fromkeys(names(4), (100.0, None)), "c0002": (None, "crashed")}
@@ -297,7 +321,9 @@ def test_a_lost_meter_costs_power_alone_and_fails_only_who_asked_for_it(
     measured = worker.log("power")
     assert measured[-1] == "power c0005"
     assert powers["c0005"] == (None, "meter_lost")
-    assert {name for name in names(12) if powers[name] == (100.0, None)} == {w.split()[1] for w in measured[:-1]}
+    assert {name for name in names(12) if powers[name] == (100.0, None)} == {
+        w.split()[1] for w in measured[:-1]
+    }
     assert set(powers.values()) == {(100.0, None), (None, "meter_lost"), (None, "not measured")}
     assert sealed_events(out) == ["meter_lost", "stop"]
 
@@ -326,10 +352,15 @@ def test_a_meter_that_a_new_process_cannot_open_is_lost_and_asked_again_by_the_n
     assert len(worker.log("power")) == 1
     assert {row["power_w"] for row in rows(out)} == {None}
     run(fake(count=12, block=4, **METERED), out)
-    assert {row["config_id"]: row["power_w"] for row in rows(out)} == {**dict.fromkeys(names(12), 100.0), died: None}
+    assert {row["config_id"]: row["power_w"] for row in rows(out)} == {
+        **dict.fromkeys(names(12), 100.0),
+        died: None,
+    }
 
 
-def test_a_reason_that_is_the_meters_is_no_verdict_on_a_call(fake: Callable[..., Fake], tmp_path: Path) -> None:
+def test_a_reason_that_is_the_meters_is_no_verdict_on_a_call(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
     worker = fake(count=4, busy_once=["c0001"], **METERED)
     run(worker, tmp_path / "data")
     assert {row["config_id"]: row["power_reason"] for row in rows(tmp_path / "data")}["c0001"] == "nvml_error"
@@ -376,7 +407,9 @@ def test_a_clock_that_is_set_back_changes_no_result(
     monkeypatch.setattr(datetime, "datetime", Back)
     monkeypatch.setattr(time, "time", lambda: wall() + next(hours))
     seen = run(fake(count=8, exact=True, block=2), tmp_path / "after")
-    runtimes = [{row["config_id"]: row["runtime_s"] for row in rows(tmp_path / n)} for n in ("before", "after")]
+    runtimes = [
+        {row["config_id"]: row["runtime_s"] for row in rows(tmp_path / n)} for n in ("before", "after")
+    ]
     assert runtimes[0] == runtimes[1]
     assert all(0 <= progress.spent_s < 60 for progress in seen)
     assert all(0 <= row["wall_s"] < 60 for row in rows(tmp_path / "after"))
@@ -436,7 +469,9 @@ cli.main()
 """
 
 
-def test_a_file_that_may_not_grow_ends_in_one_line_and_code_4(fake: Callable[..., Fake], tmp_path: Path) -> None:
+def test_a_file_that_may_not_grow_ends_in_one_line_and_code_4(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path / "data"), *fake(count=300, block=5).command],
         capture_output=True,
@@ -498,7 +533,8 @@ def test_a_journal_of_another_kind_is_refused_and_left_as_it_is(
     out.mkdir()
     (out / "journal.jsonl").write_text(text)
     with pytest.raises(
-        DatasetError, match="is a journal of another version .no checksums, this one writes 1.; choose another"
+        DatasetError,
+        match="is a journal of another version .no checksums, this one writes 1.; choose another",
     ):
         run(fake(count=3), out)
     assert (out / "journal.jsonl").read_text() == text
@@ -664,7 +700,9 @@ def test_fifty_kills_lose_nothing_that_was_acknowledged(fake: Callable[..., Fake
     assert statuses(out) == dict.fromkeys(names(count), "ok")
     table = read_dataset(out).tables["softmax"].set_index("config_id")
     assert table.loc[list(before), "runtime_s"].tolist() == list(before.values())
-    assert set(table["session_id"]) <= {session["session_id"] for session in read_dataset(out).meta["sessions"]}
+    assert set(table["session_id"]) <= {
+        session["session_id"] for session in read_dataset(out).meta["sessions"]
+    }
     assert "Traceback" not in (tmp_path / "said").read_text()
     assert len(before) < count
 
@@ -684,7 +722,9 @@ cli.main()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupt_loses_nothing(fake: Callable[..., Fake], tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupt_loses_nothing(
+    fake: Callable[..., Fake], tmp_path: Path, number: signal.Signals
+) -> None:
     out, worker = tmp_path / "data", fake(count=400, item_s=0.005, block=4)
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND, str(out), *worker.command],
@@ -713,7 +753,9 @@ def test_an_interrupt_loses_nothing(fake: Callable[..., Fake], tmp_path: Path, n
     assert table.loc[list(kept), "runtime_s"].tolist() == list(kept.values())
 
 
-def test_the_supervisor_does_not_import_torch_while_it_measures(fake: Callable[..., Fake], tmp_path: Path) -> None:
+def test_the_supervisor_does_not_import_torch_while_it_measures(
+    fake: Callable[..., Fake], tmp_path: Path
+) -> None:
     program = """
 import os, sys
 from pathlib import Path

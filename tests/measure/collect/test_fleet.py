@@ -49,7 +49,9 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         self.folder = folder
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        self.cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        )
 
     @property
     def address(self) -> str:
@@ -66,7 +68,9 @@ class Nodes:
 
     def lose(self, node: Any) -> None:
         """A node's power is cut: all of its processes end at once; left to themselves, they would go on for a while."""
-        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(
+            ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+        ).stdout
         parents = {int(pid): int(parent) for pid, parent in map(str.split, listed.splitlines())}
         root = node.all_processes["raylet"][0].process.pid
         ended = [pid for pid in parents if _descends(pid, root, parents)]
@@ -144,7 +148,9 @@ def test_a_host_on_which_another_collection_measures_is_refused(nodes: Nodes, tm
     other.acquire()
     worker = Fake(tmp_path, {"count": 4})
     try:
-        with pytest.raises(InputError, match="device cpu: another collection is measuring on it; wait for it") as error:
+        with pytest.raises(
+            InputError, match="device cpu: another collection is measuring on it; wait for it"
+        ) as error:
             collect(asked(tmp_path / "data"), lambda progress: None, fleet(nodes, worker))
         assert (error.value.exit_code, "\n" in str(error.value)) == (2, False)
         assert worker.log() == []

@@ -59,7 +59,11 @@ def test_a_lock_is_named_by_the_card_and_not_by_its_number(monkeypatch: pytest.M
     assert lock_name("cpu", lambda _: pytest.fail("asked for a card")) == "cpu"
     assert lock_name("cuda:1", lambda device: f"GPU-{device}") == "GPU-cuda:1"
     # without a driver that answers: two jobs that see one card each, and one that sees both
-    for visible, device, expected in (("0", "cuda", "cuda-0"), ("1", "cuda:0", "cuda-1"), ("0,1", "cuda:1", "cuda-1")):
+    for visible, device, expected in (
+        ("0", "cuda", "cuda-0"),
+        ("1", "cuda:0", "cuda-1"),
+        ("0,1", "cuda:1", "cuda-1"),
+    ):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert lock_name(device, lambda _: None) == expected
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -74,7 +78,9 @@ def test_a_device_is_taken_once_and_others_stay_free(tmp_path: Path) -> None:
     ):
         second.acquire()
     DeviceLock("cuda:0", folder=tmp_path, uuid_of=lambda _: FIRST).acquire()
-    with pytest.raises(InputError, match="device cuda:1: another collection"):  # the same card under another number
+    with pytest.raises(
+        InputError, match="device cuda:1: another collection"
+    ):  # the same card under another number
         DeviceLock("cuda:1", folder=tmp_path, uuid_of=lambda _: FIRST).acquire()
     first.release()
     second.acquire()
@@ -102,7 +108,9 @@ def test_a_lock_that_another_user_made_is_a_lock(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_keeps_no_locks_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"neuralpower-cpu.lock: no lock can be kept there \(No such file.*set TMPDIR"):
+    with pytest.raises(
+        InputError, match=r"neuralpower-cpu.lock: no lock can be kept there \(No such file.*set TMPDIR"
+    ):
         DeviceLock("cpu", folder=tmp_path / "missing").acquire()
     (tmp_path / "neuralpower-cpu.lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="no lock can be kept there"):
@@ -133,7 +141,10 @@ def test_a_lock_vanishes_with_its_process(tmp_path: Path) -> None:
         "DeviceLock('cpu', folder=Path(sys.argv[1])).acquire()\nprint('taken', flush=True)\nsys.stdin.read()\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
     )
     with process:
         assert process.stdout is not None
@@ -166,7 +177,9 @@ def test_two_collections_on_one_device_refuse_each_other_in_any_folders(tmp_path
     assert statuses(tmp_path / "first") == dict.fromkeys(names(12), "ok")
     assert worker.log() == names(12)  # the other has measured nothing
     assert not read_journal(tmp_path / "second")
-    collect(asked(tmp_path / "second"), lambda progress: None, executor())  # the first has given the device back
+    collect(
+        asked(tmp_path / "second"), lambda progress: None, executor()
+    )  # the first has given the device back
     assert statuses(tmp_path / "second") == dict.fromkeys(names(12), "ok")
 
 
@@ -201,7 +214,10 @@ def test_the_command_refuses_a_device_that_is_taken_in_one_line_with_code_2(tmp_
     for one in (ran, shard):
         errors = [line for line in one.err.splitlines() if "error: " in line]
         assert (one.code, one.out, len(errors)) == (2, "", 1), one.err
-        assert "device cpu: another collection is measuring on it; wait for it, or add --wait-for-device" in errors[0]
+        assert (
+            "device cpu: another collection is measuring on it; wait for it, or add --wait-for-device"
+            in errors[0]
+        )
     assert not list((tmp_path / "data").rglob("*.json*"))
 
 

@@ -55,7 +55,13 @@ def test_an_accelerators_layers_and_networks_are_larger_than_a_cpus() -> None:
 
 
 def test_a_worker_plans_for_the_device_that_it_measures_on() -> None:
-    asked = {"do": "plan", "preset": "standard", "kinds": ["softmax"], "models": ["none"], "dtypes": ["float32"]}
+    asked = {
+        "do": "plan",
+        "preset": "standard",
+        "kinds": ["softmax"],
+        "models": ["none"],
+        "dtypes": ["float32"],
+    }
     answers = Answers(lambda first: bench_of(SimulatedCuda()))
     # 0.8 of 34.4 shares of 1,250; of a CPU's 6,900 it would be 160
     assert len(answers({**asked, "phases": ["forward"], "seed": 0})["plan"]) == 29

@@ -96,13 +96,17 @@ def test_power_comes_for_sixty_of_each_kind_also_where_the_preset_asks_for_fewer
 def test_a_presets_powers_are_as_many_as_it_says_and_spread_over_all_kinds(preset: Preset) -> None:
     kinds = [*KINDS, "network"]
     plan = [item(kind, number, 10**9, 10**6) for number in range(400) for kind in kinds]
-    counts = Counter(t.item["kind"] for t in make_schedule(plan, preset.power, per_kind=preset.powers_per_kind).power)
+    counts = Counter(
+        t.item["kind"] for t in make_schedule(plan, preset.power, per_kind=preset.powers_per_kind).power
+    )
     # the least of each kind is part of the preset's own number, whatever kinds there are: all of them have as many, or one less
     assert sum(counts.values()) == preset.power
     assert set(counts) == set(kinds)
     assert min(counts.values()) >= preset.powers_per_kind
     assert max(counts.values()) - min(counts.values()) <= 1
-    assert (preset.powers_per_kind >= 60) == (preset.power >= 60 * len(kinds))  # `full` alone has what a fit wants
+    assert (preset.powers_per_kind >= 60) == (
+        preset.power >= 60 * len(kinds)
+    )  # `full` alone has what a fit wants
 
 
 def test_networks_stand_in_the_second_third() -> None:
@@ -150,7 +154,9 @@ def test_costs_start_from_planning_values_and_end_at_what_was_taken() -> None:
     costs.add(small, 1000 * 0.36)
     assert costs.of(small[:1]) == pytest.approx(0.36, rel=0.02)
     powered = [Task(one.item, POWER) for one in small[:5]]
-    assert costs.of(powered) == pytest.approx(5 * 2 * 0.8, rel=0.02)  # none has been seen: as slow as all else
+    assert costs.of(powered) == pytest.approx(
+        5 * 2 * 0.8, rel=0.02
+    )  # none has been seen: as slow as all else
     assert costs.patience(small[:1]) == 10.0 + 20.0  # twice 10 s to cool down
     assert costs.patience(powered) == pytest.approx(20 * 5 * 2 * 0.8, rel=0.02)
     assert sum(costs.parts(small[:7], 3.5)) == pytest.approx(3.5)
@@ -184,14 +190,22 @@ def collected(out: Path, device: Simulated, budget_s: float, **changes: Any) -> 
     import dataclasses
 
     seen: list[Progress] = []
-    settings: dict[str, Any] = {"preset": "standard", "kinds": None, "models": None, "dtypes": ("float32",), "seed": 0}
+    settings: dict[str, Any] = {
+        "preset": "standard",
+        "kinds": None,
+        "models": None,
+        "dtypes": ("float32",),
+        "seed": 0,
+    }
     request = Request(**{**settings, **changes}, budget_s=budget_s, out=out)
     collect(request, lambda p: seen.append(dataclasses.replace(p)), device, device.clock)
     return seen
 
 
 @pytest.mark.parametrize("slower", [1.0, 1.5])
-def test_two_thousand_configurations_are_planned_into_shards_of_nine_minutes(tmp_path: Path, slower: float) -> None:
+def test_two_thousand_configurations_are_planned_into_shards_of_nine_minutes(
+    tmp_path: Path, slower: float
+) -> None:
     out, device = tmp_path / "data", Simulated(PLAN, slower=slower)
     estimates, ends = [], [0.0]
     for run in range(1, 8):
@@ -269,7 +283,9 @@ def test_where_time_is_short_it_is_power_that_gives_way_and_stays_spread(tmp_pat
 def test_shards_are_folders_that_read_as_one_dataset(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         collected(tmp_path / "data", Simulated(PLAN), 3600, shard=(number, 3))
-    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [f"shard-{n}-of-3" for n in (1, 2, 3)]
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
+        f"shard-{n}-of-3" for n in (1, 2, 3)
+    ]
     data = read_dataset(tmp_path / "data")
     assert (data.name, data.device) == ("data", "Simulated GPU")
     whole = make_schedule(PLAN)

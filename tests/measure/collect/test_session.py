@@ -28,7 +28,8 @@ CPUINFO = "model name\t: Some CPU\nmicrocode\t: 0xd0003d1\nflags\t\t: fpu avx2"
 
 def test_a_machine_says_what_decides_its_speed(tmp_path: Path) -> None:
     proc = written(
-        tmp_path / "proc", {"cpuinfo": CPUINFO, "sys/kernel/random/boot_id": "b-1", "meminfo": "MemTotal: 8 kB"}
+        tmp_path / "proc",
+        {"cpuinfo": CPUINFO, "sys/kernel/random/boot_id": "b-1", "meminfo": "MemTotal: 8 kB"},
     )
     system = written(
         tmp_path / "sys",
@@ -42,7 +43,13 @@ def test_a_machine_says_what_decides_its_speed(tmp_path: Path) -> None:
         },
     )
     found = read_machine(proc, system, tmp_path / "none")
-    expected = {"governor": "performance", "turbo": False, "smt": True, "numa_nodes": 2, "microcode": "0xd0003d1"}
+    expected = {
+        "governor": "performance",
+        "turbo": False,
+        "smt": True,
+        "numa_nodes": 2,
+        "microcode": "0xd0003d1",
+    }
     assert {name: found[name] for name in expected} == expected
     assert (found["boot_id"], found["cpu"], found["memory_bytes"]) == ("b-1", "Some CPU", 8 * 1024)
     assert found["virtualisation"] == "none"
@@ -55,12 +62,23 @@ def test_a_machine_says_what_decides_its_speed(tmp_path: Path) -> None:
 
 def test_what_a_machine_does_not_say_is_null(tmp_path: Path) -> None:
     found = read_machine(tmp_path, tmp_path, tmp_path)
-    unknown = ("governor", "turbo", "smt", "numa_nodes", "microcode", "boot_id", "virtualisation", "memory_bytes")
+    unknown = (
+        "governor",
+        "turbo",
+        "smt",
+        "numa_nodes",
+        "microcode",
+        "boot_id",
+        "virtualisation",
+        "memory_bytes",
+    )
     assert {found[name] for name in (*unknown, "cgroup_cpus", "cgroup_memory_bytes")} == {None}
 
 
 @pytest.mark.parametrize(("vendor", "expected"), [("QEMU", "QEMU"), (None, "unknown")])
-def test_a_virtual_machine_names_its_maker_where_it_can(tmp_path: Path, vendor: str | None, expected: str) -> None:
+def test_a_virtual_machine_names_its_maker_where_it_can(
+    tmp_path: Path, vendor: str | None, expected: str
+) -> None:
     written(tmp_path, {"cpuinfo": CPUINFO + " hypervisor"})
     written(tmp_path, {"class/dmi/id/sys_vendor": vendor} if vendor else {})
     assert read_machine(tmp_path, tmp_path)["virtualisation"] == expected
@@ -98,7 +116,9 @@ def test_limits_of_the_first_version_are_read_too(tmp_path: Path) -> None:
 
 def git(folder: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", *identity, "-C", folder, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", *identity, "-C", folder, *arguments], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
