@@ -21,7 +21,7 @@ from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import KINDS, Draw, columns_of
 from neuralpower.layers.base import peak_flops
 from neuralpower.measure.meters import METERS, open_meter
-from neuralpower.measure.rigs import open_bench
+from neuralpower.measure.rig import open_rig
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.trust import check_model
 
@@ -109,9 +109,9 @@ def meter() -> dict[str, Any]:
 def platform() -> dict[str, Any]:
     """A prediction for a device of the maker, and the rig, without such a device and with one."""
     with mock.patch("torch.backends.mps.is_available", lambda: False):
-        refused = refusal(open_bench, "mps", "none", 1)
+        refused = refusal(open_rig, "mps", "none", 1)
     with mock.patch("torch.backends.mps.is_available", lambda: True):
-        opened = open_bench("mps", "none", 1).hardware()
+        opened = open_rig("mps", "none", 1).hardware()
     return {"predicted": predicted("zoo:resnet18", "apple-m1-max"), "refused": refused, "opened": opened}
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from neuralpower.layers import Call, Layer
-from neuralpower.measure.cuda.bench import CudaBench
+from neuralpower.measure.cuda.rig import CudaRig
 from neuralpower.measure.cuda.runtime import Condition, NotCapturable, Properties
 from neuralpower.measure.cuda.timer import CudaTimer
 
@@ -137,6 +137,6 @@ def layer_call(cuda: SimulatedCuda, layer: Layer, kernel_s: float, dispatch_s: f
     return dataclasses.replace(layer.build(META), function=lambda *_, **__: cuda.launch(kernel_s, dispatch_s))
 
 
-def bench_of(cuda: SimulatedCuda, condition: Callable[[], Condition] = Condition, **more: Any) -> CudaBench:
-    """A bench on it, whose clock is the device's host."""
-    return CudaBench(META, CudaTimer(cuda, condition, cuda.clock_ns, cuda.sleep), **more)
+def rig_of(cuda: SimulatedCuda, condition: Callable[[], Condition] = Condition, **more: Any) -> CudaRig:
+    """A rig on it, whose clock is the device's host."""
+    return CudaRig(META, CudaTimer(cuda, condition, cuda.clock_ns, cuda.sleep), **more)

@@ -35,7 +35,7 @@ PACKAGES: Mapping[str, str] = {
         training training_step undisturbed
     """,
     "measure": """
-        bench calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect
+        rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect
         collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
         collect.request collect.schedule collect.supervisor
     """,

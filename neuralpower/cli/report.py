@@ -56,9 +56,9 @@ def report(asked: Report) -> None:
     from neuralpower.suites.roofline.analysis import View
     from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
     from neuralpower.suites.roofline.pages import page
-    from neuralpower.suites.roofline.runs import Bench
+    from neuralpower.suites.roofline.runs import Runner
 
-    bench = None if asked.predicted else Bench(device_named(asked.device))
+    runner = None if asked.predicted else Runner(device_named(asked.device))
     named = options.names(asked.predictor, "predictor")
     if asked.predicted and named is None:
         named = ("amd-epyc-2c", "nvidia-a100-pcie-40gb")
@@ -71,7 +71,7 @@ def report(asked: Report) -> None:
         () if named == ("none",) else named,
         budget_s,
     )
-    gathering = Gathering(request, out, show=lambda text: print(text, file=sys.stderr), bench=bench)
+    gathering = Gathering(request, out, show=lambda text: print(text, file=sys.stderr), runner=runner)
     try:
         data = gathering.run()
     except KeyboardInterrupt:

@@ -20,5 +20,5 @@ PLATFORM = Platform(
     allocator="glibc",
     workspace=True,
     keeps_weights=True,
-    rig="neuralpower.measure.cpu.bench",
+    rig="neuralpower.measure.cpu.rig",
 )

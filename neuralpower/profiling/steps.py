@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_iter
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, ModelError, OutOfMemory, UsersError, quoted
-from neuralpower.measure.bench import failure
 from neuralpower.measure.meters import NullMeter, PowerMeter
 from neuralpower.measure.power.energy import PowerWindow, measure_power
+from neuralpower.measure.rig import failure
 from neuralpower.measure.steps import run_training_step
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.users_code import raised, users_code

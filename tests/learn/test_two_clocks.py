@@ -32,7 +32,7 @@ from neuralpower.predict.prediction import Prediction
 from neuralpower.report.tables import prediction_table
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
-from tests.simulated_cuda import META, SimulatedCuda, bench_of, layer_call
+from tests.simulated_cuda import META, SimulatedCuda, layer_call, rig_of
 
 PEAK, BANDWIDTH = 5e13, 2e12
 DISPATCH_S = {"linear": 9e-6, "activation": 5e-6, "softmax": 6e-6}
@@ -53,7 +53,7 @@ def run(layers: tuple[Layer, ...], dispatch: float = 1.0) -> float:
 
 
 def measured(kind: str, dtypes: tuple[str, ...] = ("float32",), count: int = 45) -> pd.DataFrame:
-    """Rows of a sweep, taken by the bench on the simulated device."""
+    """Rows of a sweep, taken by the rig on the simulated device."""
     cuda = SimulatedCuda(noise=0.003, l2_bytes=10**4)
     layers = [
         dataclasses.replace(layer, dtype=dtype)
@@ -61,12 +61,12 @@ def measured(kind: str, dtypes: tuple[str, ...] = ("float32",), count: int = 45)
         for layer in draw(KINDS[kind], count, 0, PRESETS["standard"])
     ]
     calls = [layer_call(cuda, layer, kernel_s(layer), DISPATCH_S[kind]) for layer in layers]
-    columns = bench_of(cuda).time(calls)
+    columns = rig_of(cuda).time(calls)
     return pd.DataFrame([{**layer.to_row(), **row} for layer, row in zip(layers, columns, strict=True)])
 
 
 def dataset(tables: dict[str, pd.DataFrame], **hardware: object) -> Dataset:
-    about = bench_of(SimulatedCuda()).hardware()
+    about = rig_of(SimulatedCuda()).hardware()
     peaks = {"float32": PEAK, "tensorfloat32": 5 * PEAK}
     known = {**about, "peak_flops_per_s": peaks, "memory_bytes_per_s": BANDWIDTH, **hardware}
     return Dataset(Path("simulated"), {"schema": 1, "device": "Simulated", "hardware": known}, tables)
@@ -194,7 +194,7 @@ def test_networks_tell_how_much_more_the_host_has_to_do() -> None:
     assert corrected.unknown_s == pytest.approx(1.5e-5)
 
 
-# ---- a network, from the bench's rows to its time ----
+# ---- a network, from the rig's rows to its time ----
 
 
 @pytest.mark.parametrize(

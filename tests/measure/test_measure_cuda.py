@@ -32,12 +32,12 @@ from neuralpower.measure.calls import (
 from neuralpower.measure.collect.keys import software_key
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.measure.cuda import bench as bench_cuda
-from neuralpower.measure.cuda.bench import SENTINEL_CALLS, Queue, open_cuda_bench
+from neuralpower.measure.cuda import rig as rig_cuda
+from neuralpower.measure.cuda.rig import SENTINEL_CALLS, Queue, open_cuda_rig
 from neuralpower.measure.cuda.runtime import POWER_CAP, Condition, NvmlCondition, to_columns
 from neuralpower.measure.cuda.timer import MOST_CALLS, Block, converged, median_interval
 from neuralpower.measure.power.selftest import SelfTest
-from tests.simulated_cuda import SimulatedCuda, SimulatedMark, bench_of, kernel
+from tests.simulated_cuda import SimulatedCuda, SimulatedMark, kernel, rig_of
 
 CPU = torch.device("cpu")
 HOT, CAPPED, FINE = Condition(reasons=0x40), Condition(reasons=POWER_CAP), Condition(reasons=0)
@@ -49,7 +49,7 @@ HOT, CAPPED, FINE = Condition(reasons=0x40), Condition(reasons=POWER_CAP), Condi
 def test_device_time_and_host_time_are_told_apart() -> None:
     # 2 us kernels, issued every 5 us: a graph takes 2 us a call, one by one they take 5 us
     cuda = SimulatedCuda()
-    (row,) = bench_of(cuda).time([kernel(cuda, 2e-6, 5e-6)])
+    (row,) = rig_of(cuda).time([kernel(cuda, 2e-6, 5e-6)])
     assert row["status"] == "ok"
     assert row["timing"] == "graph"
     assert row["runtime_s"] == pytest.approx(2e-6, rel=1e-6)
@@ -63,7 +63,7 @@ def test_device_time_and_host_time_are_told_apart() -> None:
 
 def test_a_long_kernel_hides_the_host() -> None:
     cuda = SimulatedCuda()
-    (row,) = bench_of(cuda).time([kernel(cuda, 800e-6, 5e-6)])
+    (row,) = rig_of(cuda).time([kernel(cuda, 800e-6, 5e-6)])
     assert row["runtime_s"] == pytest.approx(800e-6, rel=1e-6)
     assert row["runtime_eager_s"] == pytest.approx(800e-6, rel=0.01)
     assert row["dispatch_s"] == pytest.approx(5e-6, rel=1e-3)
@@ -73,7 +73,7 @@ def test_a_long_kernel_hides_the_host() -> None:
 
 def test_a_replay_holds_no_more_calls_than_a_graph_should() -> None:
     cuda = SimulatedCuda()
-    (row,) = bench_of(cuda).time([kernel(cuda, 1e-7)])
+    (row,) = rig_of(cuda).time([kernel(cuda, 1e-7)])
     assert row["block_k"] == MOST_CALLS
 
 
@@ -90,27 +90,27 @@ def test_a_replay_holds_no_more_calls_than_a_graph_should() -> None:
 )
 def test_copies_outlast_the_cache_where_memory_allows(size: int, free: int, copies: int) -> None:
     cuda = SimulatedCuda(free=free)
-    (row,) = bench_of(cuda).time([kernel(cuda, 50e-6, size=size)])
+    (row,) = rig_of(cuda).time([kernel(cuda, 50e-6, size=size)])
     assert row["copies"] == copies
 
 
 def test_noise_is_averaged_until_the_median_is_known_or_the_samples_end() -> None:
     for noise, most in ((0.001, 60), (0.05, 399)):
         cuda = SimulatedCuda(noise=noise)
-        (row,) = bench_of(cuda).time([kernel(cuda, 100e-6)])
+        (row,) = rig_of(cuda).time([kernel(cuda, 100e-6)])
         assert row["converged"]
         assert 11 <= row["n"] <= most
         assert row["runtime_low_s"] <= row["runtime_s"] <= row["runtime_high_s"]
         assert row["runtime_high_s"] - row["runtime_low_s"] <= 2 * 0.02 * row["runtime_s"]
         assert row["runtime_s"] == pytest.approx(100e-6, rel=0.02)
         assert len(row["samples_s"]) == min(row["n"], 200)
-    (row,) = bench_of(cuda := SimulatedCuda(noise=0.5)).time([kernel(cuda, 100e-6)])
+    (row,) = rig_of(cuda := SimulatedCuda(noise=0.5)).time([kernel(cuda, 100e-6)])
     assert (row["n"], row["converged"]) == (400, False)
 
 
 def test_sampling_ends_in_seconds_however_long_the_call() -> None:
     cuda = SimulatedCuda()
-    (row,) = bench_of(cuda).time([kernel(cuda, 1.0)])
+    (row,) = rig_of(cuda).time([kernel(cuda, 1.0)])
     assert row["n"] == 3
     assert not row["converged"]  # three samples bound no median
     assert row["runtime_low_s"] is None
@@ -135,7 +135,7 @@ def test_the_median_lies_between_order_statistics() -> None:
 
 def test_a_call_that_waits_for_the_device_is_timed_eagerly_and_says_so() -> None:
     cuda = SimulatedCuda()
-    (row,) = bench_of(cuda).time([kernel(cuda, 40e-6, 5e-6, waits=True)])
+    (row,) = rig_of(cuda).time([kernel(cuda, 40e-6, 5e-6, waits=True)])
     assert (row["status"], row["timing"]) == ("ok", "eager")
     assert row["runtime_s"] == pytest.approx(45e-6, rel=0.02)
     assert row["host_bound"]
@@ -146,7 +146,7 @@ def test_a_call_that_waits_for_the_device_is_timed_eagerly_and_says_so() -> None
 
 def test_heat_discards_what_was_measured_until_it_is_cool() -> None:
     cuda, conditions = SimulatedCuda(), iter([FINE, HOT, FINE, FINE])
-    (row,) = bench_of(cuda, lambda: next(conditions)).time([kernel(cuda, 100e-6)])
+    (row,) = rig_of(cuda, lambda: next(conditions)).time([kernel(cuda, 100e-6)])
     assert row["status"] == "ok"
     assert cuda.slept_s == [10.0]
     assert row["throttle_bits"] == 0
@@ -154,7 +154,7 @@ def test_heat_discards_what_was_measured_until_it_is_cool() -> None:
 
 def test_a_device_that_stays_hot_gives_a_row_that_no_fit_sees() -> None:
     cuda = SimulatedCuda()
-    (row,) = bench_of(cuda, lambda: HOT).time([kernel(cuda, 100e-6)])
+    (row,) = rig_of(cuda, lambda: HOT).time([kernel(cuda, 100e-6)])
     assert row["status"] == "throttled"
     assert cuda.slept_s == [10.0, 10.0]
     assert row["throttle_bits"] == 0x40
@@ -162,7 +162,7 @@ def test_a_device_that_stays_hot_gives_a_row_that_no_fit_sees() -> None:
 
 def test_the_power_limit_is_how_large_products_run() -> None:
     cuda = SimulatedCuda()
-    (row,) = bench_of(cuda, lambda: CAPPED).time([kernel(cuda, 100e-6)])
+    (row,) = rig_of(cuda, lambda: CAPPED).time([kernel(cuda, 100e-6)])
     assert (row["status"], row["flags"]) == ("ok", ["power_cap"])
 
 
@@ -173,7 +173,7 @@ def test_the_condition_is_read_while_the_device_works() -> None:
         busy.append(cuda.device_s > cuda.host_s)
         return FINE
 
-    bench_of(cuda, read).time([kernel(cuda, 100e-6)])
+    rig_of(cuda, read).time([kernel(cuda, 100e-6)])
     assert busy == [True, True]
 
 
@@ -184,12 +184,12 @@ def test_a_sentinel_every_fifty_calls_tells_of_a_device_that_becomes_slower() ->
     def sentinel() -> None:
         cuda.launch(times[-1], 5e-6)
 
-    bench = bench_of(cuda, sentinel=Call(sentinel, ()))
+    rig = rig_of(cuda, sentinel=Call(sentinel, ()))
     rows = []
     for _ in range(3):
         times.append(next(speeds))
-        rows += bench.time([kernel(cuda, 100e-6)] * SENTINEL_CALLS)
-    assert len(bench.sentinels_s) == 3
+        rows += rig.time([kernel(cuda, 100e-6)] * SENTINEL_CALLS)
+    assert len(rig.sentinels_s) == 3
     assert [rows[i]["sentinel_s"] for i in (0, 49, 50, 149)] == pytest.approx(
         [100e-6, 100e-6, 102e-6, 105e-6]
     )
@@ -285,8 +285,8 @@ def test_a_dataset_says_what_drives_its_device(monkeypatch: pytest.MonkeyPatch) 
     nvml = TalkativeNvml()
     condition = NvmlCondition(nvml, "GPU-1")
     condition.open()
-    bench = bench_of(SimulatedCuda(), condition)
-    said = bench.hardware()
+    rig = rig_of(SimulatedCuda(), condition)
+    said = rig.hardware()
     assert (said["cuda"], said["driver"], said["limit_w"], said["ecc"]) == ("13.0", "570.86", 600.0, True)
     assert (said["sm_mhz_limit"], said["mem_mhz_limit"]) == (1980, 3201)
     assert (said["limit_default_w"], said["persistence"]) == (700.0, True)
@@ -296,9 +296,9 @@ def test_a_dataset_says_what_drives_its_device(monkeypatch: pytest.MonkeyPatch) 
     assert hardware_from({"device": "any", "hardware": said}).limit_w == 600.0
     before = software_key(said, {"torch": "2.13.0"})
     nvml.driver = "575.57"
-    assert software_key(bench.hardware(), {"torch": "2.13.0"}) != before
+    assert software_key(rig.hardware(), {"torch": "2.13.0"}) != before
     nvml.failing = 3
-    assert "limit_w" not in bench.hardware()
+    assert "limit_w" not in rig.hardware()
 
 
 @pytest.mark.parametrize("code", [15, 16])
@@ -306,14 +306,14 @@ def test_a_device_that_is_gone_is_lost(code: int) -> None:
     nvml, cuda = FakeNvml(), SimulatedCuda()
     read = NvmlCondition(nvml, "GPU-1")
     read.open()
-    bench = bench_of(cuda, read)
-    assert not bench.is_lost()
+    rig = rig_of(cuda, read)
+    assert not rig.is_lost()
     nvml.failing = code
     with pytest.raises(LostDeviceError, match="GPU-1: the driver has lost the device"):
         read()
-    (row,) = bench.time([kernel(cuda, 1e-5)])
+    (row,) = rig.time([kernel(cuda, 1e-5)])
     assert (row["status"], row["error_class"]) == ("poisoned", "LostDeviceError")
-    assert bench.is_lost()
+    assert rig.is_lost()
 
 
 # ---- failures ----
@@ -325,7 +325,7 @@ def test_a_call_without_memory_is_freed_and_leaves_the_others_alone() -> None:
     def allocate() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TiB")
 
-    bad, good = bench_of(cuda).time([Call(allocate, ()), kernel(cuda, 1e-5)])
+    bad, good = rig_of(cuda).time([Call(allocate, ()), kernel(cuda, 1e-5)])
     assert bad["status"] == "oom"
     assert cuda.released == 1
     assert good["status"] == "ok"
@@ -335,7 +335,7 @@ def test_a_call_that_torch_refuses_is_an_error_and_one_that_has_no_phase_is_unsu
     cuda = SimulatedCuda()
     wrong = Call(torch.zeros, ("no size",))
     constant = Call(Backward(lambda x: torch.argmax(x)), (torch.ones(3),))
-    first, second = bench_of(cuda).time([wrong, constant])
+    first, second = rig_of(cuda).time([wrong, constant])
     assert (first["status"], first["error_class"]) == ("error", "TypeError")
     assert (second["status"], second["error_class"]) == ("unsupported", "Unmodelled")
 
@@ -347,13 +347,13 @@ def test_an_error_that_takes_the_context_with_it_poisons_all_that_follows() -> N
         cuda.poisoned = True
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    rows = bench_of(cuda).time([Call(fault, ()), kernel(cuda, 1e-5)])
+    rows = rig_of(cuda).time([Call(fault, ()), kernel(cuda, 1e-5)])
     assert [row["status"] for row in rows] == ["poisoned", "poisoned"]
 
 
 def test_a_capture_that_spoils_the_context_is_told() -> None:
     cuda = SimulatedCuda(breaks_on_capture=True)
-    (row,) = bench_of(cuda).time([kernel(cuda, 1e-5, waits=True)])
+    (row,) = rig_of(cuda).time([kernel(cuda, 1e-5, waits=True)])
     assert (row["status"], row["error_class"]) == ("poisoned", "PoisonedError")
 
 
@@ -361,7 +361,7 @@ def test_a_device_that_is_not_there_is_a_line_for_the_user() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a device")
     with pytest.raises(DeviceError, match="this process sees 0 CUDA devices"):
-        open_cuda_bench(torch.device("cuda:0"), "none")
+        open_cuda_rig(torch.device("cuda:0"), "none")
 
 
 # ---- power ----
@@ -418,22 +418,22 @@ def fake_energy(monkeypatch: pytest.MonkeyPatch, taken: list[dict[str, Any]]) ->
         }
         return SimpleNamespace(to_row=lambda: row, flags=["alias_risk"])
 
-    monkeypatch.setattr(bench_cuda, "measure_power", measure_power)
+    monkeypatch.setattr(rig_cuda, "measure_power", measure_power)
 
 
 def test_power_is_taken_from_the_graph_that_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda, taken = SimulatedCuda(), list[dict[str, Any]]()
     fake_energy(monkeypatch, taken)
-    bench = bench_of(cuda, lambda: CAPPED, meter=Steady(cuda))
-    bench.resume({"idle_w": 90.0, "update_period_p95_s": 0.1, "read_p95_s": 2e-3})
-    columns = bench.power(kernel(cuda, 100e-6))
+    rig = rig_of(cuda, lambda: CAPPED, meter=Steady(cuda))
+    rig.resume({"idle_w": 90.0, "update_period_p95_s": 0.1, "read_p95_s": 2e-3})
+    columns = rig.power(kernel(cuda, 100e-6))
     (window,) = taken
     assert window["calls"] > 900
     assert window["call_s"] == pytest.approx(100e-6, rel=0.01)  # the device never waited
     assert (window["idle_w"], window["period_s"], window["counter"]) == (90.0, 0.1, True)
     assert columns["energy_j"] == pytest.approx(0.03, rel=0.01)
     assert columns["flags"] == ["alias_risk", "power_cap"]
-    assert bench.hardware()["idle_w"] == 90.0
+    assert rig.hardware()["idle_w"] == 90.0
 
 
 def test_deep_idle_is_what_was_seen_before_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,13 +443,13 @@ def test_deep_idle_is_what_was_seen_before_the_context(monkeypatch: pytest.Monke
         asked.append(asleep)
         return SelfTest(idle_w=90.0)
 
-    monkeypatch.setattr(bench_cuda, "run_self_test", tested)
+    monkeypatch.setattr(rig_cuda, "run_self_test", tested)
     cuda = SimulatedCuda()
-    bench = bench_of(cuda, meter=Steady(cuda))
-    found = bench.self_test()
+    rig = rig_of(cuda, meter=Steady(cuda))
+    found = rig.self_test()
     assert (found["idle_deep_w"], found["idle_w"]) == (None, 90.0)
-    bench.idle_deep_w = 75.0
-    assert bench.self_test()["idle_deep_w"] == bench.tested.idle_deep_w == 75.0
+    rig.idle_deep_w = 75.0
+    assert rig.self_test()["idle_deep_w"] == rig.tested.idle_deep_w == 75.0
     assert asked == [False, False]  # by then it has been woken
 
 
@@ -466,24 +466,24 @@ def test_a_device_is_watched_asleep_before_its_context_is_made(
     def opened(name: str, value: Any) -> Any:
         return lambda *_: (order.append(name), value)[1]
 
-    monkeypatch.setattr(bench_cuda, "open_meter", opened("meter", Steady(cuda)))
-    monkeypatch.setattr(bench_cuda, "deep_idle_w", opened("deep idle", 75.0))
-    monkeypatch.setattr(bench_cuda, "open_cuda", opened("context", cuda))
-    monkeypatch.setattr(bench_cuda, "open_condition", lambda uuid: None)
+    monkeypatch.setattr(rig_cuda, "open_meter", opened("meter", Steady(cuda)))
+    monkeypatch.setattr(rig_cuda, "deep_idle_w", opened("deep idle", 75.0))
+    monkeypatch.setattr(rig_cuda, "open_cuda", opened("context", cuda))
+    monkeypatch.setattr(rig_cuda, "open_condition", lambda uuid: None)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: begun)
-    assert open_cuda_bench(torch.device("cuda:0"), "auto", deep_idle).idle_deep_w == expected
+    assert open_cuda_rig(torch.device("cuda:0"), "auto", deep_idle).idle_deep_w == expected
     assert order == ["meter", *["deep idle"] * (expected is not None), "context"]
 
 
 def test_power_that_cannot_be_measured_has_a_reason_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = SimulatedCuda()
     fake_energy(monkeypatch, [])
-    alone = bench_of(cuda).power(kernel(cuda, 1e-4))
+    alone = rig_of(cuda).power(kernel(cuda, 1e-4))
     assert alone == {"power_w": None, "energy_j": None, "power_source": "none", "power_reason": "no_meter"}
-    assert bench_of(cuda).self_test() == {}
-    bench = bench_of(cuda, meter=Steady(cuda))
-    assert bench.power(kernel(cuda, 1e-5, 1e-4, waits=True))["power_reason"] == "host_bound"
-    assert bench.power(Call(torch.zeros, ("no size",)))["power_reason"] == "error"
+    assert rig_of(cuda).self_test() == {}
+    rig = rig_of(cuda, meter=Steady(cuda))
+    assert rig.power(kernel(cuda, 1e-5, 1e-4, waits=True))["power_reason"] == "host_bound"
+    assert rig.power(Call(torch.zeros, ("no size",)))["power_reason"] == "error"
 
 
 # ---- calls ----
@@ -633,10 +633,10 @@ def on_device(test: Any) -> Any:
 
 @on_device
 def test_a_real_device_gives_sensible_times() -> None:
-    bench = open_cuda_bench(torch.device("cuda:0"), "none")
+    rig = open_cuda_rig(torch.device("cuda:0"), "none")
     small = Linear(rows=8, in_features=64, out_features=64, bias=True, dtype="float16")
     large = dataclasses.replace(small, rows=4096, in_features=4096, out_features=4096)
-    rows = bench.time([call_of(layer, bench.device) for layer in (small, large)])
+    rows = rig.time([call_of(layer, rig.device) for layer in (small, large)])
     for row in rows:
         assert (row["status"], row["timing"]) == ("ok", "graph"), row
         assert 1e-7 < row["runtime_s"] <= 1.1 * row["runtime_eager_s"]
@@ -649,34 +649,34 @@ def test_a_real_device_gives_sensible_times() -> None:
 
 @on_device
 def test_a_real_device_outlives_calls_that_fail_or_wait() -> None:
-    bench = open_cuda_bench(torch.device("cuda:0"), "none")
-    x = torch.randn(1000, device=bench.device)
+    rig = open_cuda_rig(torch.device("cuda:0"), "none")
+    x = torch.randn(1000, device=rig.device)
     waits = Call(torch.nonzero, (x,))
-    huge = Call(torch.empty, (2**46,), {"device": bench.device})
+    huge = Call(torch.empty, (2**46,), {"device": rig.device})
     good = Call(torch.relu, (x,))
-    rows = bench.time([good, waits, good, huge, good])
+    rows = rig.time([good, waits, good, huge, good])
     assert [row["status"] for row in rows] == ["ok", "ok", "ok", "oom", "ok"], rows
     assert [rows[i]["timing"] for i in (0, 1, 2, 4)] == ["graph", "eager", "graph", "graph"]
     assert rows[4]["runtime_s"] == pytest.approx(rows[0]["runtime_s"], rel=0.3)
-    assert not bench.is_lost()
+    assert not rig.is_lost()
 
 
 @on_device
 @every_kind
 def test_every_kind_runs_on_a_real_device_in_every_phase(kind: type[Layer]) -> None:
-    bench = open_cuda_bench(torch.device("cuda:0"), "none")
+    rig = open_cuda_rig(torch.device("cuda:0"), "none")
     (layer,) = tiny(kind, 1)
     phases = ["forward", "backward"] if layer.phase == "forward" and layer.backward() else [layer.phase]
     for phase in phases:
-        (row,) = bench.time([call_of(dataclasses.replace(layer, phase=phase), bench.device)])
+        (row,) = rig.time([call_of(dataclasses.replace(layer, phase=phase), rig.device)])
         assert row["status"] == "ok", (phase, row)
 
 
 @on_device
 def test_tf32_is_faster_on_a_real_device() -> None:
-    bench = open_cuda_bench(torch.device("cuda:0"), "none")
-    if bench.timer.properties.capability < "8":
+    rig = open_cuda_rig(torch.device("cuda:0"), "none")
+    if rig.timer.properties.capability < "8":
         pytest.skip("this device knows no TF32")
     layer = Linear(rows=4096, in_features=4096, out_features=4096, bias=False)
-    single, tf32 = bench.time([call_of(x, bench.device) for x in (layer, typed(layer, "tensorfloat32"))])
+    single, tf32 = rig.time([call_of(x, rig.device) for x in (layer, typed(layer, "tensorfloat32"))])
     assert tf32["runtime_s"] < 0.7 * single["runtime_s"]

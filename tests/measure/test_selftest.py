@@ -15,7 +15,7 @@ from tests.simulated import Counter, Device, Queue, SimulatedMeter, Time, simula
 SHORT = Durations(idle_s=0.5, spin_s=0.3, agreement_s=0.5, square_s=0.6, windows_s=(0.5, 0.7))
 
 
-class Bench:
+class Rig:
     """A GPU that idles at 30 W asleep and 80 W awake, draws 400 W under load, and has a meter with flaws of choice."""
 
     def __init__(
@@ -48,9 +48,9 @@ class Bench:
 @pytest.fixture(scope="module")
 def good() -> tuple[SelfTest, float]:
     """A sound meter's result, and how long it took (s)."""
-    bench = Bench()
-    start = bench.time.now
-    return bench.run(durations=None), (bench.time.now - start) / 1e9
+    rig = Rig()
+    start = rig.time.now
+    return rig.run(durations=None), (rig.time.now - start) / 1e9
 
 
 def test_a_sound_meter_is_described(good: tuple[SelfTest, float]) -> None:
@@ -96,7 +96,7 @@ def test_its_json_holds_fields_and_verdicts(good: tuple[SelfTest, float]) -> Non
 
 def test_a_counter_that_looks_part_of_the_time_is_found_out() -> None:
     # 25 ms in every 100 ms: a square wave of 100 ms is seen on, off, or in between, whenever it began
-    found = Bench(period_s=0.1, part_s=0.025).run()
+    found = Rig(period_s=0.1, part_s=0.025).run()
     assert found.part_time is True
     assert found.square_spread is not None
     assert found.square_spread > 0.5
@@ -104,7 +104,7 @@ def test_a_counter_that_looks_part_of_the_time_is_found_out() -> None:
 
 
 def test_a_counter_of_the_same_period_that_never_looks_away_passes() -> None:
-    assert Bench(period_s=0.1).run().part_time is False
+    assert Rig(period_s=0.1).run().part_time is False
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_counter_of_the_same_period_that_never_looks_away_passes() -> None:
 def test_more_than_five_per_cent_between_counter_and_samples_is_inconsistent(
     gain: float, quality: str
 ) -> None:
-    found = Bench(gain=gain).run()
+    found = Rig(gain=gain).run()
     assert found.meter_quality == quality
     assert found.use_counter == (quality == "ok")
 
@@ -170,7 +170,7 @@ def test_a_meter_of_counters_alone_is_unchecked(tmp_path: Path) -> None:
 def test_a_counter_that_is_no_use_leaves_samples(
     fault: Callable[[int, float], float | None], reason: str
 ) -> None:
-    found = Bench(fault=fault).run()
+    found = Rig(fault=fault).run()
     assert found.reason == reason
     assert (found.busy_w, found.idle_deep_w) == (None, None)
     assert (found.meter_quality, found.use_counter) == ("no_counter", False)
@@ -179,40 +179,40 @@ def test_a_counter_that_is_no_use_leaves_samples(
 
 
 def test_samples_that_are_zero_are_no_power() -> None:
-    found = Bench(sample_w=lambda *_: 0.0).run()
+    found = Rig(sample_w=lambda *_: 0.0).run()
     assert (found.busy_sampled_w, found.busy_average_w, found.idle_sampled_w) == (None, None, None)
     assert found.meter_quality == "unchecked"
 
 
 def test_a_meter_that_is_lost_keeps_what_was_found_before() -> None:
     # half a second of idle is some 50 reads, 10 ms apart; it is lost while awake
-    bench = Bench(lost_at=75)
-    found = bench.run()
+    rig = Rig(lost_at=75)
+    found = rig.run()
     assert found.reason == "gpu_lost"
     assert found.idle_deep_w == pytest.approx(30, rel=0.01)
     assert (found.idle_w, found.busy_w, found.update_period_s) == (None, None, None)
-    assert (found.meter_quality, len(bench.queue.ends)) == ("none", 0)
+    assert (found.meter_quality, len(rig.queue.ends)) == ("none", 0)
 
 
 def test_deep_idle_can_be_asked_for_before_the_test() -> None:
-    bench = Bench()
-    start = bench.time.now
-    assert deep_idle_w(bench.meter, bench.time.clock, SHORT) == pytest.approx(30, rel=0.01)
-    seconds = (bench.time.now - start) / 1e9
+    rig = Rig()
+    start = rig.time.now
+    assert deep_idle_w(rig.meter, rig.time.clock, SHORT) == pytest.approx(30, rel=0.01)
+    seconds = (rig.time.now - start) / 1e9
     assert 0.5 <= seconds < 0.6
-    bench.wake()
+    rig.wake()
     found = run_self_test(
-        bench.meter,
-        bench.queue.run_once,
+        rig.meter,
+        rig.queue.run_once,
         lambda: None,
-        bench.time.clock,
-        drain=bench.queue.drain,
+        rig.time.clock,
+        drain=rig.queue.drain,
         durations=SHORT,
         asleep=False,
     )
     assert (found.idle_deep_w, found.meter_quality) == (None, "ok")
     assert found.idle_w == pytest.approx(80, rel=0.01)
-    assert deep_idle_w(Bench(lost_at=3).meter, bench.time.clock, SHORT) is None
+    assert deep_idle_w(Rig(lost_at=3).meter, rig.time.clock, SHORT) is None
     assert deep_idle_w(NullMeter("no_rapl")) is None
 
 

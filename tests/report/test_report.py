@@ -24,7 +24,7 @@ from neuralpower.suites.roofline import analysis, chips, comments, pages, record
 from neuralpower.suites.roofline.analysis import View
 from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
 from neuralpower.suites.roofline.records import Calls, Data, Device, Network, Point, Roof, Training, Work
-from neuralpower.suites.roofline.runs import Bench, measured_roof
+from neuralpower.suites.roofline.runs import Runner, measured_roof
 from neuralpower.suites.roofline.work import Sketch
 from tests.browser import chromium, complaints, opened, requests
 from tests.program import run
@@ -53,7 +53,7 @@ def flat():
 FLOPS, BYTES = 1e9, 1e8  # of the device that never was
 
 
-class FakeBench(Bench):
+class FakeRunner(Runner):
     """A device that takes each network at its roof and notes what it was asked for; `fails` raises at a turn."""
 
     def __init__(self, memory: int = 10**9, fails: dict[int, BaseException] | None = None) -> None:
@@ -101,12 +101,12 @@ def nets(tmp_path: Path) -> str:
     return str(tmp_path / "nets.py")
 
 
-def gathering(nets: str, folder: Path, bench: Bench | None = None, **changes: object) -> Gathering:
+def gathering(nets: str, folder: Path, runner: Runner | None = None, **changes: object) -> Gathering:
     models = tuple(f"{nets}:{name}" for name in ("thin", "wide", "deep", "flat"))
     request = replace(
         Request(models, (1, 8), training_batch=2, predictors=("nvidia-a100-pcie-40gb",)), **changes
     )
-    return Gathering(request, folder, bench=bench or FakeBench(), roof_sizes=((8,), (2**20,)))
+    return Gathering(request, folder, runner=runner or FakeRunner(), roof_sizes=((8,), (2**20,)))
 
 
 def view_of(gathered: Gathering) -> View:
@@ -148,7 +148,7 @@ def test_the_default_list_holds_ten_networks_and_more_of_different_families() ->
     assert {m.partition(":")[0] for m in MODELS} == {"zoo", "transformers"}
 
 
-class SpyBench(Bench):
+class SpyRunner(Runner):
     """Notes in which modes a network is that is about to be timed."""
 
     def samples(self, call: Call) -> tuple[float, ...]:
@@ -158,19 +158,19 @@ class SpyBench(Bench):
 
 
 def test_a_forward_pass_is_timed_in_eval_mode() -> None:
-    bench = SpyBench(torch.device("cpu"))
-    assert bench.forward("zoo:alexnet", 2, "float32") == (1.0,)
-    assert bench.modes == {False}
+    runner = SpyRunner(torch.device("cpu"))
+    assert runner.forward("zoo:alexnet", 2, "float32") == (1.0,)
+    assert runner.modes == {False}
 
 
 @pytest.mark.parametrize(("raised", "told"), [(MemoryError(), MemoryError), (ValueError(), ModelError)])
 def test_what_fails_without_a_word_is_told_by_its_class(
     raised: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = SpyBench(torch.device("cpu"))
-    monkeypatch.setattr(bench, "samples", Mock(side_effect=raised))
+    runner = SpyRunner(torch.device("cpu"))
+    monkeypatch.setattr(runner, "samples", Mock(side_effect=raised))
     with pytest.raises(told, match=rf"{type(raised).__name__}$"):
-        bench.forward("zoo:alexnet", 2, "float32")
+        runner.forward("zoo:alexnet", 2, "float32")
 
 
 # ---- roofs and chips ----
@@ -178,8 +178,10 @@ def test_what_fails_without_a_word_is_told_by_its_class(
 
 def test_the_roof_is_work_over_time() -> None:
     # 2*8^3 = 1024 FLOP in 1024/1e9 s; 2*2^20 B in 2^21/1e8 s
-    bench = FakeBench()
-    roof = measured_roof("Fake 1", bench.place, torch.float32, bench.samples, bench.statistic, (8,), (2**20,))
+    runner = FakeRunner()
+    roof = measured_roof(
+        "Fake 1", runner.place, torch.float32, runner.samples, runner.statistic, (8,), (2**20,)
+    )
     assert roof.flops_per_s == pytest.approx(1e9) and roof.bytes_per_s == pytest.approx(1e8)
     assert roof.samples == 5 and "5 samples" in roof.how
     assert roof.ridge == pytest.approx(10)
@@ -188,8 +190,10 @@ def test_the_roof_is_work_over_time() -> None:
 
 
 def test_this_cpu_has_a_roof() -> None:
-    bench = Bench(torch.device("cpu"))
-    roof = measured_roof("this", bench.place, torch.float32, bench.samples, bench.statistic, (64,), (2**20,))
+    runner = Runner(torch.device("cpu"))
+    roof = measured_roof(
+        "this", runner.place, torch.float32, runner.samples, runner.statistic, (64,), (2**20,)
+    )
     assert roof.flops_per_s > 1e6 and roof.bytes_per_s > 1e6 and roof.samples >= 3
 
 
@@ -339,24 +343,24 @@ def test_everything_is_gathered_and_a_second_run_measures_nothing_again(nets: st
     assert len(data.points) == 16 and all(p.status == "ok" for p in data.points)
     assert all(len(p.samples_s) == 9 for p in data.points if p.basis == "measured")
     assert len(data.trainings) == 8 and records.read(tmp_path / "out") == data
-    second = FakeBench()
+    second = FakeRunner()
     again = gathering(nets, tmp_path / "out", second).run()
     assert second.asked == [] and second.roofs == 0 and len(again.points) == 16
 
 
 def test_an_interrupted_run_keeps_what_it_had_and_goes_on_from_there(nets: str, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        gathering(nets, tmp_path / "out", FakeBench(fails={4: KeyboardInterrupt()})).run()
+        gathering(nets, tmp_path / "out", FakeRunner(fails={4: KeyboardInterrupt()})).run()
     kept = records.read(tmp_path / "out")
     assert kept is not None and sum(p.basis == "measured" for p in kept.points) == 3
-    bench = FakeBench()
-    gathering(nets, tmp_path / "out", bench).run()
-    assert len(bench.asked) == 8 - 3
+    runner = FakeRunner()
+    gathering(nets, tmp_path / "out", runner).run()
+    assert len(runner.asked) == 8 - 3
 
 
 def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(nets: str, tmp_path: Path) -> None:
     # thin: weights 128 B, 80 B a sample (input 16, results 32 + 32): (0.85 * 400 - 128) / 80 = 2.65
-    gathered = gathering(nets, tmp_path / "out", FakeBench(memory=400), models=(f"{nets}:thin",))
+    gathered = gathering(nets, tmp_path / "out", FakeRunner(memory=400), models=(f"{nets}:thin",))
     point = gathered.run().point(f"{nets}:thin", "Fake 1", 8)
     assert point is not None and point.status == "out of memory" and point.runtime_s is None
     assert point.reason.endswith("the largest batch that fits is about 2")
@@ -366,7 +370,7 @@ def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(nets: str,
 
 def test_a_run_that_fails_or_finds_no_memory_is_a_point_of_its_own(nets: str, tmp_path: Path) -> None:
     fails = {1: MemoryError("CUDA out of memory"), 2: ModelError("it broke")}
-    data = gathering(nets, tmp_path / "out", FakeBench(fails=fails)).run()
+    data = gathering(nets, tmp_path / "out", FakeRunner(fails=fails)).run()
     found = {p.status: p.reason for p in data.points if p.status != "ok"}
     assert found == {"out of memory": "CUDA out of memory", "failed": "it broke"}
 
@@ -375,11 +379,11 @@ def test_what_would_overrun_the_budget_is_not_begun(nets: str, tmp_path: Path) -
     clock = iter(range(0, 10**6, 5))  # five seconds between any two looks
     gathered = gathering(nets, tmp_path / "out", budget_s=60)
     gathered.clock = lambda: float(next(clock))
-    bench = gathered.bench
+    runner = gathered.runner
     data = gathered.run()
-    assert isinstance(bench, FakeBench) and 0 < len(bench.asked) < 8
+    assert isinstance(runner, FakeRunner) and 0 < len(runner.asked) < 8
     late = [p for p in data.points if p.status == "over the time budget"]
-    assert len(late) == 8 - len(bench.asked) and all("s left" in p.reason for p in late)
+    assert len(late) == 8 - len(runner.asked) and all("s left" in p.reason for p in late)
     counted = [t for t in data.trainings if t.basis == "measured" and t.forward_s is None]
     assert counted and all(t.flops_ratio for t in counted), "their work is known all the same"
 
@@ -403,9 +407,9 @@ def test_a_folder_of_another_report_is_left_alone(nets: str, tmp_path: Path) -> 
 
 
 def test_a_network_that_is_none_is_told_before_anything_is_measured(nets: str, tmp_path: Path) -> None:
-    bench = FakeBench()
+    runner = FakeRunner()
     with pytest.raises(ModelError, match="unknown zoo network 'alexnot'"):
-        gathering(nets, tmp_path / "out", bench, models=(f"{nets}:thin", "zoo:alexnot")).run()
+        gathering(nets, tmp_path / "out", runner, models=(f"{nets}:thin", "zoo:alexnot")).run()
     assert not (tmp_path / "out").exists()
 
 
@@ -442,16 +446,18 @@ def test_a_torn_write_leaves_the_file_whole(nets: str, tmp_path: Path) -> None:
 
 def test_a_device_that_lacks_a_dtype_is_told() -> None:
     with pytest.raises(InputError, match="dtype tensorfloat32: a CPU has none; choose --dtype float32"):
-        Bench(torch.device("cpu")).check("tensorfloat32")
+        Runner(torch.device("cpu")).check("tensorfloat32")
     with pytest.raises(InputError, match="choose --dtype float32"):
-        Bench(torch.device("cpu")).check("float8_e4m3fn")
+        Runner(torch.device("cpu")).check("float8_e4m3fn")
 
 
 def test_this_cpu_times_a_network_several_times_after_warming_up(nets: str) -> None:
-    bench = Bench(torch.device("cpu"))
-    samples = bench.forward(f"{nets}:wide", 4, "float32")
-    assert len(samples) == 9 and min(samples) > 0 and min(samples) <= bench.statistic(samples) <= max(samples)
-    assert set(bench.training(f"{nets}:wide", 4, "float32").total.phases_s) == {
+    runner = Runner(torch.device("cpu"))
+    samples = runner.forward(f"{nets}:wide", 4, "float32")
+    assert (
+        len(samples) == 9 and min(samples) > 0 and min(samples) <= runner.statistic(samples) <= max(samples)
+    )
+    assert set(runner.training(f"{nets}:wide", 4, "float32").total.phases_s) == {
         "forward",
         "backward",
         "optimizer",

@@ -20,7 +20,7 @@ from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, to
 from neuralpower.measure.collect.networks import NETWORKS, QUICK, Network, jittered, swept
 from neuralpower.measure.collect.presets import PRESETS, Preset
 from neuralpower.measure.collect.schedule import NETWORK, NETWORK_BLOCK
-from neuralpower.measure.cpu.bench import BLOCK
+from neuralpower.measure.cpu.rig import BLOCK
 from neuralpower.networks.families import variant_of
 from neuralpower.networks.phases import Decoder
 from neuralpower.networks.sources import InputRequest, resolve

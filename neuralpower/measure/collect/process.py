@@ -44,7 +44,7 @@ class Worker:
         self.command = list(command)
         self.term_s, self.kill_s = term_s, kill_s
         self.tested: dict[str, Any] | None = (
-            None  # what the bench found out about its meter, for the processes to come
+            None  # what the rig found out about its meter, for the processes to come
         )
         self.meter_lost = False  # which the first process had, and one after it has not
         self._metered = False

@@ -113,7 +113,7 @@ class Local:
         results: Results = answer["results"]
         if any(result.get("status") in SUSPECT for result in results):
             self.worker.stop()
-        if self.worker.meter_lost and batch.tier == POWER:  # whatever the bench calls it
+        if self.worker.meter_lost and batch.tier == POWER:  # whatever the rig calls it
             return [{**result, **no_power("meter_lost")} for result in results]
         return results
 

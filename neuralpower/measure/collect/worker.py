@@ -30,7 +30,6 @@ from neuralpower.files.json_files import json_text, nullable
 from neuralpower.files.terminal import Visible
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
-from neuralpower.measure.bench import Bench, failure
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.keys import versions
 from neuralpower.measure.collect.plan import check_dtypes, kinds_named, make_plan
@@ -38,7 +37,7 @@ from neuralpower.measure.collect.presets import preset_named
 from neuralpower.measure.collect.schedule import NETWORK
 from neuralpower.measure.collect.settings import read_settings
 from neuralpower.measure.cpu.timer import ROUNDS
-from neuralpower.measure.rigs import open_bench
+from neuralpower.measure.rig import Rig, failure, open_rig
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.phases import Phase, cached_call
 from neuralpower.networks.sources import InputRequest, resolve
@@ -47,14 +46,14 @@ from neuralpower.trace.training import RECIPE, TRAINING
 
 
 def measure_items(
-    items: Sequence[dict[str, Any]], bench: Bench, rounds: int = ROUNDS, seed: int = 0
+    items: Sequence[dict[str, Any]], rig: Rig, rounds: int = ROUNDS, seed: int = 0
 ) -> list[dict[str, Any]]:
     """One result per item: status ok, noisy, oom, poisoned or error, and the columns of a row."""
     results: list[dict[str, Any]] = []
     calls: list[Call] = []
     torch.manual_seed(seed)
     for item in items:
-        build, work = _prepared(item, bench.device)
+        build, work = _prepared(item, rig.device)
         result = {"config_id": item["config_id"], **work}
         results.append(result)
         try:
@@ -62,19 +61,19 @@ def measure_items(
         except Exception as error:  # what a configuration does to torch is its result
             result.update(failure(error))
             calls.append(Call(lambda: None, ()))
-    for result, columns in zip(results, bench.time(calls, rounds), strict=True):
+    for result, columns in zip(results, rig.time(calls, rounds), strict=True):
         if "status" not in result:
             result.update(columns)
     return results
 
 
-def measure_power(items: Sequence[dict[str, Any]], bench: Bench) -> list[dict[str, Any]]:
+def measure_power(items: Sequence[dict[str, Any]], rig: Rig) -> list[dict[str, Any]]:
     """One result per item: the columns of its power, or the `status` of its failure; its runtime stands."""
     results = []
     for item in items:
-        build, _ = _prepared(item, bench.device)
+        build, _ = _prepared(item, rig.device)
         try:
-            columns = bench.power(build())
+            columns = rig.power(build())
         except Exception as error:  # as above
             columns = failure(error)
         results.append({"config_id": item["config_id"], "power_w": None, "energy_j": None, **columns})
@@ -104,46 +103,46 @@ def training_step(call: Call) -> Call:
 
 
 class Answers:
-    """What the process answers; the bench is opened with the first request that needs it.
+    """What the process answers; the rig is opened with the first request that needs it.
 
     `open_it` is told whether the device may be looked at for some seconds before it is woken: only the process that tests the
     meter has the time.
     """
 
-    def __init__(self, open_it: Callable[[bool], Bench]) -> None:
+    def __init__(self, open_it: Callable[[bool], Rig]) -> None:
         self.open_it = open_it
-        self.bench: Bench | None = None
+        self.rig: Rig | None = None
         self.asked = 0
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to one request; raises NeuralPowerError."""
         if request["do"] == "plan":
             return {"plan": self._plan(request)}
-        bench = self._opened(first=request["do"] == "open" and not request.get("tested"))
+        rig = self._opened(first=request["do"] == "open" and not request.get("tested"))
         if request["do"] == "open":
             about: dict[str, Any] = {
-                "block": bench.block,
-                "power_reason": bench.power_reason,
+                "block": rig.block,
+                "power_reason": rig.power_reason,
                 "versions": versions(),
             }
             about.update(settings=read_settings(), machine=read_machine())
             if "tested" in request:
-                about["self_test"] = tested = request["tested"] or bench.self_test()
-                bench.resume(tested)
-            return {**about, "hardware": bench.hardware()}
+                about["self_test"] = tested = request["tested"] or rig.self_test()
+                rig.resume(tested)
+            return {**about, "hardware": rig.hardware()}
         if request["do"] == "self_test":
-            return {"self_test": bench.self_test()}
+            return {"self_test": rig.self_test()}
         self.asked += 1
         if request["do"] == "power":
-            results = measure_power(request["items"], bench)
+            results = measure_power(request["items"], rig)
         else:
-            results = measure_items(request["items"], bench, request["rounds"], self.asked)
+            results = measure_items(request["items"], rig, request["rounds"], self.asked)
         failed = any(result.get("error_class") for result in results)
-        return {"results": results, "lost": failed and bench.is_lost()}
+        return {"results": results, "lost": failed and rig.is_lost()}
 
-    def _opened(self, first: bool = False) -> Bench:
-        self.bench = self.bench or self.open_it(first)
-        return self.bench
+    def _opened(self, first: bool = False) -> Rig:
+        self.rig = self.rig or self.open_it(first)
+        return self.rig
 
     def _plan(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         device = self._opened().device
@@ -160,19 +159,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--power", default="auto")
-    parser.add_argument("--bench", help="module:class of another bench, made without arguments")
+    parser.add_argument("--rig", help="module:class of another rig, made without arguments")
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr: stdout is the answers'
     # a terminal that is gone is no fault of what is measured
     sys.stdout, sys.stderr = Visible(quiet(1)), Visible(quiet(2))
 
-    def opened(first: bool) -> Bench:
-        if options.bench:
-            module, _, name = options.bench.partition(":")
-            bench: Bench = getattr(importlib.import_module(module), name)()
-            return bench
-        return open_bench(options.device, options.power, int(os.environ["OMP_NUM_THREADS"]), first)
+    def opened(first: bool) -> Rig:
+        if options.rig:
+            module, _, name = options.rig.partition(":")
+            rig: Rig = getattr(importlib.import_module(module), name)()
+            return rig
+        return open_rig(options.device, options.power, int(os.environ["OMP_NUM_THREADS"]), first)
 
     answer_to = Answers(opened)
     for line in sys.stdin:

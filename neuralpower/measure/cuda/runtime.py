@@ -1,6 +1,6 @@
 """The little of CUDA and of NVML that measuring needs, behind small interfaces that a test can stand in for.
 
-`Cuda` is what a bench talks to, `TorchCuda` its only implementation here; nothing else touches `torch.cuda`. All work goes
+`Cuda` is what a rig talks to, `TorchCuda` its only implementation here; nothing else touches `torch.cuda`. All work goes
 to one side stream: capture needs one that is not the default, and libraries set up handles and workspaces per stream, so
 what is warmed up on it is warm when it is captured. Autograd runs each operator's backward on the stream of its forward.
 """

@@ -44,7 +44,7 @@ from neuralpower.suites.roofline.records import (
     read,
     write,
 )
-from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Bench, measured_roof
+from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Runner, measured_roof
 from neuralpower.suites.roofline.work import Sketch, kinds_of
 from neuralpower.trace.records import Trace
 
@@ -112,7 +112,7 @@ class Gathering:
     request: Request
     folder: Path
     show: Callable[[str], None] = lambda text: None
-    bench: Bench | None = None
+    runner: Runner | None = None
     clock: Callable[[], float] = time.monotonic
     roof_sizes: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = (None, None)
     data: Data = field(default_factory=Data)
@@ -129,8 +129,8 @@ class Gathering:
         self.request.check()
         for model in self.request.models:
             resolve(model)  # a name that is none is told before anything is measured
-        if self.bench is not None:
-            self.bench.check(self.request.dtype)
+        if self.runner is not None:
+            self.runner.check(self.request.dtype)
         with sole_writer(self.folder):
             self._open()
             self._devices()
@@ -138,8 +138,8 @@ class Gathering:
             for number, batch in enumerate(sorted(set(self.request.batch_sizes))):
                 self._works(batch)
                 self._predict(batch)
-                if self.bench is not None:
-                    self._measure(self.bench, batch)
+                if self.runner is not None:
+                    self._measure(self.runner, batch)
                 if number == 0:
                     self._trainings()
             self.save()
@@ -160,7 +160,7 @@ class Gathering:
         torch_version = str(torch.__version__)
         settings = {
             "dtype": self.request.dtype,
-            "device": None if self.bench is None else self.bench.name,
+            "device": None if self.runner is None else self.runner.name,
             "training_batch": self.request.training_batch,
             "torch": torch_version,
         }
@@ -195,32 +195,32 @@ class Gathering:
         for predictor in predictors.values():
             predictor.check(self.request.dtype, "forward")
         self.data.devices.clear()
-        if self.bench is not None:
-            self._measured_device(self.bench)
+        if self.runner is not None:
+            self._measured_device(self.runner)
         for name, predictor in predictors.items():
             self._predicted_device(name, predictor)
 
-    def _measured_device(self, bench: Bench) -> None:
-        self.data.put(Device(bench.name, MEASURED, bench.free_bytes()))
-        sheet = known_spec(bench.name)
+    def _measured_device(self, runner: Runner) -> None:
+        self.data.put(Device(runner.name, MEASURED, runner.free_bytes()))
+        sheet = known_spec(runner.name)
         if sheet is None:
-            text = f"There is no data sheet of {bench.name} here: its peaks are those that were measured."
+            text = f"There is no data sheet of {runner.name} here: its peaks are those that were measured."
             self.data.notes.append(text)
         else:
-            self._sheet_roof(bench.name, sheet)
-        if bench.place.type == "cpu":
+            self._sheet_roof(runner.name, sheet)
+        if runner.place.type == "cpu":
             own = default_predictor(read_cpu())
             self.own = own if self.request.dtype in own.dtypes else None
-        if self._measured_roof(bench) is None:
-            self.show(f"measuring the roof of {bench.name}")
-            bench.prepare()
+        if self._measured_roof(runner) is None:
+            self.show(f"measuring the roof of {runner.name}")
+            runner.prepare()
             dtype = torch_dtype(self.request.dtype)
-            timing = (bench.samples, bench.statistic)
-            self.data.put(measured_roof(bench.name, bench.place, dtype, *timing, *self.roof_sizes))
+            timing = (runner.samples, runner.statistic)
+            self.data.put(measured_roof(runner.name, runner.place, dtype, *timing, *self.roof_sizes))
             self.save()
 
-    def _measured_roof(self, bench: Bench) -> Roof | None:
-        return next((r for r in self.data.roofs if r.device == bench.name and r.samples), None)
+    def _measured_roof(self, runner: Runner) -> Roof | None:
+        return next((r for r in self.data.roofs if r.device == runner.name and r.samples), None)
 
     def _predicted_device(self, name: str, predictor: Predictor) -> None:
         sheet = known_spec(predictor.device)
@@ -295,20 +295,20 @@ class Gathering:
         index = next(i for i, one in enumerate(devices) if one.name == device)
         devices[index] = replace(devices[index], unknown_kinds=tuple(sorted(kinds - set(predictor.kinds))))
 
-    def _measure(self, bench: Bench, batch: int) -> None:
-        costs = {model: self._estimate_s(bench, model, batch) for model in self.models}
+    def _measure(self, runner: Runner, batch: int) -> None:
+        costs = {model: self._estimate_s(runner, model, batch) for model in self.models}
         for model in sorted(costs, key=costs.__getitem__):
-            found = self.data.point(model, bench.name, batch)
+            found = self.data.point(model, runner.name, batch)
             if found is None or found.status != OK:
-                self.data.put(self._timed(bench, model, batch))
+                self.data.put(self._timed(runner, model, batch))
                 self.save()
 
-    def _timed(self, bench: Bench, model: str, batch: int) -> Point:
-        point = Point(model, bench.name, batch, MEASURED, OK)
-        reason = self._too_large(model, bench.name, batch)
+    def _timed(self, runner: Runner, model: str, batch: int) -> Point:
+        point = Point(model, runner.name, batch, MEASURED, OK)
+        reason = self._too_large(model, runner.name, batch)
         if reason:
             return replace(point, status=MEMORY, reason=reason)
-        cost = bench.cost(self._estimate_s(bench, model, batch) * self._slowness()) + BUILD_S
+        cost = runner.cost(self._estimate_s(runner, model, batch) * self._slowness()) + BUILD_S
         if cost > self.left_s():
             reason = f"would take about {cost:.0f} s of the {max(self.left_s(), 0):.0f} s left"
             self.show(f"skipping {model}, batch {batch}: {reason}")
@@ -316,19 +316,19 @@ class Gathering:
         self.show(f"measuring {model}, batch {batch}: about {cost:.0f} s of the {self.left_s():.0f} s left")
 
         def timed() -> Point:
-            samples = bench.forward(model, batch, self.request.dtype)
-            return replace(point, runtime_s=bench.statistic(samples), samples_s=samples)
+            samples = runner.forward(model, batch, self.request.dtype)
+            return replace(point, runtime_s=runner.statistic(samples), samples_s=samples)
 
         return _tried(point, timed)
 
-    def _estimate_s(self, bench: Bench, model: str, batch: int) -> float:
+    def _estimate_s(self, runner: Runner, model: str, batch: int) -> float:
         """Of one forward pass on the measured device, before it is measured."""
         key = (model, batch)
         if self.own is None or key not in self._predicted:
             if self.own is not None and model in self.traces:
                 self._predicted[key] = self._composed(self.own, model, batch).runtime_s.value
             else:
-                work, roof = self.data.work(model, batch), self._measured_roof(bench)
+                work, roof = self.data.work(model, batch), self._measured_roof(runner)
                 assert work is not None and roof is not None  # traced and measured before
                 least = max(work.flops / roof.flops_per_s, work.bytes_moved / roof.bytes_per_s)
                 self._predicted[key] = least / GUESS
@@ -352,8 +352,8 @@ class Gathering:
         """Why a batch does not fit, with the largest that does; "" where it fits or nothing is known."""
         work, network = self.data.work(model, batch), self.data.network(model)
         room = next((d.memory_bytes for d in self.data.devices if d.name == device), None)
-        if self.bench is not None and device == self.bench.name:
-            room = self.bench.free_bytes()
+        if self.runner is not None and device == self.runner.name:
+            room = self.runner.free_bytes()
         if work is None or work.peak_bytes is None or room is None or work.peak_bytes <= room * MEMORY_SHARE:
             return ""
         weights = network.parameter_bytes if network else 0
@@ -377,9 +377,9 @@ class Gathering:
                 found = self.data.training(model, device.name)
                 if found is not None and found.status == OK:
                     continue
-                if device.basis == MEASURED and self.bench is not None:
+                if device.basis == MEASURED and self.runner is not None:
                     left = share_s - (self.clock() - begun)
-                    self.data.put(self._stepped(self.bench, model, batch, left))
+                    self.data.put(self._stepped(self.runner, model, batch, left))
                 else:
                     self.data.put(self._counted(model, device.name, batch))
                 self.save()
@@ -390,17 +390,17 @@ class Gathering:
         step = Training(model, device, batch, PREDICTED, OK, reason=reason)
         return _with_kinds(step, self.sketches[model].training(batch))
 
-    def _stepped(self, bench: Bench, model: str, batch: int, left_s: float) -> Training:
-        step = Training(model, bench.name, batch, MEASURED, OK)
+    def _stepped(self, runner: Runner, model: str, batch: int, left_s: float) -> Training:
+        step = Training(model, runner.name, batch, MEASURED, OK)
         small = min(self.request.batch_sizes)
         scale = TRAINING_RUNS * TRAINING_WORK * batch / small * self._slowness()
-        cost = scale * self._estimate_s(bench, model, small)
+        cost = scale * self._estimate_s(runner, model, small)
         if cost + BUILD_S > left_s:
             late = f"would take about {cost:.0f} s of the {max(left_s, 0):.0f} s left for training"
-            counted = self._counted(model, bench.name, batch)
+            counted = self._counted(model, runner.name, batch)
             return replace(counted, basis=MEASURED, status=BUDGET, reason=f"counted, not timed: {late}")
         self.show(f"training step of {model}, batch {batch}: about {cost:.0f} s")
-        return _tried(step, lambda: _with_kinds(step, bench.training(model, batch, self.request.dtype)))
+        return _tried(step, lambda: _with_kinds(step, runner.training(model, batch, self.request.dtype)))
 
 
 def _tried(record: Tried, run: Callable[[], Tried]) -> Tried:

@@ -21,8 +21,8 @@ from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import InputError, ModelError, first_line, quoted
 from neuralpower.layers.base import torch_dtype
 from neuralpower.layers.call import Call
-from neuralpower.measure.bench import failure
 from neuralpower.measure.cpu.timer import ROUNDS, SLOW_CALL_S, Sentinel, prepare_process, time_calls
+from neuralpower.measure.rig import failure
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import raised, users_code
@@ -41,7 +41,7 @@ Timer = Callable[[Call], Sequence[float]]
 Statistic = Callable[[Sequence[float]], float]
 
 
-class Bench:
+class Runner:
     """One device of this machine."""
 
     def __init__(self, place: torch.device) -> None:

@@ -35,7 +35,7 @@ from neuralpower.measure.collect.request import Progress, Request
 from neuralpower.measure.collect.schedule import Estimate, make_schedule
 from neuralpower.measure.collect.supervisor import collect
 from neuralpower.measure.collect.worker import measure_items
-from neuralpower.measure.cpu.bench import CpuBench
+from neuralpower.measure.cpu.rig import CpuRig
 from neuralpower.measure.meters import NullMeter
 from tests.fake_worker import Fake, names, run, statuses
 from tests.program import Ran
@@ -294,7 +294,7 @@ def test_a_decoders_step_is_timed_as_a_whole_with_its_cache_put_back() -> None:
     assert [task.item["config_id"] for task in schedule.power] == [
         one["config_id"] for one in plan if one != step
     ]
-    (result,) = measure_items(steps, CpuBench(1, NullMeter("no_rapl")), rounds=2)
+    (result,) = measure_items(steps, CpuRig(1, NullMeter("no_rapl")), rounds=2)
     assert result["status"] in ("ok", "noisy")
     # an accelerator captures its calls in graphs, and what puts the cache back is no part of one
     graphs = replace(PRESETS["standard"], jitters=0, **KERNELS)
@@ -313,7 +313,7 @@ def test_a_step_of_training_is_timed_as_a_whole() -> None:
     rows = [(kind, layer["phase"]) for kind, layer, _ in json.loads(steps[0]["row"]["layers"])]
     assert {"forward", "backward", "optimizer"} == {phase for _, phase in rows}
     assert not steps[0]["power"]
-    (result,) = measure_items(steps, CpuBench(1, NullMeter("no_rapl")), rounds=2)
+    (result,) = measure_items(steps, CpuRig(1, NullMeter("no_rapl")), rounds=2)
     assert result["status"] in ("ok", "noisy")
     table = pd.DataFrame([{**step["row"], **result} for step in steps])
     (total,), rejected = read_totals(table.assign(status="ok"))
@@ -335,7 +335,7 @@ def test_what_a_configuration_does_to_torch_is_its_result() -> None:
     (pool,) = draw(KINDS["pool2d"], 1, 0)
     wide = {**pool.to_row(), "function": "max", "in_width": 4, "kernel_width": 9, "padding_width": 0}
     items.append({"kind": "pool2d", "config_id": "wide", "row": wide})
-    results = {r["config_id"]: r for r in measure_items(items, CpuBench(1, NullMeter("no_rapl")), rounds=2)}
+    results = {r["config_id"]: r for r in measure_items(items, CpuRig(1, NullMeter("no_rapl")), rounds=2)}
     assert results["huge"]["status"] == "oom"
     assert results["wide"]["status"] == "error"
     assert results["wide"]["error_class"] == "RuntimeError"

@@ -10,7 +10,7 @@ from neuralpower.layers import KINDS
 from neuralpower.measure.collect.plan import kinds_named, make_plan
 from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS
 from neuralpower.measure.collect.worker import Answers
-from tests.simulated_cuda import SimulatedCuda, bench_of
+from tests.simulated_cuda import SimulatedCuda, rig_of
 
 TINY = "transformers:BertModel?num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64"
 
@@ -62,7 +62,7 @@ def test_a_worker_plans_for_the_device_that_it_measures_on() -> None:
         "models": ["none"],
         "dtypes": ["float32"],
     }
-    answers = Answers(lambda first: bench_of(SimulatedCuda()))
+    answers = Answers(lambda first: rig_of(SimulatedCuda()))
     # 0.8 of 34.4 shares of 1,250; of a CPU's 6,900 it would be 160
     assert len(answers({**asked, "phases": ["forward"], "seed": 0})["plan"]) == 29
 

@@ -25,7 +25,7 @@ from neuralpower.measure.collect.schedule import (
 )
 from neuralpower.measure.collect.supervisor import collect
 from neuralpower.measure.cuda.timer import COOL_S, COOLINGS
-from tests.simulated_bench import Simulated, power_w, runtime_s
+from tests.simulated_rig import Simulated, power_w, runtime_s
 
 KIND_NAMES = ("linear", "conv2d", "matmul", "softmax", "norm", "activation", "elementwise")
 NETWORKS = 40

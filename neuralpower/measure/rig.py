@@ -1,24 +1,26 @@
-"""A bench: one device that calls are timed on, and its meter if it has one. What collects needs to know nothing else.
+"""A rig: one device that calls are timed on, and its meter if it has one. What collects needs to know nothing else.
 
-`CpuBench` times on the processor (`measure.py`); an accelerator brings a bench of its own. A bench is opened inside the
+`CpuRig` times on the processor (`measure.py`); an accelerator brings a rig of its own. A rig is opened inside the
 measuring process, and everything that it answers can be written as JSON.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from neuralpower.errors import said
+from neuralpower.errors import InputError, said
 from neuralpower.layers.call import Call
 from neuralpower.measure.cpu.timer import ROUNDS
+from neuralpower.platforms import platform_for
 
 POISONED = "poisoned"  # the status of a call that left the device unusable for this process
 
 
-class Bench(Protocol):
+class Rig(Protocol):
     """A device under test."""
 
     device: torch.device
@@ -49,6 +51,24 @@ class Bench(Protocol):
 
     def is_lost(self) -> bool:
         """Whether the device has stopped answering."""
+
+
+def open_rig(device: str, power: str, threads: int, deep_idle: bool = False) -> Rig:
+    """The rig of "cpu" or "cuda:0" and of the meter that `power` names; the process is set up to measure.
+
+    `deep_idle`: what a device that has a context draws without it is measured first, which takes some seconds.
+
+    Raises:
+        InputError: a device or meter that is not known.
+        DeviceError: one that is not there, or does not work.
+    """
+    platform = platform_for(device)
+    if not platform.rig:
+        raise InputError(
+            f"device {device!r}: nothing measures {platform.plural} of platform {platform.name} yet"
+        )
+    rig: Rig = importlib.import_module(platform.rig).open_rig(device, power, threads, deep_idle)
+    return rig
 
 
 def failure(error: BaseException) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Queue:
 
 
 @dataclass
-class CudaBench:
+class CudaRig:
     """A CUDA device and its meter."""
 
     device: torch.device
@@ -219,8 +219,8 @@ class CudaBench:
         return Clock(self.timer.clock_ns, self.timer.sleep)
 
 
-def open_cuda_bench(device: torch.device, power: str = "auto", deep_idle: bool = False) -> CudaBench:
-    """The bench of a CUDA device; the meter that `power` names is opened first: it asks who else computes on the device.
+def open_cuda_rig(device: torch.device, power: str = "auto", deep_idle: bool = False) -> CudaRig:
+    """The rig of a CUDA device; the meter that `power` names is opened first: it asks who else computes on the device.
 
     `deep_idle`: the device is then watched for some seconds, as long as torch has not begun to use CUDA in this process.
 
@@ -234,7 +234,7 @@ def open_cuda_bench(device: torch.device, power: str = "auto", deep_idle: bool =
     cuda = open_cuda(device)
     condition = open_condition(cuda.properties().uuid)
     timer = CudaTimer(cuda, condition or Condition)
-    return CudaBench(cuda.device, timer, meter, idle_deep_w=idle_deep_w, sentinel=product(cuda.device))
+    return CudaRig(cuda.device, timer, meter, idle_deep_w=idle_deep_w, sentinel=product(cuda.device))
 
 
 def product(device: torch.device) -> Call:
@@ -243,6 +243,6 @@ def product(device: torch.device) -> Call:
     return Call(torch.mm, tuple(operands))
 
 
-def open_rig(device: str, power: str, threads: int, deep_idle: bool = False) -> CudaBench:
-    """The GPU "cuda:0", as `open_cuda_bench`; the host's threads are left as they are."""
-    return open_cuda_bench(device_named(device), power, deep_idle)
+def open_rig(device: str, power: str, threads: int, deep_idle: bool = False) -> CudaRig:
+    """The GPU "cuda:0", as `open_cuda_rig`; the host's threads are left as they are."""
+    return open_cuda_rig(device_named(device), power, deep_idle)

@@ -1,4 +1,4 @@
-"""Benches: what a failing call is called, and a collection of a real measuring process on the simulated device."""
+"""Rigs: what a failing call is called, and a collection of a real measuring process on the simulated device."""
 
 import subprocess
 import sys
@@ -11,19 +11,18 @@ import torch
 from neuralpower.data.dataset import read_dataset
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers.call import Call
-from neuralpower.measure.bench import failure
 from neuralpower.measure.collect.keys import PROTOCOL_VERSION
 from neuralpower.measure.collect.process import Worker, command
 from neuralpower.measure.collect.recover import Local
 from neuralpower.measure.collect.request import Request
 from neuralpower.measure.collect.supervisor import collect
 from neuralpower.measure.collect.worker import Answers
-from neuralpower.measure.cpu.bench import CpuBench
+from neuralpower.measure.cpu.rig import CpuRig
 from neuralpower.measure.meters import NullMeter
-from neuralpower.measure.rigs import open_bench
+from neuralpower.measure.rig import failure, open_rig
 from neuralpower.report.cards import dataset_card
 from tests.simulated import hundred_watts
-from tests.simulated_bench import SimulatedBench, power_w, runtime_s
+from tests.simulated_rig import SimulatedRig, power_w, runtime_s
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,18 +48,18 @@ def test_what_a_failing_call_is_called(error: Exception, status: str) -> None:
     assert result == {"status": status, "error_class": type(error).__name__, "error_msg": str(error)}
 
 
-def test_a_bench_without_a_meter_says_so() -> None:
+def test_a_rig_without_a_meter_says_so() -> None:
     call = Call(torch.relu, (torch.ones(2),))
-    bench = CpuBench(1, NullMeter("no_rapl"))
-    columns = bench.power(call)
+    rig = CpuRig(1, NullMeter("no_rapl"))
+    columns = rig.power(call)
     assert (columns["power_w"], columns["power_source"], columns["power_reason"]) == (None, "none", "no_rapl")
-    assert (bench.power_reason, bench.self_test()) == ("no_rapl", {})
+    assert (rig.power_reason, rig.self_test()) == ("no_rapl", {})
 
 
 def test_a_cpu_with_a_counter_has_power(tmp_path: Path) -> None:
-    bench = CpuBench(1, hundred_watts(tmp_path))
-    bench.resume({"idle_w": 20.0, "update_period_p95_s": 0.001, "busy_w": 100.0})
-    columns = bench.power(Call(torch.mm, (torch.ones(64, 64), torch.ones(64, 64))))
+    rig = CpuRig(1, hundred_watts(tmp_path))
+    rig.resume({"idle_w": 20.0, "update_period_p95_s": 0.001, "busy_w": 100.0})
+    columns = rig.power(Call(torch.mm, (torch.ones(64, 64), torch.ones(64, 64))))
     assert columns["power_w"] == pytest.approx(100, rel=0.02)
     assert (columns["power_source"], columns["power_reason"], columns["idle_w_used"]) == ("rapl", None, 20.0)
     assert columns["energy_j"] == pytest.approx(columns["power_w"] * columns["window_runtime_s"])
@@ -68,14 +67,14 @@ def test_a_cpu_with_a_counter_has_power(tmp_path: Path) -> None:
 
 def test_devices_and_meters_that_are_not_there_are_refused() -> None:
     with pytest.raises(InputError, match="unknown device 'gpu7': did you mean cpu"):
-        open_bench("gpu7", "auto", 1)
+        open_rig("gpu7", "auto", 1)
     with pytest.raises(DeviceError, match="nvml does not see the power of cpu; use --power auto or none"):
-        open_bench("cpu", "nvml", 1)
-    assert open_bench("cpu", "none", 1).power_reason == "not_asked"
+        open_rig("cpu", "nvml", 1)
+    assert open_rig("cpu", "none", 1).power_reason == "not_asked"
 
 
 def test_a_lost_device_is_asked_for_after_a_failure_only() -> None:
-    class Failing(SimulatedBench):
+    class Failing(SimulatedRig):
         asked = 0
 
         def time(self, calls: object, rounds: int = 9) -> list[dict[str, object]]:
@@ -88,11 +87,11 @@ def test_a_lost_device_is_asked_for_after_a_failure_only() -> None:
     item = {"kind": "softmax", "config_id": "a", "row": {"rows": 4, "width": 8}}
     request = {"do": "runtime", "items": [item], "rounds": 9}
     assert Answers(lambda first: Failing())(request)["lost"] is True
-    assert Answers(lambda first: SimulatedBench())(request)["lost"] is False
+    assert Answers(lambda first: SimulatedRig())(request)["lost"] is False
 
 
 def test_a_collection_on_the_simulated_device_gives_its_runtime_and_power_back(tmp_path: Path) -> None:
-    worker = Worker(1, [*command(), "--bench", "tests.simulated_bench:SimulatedBench"])
+    worker = Worker(1, [*command(), "--rig", "tests.simulated_rig:SimulatedRig"])
     out = tmp_path / "data"
     request = Request(
         "quick", ("softmax",), ("none",), ("float32",), 0, 120, out, power="nvml", replicates=0.3

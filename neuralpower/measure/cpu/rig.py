@@ -10,7 +10,6 @@ import torch
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.layers.call import Call
-from neuralpower.measure.bench import failure
 from neuralpower.measure.cpu.timer import (
     ROUNDS,
     Sentinel,
@@ -21,11 +20,12 @@ from neuralpower.measure.cpu.timer import (
 )
 from neuralpower.measure.meters import NullMeter, PowerMeter, open_meter
 from neuralpower.measure.power.selftest import SelfTest, run_self_test
+from neuralpower.measure.rig import failure
 
 BLOCK = 60  # configurations that a CPU measures in turn
 
 
-class CpuBench:
+class CpuRig:
     """The processor: interleaved rounds beside a sentinel, and a meter that is open."""
 
     device = torch.device("cpu")
@@ -86,7 +86,7 @@ class CpuBench:
         return False
 
 
-def open_rig(device: str, power: str, threads: int, deep_idle: bool = False) -> CpuBench:
+def open_rig(device: str, power: str, threads: int, deep_idle: bool = False) -> CpuRig:
     """This machine's processor, with so many threads and the meter that `power` names; raises InputError, DeviceError."""
     prepare_process(threads)
-    return CpuBench(threads, open_meter(power, device))
+    return CpuRig(threads, open_meter(power, device))

@@ -1,6 +1,6 @@
 """A device that is known exactly: its runtime is a polynomial, its power is known, and its clock is its own.
 
-`SimulatedBench` stands for a real one inside the measuring process; `Simulated` stands for the process, so that a
+`SimulatedRig` stands for a real one inside the measuring process; `Simulated` stands for the process, so that a
 collection of half an hour passes in seconds.
 """
 
@@ -96,7 +96,7 @@ class Simulated:
         return {"config_id": item["config_id"], "status": "ok", "runtime_s": call_s}
 
 
-class SimulatedBench:
+class SimulatedRig:
     """The same device behind a real measuring process; it does to some widths of softmax what tests want to see."""
 
     device = torch.device("cpu")
