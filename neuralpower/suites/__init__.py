@@ -1,1 +1,1 @@
-"""Whole networks measured and told of: the model benchmark, parameterised networks, the roofline report, the lab."""
+"""Whole networks measured: the model benchmark, parameterised networks, the roofline report, the lab."""

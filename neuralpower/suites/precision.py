@@ -1,4 +1,4 @@
-"""What numbers a network computes with: weights of one dtype, autocast, or float32 master weights behind half ones."""
+"""The numbers a network computes with: weights of one dtype, autocast, or float32 masters of half weights."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ class Precision:
         return torch.float32 if self.autocast else self.dtype
 
     def cast(self, model: nn.Module) -> nn.Module:
-        """The model itself with its floating weights and buffers as they are `stored`; under autocast in a wrapper."""
+        """The model with floating weights and buffers as they are `stored`; under autocast in a wrapper."""
         model = model.to(self.stored)
         return Autocasting(model, self.dtype) if self.autocast else model
 
     def optimizer(self, model: nn.Module, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """`make` of the weights that have a gradient, or of their master copies; raises InputError where there are none."""
+        """`make` of the weights with a gradient, or of their masters; raises InputError without any."""
         trained = [p for p in model.parameters() if p.requires_grad]
         if not trained:
-            raise InputError(
-                "a network without a weight that requires a gradient: nothing to train; choose inference"
-            )
+            text = "nothing to train; choose inference"
+            raise InputError(f"a network without a weight that requires a gradient: {text}")
         return with_masters(trained, make) if self.masters else make(trained)
 
 
@@ -66,11 +65,8 @@ def precision(
 
 def lacking(dtype: torch.dtype, device: torch.device) -> str | None:
     """Why products of that dtype cannot be computed on the device; None where they can."""
-    if (
-        device.type == "cuda"
-        and dtype == torch.bfloat16
-        and not torch.cuda.is_bf16_supported(including_emulation=False)
-    ):
+    on_gpu = device.type == "cuda" and dtype == torch.bfloat16
+    if on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
         return "its products are emulated before compute capability 8.0"
     try:
         one = torch.ones(1, 1, 2, 2, dtype=dtype, device=device)
@@ -99,8 +95,8 @@ class Autocasting(nn.Module):
 def with_masters(weights: Iterable[Tensor], make: MakeOptimizer) -> torch.optim.Optimizer:
     """`make` of float32 copies of half weights; a step takes their gradients and writes the copies back.
 
-    Small updates that a half weight cannot show add up in its copy. The loss scale is 1. Source: Micikevicius and others,
-    Mixed Precision Training, arXiv 1710.03740, section 3.1.
+    Updates too small for a half weight add up in its copy. The loss scale is 1. Source: Micikevicius and
+    others, Mixed Precision Training, arXiv 1710.03740, section 3.1.
     """
     halves = list(weights)
     masters = [w.detach().clone().float().requires_grad_() for w in halves]

@@ -4,7 +4,7 @@
     |---------------|-- ... --|------|-- draw | forward (loss, backward, optimizer) --|-- ... --|
                                      mark                                             mark      mark
 
-A step runs from mark to mark, so that waiting for data is a part of it. Warm-up and timed steps are counted apart.
+A step runs from mark to mark, so waiting for data is a part of it. Warm-up and timed steps are counted apart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Synchronise = Literal["each", "end"]
 
 
 def make_optimizer(name: str, weights: Iterable[Tensor], **settings: float | bool) -> torch.optim.Optimizer:
-    """The optimizer of that name; what `settings` leave out is PyTorch's default, momentum 0.9 for "momentum".
+    """The optimizer of that name; other settings are PyTorch's defaults, momentum 0.9 for "momentum".
 
     Raises:
         InputError: no such optimizer or setting, or a value that it refuses.
@@ -40,9 +40,8 @@ def make_optimizer(name: str, weights: Iterable[Tensor], **settings: float | boo
     try:
         return OPTIMIZERS[name](weights, **settings)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            f"optimizer {name} with {settings}: {error}; see torch.optim for what it takes"
-        ) from None
+        text = f"optimizer {name} with {settings}: {error}; see torch.optim for what it takes"
+        raise InputError(text) from None
 
 
 @dataclass(frozen=True)
@@ -70,27 +69,30 @@ class Work:
         return Step(self.model, inputs.args, inputs.kwargs, phase, lambda o: loss(o, target), self.optimizer)
 
     def let_go(self) -> None:
-        """Drop the network, its optimizer and the source of batches, so that nothing here holds their memory."""
+        """Drop the network, its optimizer and the source of batches, so their memory can be freed."""
         self.model, self.optimizer, self.draw = nn.Identity(), None, lambda: Batch(Inputs())
 
 
-@dataclass(frozen=True)
+@dataclass
 class Times:
     """What was timed, in seconds; a run that was cut short has fewer steps."""
 
-    warmup_s: tuple[float, ...] = ()
-    step_s: tuple[float, ...] = ()
-    data_s: tuple[float, ...] = ()
+    warmup_s: list[float] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
+    data_s: list[float] = field(default_factory=list)
     """Of each timed step, how long the host waited for its batch."""
-    total_s: float = 0.0
-    """From the begin of the first timed step to the end of the last."""
     peak_memory_bytes: int | None = None
     """Of the CUDA allocator, warm-up included."""
 
     @property
+    def total_s(self) -> float:
+        """From the begin of the first timed step to the end of the last: the marks between are shared."""
+        return sum(self.step_s)
+
+    @property
     def spread(self) -> Spread:
         """Quantiles of the timed steps."""
-        return Spread(self.step_s)
+        return Spread(tuple(self.step_s))
 
     @property
     def mean_s(self) -> float | None:
@@ -107,16 +109,14 @@ class Times:
 class StepTimer:
     """Times steps of some work; after an error or an interruption, `times` still has what was measured.
 
-    "each" waits for the device after every step, "end" once after the last: it is then never idle between two.
+    "each" waits for the device after every step; "end" waits once, so the device never idles between two.
     """
 
     work: Work
     clock: Clock
     synchronise: Synchronise = "each"
     clock_ns: Callable[[], int] = time.perf_counter_ns
-    _warmup: list[float] = field(default_factory=list)
-    _steps: list[float] = field(default_factory=list)
-    _data: list[float] = field(default_factory=list)
+    times: Times = field(default_factory=Times)
 
     def run(self, *, warmup: int, steps: int) -> Times:
         """Warm up, then time.
@@ -129,24 +129,18 @@ class StepTimer:
         if warmup < 0 or steps < 1:
             raise InputError(f"{warmup} warm-up and {steps} timed steps: at least 0 and 1 are needed")
         gc.collect()
-        if isinstance(self.clock, CudaClock):  # cached memory goes back, and the peak begins anew
+        device = self.clock.device if isinstance(self.clock, CudaClock) else None
+        if device is not None:  # cached memory goes back, and the peak begins anew
             torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self.clock.device)
+            torch.cuda.reset_peak_memory_stats(device)
         self.clock.wait()
-        self._series(warmup, self._warmup, [])
-        self._series(steps, self._steps, self._data)
+        try:
+            self._series(warmup, self.times.warmup_s, [])
+            self._series(steps, self.times.step_s, self.times.data_s)
+        finally:
+            if device is not None:
+                self.times.peak_memory_bytes = torch.cuda.max_memory_allocated(device)
         return self.times
-
-    @property
-    def times(self) -> Times:
-        """What was measured so far."""
-        return Times(
-            tuple(self._warmup),
-            tuple(self._steps),
-            tuple(self._data[: len(self._steps)]),
-            sum(self._steps),  # the marks between steps are shared
-            torch.cuda.max_memory_allocated(self.clock.device) if isinstance(self.clock, CudaClock) else None,
-        )
 
     def _series(self, count: int, seconds: list[float], data_s: list[float]) -> None:
         """Run `count` steps and append their times; raises OutOfMemory or ModelError."""
@@ -157,13 +151,14 @@ class StepTimer:
             for _ in range(count):
                 asked_ns = self.clock_ns()
                 batch = self.work.draw()
-                data_s.append((self.clock_ns() - asked_ns) / 1e9)
+                waited_s = (self.clock_ns() - asked_ns) / 1e9
                 with told(name):
                     self.work.step(batch).run(self.clock)
                     marks.append(self.clock.mark())
                     if self.synchronise == "each":
                         self.clock.wait()
                         seconds.append(self.clock.seconds(marks[-2], marks[-1]))
+                data_s.append(waited_s)
         finally:
             if self.synchronise == "end":
                 with told(name):

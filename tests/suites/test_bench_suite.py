@@ -133,7 +133,7 @@ def test_numbers_that_are_not_finite_are_null_and_torn_lines_are_named() -> None
 
 def test_results_of_times() -> None:
     # 0.1 and 0.3 s: mean 200 ms, deviation 100 ms; 8 samples in 0.2 s
-    found = results(Times((0.5,), (0.1, 0.3), (0.01, 0.02), 0.4), 8)
+    found = results(Times([0.5], [0.1, 0.3], [0.01, 0.02]), 8)
     assert found["results.time"] == pytest.approx(200)
     assert found["results.time_std"] == pytest.approx(100)
     assert (found["results.throughput"], type(found["results.throughput"])) == (40, int)
