@@ -1,4 +1,4 @@
-"""The lab: its images, its curves, its operators, what it says of batch sizes, and what an interruption leaves."""
+"""The lab: images, curves, operators, what it says of batch sizes, and what an interruption leaves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch.profiler import profile as profiler
 from neuralpower.data.journal import sole_writer
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.networks.zoo.mnist import MnistCnn
-from neuralpower.suites.lab import board, comparison, environment, operators, printed, run
+from neuralpower.suites.lab import board, comparison, operators, printed, run
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.images import Digits, Split, bundled_digits, normalised, read_idx, read_mnist
 from neuralpower.suites.lab.operators import Operator, OperatorTable, operators_of, profile_inference
@@ -188,7 +188,7 @@ def test_a_point_is_a_mean_over_the_images_since_the_last_one(digits: Digits) ->
         ("train", 2, 5, 4),
         ("test", 2, 5, 6),
     ]
-    # ten classes, next to nothing learnt: about ln 10 = 2.3 per image, whatever the batch size and the interval
+    # ten classes, next to nothing learnt: about ln 10 = 2.3 per image, whatever the batch size
     assert [p.loss for p in points] == pytest.approx([2.3] * 6, abs=0.3)
     assert all((p.accuracy * p.images) == pytest.approx(round(p.accuracy * p.images)) for p in points)
     assert training.optimizer.param_groups[0]["lr"] == pytest.approx(0.7**2 * 1e-9)
@@ -301,7 +301,8 @@ def test_nested_events_are_counted_once_and_the_profilers_own_not_at_all() -> No
         )
     }
     assert list(found) == ["conv2d", "convolution", "_convolution", "kernel", "add"]
-    # self times: 1 + 1 + 1 + 7 of the convolution, 2 + 3 of the addition; totals would give 10 + 9 + 8 + 7 + 5 + 3 = 42
+    # self times: 1 + 1 + 1 + 7 of the convolution, 2 + 3 of the addition
+    # totals would give 10 + 9 + 8 + 7 + 5 + 3 = 42
     assert sum(o.self_cpu_s for o in found.values()) == pytest.approx(15e-6)
     assert found["add"].cpu_s == pytest.approx(5e-6)
     assert found["add"].calls == 2
@@ -553,11 +554,12 @@ def test_one_command_does_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "not MNIST",
         "1,199,882 parameters; 23,984,896 FLOP",
         "aten.conv2d | 1x1x28x28, 32x1x3x3, 32 | 1x32x26x26 | 320 | 389,376",
-        "| Name | Self CPU total % | Self CPU total (ms) | CPU total % | CPU total (ms) | CPU time avg (us) | Number of Calls |",
+        "| Name | Self CPU total % | Self CPU total (ms) | CPU total % | CPU total (ms) | "
+        "CPU time avg (us) | Number of Calls |",
         "Self CPU mem (MB)",
         "aten::relu",
         "for 2 times the work",
-        "2 vCPUs" if environment.environment()["vcpus"] == 2 else "vCPUs",
+        "2 vCPUs" if run.environment()["vcpus"] == 2 else "vCPUs",
     ):
         assert wanted in text
     assert "<h1>" in (tmp_path / "lab" / "report.html").read_text()
@@ -717,7 +719,7 @@ def test_an_empty_folder_has_no_report(tmp_path: Path) -> None:
 
 def test_a_gpu_and_a_cpu_stand_beside_each_other(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    folder.write_json("environment.json", {**environment.environment(), "gpus": ["Some GPU", "Some GPU"]})
+    folder.write_json("environment.json", {**run.environment(), "gpus": ["Some GPU", "Some GPU"]})
     for device, wall_s in (("cpu", 2.0), ("cuda", 0.5)):
         for batch_size in (1, 16):
             on_gpu = 1e-3 if device == "cuda" else None

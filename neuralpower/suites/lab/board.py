@@ -90,13 +90,8 @@ def server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """TensorBoard as a child of this process, ended with it; its address is http://localhost:PORT."""
     check_port(port)
     (folder / EXPERIMENT).mkdir(parents=True, exist_ok=True)
-    command = [
-        *tethered("tensorboard.main"),
-        "--logdir",
-        str(folder / EXPERIMENT.parent),
-        "--port",
-        str(port),
-    ]
+    logs = str(folder / EXPERIMENT.parent)
+    command = [*tethered("tensorboard.main"), "--logdir", logs, "--port", str(port)]
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, env=environment())
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,7 +10,6 @@ from neuralpower.errors import InputError
 from neuralpower.report.tables import quantity
 from neuralpower.suites.lab.operators import OperatorTable
 
-HEADER = ("batch size", "calls", "time of a call", "of all calls", "share of self times", "images/s")
 ALIKE = 0.05  # what two times may differ by and still be called about the same
 
 
@@ -30,6 +29,17 @@ class Entry:
         return self.total_s / self.calls
 
 
+COLUMNS: Mapping[str, Callable[[Entry], str]] = {
+    "batch size": lambda entry: str(entry.batch_size),
+    "calls": lambda entry: f"{entry.calls:,}",
+    "time of a call": lambda entry: quantity(entry.average_s, "s"),
+    "of all calls": lambda entry: quantity(entry.total_s, "s"),
+    "share of self times": lambda entry: f"{entry.share:.1%}",
+    "images/s": lambda entry: "-" if entry.images_per_s is None else f"{entry.images_per_s:,.0f}",
+}
+HEADER = tuple(COLUMNS)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One operator at rising batch sizes."""
@@ -41,17 +51,7 @@ class Comparison:
 
     def rows(self) -> list[list[str]]:
         """Cells under `HEADER`."""
-        return [
-            [
-                str(e.batch_size),
-                f"{e.calls:,}",
-                quantity(e.average_s, "s"),
-                quantity(e.total_s, "s"),
-                f"{e.share:.1%}",
-                "-" if e.images_per_s is None else f"{e.images_per_s:,.0f}",
-            ]
-            for e in self.entries
-        ]
+        return [[cell(entry) for cell in COLUMNS.values()] for entry in self.entries]
 
     def sentences(self) -> tuple[str, ...]:
         """What the numbers say; nothing that they do not."""

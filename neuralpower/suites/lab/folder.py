@@ -1,4 +1,4 @@
-"""A lab's folder: every step reads and writes its files here, so that a step can be repeated, continued or left out.
+"""A lab's folder, where every step reads and writes its files: it can be repeated, continued or left out.
 
 settings.json   what decides the curves        curves.csv        points, written as they come
 checkpoint.pt   after each epoch               environment.json  machine and software
@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from neuralpower.errors import InputError, writing
+from neuralpower.files import json_files
 from neuralpower.files.csv_files import csv_text
-from neuralpower.files.json_files import json_text, read_json
 from neuralpower.suites.lab.images import Digits
 from neuralpower.suites.lab.operators import OperatorTable
 from neuralpower.suites.lab.training import Point, Settings, written
@@ -50,38 +50,26 @@ class Folder:
         More epochs may be learnt later: their number is no difference.
         """
         self.make()
-        wanted = {
-            **asdict(settings),
-            "data": digits.name,
-            "train": len(digits.train),
-            "test": len(digits.test),
-        }
-        found = self.settings()
+        sizes = {"train": len(digits.train), "test": len(digits.test)}
+        wanted = {**asdict(settings), "data": digits.name, **sizes}
+        found = self.read_json("settings.json")
         if found is not None:
             other = [f"{k} {found.get(k)}" for k, v in wanted.items() if k != "epochs" and found.get(k) != v]
             if other:
-                raise InputError(
-                    f"{self.path}: holds a training with {', '.join(other)}; choose another --out"
-                )
+                text = f"holds a training with {', '.join(other)}; choose another --out"
+                raise InputError(f"{self.path}: {text}")
         self.write_json("settings.json", wanted)
-
-    def settings(self) -> dict[str, Any] | None:
-        """What `claim` kept; None where nothing was trained."""
-        return self._json("settings.json")
-
-    def environment(self) -> dict[str, Any] | None:
-        """The machine; None where nothing was run."""
-        return self._json("environment.json")
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
         """Replace a file."""
-        text = json_text(data, indent=1) + "\n"
+        text = json_files.json_text(data, indent=1) + "\n"
         written(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
 
-    def _json(self, name: str) -> dict[str, Any] | None:
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """What a file holds; None where it is not there; raises InputError for a damaged one."""
         path = self.path / name
         try:
-            found = read_json(path)
+            found = json_files.read_json(path)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -143,7 +131,7 @@ class Folder:
         found = []
         for path in self.path.glob("operators_*_batch_*.json"):
             try:
-                found.append(msgspec.convert(self._json(path.name), OperatorTable))
+                found.append(msgspec.convert(self.read_json(path.name), OperatorTable))
             except msgspec.ValidationError:
                 raise InputError(f"{path}: not a table of operators; remove it and profile again") from None
         return sorted(found, key=lambda table: (table.device, table.batch_size))

@@ -1,4 +1,4 @@
-"""Handwritten digits: MNIST's own files where there are any, otherwise scikit-learn's digits. Nothing is downloaded.
+"""Handwritten digits: MNIST's own files where there are any, otherwise scikit-learn's; nothing is downloaded.
 
 Format of the files: http://yann.lecun.com/exdb/mnist (big-endian: two zero bytes, type, axes, sizes, values).
 """
@@ -47,12 +47,12 @@ class Digits:
 
 
 def normalised(images: Tensor) -> Tensor:
-    """Images uint8 [count, 28, 28] as a network takes them: float32 [count, 1, 28, 28], MNIST's mean 0 and deviation 1."""
+    """Images uint8 [count, 28, 28] -> float32 [count, 1, 28, 28]; MNIST's with mean 0, deviation 1."""
     return ((images.float() / 255 - MEAN) / DEVIATION).unsqueeze(1)
 
 
 def bundled_digits() -> Digits:
-    """The 1,797 digits that scikit-learn brings (8 x 8 pixels of 0 to 16), enlarged to 28 x 28, always split alike."""
+    """Scikit-learn's 1,797 digits (8 x 8 pixels of 0 to 16), enlarged to 28 x 28, always split alike."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -75,7 +75,8 @@ def _split(folder: Path, part: str) -> Split:
     images, labels = read_idx(image_file, axes=3), read_idx(label_file, axes=1)
     refused = ""
     if len(images) != len(labels):
-        refused = f"{image_file}: {len(images)} images, but {len(labels)} labels in {label_file.name}; get both anew"
+        counts = f"{len(images)} images, but {len(labels)} labels in {label_file.name}"
+        refused = f"{image_file}: {counts}; get both anew"
     elif images.shape[1:] != (SIDE, SIDE) or not len(images):
         refused = f"{image_file}: {images.shape}; MNIST has [count, {SIDE}, {SIDE}] with one image or more"
     elif labels.max() >= CLASSES:
@@ -92,10 +93,9 @@ def _find(folder: Path, stem: str, axes: int) -> Path:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; give one with {names[0]}, or leave --data-dir out")
         next(folder.iterdir(), None)  # may it be read?
-        for below in SUBFOLDERS:
-            for name in names:
-                if (folder / below / name).is_file():
-                    return folder / below / name
+        paths = (folder / below / name for below in SUBFOLDERS for name in names)
+        if found := next(filter(Path.is_file, paths), None):
+            return found
     except OSError as error:
         text = f"{folder}: cannot be read ({error.strerror}); leave --data-dir out for bundled digits"
         raise InputError(text) from None
@@ -121,7 +121,6 @@ def read_idx(path: Path, axes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.u
     shape = tuple(int(size) for size in np.frombuffer(data, dtype=">u4", count=axes, offset=4))
     size = int(np.prod(shape, dtype=np.int64))
     if len(data) - head != size:
-        raise InputError(
-            f"{path}: {len(data) - head} bytes of values, its head says {size}; get the file anew"
-        )
+        held = f"{len(data) - head} bytes of values, its head says {size}"
+        raise InputError(f"{path}: {held}; get the file anew")
     return np.frombuffer(data, dtype=np.uint8, offset=head).reshape(shape)

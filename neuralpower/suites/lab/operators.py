@@ -1,14 +1,15 @@
-"""Which operators take a network's time, from the events of torch.profiler, at one batch size on one device.
+"""Which operators take a network's time, from torch.profiler's events, at one batch size on one device.
 
-Events are nested: `conv2d` contains `convolution`, that `_convolution`, that the library's kernel. An operator's
-*self* time is its own without what it calls, and only self times add up; its *total* contains what it calls, once,
-also where it calls itself. Shares are of the sum of all self times. What the profiler does for itself is no operator.
+Events are nested: `conv2d` contains `convolution`, which contains `_convolution`, which contains the kernel.
+An operator's *self* time is its own without what it calls; only self times add up. Its *total* contains what
+it calls, once, even where it calls itself. Shares are of the sum of all self times. The profiler's own events
+are left out.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,23 +26,11 @@ from neuralpower.profiling.steps import clock_of
 from neuralpower.suites.lab.images import Split, normalised
 from neuralpower.suites.lab.training import written
 
-OVERHEAD = frozenset(
-    (
-        *(
-            "Activity Buffer Request",
-            "Buffer Flush",
-            "Resource",
-            "Lazy Function Loading",
-            "Command Buffer Full",
-        ),
-        *(
-            "Instrumentation",
-            "Instrumentation Overhead",
-            "Activity Buffer Flush",
-            "Runtime Triggered Module Loading",
-        ),
-    )
-)
+OVERHEAD = {
+    *("Activity Buffer Request", "Buffer Flush", "Resource", "Lazy Function Loading", "Command Buffer Full"),
+    *("Instrumentation", "Instrumentation Overhead", "Activity Buffer Flush"),
+    "Runtime Triggered Module Loading",
+}
 NOT_OPERATORS = ("[memory]", "profiler::", "[pytorch|profiler", "ProfilerStep")
 TOP = 10
 SUMMED = ("self_cpu_s", "cpu_s", "calls", "self_memory_bytes", "memory_bytes", "self_device_s", "device_s")
@@ -94,8 +83,8 @@ class OperatorTable:
 
     def named(self, name: str) -> Operator | None:
         """All calls of the operator of that name together; None where there are none."""
-        found = [operator for operator in self.operators if operator.name == name]
-        return merged(found) if found else None
+        found = summed(replace(operator, shapes="") for operator in self.operators if operator.name == name)
+        return found[0] if found else None
 
 
 def summed(operators: Iterable[Operator]) -> tuple[Operator, ...]:
@@ -103,29 +92,24 @@ def summed(operators: Iterable[Operator]) -> tuple[Operator, ...]:
     groups: dict[tuple[str, str], list[Operator]] = {}
     for operator in operators:
         groups.setdefault((operator.name, operator.shapes), []).append(operator)
-    return tuple(replace(merged(some), shapes=shapes) for (_, shapes), some in groups.items())
-
-
-def merged(operators: Sequence[Operator]) -> Operator:
-    """Operators of one name as one."""
-    return Operator(
-        operators[0].name, **{name: total(getattr(o, name) for o in operators) for name in SUMMED}
+    return tuple(
+        Operator(name, shapes=shapes, **{field: total(getattr(o, field) for o in some) for field in SUMMED})
+        for (name, shapes), some in groups.items()
     )
 
 
 def is_operator(event: Event) -> bool:
-    """Whether an event is work of the network: neither the profiler's own, nor a bare allocation, nor a GPU kernel."""
-    if event.name in OVERHEAD or event.name.startswith(NOT_OPERATORS):
+    """Whether an event is the network's: not the profiler's own, no bare allocation, no GPU kernel."""
+    if event.name in OVERHEAD or event.name.startswith(NOT_OPERATORS) or getattr(event, "is_async", False):
         return False
-    if getattr(event, "is_async", False) or getattr(event, "activity_type", None) == "overhead":
-        return False
-    return str(getattr(event, "device_type", "DeviceType.CPU")).endswith("CPU")
+    on_host = str(getattr(event, "device_type", "DeviceType.CPU")).endswith("CPU")
+    return on_host and getattr(event, "activity_type", None) != "overhead"
 
 
 def operators_of(
     events: Iterable[Event], *, by_shape: bool = False, device: bool = False
 ) -> tuple[Operator, ...]:
-    """The events by operator (and by input shapes, where asked for), in the order of their first call.
+    """The events by operator, in the order of their first call.
 
     Args:
         events: of one thread or several, nested by `cpu_parent`.
@@ -168,9 +152,9 @@ def profile_inference(
     by_shape: bool = False,
     trace_file: Path | None = None,
 ) -> OperatorTable:
-    """Operators of the network in eval mode over `images` test images (all by default), from the first on again.
+    """Operators of the network in eval mode over `images` test images (all by default), repeated if too few.
 
-    The images lie on the device before. A Chrome trace holds the first ten batches only.
+    The images are on the device beforehand. A Chrome trace holds the first ten batches only.
 
     Raises:
         InputError: a batch size or number of images below 1.

@@ -1,4 +1,4 @@
-"""Read the tables that torch's profiler prints: of torch 1.x (`Number of Calls`) and of today (`# of Calls`)."""
+"""Read the tables that torch's profiler prints, of torch 1.x (`Number of Calls`) and later (`# of Calls`)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ def read_tables(path: Path) -> tuple[OperatorTable, ...]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: cannot be read ({error}); give a text with tables of torch's profiler"
-        ) from None
+        text = f"cannot be read ({error}); give a text with tables of torch's profiler"
+        raise InputError(f"{path}: {text}") from None
     return parse_tables(text, str(path))
 
 
@@ -102,10 +101,10 @@ def _row(texts: dict[str, str], place: str) -> tuple[Operator, float]:
     if not re.fullmatch(r"\d+(\.\d+)?%", share):
         raise InputError(f"{place}: {share!r} is no share such as 1.27%")
     self_s, all_s = (_amount(texts[column], TIME, place) for column in ("self_cpu", "cpu"))
-    sizes = {
-        name: round(_amount(texts[name], SIZE, place)) for name in ("self_memory", "memory") if name in texts
-    }
-    memory = (sizes.get("self_memory"), sizes.get("memory"))
+    memory = (
+        round(_amount(texts[column], SIZE, place)) if column in texts else None
+        for column in ("self_memory", "memory")
+    )
     return Operator(texts["name"], self_s, all_s, int(calls), *memory), float(share[:-1]) / 100
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,18 @@ from neuralpower.errors import InputError
 from neuralpower.networks.zoo.mnist import MnistCnn
 from neuralpower.profiling import profile
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
-from neuralpower.report.page import Columns, Page, Part, Picture, Section, Table, write_html, write_markdown
-from neuralpower.suites.lab import comparison, environment
+from neuralpower.report.page import (
+    Cell,
+    Columns,
+    Page,
+    Part,
+    Picture,
+    Section,
+    Table,
+    write_html,
+    write_markdown,
+)
+from neuralpower.suites.lab import comparison
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.operators import TOP, Operator, OperatorTable
 from neuralpower.suites.lab.training import Point
@@ -37,11 +47,11 @@ def write_report(folder: Folder) -> tuple[Path, ...]:
 def report(folder: Folder) -> Page:
     """The page; parts that were not done are said to be missing."""
     points, tables = folder.points(), folder.tables()
-    machine, settings = folder.environment(), folder.settings()
+    machine, settings = (folder.read_json(f"{name}.json") for name in ("environment", "settings"))
     if machine is None or not (points or tables):
         text = "neither curves nor operators to tell of; run `neuralpower lab --out` first"
         raise InputError(f"{folder.path}: {text}")
-    about = Table("Hardware and software", ("what", "value"), environment.rows(machine))
+    about = Table("Hardware and software", ("what", "value"), _machine(machine))
     sections = [Section("Environment", (), (about,)), _network(), _curves(folder, points, settings)]
     for device in dict.fromkeys(table.device for table in tables):
         sections += _operators([table for table in tables if table.device == device], device)
@@ -49,6 +59,23 @@ def report(folder: Folder) -> Page:
         sections.append(Section("Operators", ("Not profiled yet: `neuralpower lab profile` does it.",)))
     data = f"Data: {settings['data']}." if settings else "Not trained: the network has random weights."
     return Page(TITLE, data, (*sections, *_devices(tables)))
+
+
+def _machine(found: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """(what, value) of what `run.environment` found."""
+    names = found["gpus"]
+    gpus = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
+    virtual = " (virtual)" if found["virtual"] else ""
+    cpu = f"{found['cpu']}, {found['vcpus']} vCPUs on {found['cores']} cores{virtual}"
+    return (
+        ("CPU", cpu),
+        ("GPU", gpus or "none"),
+        ("operating system", found["system"]),
+        ("Python and packages", f"Python {found['python']}, neuralpower {found['neuralpower']}, {packages}"),
+        ("CUDA", found["cuda"] or "none (torch was built without)"),
+        ("threads", str(found["threads"])),
+    )
 
 
 def _network() -> Section:
@@ -126,8 +153,7 @@ def _operators(tables: Sequence[OperatorTable], device: str) -> list[Section]:
         )
         sections.append(Section(f"Operators: {name}{images}", (), parts))
     found = comparison.compare(tables)
-    rows = tuple(tuple(row) for row in found.rows())
-    compared = Table(f"{found.operator} on {device}", comparison.HEADER, rows)
+    compared = Table.of(f"{found.operator} on {device}", found.entries, comparison.COLUMNS)
     bars = _parts([table for table in tables if table.images], device)
     return [*sections, Section(f"Batch sizes compared on {device}", found.sentences(), (compared, *bars))]
 
@@ -153,28 +179,23 @@ def _parts(tables: Sequence[OperatorTable], device: str) -> tuple[Bars, ...]:
 
 def _columns(table: OperatorTable, memory: bool = False, gpu: bool = False) -> Columns[Operator]:
     """What stands in the columns of a table of operators."""
+
+    def scaled(name: str, factor: float) -> Callable[[Operator], Cell]:
+        return lambda o: None if (value := getattr(o, name)) is None else f"{value * factor:,.3f}"
+
     columns: Columns[Operator] = {
         "Name": lambda o: f"{o.name} {o.shapes}".strip(),
         "Self CPU total %": lambda o: f"{table.share(o.self_cpu_s):.2%}",
-        "Self CPU total (ms)": lambda o: _scaled(o.self_cpu_s, 1e3),
+        "Self CPU total (ms)": scaled("self_cpu_s", 1e3),
         "CPU total %": lambda o: f"{table.share(o.cpu_s):.2%}",
-        "CPU total (ms)": lambda o: _scaled(o.cpu_s, 1e3),
-        "CPU time avg (us)": lambda o: _scaled(o.average_s, 1e6),
+        "CPU total (ms)": scaled("cpu_s", 1e3),
+        "CPU time avg (us)": scaled("average_s", 1e6),
         "Number of Calls": lambda o: o.calls,
     }
-    megabytes: Columns[Operator] = {
-        "Self CPU mem (MB)": lambda o: _scaled(o.self_memory_bytes, 1e-6),
-        "CPU mem (MB)": lambda o: _scaled(o.memory_bytes, 1e-6),
-    }
-    on_gpu: Columns[Operator] = {
-        "Self CUDA total (ms)": lambda o: _scaled(o.self_device_s, 1e3),
-        "CUDA total (ms)": lambda o: _scaled(o.device_s, 1e3),
-    }
-    return {**columns, **(megabytes if memory else {}), **(on_gpu if gpu else {})}
-
-
-def _scaled(value: float | None, factor: float) -> str | None:
-    return None if value is None else f"{value * factor:,.3f}"
+    more = {"Self CPU mem (MB)": ("self_memory_bytes", 1e-6), "CPU mem (MB)": ("memory_bytes", 1e-6)}
+    on_gpu = {"Self CUDA total (ms)": ("self_device_s", 1e3), "CUDA total (ms)": ("device_s", 1e3)}
+    shown = {**(more if memory else {}), **(on_gpu if gpu else {})}
+    return {**columns, **{header: scaled(*figure) for header, figure in shown.items()}}
 
 
 def _devices(tables: Sequence[OperatorTable]) -> list[Section]:

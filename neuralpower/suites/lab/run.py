@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from neuralpower.data.journal import sole_writer
+from neuralpower.devices.host import read_cpu
+from neuralpower.devices.machine import installed
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.networks.zoo.mnist import MnistCnn
 from neuralpower.suites.lab import board
-from neuralpower.suites.lab.environment import environment
 from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.images import Digits, bundled_digits, read_mnist
 from neuralpower.suites.lab.operators import profile_inference
 from neuralpower.suites.lab.report import write_report
 from neuralpower.suites.lab.training import Settings, Training, read_state, written
+from neuralpower.version import __version__
 
 STEPS = ("all", "train", "profile", "report")
 MODEL = "mnist_cnn.pt"
+PACKAGES = ("torch", "numpy", "scikit-learn", "tensorboard", "matplotlib")
 Tell = Callable[[str], object]
 
 
@@ -57,7 +62,7 @@ class Request:
 
 
 def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
-    """Do it; the paths of the report. After Ctrl-C the report tells of what there is, and the interruption goes on.
+    """Do it; the paths of the report. After Ctrl-C the report shows what there is, and the program ends.
 
     Raises:
         InputError: data, folder or port cannot be used.
@@ -75,9 +80,8 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
     if request.step == "report":
         return write_report(folder)
     digits = bundled_digits() if request.data_dir is None else read_mnist(request.data_dir)
-    tell(
-        f"data: {digits.name}, {len(digits.train):,} images to learn from and {len(digits.test):,} to test on"
-    )
+    counts = f"{len(digits.train):,} images to learn from and {len(digits.test):,} to test on"
+    tell(f"data: {digits.name}, {counts}")
     with contextlib.ExitStack() as stack:
         stack.enter_context(sole_writer(folder.path))
         process = None
@@ -92,10 +96,8 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
                 profile(request, digits, tell)
         except KeyboardInterrupt:
             with contextlib.suppress(InputError):  # nothing to tell of yet
-                write_report(folder)
-                tell(
-                    f"interrupted: {folder.path / 'report.md'} tells of what there is; the same command continues"
-                )
+                report, *_ = write_report(folder)
+                tell(f"interrupted: {report} tells of what there is; the same command continues")
             raise
         paths = write_report(folder)
         if process is not None:
@@ -128,9 +130,8 @@ def train(request: Request, digits: Digits, tell: Tell = lambda text: None) -> N
                 opened.begin(training.model, digits.train)
         for point in training.run():
             if point.loss != point.loss:
-                raise DeviceError(
-                    f"step {point.step}: the loss is not a number any more; choose a smaller --lr"
-                )
+                text = "the loss is not a number any more; choose a smaller --lr"
+                raise DeviceError(f"step {point.step}: {text}")
             for take in takers:
                 take(point)
             if point.part == "test":
@@ -140,7 +141,7 @@ def train(request: Request, digits: Digits, tell: Tell = lambda text: None) -> N
 
 
 def profile(request: Request, digits: Digits, tell: Tell = lambda text: None) -> None:
-    """Operators of the trained network (of one with random weights, where none was trained) at each batch size.
+    """Operators of the trained network, or of one with random weights, at each batch size.
 
     Raises:
         InputError, DeviceError: as `profile_inference`; a damaged checkpoint.
@@ -176,3 +177,22 @@ def write_images(folder: Folder, digits: Digits) -> None:
         raise InputError("pictures need pillow: pip install 'neuralpower[lab]'") from None
     picture = Image.fromarray(board.image_grid(digits.train).numpy())
     written(folder.images, partial(picture.save, format="png"))
+
+
+def environment() -> dict[str, Any]:
+    """Hardware and software; what there is not is None."""
+    cpu = read_cpu()
+    return {
+        "cpu": cpu.name,
+        "cores": cpu.cores,
+        "vcpus": cpu.threads,
+        "memory_bytes": cpu.memory_bytes,
+        "virtual": cpu.virtual,
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "cuda": torch.version.cuda,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "neuralpower": __version__,
+        "packages": dict.fromkeys(PACKAGES) | installed(PACKAGES),
+    }

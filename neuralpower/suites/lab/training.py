@@ -1,7 +1,7 @@
 """Training: Adadelta on the negative log-likelihood, its curves, and a checkpoint after every epoch.
 
-An epoch's order and dropout follow from the seed and the epoch alone. So a run that was interrupted and continued
-learns what one without interruption learns.
+An epoch's order and dropout follow from the seed and the epoch alone, so a training that was interrupted and
+continued learns what an uninterrupted one learns.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Point:
 
 
 class Training:
-    """A network that learns from digits on a device; it continues from the checkpoint, and keeps one there."""
+    """A network that learns from digits on a device; it continues from the checkpoint and renews it."""
 
     def __init__(
         self, digits: Digits, settings: Settings, device: torch.device, checkpoint: Path | None = None
@@ -77,7 +77,7 @@ class Training:
             self._restore(checkpoint)
 
     def run(self) -> Iterator[Point]:
-        """Learn the epochs that are left: a point at each log interval, and one of the test images at its end."""
+        """Learn the epochs that are left; yield a point per log interval, and one of the test images."""
         while self.done < self.settings.epochs:
             epoch = self.done + 1
             yield from self._epoch(epoch)
@@ -157,8 +157,5 @@ def written(path: Path, write: Callable[[Path], object]) -> None:
     try:
         with aside(path) as new:
             write(new)
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # torch's writer tells of a folder that is not there by the latter
+    except (OSError, RuntimeError) as error:  # torch's writer raises the latter for a missing folder
         raise InputError(f"{path}: cannot be written ({first_line(error)}); choose another folder") from None
