@@ -1,4 +1,4 @@
-"""The roofline report: what is gathered, what follows from it, what is drawn; T23 to T28 of mistakes in such reports."""
+"""The roofline report: what is gathered, what follows from it, what is drawn."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.charts import XY, Bars, Heatmap, Pies
 from neuralpower.report.page import Page, Table, write_html
-from neuralpower.suites.roofline import analysis, chips, comments, pages, records
+from neuralpower.suites.roofline import analysis, chips, pages, records
 from neuralpower.suites.roofline.analysis import View
 from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
 from neuralpower.suites.roofline.records import Calls, Data, Device, Network, Point, Roof, Training, Work
-from neuralpower.suites.roofline.runs import Runner, measured_roof
+from neuralpower.suites.roofline.runs import Runner
 from neuralpower.suites.roofline.work import Sketch
 from tests.browser import chromium, complaints, opened, requests
 from tests.program import run
@@ -54,10 +54,11 @@ FLOPS, BYTES = 1e9, 1e8  # of the device that never was
 
 
 class FakeRunner(Runner):
-    """A device that takes each network at its roof and notes what it was asked for; `fails` raises at a turn."""
+    """A device that takes each network at its roof and notes what is asked; `fails` raises at a turn."""
 
     def __init__(self, memory: int = 10**9, fails: dict[int, BaseException] | None = None) -> None:
         super().__init__(torch.device("cpu"))
+        self.products, self.copies = (8,), (2**20,)
         self.memory, self.fails = memory, fails or {}
         self.asked: list[tuple[str, int]] = []
         self.roofs = 0
@@ -106,7 +107,7 @@ def gathering(nets: str, folder: Path, runner: Runner | None = None, **changes: 
     request = replace(
         Request(models, (1, 8), training_batch=2, predictors=("nvidia-a100-pcie-40gb",)), **changes
     )
-    return Gathering(request, folder, runner=runner or FakeRunner(), roof_sizes=((8,), (2**20,)))
+    return Gathering(request, folder, runner=runner or FakeRunner())
 
 
 def view_of(gathered: Gathering) -> View:
@@ -178,10 +179,7 @@ def test_what_fails_without_a_word_is_told_by_its_class(
 
 def test_the_roof_is_work_over_time() -> None:
     # 2*8^3 = 1024 FLOP in 1024/1e9 s; 2*2^20 B in 2^21/1e8 s
-    runner = FakeRunner()
-    roof = measured_roof(
-        "Fake 1", runner.place, torch.float32, runner.samples, runner.statistic, (8,), (2**20,)
-    )
+    roof = FakeRunner().roof("float32")
     assert roof.flops_per_s == pytest.approx(1e9) and roof.bytes_per_s == pytest.approx(1e8)
     assert roof.samples == 5 and "5 samples" in roof.how
     assert roof.ridge == pytest.approx(10)
@@ -191,9 +189,8 @@ def test_the_roof_is_work_over_time() -> None:
 
 def test_this_cpu_has_a_roof() -> None:
     runner = Runner(torch.device("cpu"))
-    roof = measured_roof(
-        "this", runner.place, torch.float32, runner.samples, runner.statistic, (64,), (2**20,)
-    )
+    runner.products, runner.copies = (64,), (2**20,)
+    roof = runner.roof("float32")
     assert roof.flops_per_s > 1e6 and roof.bytes_per_s > 1e6 and roof.samples >= 3
 
 
@@ -238,9 +235,9 @@ def test_rank_correlations_by_hand() -> None:
     view = small((1, 2, 3, 4), (10, 20, 40, 30), (4, 3, 2, 1))
     spearman, kendall = (analysis.correlation(view, 1, m) for m in ("Spearman", "Kendall"))
     # one swap of neighbours among four: 1 - 6*(0+0+1+1)/(4*15) = 0.8; five pairs agree, one does not: (5-1)/6
-    assert spearman.of("d (measured)", "FLOP") == pytest.approx(0.8)
-    assert kendall.of("d (measured)", "FLOP") == pytest.approx(4 / 6)
-    assert spearman.of("d (measured)", "parameters") == pytest.approx(-1)
+    assert spearman.of("runtime, d", "FLOP") == pytest.approx(0.8)
+    assert kendall.of("runtime, d", "FLOP") == pytest.approx(4 / 6)
+    assert spearman.of("runtime, d", "parameters") == pytest.approx(-1)
     assert spearman.networks == 4
 
 
@@ -268,10 +265,11 @@ def test_two_networks_are_too_few_for_ranks_and_equal_values_have_none() -> None
 
 def test_a_verdict_counts_the_network_and_its_layers_apart() -> None:
     view = small((1,), (2000,), (1,))
-    # ridge 10; 2000 FLOP for 100 + 100 B; calls: 1990 FLOP and 100 B take 1.99 us by compute, 10 FLOP and 100 B 1 us by memory
+    # ridge 10; 2000 FLOP for 100 + 100 B
+    # calls: 1990 FLOP and 100 B take 1.99 us by compute, 10 FLOP and 100 B 1 us by memory
     view.data.put(Work("n0", 1, 2000, 200, 100, (Calls("linear", 1, 1990, 100), Calls("add", 1, 10, 100))))
     (verdict,) = analysis.verdicts(view, 1)
-    assert (verdict.intensity, verdict.ridge, verdict.bound) == (10, 10, "compute")
+    assert (verdict.intensity, verdict.roof.ridge, verdict.bound) == (10, 10, "compute")
     assert verdict.memory_share == pytest.approx(1 / 2.99)
 
 
@@ -291,13 +289,13 @@ def test_a_network_without_flop_leaves_the_roof_its_slope() -> None:
 
 def test_examples_of_both_kinds_are_the_extreme_pairs() -> None:
     view = small((9.0, 10.0, 1.0), (900, 100, 90), (1, 1, 1))
-    found = analysis.pairs(view, view.data.devices[0], 1)
-    wrong, right = analysis.inverted(found), analysis.proportional(found)
-    assert wrong is not None and (wrong.first.label, wrong.second.label) == ("n0", "n1")
+    found = analysis.examples(view, view.data.devices[0])
+    (wrong, _), (right, _) = found["bad"], found["good"]
+    assert (wrong.first.label, wrong.second.label) == ("n0", "n1")
     assert wrong.error == pytest.approx(9 / 0.9)
-    assert right is not None and (right.first.label, right.second.label) == ("n0", "n2")
+    assert (right.first.label, right.second.label) == ("n0", "n2")
     assert right.error == pytest.approx(10 / 9)
-    text = " ".join(comments.on_prediction(view))
+    text = " ".join(pages.comments("on_prediction", view))
     assert "n0 has 9 times the FLOP of n1, yet takes only 0.9 times as long" in text
     assert "n0 has 10 times the FLOP of n2 and takes 9 times as long" in text
 
@@ -306,9 +304,9 @@ def test_no_pair_is_no_example() -> None:
     view = small(
         (1.0, 5.0), (10, 300), (1, 1)
     )  # 30 times the FLOP, 5 times the time: not alike, and in the right order
-    found = analysis.pairs(view, view.data.devices[0], 1)
-    assert analysis.inverted(found) is None and analysis.proportional(found) is None
-    text = " ".join(comments.on_prediction(view))
+    found = analysis.examples(view, view.data.devices[0])
+    assert found["bad"] is None and found["good"] is None
+    text = " ".join(pages.comments("on_prediction", view))
     assert "no two of these networks that differ threefold" in text and "stand in the wrong order" in text
 
 
@@ -320,9 +318,9 @@ def test_a_prediction_that_is_mostly_roofline_is_no_example() -> None:
 
 def test_an_example_of_kinds_that_were_never_seen_says_so() -> None:
     view = small((9.0, 10.0), (900, 100), (1, 1))
-    assert "roofline estimates, not evidence" not in " ".join(comments.on_prediction(view))
+    assert "roofline estimates, not evidence" not in " ".join(pages.comments("on_prediction", view))
     view.data.devices[0] = replace(view.data.devices[0], unknown_kinds=("linear",))
-    assert "roofline estimates, not evidence" in " ".join(comments.on_prediction(view))
+    assert "roofline estimates, not evidence" in " ".join(pages.comments("on_prediction", view))
 
 
 # ---- gathering ----
@@ -361,7 +359,7 @@ def test_an_interrupted_run_keeps_what_it_had_and_goes_on_from_there(nets: str, 
 def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(nets: str, tmp_path: Path) -> None:
     # thin: weights 128 B, 80 B a sample (input 16, results 32 + 32): (0.85 * 400 - 128) / 80 = 2.65
     gathered = gathering(nets, tmp_path / "out", FakeRunner(memory=400), models=(f"{nets}:thin",))
-    point = gathered.run().point(f"{nets}:thin", "Fake 1", 8)
+    point = gathered.run().find(Point, f"{nets}:thin", "Fake 1", 8)
     assert point is not None and point.status == "out of memory" and point.runtime_s is None
     assert point.reason.endswith("the largest batch that fits is about 2")
     missing = pages.page(view_of(gathered)).sections[0].parts[0]
@@ -495,8 +493,8 @@ def test_the_ratio_of_a_single_product_is_one_and_of_many_nearly_two() -> None:
     step = Training("m", "d", 1, "measured", "ok", 100, 190, 1.0, 3.0, 3)
     assert (step.flops_ratio, step.time_ratio) == (1.9, 3.0)
     late = replace(step, status="over the time budget", forward_s=None, backward_s=None)
-    assert "longer --time-budget" in comments.on_training([late], {"m": "net"})[1]
-    (work, time, far) = comments.on_training([step], {"m": "net"})
+    assert "longer --time-budget" in pages.comments("on_training", [late], {"m": "net"})[1]
+    (work, time, far) = pages.comments("on_training", [step], {"m": "net"})
     assert "1.90 (net)" in work and "3.00 (net)" in time and "3.00 in time against 1.90 in FLOP, more" in far
     assert Training("m", "d", 1, "measured", "over the time budget").flops_ratio is None
 

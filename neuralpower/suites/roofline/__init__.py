@@ -5,6 +5,6 @@ work       FLOP, bytes and memory of a network, from its trace
 runs       times of a network where it runs, forward and training; the roof that the device really has
 gather     everything within a time budget; a second run goes on where the first one ended
 analysis   rank correlations, verdicts, gaps, ratios
-comments   what the figures say, in sentences
-pages      sections, tables and charts
+chips      roofs of all spec sheets
+pages      sections, tables and charts; comments.jinja has what the figures say, in sentences
 """

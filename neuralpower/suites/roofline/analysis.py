@@ -1,10 +1,9 @@
-"""What follows from the figures: rank correlations, verdicts, gaps, pairs that FLOP order rightly or wrongly."""
+"""What follows from the figures: rank correlations, verdicts, gaps, pairs that FLOP order right or wrong."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,15 +12,13 @@ from neuralpower.suites.roofline.records import OK, Data, Device, Network, Point
 Method = Literal["Spearman", "Kendall"]
 FEWEST = 3  # networks for a rank correlation
 NEAR = 1.5  # times a ratio of FLOP: within it a ratio of times is near
-COVERED = (
-    0.5  # share of a predicted time that regressors must account for, before it is an example of anything
-)
+COVERED = 0.5  # share of a predicted time that regressors must account for, before it is an example
 FLOP, PARAMETERS = "FLOP", "parameters"
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Rank correlations of what networks take and what they are; `values` [names][names], None for too few networks."""
+    """Rank correlations of times, FLOP and parameters; `values` [names][names], None for too few networks."""
 
     batch_size: int
     method: Method
@@ -35,37 +32,39 @@ class Correlation:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """On which side of a device's ridge a network lies."""
+class Placement:
+    """A batch of a network under a roof of a device, with its time where one is asked for."""
 
     network: Network
     device: Device
-    batch_size: int
-    intensity: float
-    ridge: float
-    memory_share: float  # of the time on the roof, that calls below the ridge take
+    roof: Roof
+    work: Work
+    runtime_s: float = math.nan
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte moved."""
+        return self.work.intensity or 0.0
 
     @property
     def bound(self) -> str:
-        """Memory or compute."""
-        return "memory" if self.intensity < self.ridge else "compute"
+        """Memory or compute: on which side of the ridge the network lies."""
+        return "memory" if self.intensity < self.roof.ridge else "compute"
+
+    @property
+    def memory_share(self) -> float:
+        """Share of the time on the roof that calls below the ridge take."""
+        return self.roof.memory_share(self.work)
 
     @property
     def mixture(self) -> float:
-        """Share of the time of layers that are bound by what fewer are."""
+        """Share of the time on the roof that the rarer of both bounds takes."""
         return min(self.memory_share, 1 - self.memory_share)
 
-
-@dataclass(frozen=True)
-class Gap:
-    """What a network reaches of a roof."""
-
-    network: Network
-    device: Device
-    batch_size: int
-    roof: Roof
-    intensity: float
-    flops_per_s: float
+    @property
+    def flops_per_s(self) -> float:
+        """What the network reaches."""
+        return self.work.flops / self.runtime_s
 
     @property
     def of_peak(self) -> float:
@@ -97,6 +96,12 @@ class Pair:
         """Ratio of parameters."""
         return self.first.parameters / max(self.second.parameters, 1)
 
+    @property
+    def misleads(self) -> float:
+        """Factor by which parameters get the order of the times wrong; 0 where they do not."""
+        wrong = (self.parameters - 1) * (self.runtime - 1) < 0 and self.parameters
+        return max(self.runtime / self.parameters, self.parameters / self.runtime) if wrong else 0.0
+
 
 @dataclass(frozen=True)
 class View:
@@ -109,21 +114,20 @@ class View:
     @property
     def networks(self) -> list[Network]:
         """In the report's order."""
-        return [n for m in self.models if (n := self.data.network(m)) is not None]
+        return [n for m in self.models if (n := self.data.find(Network, m)) is not None]
 
-    def work(self, network: Network, batch_size: int) -> Work | None:
+    def work(self, network: Network, batch_size: int) -> Work:
         """Of a network and batch."""
-        return self.data.work(network.model, batch_size)
+        return self.data.get(Work, network.model, batch_size)
 
     def point(self, network: Network, device: Device, batch_size: int) -> Point | None:
-        """A point with a time; None without."""
-        point = self.data.point(network.model, device.name, batch_size)
-        return point if point is not None and point.status == OK and point.runtime_s else None
+        """Of a network and batch on a device."""
+        return self.data.find(Point, network.model, device.name, batch_size)
 
     def runtime_s(self, network: Network, device: Device, batch_size: int) -> float | None:
-        """Of a forward pass."""
+        """Of a forward pass; None without a time."""
         point = self.point(network, device, batch_size)
-        return point.runtime_s if point else None
+        return point.runtime_s if point is not None and point.status == OK and point.runtime_s else None
 
     def roofs(self, device: Device) -> list[Roof]:
         """Of a device: the measured one first, then its data sheet's."""
@@ -141,10 +145,9 @@ def correlation(view: View, batch_size: int, method: Method) -> Correlation:
     rows = []
     for network in view.networks:
         times = [view.runtime_s(network, device, batch_size) for device in view.data.devices]
-        work = view.work(network, batch_size)
-        if work is not None and None not in times:
-            rows.append([*times, work.flops, network.parameters])
-    names = [*(device.label for device in view.data.devices), FLOP, PARAMETERS]
+        if None not in times:
+            rows.append([*times, view.work(network, batch_size).flops, network.parameters])
+    names = [*(f"runtime, {device.name}" for device in view.data.devices), FLOP, PARAMETERS]
     table = pd.DataFrame(rows, columns=names, dtype=float)
     ranks = table.loc[:, table.nunique() > 1].corr("spearman" if method == "Spearman" else "kendall", FEWEST)
     values = ranks.reindex(index=names, columns=names).to_numpy(float)
@@ -152,42 +155,42 @@ def correlation(view: View, batch_size: int, method: Method) -> Correlation:
     return Correlation(batch_size, method, tuple(names), known, len(rows))
 
 
-def verdicts(view: View, batch_size: int) -> list[Verdict]:
+def verdicts(view: View, batch_size: int) -> list[Placement]:
     """Of every network on every device that has a roof."""
-    found = []
-    for network, device in itertools.product(view.networks, view.data.devices):
-        work, roof = view.work(network, batch_size), view.roof(device)
-        if work is not None and roof is not None and work.intensity is not None:
-            share = memory_share(work, roof)
-            found.append(Verdict(network, device, batch_size, work.intensity, roof.ridge, share))
-    return found
+    return [
+        Placement(network, device, roof, work)
+        for network, device in itertools.product(view.networks, view.data.devices)
+        if (roof := view.roof(device)) and (work := view.work(network, batch_size)).bytes_moved
+    ]
 
 
-def memory_share(work: Work, roof: Roof) -> float:
-    """Share of the least time on the roof that goes to calls below the ridge: sum over calls of max(FLOP/F, B/B)."""
-    seconds = [max(c.flops / roof.flops_per_s, c.bytes / roof.bytes_per_s) for c in work.calls]
-    memory = sum(s for s, c in zip(seconds, work.calls, strict=True) if c.flops < c.bytes * roof.ridge)
-    return memory / sum(seconds) if sum(seconds) else 0.0
-
-
-def gaps(view: View, device: Device, batch_size: int, roof: Roof) -> list[Gap]:
+def gaps(view: View, device: Device, batch_size: int, roof: Roof) -> list[Placement]:
     """Of the networks that have a time."""
-    found = []
+    return [
+        Placement(network, device, roof, work, seconds)
+        for network in view.networks
+        if (seconds := view.runtime_s(network, device, batch_size))
+        and (work := view.work(network, batch_size)).intensity
+    ]
+
+
+def growth(view: View) -> list[dict[str, Any]]:
+    """Networks by rising intensity at the smallest batch, with its growth to the largest one."""
+    found: list[dict[str, Any]] = []
     for network in view.networks:
-        seconds, work = view.runtime_s(network, device, batch_size), view.work(network, batch_size)
-        if seconds and work is not None and work.intensity:
-            found.append(Gap(network, device, batch_size, roof, work.intensity, work.flops / seconds))
-    return found
+        small, large = (view.work(network, view.batch_sizes[i]).intensity for i in (0, -1))
+        if small:
+            found.append({"label": network.label, "intensity": small, "growth": (large or 0) / small})
+    return sorted(found, key=lambda one: one["intensity"])
 
 
 def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
     """Every two networks whose times are known well, the one with more FLOP first."""
     known = [
-        (network, work.flops, point.runtime_s)
+        (network, view.work(network, batch_size).flops, seconds)
         for network in view.networks
-        if (work := view.work(network, batch_size))
+        if (seconds := view.runtime_s(network, device, batch_size))
         and (point := view.point(network, device, batch_size))
-        and point.runtime_s
         and (point.coverage is None or point.coverage >= COVERED)
     ]
     ordered = sorted(known, key=lambda item: -item[1])
@@ -196,47 +199,28 @@ def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
 
 def is_guess(view: View, device: Device, batch_size: int, *networks: Network) -> bool:
     """Whether most FLOP of one of the networks lie in kinds that the device's predictor never saw."""
-    works = [work for network in networks if (work := view.work(network, batch_size))]
+    works = [view.work(network, batch_size) for network in networks]
     unknown = [sum(c.flops for c in work.calls if c.kind in device.unknown_kinds) for work in works]
     return any(2 * flops > work.flops for flops, work in zip(unknown, works, strict=True))
 
 
-def inverted(found: Sequence[Pair]) -> Pair | None:
-    """The pair whose order FLOP get wrong by the largest factor; None where the order is right throughout."""
-    wrong = [pair for pair in found if pair.runtime < 1 < pair.flops]
-    return max(wrong, key=lambda pair: pair.error, default=None)
-
-
-def proportional(found: Sequence[Pair]) -> Pair | None:
-    """The pair that differs at least threefold in FLOP and comes nearest to the same ratio in time; None if none does."""
-    far = [pair for pair in found if pair.flops >= 3 and pair.error <= NEAR]
-    return min(far, key=lambda pair: pair.error, default=None)
-
-
-def misled(found: Sequence[Pair]) -> Pair | None:
-    """The pair whose order parameters get wrong by the largest factor; None where none is wrong."""
-    wrong = [pair for pair in found if (pair.parameters - 1) * (pair.runtime - 1) < 0 and pair.parameters]
-    return max(wrong, key=_parameter_error, default=None)
-
-
-def _parameter_error(pair: Pair) -> float:
-    return max(pair.runtime / pair.parameters, pair.parameters / pair.runtime)
-
-
 def examples(view: View, device: Device) -> dict[str, Any]:
-    """The `good` and `bad` example of FLOP that say the time, as (pair, batch size); what parameters `misled` in.
+    """Pairs that show what FLOP and parameters say of times; empty where no two networks can be compared.
 
-    The last is of the batch size of the one before. Empty where no two networks can be compared.
+    good: (pair, batch size) of at least threefold FLOP whose ratio of times comes nearest to that of FLOP.
+    bad: (pair, batch size) whose order FLOP get wrong by the largest factor.
+    misled: the pair of the latter's batch size whose order parameters get wrong by the largest factor.
     """
-    known = [(found, batch) for batch in view.batch_sizes if (found := pairs(view, device, batch))]
+    known = [(pair, batch) for batch in view.batch_sizes for pair in pairs(view, device, batch)]
     if not known:
         return {}
-    alike = [(pair, batch) for found, batch in known if (pair := proportional(found))]
-    wrong = [(pair, batch) for found, batch in known if (pair := inverted(found))]
+    alike = [item for item in known if item[0].flops >= 3 and item[0].error <= NEAR]
+    wrong = [item for item in known if item[0].runtime < 1 < item[0].flops]
     good = min(alike, key=lambda item: item[0].error, default=None)
     bad = max(wrong, key=lambda item: item[0].error, default=None)
-    batch = (bad or good or known[-1])[1]
-    return {"good": good, "bad": bad, "misled": misled(pairs(view, device, batch))}
+    _, batch = bad or good or known[-1]
+    misled = [pair for pair in pairs(view, device, batch) if pair.misleads]
+    return {"good": good, "bad": bad, "misled": max(misled, key=lambda pair: pair.misleads, default=None)}
 
 
 def gains(view: View, device: Device) -> list[tuple[str, float]]:

@@ -1,9 +1,10 @@
-"""Gather what a report shows, within a time budget, and keep it: every figure is written before the next one is taken.
+"""Gather what a report shows within a time budget; every figure is kept before the next one is taken.
 
-    roof of this device -> for each batch size: networks from cheap to dear -> after the first batch size: training steps
+    roof of this device
+    for each batch size: networks from cheap to dear; after the first batch size: training steps
 
-What a run would cost is estimated before it begins, by the device's predictor and by how it erred so far; what does not
-fit into the memory or the time that is left is stored as such, with the reason.
+The device's predictor and its errors so far estimate what a run will cost before it begins. What does not fit
+into the memory or the time that is left is stored as such, with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 
 from neuralpower.data.journal import sole_writer
 from neuralpower.devices.host import read_cpu
-from neuralpower.devices.spec import DeviceSpec, known_spec
+from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError, NeuralPowerError, one_line
 from neuralpower.layers.base import torch_dtype
 from neuralpower.learn.predictor import Predictor
@@ -29,39 +30,20 @@ from neuralpower.predict.compose import compose
 from neuralpower.predict.prediction import Prediction
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.tables import short
-from neuralpower.suites.roofline.records import (
-    BUDGET,
-    FAILED,
-    MEASURED,
-    MEMORY,
-    OK,
-    PREDICTED,
-    Data,
-    Device,
-    Point,
-    Roof,
-    Training,
-    read,
-    write,
-)
-from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Runner, measured_roof
+from neuralpower.suites.roofline import records
+from neuralpower.suites.roofline.chips import sheet_roof
+from neuralpower.suites.roofline.records import Data, Device, Network, Point, Roof, Training, Work
+from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Runner
 from neuralpower.suites.roofline.work import Sketch, kinds_of
 from neuralpower.trace.records import Trace
 
 Tried = TypeVar("Tried", Point, Training)
 
 MODELS = (
-    "zoo:resnet18",
-    "zoo:mobilenet_v2",
+    *("zoo:resnet18", "zoo:mobilenet_v2"),
     "transformers:bert?num_hidden_layers=4&hidden_size=256&num_attention_heads=4&intermediate_size=1024",
-    "zoo:alexnet",
-    "zoo:squeezenet",
-    "zoo:shufflenet_v2",
-    "zoo:densenet121",
-    "zoo:efficientnet_b0",
-    "zoo:googlenet",
-    "zoo:inception3",
-    "zoo:lstm_language_model",
+    *("zoo:alexnet", "zoo:squeezenet", "zoo:shufflenet_v2", "zoo:densenet121", "zoo:efficientnet_b0"),
+    *("zoo:googlenet", "zoo:inception3", "zoo:lstm_language_model"),
     "transformers:gpt2?n_layer=4&n_embd=256&n_head=4",
 )
 TRAINING_SHARE = 0.35  # of the time that is left, at most, when training steps begin
@@ -69,14 +51,11 @@ MEMORY_SHARE = 0.85  # of the free memory that a run may take
 RESERVE_S = 45.0  # of the budget, or a tenth of it where that is less: for drawing
 BUILD_S = 1.0  # of a network with weights
 TRAINING_WORK = 3.0  # times a forward pass: one forward and about two backward
-TRAINING_RUNS = (
-    2 + TRAINING_REPEATS + (TRAINING_REPEATS + 1) // 2
-)  # warm-up, accounting, clean ones, timed ones
+# Warm-up, accounting, clean ones, timed ones.
+TRAINING_RUNS = 2 + TRAINING_REPEATS + (TRAINING_REPEATS + 1) // 2
 GUESS = 0.3  # of the measured roof is what a network reaches where no predictor knows better
-GPUS = (
-    "nvidia-a100-pcie-40gb",
-    "nvidia-h200-sxm-141gb",
-)  # beside a measured CPU, the first that knows the dtype
+# Beside a measured CPU, the first that knows the dtype.
+GPUS = ("nvidia-a100-pcie-40gb", "nvidia-h200-sxm-141gb")
 
 
 @dataclass(frozen=True)
@@ -93,16 +72,13 @@ class Request:
 
     def check(self) -> None:
         """Raises InputError for what is no report."""
-        for option, sizes in (
-            ("--batch-size", self.batch_sizes),
-            ("--train-batch-size", (self.training_batch,)),
-        ):
-            if any(size < 1 for size in sizes):
-                raise InputError(f"{option} {min(sizes)}: must be 1 or more; choose {option} 16")
+        sizes = {"--batch-size": min(self.batch_sizes), "--train-batch-size": self.training_batch}
+        for option, size in sizes.items():
+            if size < 1:
+                raise InputError(f"{option} {size}: must be 1 or more; choose {option} 16")
         if self.device is None and self.predictors == ():
-            raise InputError(
-                "nothing to measure and no predictor: name one with --predictor, or leave out --predicted"
-            )
+            way_out = "name one with --predictor, or leave out --predicted"
+            raise InputError(f"nothing to measure and no predictor: {way_out}")
 
 
 @dataclass
@@ -114,7 +90,6 @@ class Gathering:
     show: Callable[[str], None] = lambda text: None
     runner: Runner | None = None
     clock: Callable[[], float] = time.monotonic
-    roof_sizes: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = (None, None)
     data: Data = field(default_factory=Data)
     predictors: dict[str, Predictor] = field(default_factory=dict)  # by device
     own: Predictor | None = None  # of the measured device, for estimates of cost
@@ -147,7 +122,7 @@ class Gathering:
 
     def save(self) -> None:
         """Write what there is."""
-        write(self.data, self.folder)
+        records.write(self.data, self.folder)
 
     def left_s(self) -> float:
         """Of the budget, without what drawing takes."""
@@ -164,15 +139,13 @@ class Gathering:
             "training_batch": self.request.training_batch,
             "torch": torch_version,
         }
-        found = read(self.folder)
+        found = records.read(self.folder)
         if found is not None:
             for key, value in settings.items():
                 if found.settings.get(key) != value:
                     theirs, ours = found.settings.get(key) or "none", value or "none"
-                    raise InputError(
-                        f"{self.folder}: holds a report with {key} {theirs}, this one has {ours}; "
-                        "choose another folder with --out"
-                    )
+                    text = f"holds a report with {key} {theirs}, this one has {ours}"
+                    raise InputError(f"{self.folder}: {text}; choose another folder with --out")
             self.data = found
             self.show(f"{self.folder}: goes on with {len(found.points)} points of an earlier run")
         self.data.settings, self.data.notes = settings, []
@@ -180,20 +153,14 @@ class Gathering:
         self.save()
 
     def _devices(self) -> None:
-        names = self.request.predictors
+        names, dtype = self.request.predictors, self.request.dtype
         if names is None:
-            names = tuple(
-                n for n in GPUS if n in known_predictors() and self.request.dtype in load(n).dtypes
-            )[:1]
+            names = tuple(n for n in GPUS if n in known_predictors() and dtype in load(n).dtypes)[:1]
             if not names:
-                self.data.notes.append(
-                    f"No shipped predictor of a GPU knows {self.request.dtype}: one device only."
-                )
-        predictors = {
-            name: load(name) for name in names
-        }  # what cannot serve is told before anything is measured
-        for predictor in predictors.values():
-            predictor.check(self.request.dtype, "forward")
+                self.data.notes.append(f"No shipped predictor of a GPU knows {dtype}: one device only.")
+        predictors = {name: load(name) for name in names}
+        for predictor in predictors.values():  # one that cannot serve is refused before anything is measured
+            predictor.check(dtype, "forward")
         self.data.devices.clear()
         if self.runner is not None:
             self._measured_device(self.runner)
@@ -201,54 +168,44 @@ class Gathering:
             self._predicted_device(name, predictor)
 
     def _measured_device(self, runner: Runner) -> None:
-        self.data.put(Device(runner.name, MEASURED, runner.free_bytes()))
+        dtype = self.request.dtype
+        self.data.put(Device(runner.name, records.MEASURED, runner.free_bytes()))
         sheet = known_spec(runner.name)
         if sheet is None:
             text = f"There is no data sheet of {runner.name} here: its peaks are those that were measured."
             self.data.notes.append(text)
-        else:
-            self._sheet_roof(runner.name, sheet)
+        elif roof := sheet_roof(sheet, dtype, runner.name):
+            self.data.put(roof)
         if runner.place.type == "cpu":
             own = default_predictor(read_cpu())
-            self.own = own if self.request.dtype in own.dtypes else None
-        if self._measured_roof(runner) is None:
+            self.own = own if dtype in own.dtypes else None
+        if self.data.find(Roof, runner.name, records.HERE) is None:
             self.show(f"measuring the roof of {runner.name}")
             runner.prepare()
-            dtype = torch_dtype(self.request.dtype)
-            timing = (runner.samples, runner.statistic)
-            self.data.put(measured_roof(runner.name, runner.place, dtype, *timing, *self.roof_sizes))
+            self.data.put(runner.roof(dtype))
             self.save()
 
-    def _measured_roof(self, runner: Runner) -> Roof | None:
-        return next((r for r in self.data.roofs if r.device == runner.name and r.samples), None)
-
     def _predicted_device(self, name: str, predictor: Predictor) -> None:
-        sheet = known_spec(predictor.device)
+        dtype, sheet = self.request.dtype, known_spec(predictor.device)
         device = predictor.device if sheet is None else sheet.name
-        if any(d.name == device for d in self.data.devices):
+        if self.data.find(Device, device):
             device = f"{device}, predicted"
         self.predictors[device] = predictor
-        if sheet is not None:
-            self._sheet_roof(device, sheet)
-        else:
-            fitted = predictor.roofline(self.request.dtype)
+        if sheet is None:
+            fitted = predictor.roofline(dtype)
             how = f"fitted to the layers that the predictor {name} has learnt from"
             self.data.put(Roof(device, "fitted", fitted.flops_per_s, fitted.bytes_per_s, how))
-        self.data.put(Device(device, PREDICTED, None if sheet is None else sheet.get("memory_bytes"), name))
-
-    def _sheet_roof(self, device: str, sheet: DeviceSpec) -> None:
-        peak, key = sheet.peak_flops.get(self.request.dtype), f"peak_flops_{self.request.dtype}"
-        speed = sheet.get("memory_bytes_per_s")
-        if peak is not None and speed is not None:
-            how = f"FLOP/s: {sheet.values[key].source}; B/s: {sheet.values['memory_bytes_per_s'].source}"
-            self.data.put(Roof(device, "data sheet", peak, speed, how))
+        elif roof := sheet_roof(sheet, dtype, device):
+            self.data.put(roof)
+        room = None if sheet is None else sheet.get("memory_bytes")
+        self.data.put(Device(device, records.PREDICTED, room, name))
 
     def _networks(self) -> None:
         seen: dict[tuple[Any, ...], str] = {}
         for model in dict.fromkeys(self.request.models):
             sketch = Sketch(model, torch_dtype(self.request.dtype))
             label = short(model).removeprefix("zoo:").removeprefix("torchvision:").replace("?..", "*")
-            while any(label == n.label for m in self.sketches if (n := self.data.network(m))):
+            while any(label == self.data.get(Network, other).label for other in self.sketches):
                 label += "'"
             network = sketch.network(label)
             same = seen.setdefault((network.parameters, sketch.trace(1).layers), model)
@@ -271,48 +228,41 @@ class Gathering:
         for model, sketch in self.sketches.items():
             self.show(f"tracing {model}, batch {batch}")
             self.traces[model] = sketch.trace(batch)
-            if self.data.work(model, batch) is None:
+            if self.data.find(Work, model, batch) is None:
                 self.data.put(sketch.work(batch, self.traces[model]))
         self.save()
 
     def _predict(self, batch: int) -> None:
-        for device, predictor in self.predictors.items():
-            self._tell_unknown(device, predictor)
+        kinds = {layer.kind for traced in self.traces.values() for layer in traced.layers}
+        for name, predictor in self.predictors.items():
+            unknown = tuple(sorted(kinds - {*predictor.kinds}))
+            self.data.put(replace(self.data.get(Device, name), unknown_kinds=unknown))
             for model in self.traces:
-                reason = self._too_large(model, device, batch)
-                if reason:
-                    self.data.put(Point(model, device, batch, PREDICTED, MEMORY, reason=reason))
-                    continue
-                p = self._composed(predictor, model, batch)
-                self.data.put(
-                    Point(model, device, batch, PREDICTED, OK, p.runtime_s.value, coverage=p.coverage)
-                )
+                point = Point(model, name, batch, records.PREDICTED, records.OK)
+                if reason := self._too_large(point):
+                    self.data.put(replace(point, status=records.MEMORY, reason=reason))
+                else:
+                    p = self._composed(predictor, model, batch)
+                    self.data.put(replace(point, runtime_s=p.runtime_s.value, coverage=p.coverage))
         self.save()
 
-    def _tell_unknown(self, device: str, predictor: Predictor) -> None:
-        kinds = {layer.kind for traced in self.traces.values() for layer in traced.layers}
-        devices = self.data.devices
-        index = next(i for i, one in enumerate(devices) if one.name == device)
-        devices[index] = replace(devices[index], unknown_kinds=tuple(sorted(kinds - set(predictor.kinds))))
-
     def _measure(self, runner: Runner, batch: int) -> None:
-        costs = {model: self._estimate_s(runner, model, batch) for model in self.models}
+        costs = {model: self._estimate_s(model, batch) for model in self.models}
         for model in sorted(costs, key=costs.__getitem__):
-            found = self.data.point(model, runner.name, batch)
-            if found is None or found.status != OK:
+            found = self.data.find(Point, model, runner.name, batch)
+            if found is None or found.status != records.OK:
                 self.data.put(self._timed(runner, model, batch))
                 self.save()
 
     def _timed(self, runner: Runner, model: str, batch: int) -> Point:
-        point = Point(model, runner.name, batch, MEASURED, OK)
-        reason = self._too_large(model, runner.name, batch)
-        if reason:
-            return replace(point, status=MEMORY, reason=reason)
-        cost = runner.cost(self._estimate_s(runner, model, batch) * self._slowness()) + BUILD_S
+        point = Point(model, runner.name, batch, records.MEASURED, records.OK)
+        if reason := self._too_large(point):
+            return replace(point, status=records.MEMORY, reason=reason)
+        cost = runner.cost(self._estimate_s(model, batch) * self._slowness()) + BUILD_S
         if cost > self.left_s():
             reason = f"would take about {cost:.0f} s of the {max(self.left_s(), 0):.0f} s left"
             self.show(f"skipping {model}, batch {batch}: {reason}")
-            return replace(point, status=BUDGET, reason=reason)
+            return replace(point, status=records.BUDGET, reason=reason)
         self.show(f"measuring {model}, batch {batch}: about {cost:.0f} s of the {self.left_s():.0f} s left")
 
         def timed() -> Point:
@@ -321,15 +271,15 @@ class Gathering:
 
         return _tried(point, timed)
 
-    def _estimate_s(self, runner: Runner, model: str, batch: int) -> float:
+    def _estimate_s(self, model: str, batch: int) -> float:
         """Of one forward pass on the measured device, before it is measured."""
         key = (model, batch)
-        if self.own is None or key not in self._predicted:
-            if self.own is not None and model in self.traces:
+        if key not in self._predicted:
+            if self.own is not None:
                 self._predicted[key] = self._composed(self.own, model, batch).runtime_s.value
             else:
-                work, roof = self.data.work(model, batch), self._measured_roof(runner)
-                assert work is not None and roof is not None  # traced and measured before
+                work = self.data.get(Work, model, batch)
+                roof = next(roof for roof in self.data.roofs if roof.origin == records.HERE)
                 least = max(work.flops / roof.flops_per_s, work.bytes_moved / roof.bytes_per_s)
                 self._predicted[key] = least / GUESS
         return self._predicted[key]
@@ -344,63 +294,58 @@ class Gathering:
         ratios = [
             p.runtime_s / self._predicted[p.model, p.batch_size]
             for p in self.data.points
-            if p.basis == MEASURED and p.runtime_s and (p.model, p.batch_size) in self._predicted
+            if p.basis == records.MEASURED and p.runtime_s and (p.model, p.batch_size) in self._predicted
         ]
         return float(np.median(ratios)) if ratios else 1.0
 
-    def _too_large(self, model: str, device: str, batch: int) -> str:
+    def _too_large(self, point: Point) -> str:
         """Why a batch does not fit, with the largest that does; "" where it fits or nothing is known."""
-        work, network = self.data.work(model, batch), self.data.network(model)
-        room = next((d.memory_bytes for d in self.data.devices if d.name == device), None)
-        if self.runner is not None and device == self.runner.name:
-            room = self.runner.free_bytes()
-        if work is None or work.peak_bytes is None or room is None or work.peak_bytes <= room * MEMORY_SHARE:
+        needed, batch = self.data.get(Work, point.model, point.batch_size).peak_bytes, point.batch_size
+        free = self.data.get(Device, point.device).memory_bytes
+        if self.runner is not None and point.basis == records.MEASURED:
+            free = self.runner.free_bytes()
+        if needed is None or free is None or needed <= (room := free * MEMORY_SHARE):
             return ""
-        weights = network.parameter_bytes if network else 0
-        each = (work.peak_bytes - weights) / batch
-        largest = int((room * MEMORY_SHARE - weights) / each) if each > 0 else 0
-        fits = (
-            f"the largest batch that fits is about {largest}" if largest > 0 else "not even a batch of 1 fits"
-        )
-        return f"needs {work.peak_bytes / 1e9:.1f} GB of {room * MEMORY_SHARE / 1e9:.1f} GB; {fits}"
+        weights = self.data.get(Network, point.model).parameter_bytes
+        each = (needed - weights) / batch
+        largest = int((room - weights) / each) if each > 0 else 0
+        fits = f"the largest batch that fits is about {largest}"
+        fits = fits if largest > 0 else "not even a batch of 1 fits"
+        return f"needs {needed / 1e9:.1f} GB of {room / 1e9:.1f} GB; {fits}"
 
     # ---- training ----
 
     def _trainings(self) -> None:
-        batch = self.request.training_batch
         share_s = TRAINING_SHARE * max(self.left_s(), 0.0)
         first = min(self.request.batch_sizes)
-        order = sorted(self.models, key=lambda m: work.flops if (work := self.data.work(m, first)) else 0)
         begun = self.clock()
-        for model in order:
+        for model in sorted(self.models, key=lambda model: self.data.get(Work, model, first).flops):
             for device in self.data.devices:
-                found = self.data.training(model, device.name)
-                if found is not None and found.status == OK:
+                found = self.data.find(Training, model, device.name)
+                if found is not None and found.status == records.OK:
                     continue
-                if device.basis == MEASURED and self.runner is not None:
-                    left = share_s - (self.clock() - begun)
-                    self.data.put(self._stepped(self.runner, model, batch, left))
+                step = Training(model, device.name, self.request.training_batch, device.basis, records.OK)
+                if device.basis == records.MEASURED and self.runner is not None:
+                    self.data.put(self._stepped(self.runner, step, share_s - (self.clock() - begun)))
                 else:
-                    self.data.put(self._counted(model, device.name, batch))
+                    self.data.put(self._counted(step, "the predictor knows forward passes only"))
                 self.save()
 
-    def _counted(self, model: str, device: str, batch: int) -> Training:
-        """A step whose work is counted; no shipped predictor of a device knows its time."""
-        reason = "counted, not timed: the predictor knows forward passes only"
-        step = Training(model, device, batch, PREDICTED, OK, reason=reason)
-        return _with_kinds(step, self.sketches[model].training(batch))
+    def _counted(self, step: Training, why: str) -> Training:
+        """A step whose work is counted, not timed."""
+        profiled = self.sketches[step.model].training(step.batch_size)
+        return _with_kinds(replace(step, reason=f"counted, not timed: {why}"), profiled)
 
-    def _stepped(self, runner: Runner, model: str, batch: int, left_s: float) -> Training:
-        step = Training(model, runner.name, batch, MEASURED, OK)
+    def _stepped(self, runner: Runner, step: Training, left_s: float) -> Training:
         small = min(self.request.batch_sizes)
-        scale = TRAINING_RUNS * TRAINING_WORK * batch / small * self._slowness()
-        cost = scale * self._estimate_s(runner, model, small)
+        scale = TRAINING_RUNS * TRAINING_WORK * step.batch_size / small * self._slowness()
+        cost = scale * self._estimate_s(step.model, small)
         if cost + BUILD_S > left_s:
             late = f"would take about {cost:.0f} s of the {max(left_s, 0):.0f} s left for training"
-            counted = self._counted(model, runner.name, batch)
-            return replace(counted, basis=MEASURED, status=BUDGET, reason=f"counted, not timed: {late}")
-        self.show(f"training step of {model}, batch {batch}: about {cost:.0f} s")
-        return _tried(step, lambda: _with_kinds(step, runner.training(model, batch, self.request.dtype)))
+            return replace(self._counted(step, late), status=records.BUDGET)
+        self.show(f"training step of {step.model}, batch {step.batch_size}: about {cost:.0f} s")
+        dtype = self.request.dtype
+        return _tried(step, lambda: _with_kinds(step, runner.training(step.model, step.batch_size, dtype)))
 
 
 def _tried(record: Tried, run: Callable[[], Tried]) -> Tried:
@@ -408,21 +353,17 @@ def _tried(record: Tried, run: Callable[[], Tried]) -> Tried:
     try:
         return run()
     except MemoryError as error:
-        return replace(record, status=MEMORY, reason=str(error)[:200])
+        return replace(record, status=records.MEMORY, reason=str(error)[:200])
     except NeuralPowerError as error:
-        return replace(record, status=FAILED, reason=one_line(error)[:200])
+        return replace(record, status=records.FAILED, reason=one_line(error)[:200])
 
 
 def _with_kinds(step: Training, profile: NetworkProfile) -> Training:
     """A step with what its profile has counted, and timed where it ran."""
     total, kinds = profile.total, kinds_of(profile)
-    flops = {phase: sum(k.flops for k in kinds if k.phase == phase) for phase in ("forward", "backward")}
-    return replace(
-        step,
-        forward_flops=flops["forward"],
-        backward_flops=flops["backward"],
-        forward_s=total.phases_s.get("forward"),
-        backward_s=total.phases_s.get("backward"),
-        samples=len(total.spread.samples_s) if total.spread else 0,
-        kinds=kinds,
-    )
+    figures: dict[str, Any] = {}
+    for phase in ("forward", "backward"):
+        figures[f"{phase}_flops"] = sum(k.flops for k in kinds if k.phase == phase)
+        figures[f"{phase}_s"] = total.phases_s.get(phase)
+    samples = len(total.spread.samples_s) if total.spread else 0
+    return replace(step, **figures, samples=samples, kinds=kinds)

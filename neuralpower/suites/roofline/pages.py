@@ -1,15 +1,22 @@
-"""The report's page: sections, tables and charts of what was gathered."""
+"""The report's page: sections, tables and charts of what was gathered.
+
+The sentences that the figures make stand in `comments.jinja`; where there are too few figures, they say so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Pie, Pies, Series
 from neuralpower.report.page import Cell, Columns, Page, Part, Section, Table
-from neuralpower.suites.roofline import analysis, chips, comments
-from neuralpower.suites.roofline.analysis import Gap, View
+from neuralpower.suites.roofline import analysis, chips
+from neuralpower.suites.roofline.analysis import Placement, View
 from neuralpower.suites.roofline.records import MEASURED, OK, Device, Network, Point, Training, Work
+from neuralpower.suites.words import template
 
 PIES = 3  # networks that are taken apart into kinds
 MINOR = 0.02  # share below which a kind is "other" in every pie
@@ -17,64 +24,37 @@ METHODS: tuple[analysis.Method, ...] = ("Spearman", "Kendall")
 INTENSITY = "operational intensity, FLOP/B"
 
 
+WORDS: Any = template("neuralpower.suites.roofline", "comments.jinja", median=statistics.median).make_module(
+    {"analysis": analysis}
+)
+
+
+def comments(macro: str, *figures: Any) -> tuple[str, ...]:
+    """What a macro of the template says of some figures, in paragraphs."""
+    text = getattr(WORDS, macro)(*figures)
+    return tuple(" ".join(part.split()) for part in text.split("\n\n") if part.strip())
+
+
 def page(view: View) -> Page:
     """Everything."""
-    devices = " and ".join(d.label for d in view.data.devices)
-    lead = (
-        f"{len(view.networks)} networks in {view.data.settings['dtype']} on {devices}: what they work and "
-        "move, what the devices could do, and what they take. 1 multiply-add = 2 FLOP; nothing but random "
-        "tensors runs."
-    )
-    parts = (_chips, _networks, _benchmark, _utilisation, _training)
-    sections = (_method(view), *(section for part in parts for section in part(view)))
-    return Page("Rooflines and runtimes", lead, sections)
-
-
-def _method(view: View) -> Section:
-    ordered = sorted(view.data.devices, key=lambda device: device.basis != MEASURED)
-    text = [(_measured if device.basis == MEASURED else _predicted)(view, device) for device in ordered]
-    text.append(
-        "FLOP and bytes are those of the traced layers, each batch size traced for itself. Bytes moved: "
-        "inputs, weights and outputs of every layer, once each. Memory footprint: the most bytes of tensors "
-        "that live at once, weights among them."
-    )
     missing = _missing(view)
-    return Section("How this was made", (*text, *view.data.notes), (missing,) if missing.rows else ())
-
-
-def _measured(view: View, device: Device) -> str:
-    return (
-        f"Measured on {device.name}: networks with random weights and inputs in eval mode, without "
-        f"gradients; warmed up, then timed ({comments.on_samples(view)}), the device synchronised. A time is the "
-        "10th percentile of its runs on a CPU, whose neighbours only make it slower, and the median on a GPU."
-    )
-
-
-def _predicted(view: View, device: Device) -> str:
-    coverage = [p.coverage for p in view.data.points if p.device == device.name and p.coverage is not None]
-    text = (
-        f"Predicted for {device.name}: no figure of it is measured here; the predictor `{device.predictor}` "
-        "adds up the layers."
-    )
-    if coverage:
-        shares = f"{min(coverage):.0%} to {max(coverage):.0%}"
-        text += f" Its regressors account for {shares} of a network's time"
-        text += "; the rest is an estimate by roofline"
-    unknown = f": it never saw {', '.join(device.unknown_kinds)}" if device.unknown_kinds else ""
-    return f"{text}{unknown}."
+    text = (*comments("method", view), *view.data.notes)
+    method = Section("How this was made", text, (missing,) if missing.rows else ())
+    parts = (_chips, _networks, _benchmark, _utilisation, _training)
+    sections = (method, *(section for part in parts for section in part(view)))
+    return Page("Rooflines and runtimes", " ".join(comments("lead", view)), sections)
 
 
 def _cases(view: View) -> list[tuple[Network, Point]]:
-    """Of every network on every device at every batch size, as far as there is a point."""
+    """Every network with its points, by device and batch size."""
     every = product(view.networks, view.data.devices, view.batch_sizes)
-    return [(n, p) for n, d, b in every if (p := view.data.point(n.model, d.name, b)) is not None]
+    return [(n, p) for n, d, b in every if (p := view.point(n, d, b)) is not None]
 
 
 def _missing(view: View) -> Table:
     """Points that have no time, with the reason."""
-    order = [device.name for device in view.data.devices]
     late = [case for case in _cases(view) if case[1].status != OK]
-    late.sort(key=lambda case: order.index(case[1].device))
+    by_device = [case for device in view.data.devices for case in late if case[1].device == device.name]
     columns: Columns[tuple[Network, Point]] = {
         "network": lambda case: case[0].label,
         "device": lambda case: case[1].device,
@@ -82,26 +62,24 @@ def _missing(view: View) -> Table:
         "status": lambda case: case[1].status,
         "reason": lambda case: case[1].reason,
     }
-    return Table.of("Points that are not there", late, columns)
-
-
-# ---- 1 ----
+    return Table.of("Points that are not there", by_device, columns)
 
 
 def _chips(view: View) -> list[Section]:
     every = chips.sheets()
     known = {chip.slug: chip for chip in every}
     centre, mobile = ([known[s] for s in some if s in known] for some in (chips.DATA_CENTRE, chips.MOBILE))
+    roofs = [(chip.device_class, chips.compared_roof(chip)) for chip in (*centre, *mobile)]
+    titles = {"CPUs": "cpu", "GPUs": "gpu", "TPUs": "tpu", "SoCs": "soc"}
+    ridges = {title: [roof.ridge for of, roof in roofs if of == key] for title, key in titles.items()}
     own = [r for r in view.data.roofs if r.samples]
     charts = (
         chips.roofline("Rooflines of data-centre chips", centre),
         chips.roofline("Rooflines of mobile, edge and consumer chips", mobile, own),
     )
-    tables = (chips.table(every), chips.sources(every))
-    roofs = [r for r in view.data.roofs if r.device in {d.name for d in view.data.devices}]
     table = Table.of(
         f"Roofs in {view.data.settings['dtype']}",
-        roofs,
+        [r for r in view.data.roofs if view.data.find(Device, r.device)],
         {
             "device": lambda r: r.device,
             "origin": lambda r: r.origin,
@@ -112,13 +90,12 @@ def _chips(view: View) -> list[Section]:
             "how": lambda r: r.how,
         },
     )
+    on_chips = comments("on_chips", [roof for _, roof in roofs], ridges)
+    on_roof = comments("on_roof", view.data.roofs)
     return [
-        Section("1 Chips", comments.on_chips(centre, mobile), (*charts, *tables)),
-        Section("Theoretical and measured roofs", comments.on_roof(view.data.roofs), (table,), level=3),
+        Section("1 Chips", on_chips, (*charts, chips.table(every), chips.sources(every))),
+        Section("Theoretical and measured roofs", on_roof, (table,), level=3),
     ]
-
-
-# ---- 2 ----
 
 
 def _networks(view: View) -> list[Section]:
@@ -131,19 +108,31 @@ def _networks(view: View) -> list[Section]:
         {
             "network": lambda v: v.network.label,
             "device": lambda v: v.device.name,
-            "batch": lambda v: str(v.batch_size),
+            "batch": lambda v: str(v.work.batch_size),
             "FLOP/B moved": lambda v: v.intensity,
-            "ridge, FLOP/B": lambda v: v.ridge,
+            "ridge, FLOP/B": lambda v: v.roof.ridge,
             "bound by": lambda v: v.bound,
             "time on the roof in memory-bound layers, %": lambda v: v.memory_share * 100,
         },
         "Against the measured roof where there is one, else the data sheet's.",
     )
+    on_networks, on_verdicts = (comments(f"on_{what}", view) for what in ("networks", "verdicts"))
     return [
-        Section("2 Networks: work and memory", comments.on_networks(view), parts),
+        Section("2 Networks: work and memory", on_networks, parts),
         Section("Networks on the rooflines", ("Where the roof ends above each network.",), overlays, level=3),
-        Section("Bound by memory or by compute", comments.on_verdicts(view), (table,), level=3),
+        Section("Bound by memory or by compute", on_verdicts, (table,), level=3),
     ]
+
+
+WORK: Mapping[str, Callable[[tuple[Network, Work]], float | None]] = {
+    "GFLOP": lambda case: case[1].flops / 1e9,
+    "parameters, 1e6": lambda case: case[0].parameters / 1e6,
+    "weights, MB": lambda case: case[0].parameter_bytes / 1e6,
+    "footprint, MB": lambda case: _scaled(case[1].peak_bytes, 1e6),
+    "moved, MB": lambda case: case[1].bytes_moved / 1e6,
+    "FLOP/B of footprint": lambda case: case[1].footprint_intensity,
+    "FLOP/B moved": lambda case: case[1].intensity,
+}
 
 
 def _work_table(view: View) -> Table:
@@ -151,43 +140,35 @@ def _work_table(view: View) -> Table:
         "network": lambda case: case[0].label,
         "input": lambda case: case[0].input,
         "batch": lambda case: str(case[1].batch_size),
-        "GFLOP": lambda case: case[1].flops / 1e9,
-        "parameters, 1e6": lambda case: case[0].parameters / 1e6,
-        "weights, MB": lambda case: case[0].parameter_bytes / 1e6,
-        "footprint, MB": lambda case: _scaled(case[1].peak_bytes, 1e6),
-        "moved, MB": lambda case: case[1].bytes_moved / 1e6,
-        "FLOP/B of footprint": lambda case: case[1].footprint_intensity,
-        "FLOP/B moved": lambda case: case[1].intensity,
-        "layer calls": lambda case: sum(c.count for c in case[1].calls),
+        **WORK,
+        "layer calls": lambda case: case[1].call_count,
         "MODEL": lambda case: case[0].model,
     }
-    every = product(view.networks, view.batch_sizes)
-    cases = [(n, w) for n, b in every if (w := view.work(n, b)) is not None]
+    cases = [(n, view.work(n, b)) for n, b in product(view.networks, view.batch_sizes)]
     return Table.of("FLOP, parameters, memory and intensity", cases, columns)
 
 
 def _work_bars(view: View) -> list[Bars]:
-    first = view.batch_sizes[0]
-    labels = tuple(n.label for n in view.networks)
-
-    def of(name: str, figure: Callable[[Work], float | None]) -> BarSeries:
-        works = [view.work(network, first) for network in view.networks]
-        return BarSeries(name, tuple(None if work is None else figure(work) for work in works))
-
-    parameters = BarSeries("parameters, 1e6", tuple(n.parameters / 1e6 for n in view.networks))
-    work = of("FLOP, 1e9", lambda w: w.flops / 1e9)
-    footprint = of("footprint", lambda w: _scaled(w.peak_bytes, 1e6))
-    moved = of("bytes moved", lambda w: w.bytes_moved / 1e6)
-    intensity = (
-        of("on the memory footprint", lambda w: w.footprint_intensity),
-        of("on the bytes moved", lambda w: w.intensity),
-    )
-    charts = (
-        ("Work and parameters", "GFLOP, or 1e6 parameters", (work, parameters)),
-        ("Memory", "MB", (footprint, moved)),
-        ("Operational intensity", "FLOP/B", intensity),
-    )
-    return [Bars(f"{title}, batch {first}", unit, labels, some, log_y=True) for title, unit, some in charts]
+    """Some columns of the table at the smallest batch: (title, unit) -> name of the bars -> column."""
+    bars = {
+        ("Work and parameters", "GFLOP, or 1e6 parameters"): {
+            "FLOP, 1e9": "GFLOP",
+            "parameters, 1e6": "parameters, 1e6",
+        },
+        ("Memory", "MB"): {"footprint": "footprint, MB", "bytes moved": "moved, MB"},
+        ("Operational intensity", "FLOP/B"): {
+            "on the memory footprint": "FLOP/B of footprint",
+            "on the bytes moved": "FLOP/B moved",
+        },
+    }
+    batch = view.batch_sizes[0]
+    cases = [(network, view.work(network, batch)) for network in view.networks]
+    labels = tuple(network.label for network in view.networks)
+    charts = []
+    for (title, unit), columns in bars.items():
+        series = tuple(BarSeries(name, tuple(map(WORK[column], cases))) for name, column in columns.items())
+        charts.append(Bars(f"{title}, batch {batch}", unit, labels, series, log_y=True))
+    return charts
 
 
 def _roof_lines(view: View, device: Device, series: Sequence[Series]) -> list[Series]:
@@ -208,7 +189,7 @@ def _overlay(view: View, device: Device) -> XY | None:
         return None
     series = []
     for batch in dict.fromkeys((view.batch_sizes[0], view.batch_sizes[-1])):
-        some = [(n.label, w.intensity) for n in view.networks if (w := view.work(n, batch)) and w.intensity]
+        some = [(n.label, w.intensity) for n in view.networks if (w := view.work(n, batch)).intensity]
         points = [(x, roof.attainable(x), name) for name, x in some]
         labels = tuple(name for name, _ in some) if batch == view.batch_sizes[0] else ()
         series.append(Series.of(f"batch {batch}, bytes moved", points, labels=labels))
@@ -218,34 +199,34 @@ def _overlay(view: View, device: Device) -> XY | None:
     return XY(title, INTENSITY, "attainable FLOP/s", every, True, True, note=note)
 
 
-# ---- 3 ----
-
-
 def _benchmark(view: View) -> list[Section]:
     devices = view.data.devices
     scatter = [_scatter(view, d, what) for what in ("FLOP", "parameters") for d in devices]
     found = [analysis.correlation(view, b, m) for b in view.batch_sizes for m in METHODS]
-    heat = [_heatmap(view, c) for c in found]
-    ranks = _rank_table(view, found)
+    heat = [_heatmap(c) for c in found]
+    ranks = _rank_table(found)
     throughput = tuple(_throughput(view, d) for d in devices)
     legend = "Colour and symbol: batch size; name: network."
-    question = "Do FLOP or parameters say how long a network takes?"
+    on_prediction = comments("on_prediction", view)
+    on_throughput = comments("on_throughput", view)
     return [
         Section("3 Runtimes", (legend,), (*scatter, _time_table(view))),
         Section("Rank correlations", (), (*heat, ranks), level=3),
-        Section(question, comments.on_prediction(view), (), level=3),
-        Section("Throughput", comments.on_throughput(view), throughput, level=3),
+        Section("Do FLOP or parameters say how long a network takes?", on_prediction, (), level=3),
+        Section("Throughput", on_throughput, throughput, level=3),
     ]
 
 
 def _scatter(view: View, device: Device, what: str) -> XY:
-    def size(network: Network, work: Work) -> float:
-        return work.flops / work.batch_size if what == "FLOP" else network.parameters
+    per_sample = what == "FLOP"
 
-    label = "FLOP of one sample" if what == "FLOP" else "parameters"
-    series = _by_batch(view, device, lambda network, work, runtime_s: (size(network, work), runtime_s))
+    def point(network: Network, work: Work, runtime_s: float) -> tuple[float, float]:
+        return (work.flops / work.batch_size if per_sample else network.parameters), runtime_s
+
+    label = "FLOP of one sample" if per_sample else "parameters"
     note = "A network's batches stand above each other; its name stands at the largest."
     title = f"Runtime against {what}, {device.label}"
+    series = _by_batch(view, device, point)
     return XY(title, label, "runtime of a batch, s", series, True, True, note=note)
 
 
@@ -257,9 +238,9 @@ def _by_batch(
     series = []
     for batch in view.batch_sizes:
         some = [
-            (n, *point(n, w, t))
+            (n, *point(n, view.work(n, batch), t))
             for n in view.networks
-            if (w := view.work(n, batch)) and (t := view.runtime_s(n, device, batch))
+            if (t := view.runtime_s(n, device, batch))
         ]
         labels = tuple(n.label if largest[n.model] == batch else "" for n, _, _ in some)
         series.append(Series.of(f"batch {batch}", [(x, y, n.label) for n, x, y in some], labels=labels))
@@ -267,11 +248,10 @@ def _by_batch(
 
 
 def _time_table(view: View) -> Table:
-    works = {(n.model, b): w for n, b in product(view.networks, view.batch_sizes) if (w := view.work(n, b))}
-
     def achieved(case: tuple[Network, Point]) -> Cell:
-        work = works.get((case[1].model, case[1].batch_size))
-        return work.flops / case[1].runtime_s / 1e9 if work and case[1].runtime_s else None
+        network, point = case
+        work = view.work(network, point.batch_size)
+        return work.flops / point.runtime_s / 1e9 if point.runtime_s else None
 
     columns: Columns[tuple[Network, Point]] = {
         "network": lambda case: case[0].label,
@@ -288,20 +268,15 @@ def _time_table(view: View) -> Table:
     return Table.of("Runtimes and throughput", _cases(view), columns)
 
 
-def _runtime_name(view: View, name: str) -> str:
-    return next((f"runtime, {d.name}" for d in view.data.devices if d.label == name), name)
-
-
-def _heatmap(view: View, found: analysis.Correlation) -> Heatmap:
-    names = tuple(_runtime_name(view, name) for name in found.names)
+def _heatmap(found: analysis.Correlation) -> Heatmap:
     title = f"{found.method}'s rank correlation, batch {found.batch_size}"
     note = f"Over {found.networks} networks that have a time on every device."
-    return Heatmap(title, "", "", names, names, found.values, found.method, note)
+    return Heatmap(title, "", "", found.names, found.names, found.values, found.method, note)
 
 
-def _rank_table(view: View, found: Sequence[analysis.Correlation]) -> Table:
+def _rank_table(found: Sequence[analysis.Correlation]) -> Table:
     rows = tuple(
-        (str(c.batch_size), c.method, _runtime_name(view, a), _runtime_name(view, b), c.of(a, b), c.networks)
+        (str(c.batch_size), c.method, a, b, c.of(a, b), c.networks)
         for c in found
         for i, a in enumerate(c.names)
         for b in c.names[:i]
@@ -320,9 +295,6 @@ def _throughput(view: View, device: Device) -> XY:
     return XY(title, "batch size", "samples/s", tuple(series), True, True)
 
 
-# ---- 4 ----
-
-
 def _utilisation(view: View) -> list[Section]:
     gaps = [
         gap
@@ -331,11 +303,11 @@ def _utilisation(view: View) -> list[Section]:
         for batch in view.batch_sizes
         for gap in analysis.gaps(view, device, batch, roof)
     ]
-    columns: Columns[Gap] = {
+    columns: Columns[Placement] = {
         "network": lambda g: g.network.label,
         "device": lambda g: g.device.name,
         "time": lambda g: g.device.basis,
-        "batch": lambda g: str(g.batch_size),
+        "batch": lambda g: str(g.work.batch_size),
         "roof": lambda g: g.roof.origin,
         "achieved, GFLOP/s": lambda g: g.flops_per_s / 1e9,
         "attainable, GFLOP/s": lambda g: g.roof.attainable(g.intensity) / 1e9,
@@ -344,7 +316,7 @@ def _utilisation(view: View) -> list[Section]:
     }
     table = Table.of("Achieved against peak and against the attainable roof", gaps, columns)
     charts = (_achieved(view, device) for device in view.data.devices)
-    return [Section("4 Utilisation", comments.on_gaps(view), (*charts, table))]
+    return [Section("4 Utilisation", comments("on_gaps", view), (*charts, table))]
 
 
 def _achieved(view: View, device: Device) -> XY:
@@ -354,13 +326,10 @@ def _achieved(view: View, device: Device) -> XY:
     return XY(title, f"{INTENSITY} moved", "FLOP/s", every, True, True)
 
 
-# ---- 5 ----
-
-
 def _training(view: View) -> list[Section]:
     labels = {n.model: n.label for n in view.networks}
     every = product(view.data.devices, view.networks)
-    steps = [t for d, n in every if (t := view.data.training(n.model, d.name))]
+    steps = [t for d, n in every if (t := view.data.find(Training, n.model, d.name))]
     own = [t for t in steps if t.basis == MEASURED] or steps
     columns: Columns[Training] = {
         "network": lambda t: labels[t.model],
@@ -384,11 +353,10 @@ def _training(view: View) -> list[Section]:
     table = Table.of("Forward and backward pass", own, columns)
     apart = _taken_apart(own)
     pies = tuple(_pies(t, labels[t.model]) for t in apart)
-    kinds = tuple(comments.on_kinds(t, labels[t.model]) for t in apart)
-    kinds = (*kinds, "Memory: what the results of the calls take.") if apart else ()
+    on_training, on_kinds = comments("on_training", own, labels), comments("on_kinds", apart, labels)
     return [
-        Section("5 Inference and training", comments.on_training(own, labels), (bars, table)),
-        Section("Time, FLOP and memory by layer kind", kinds, (*pies, _kind_table(own, labels)), level=3),
+        Section("5 Inference and training", on_training, (bars, table)),
+        Section("Time, FLOP and memory by layer kind", on_kinds, (*pies, _kind_table(own, labels)), level=3),
     ]
 
 
@@ -408,21 +376,18 @@ def _taken_apart(steps: Sequence[Training]) -> list[Training]:
 
 
 def _pies(step: Training, label: str) -> Pies:
-    parts: list[tuple[str, dict[str, float]]] = []
-    for phase in ("forward", "backward"):
-        some = [k for k in step.kinds if k.phase == phase]
-        if any(k.runtime_s for k in some):
-            parts.append((f"{phase}: time", {k.kind: k.runtime_s or 0.0 for k in some}))
-        parts.append((f"{phase}: FLOP", {k.kind: float(k.flops) for k in some}))
-        parts.append((f"{phase}: memory", {k.kind: float(k.memory_bytes) for k in some}))
-    wholes = [(sizes, sum(sizes.values())) for _, sizes in parts]
+    parts = {
+        f"{phase}: {what}": sizes
+        for (phase, what), sizes in step.by_kind.items()
+        if what != "time" or any(sizes.values())
+    }
+    wholes = [(sizes, sum(sizes.values())) for sizes in parts.values()]
     major = {kind for sizes, whole in wholes for kind, v in sizes.items() if v and v / whole >= MINOR}
     pies = []
-    for title, sizes in parts:
-        merged: dict[str, float] = {}
+    for title, sizes in parts.items():
+        merged: dict[str, float] = defaultdict(float)
         for kind, value in sizes.items():
-            name = kind if kind in major else "other"
-            merged[name] = merged.get(name, 0.0) + value
+            merged[kind if kind in major else "other"] += value
         pies.append(Pie(title, tuple(merged), tuple(merged.values())))
     note = f"Batch {step.batch_size}, {step.device}; kinds below {MINOR:.0%} in every pie are other."
     if step.forward_s is None:

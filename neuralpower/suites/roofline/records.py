@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from neuralpower.files.paths import check_regular
 SCHEMA = 1
 MEASURED, PREDICTED = "measured", "predicted"
 OK, MEMORY, BUDGET, FAILED = "ok", "out of memory", "over the time budget", "failed"
+HERE = "measured here"  # origin of a roof; others are the data sheet's, or fitted
 FILE = "data.json"
 
 
@@ -43,13 +44,13 @@ class Calls:
 
 @dataclass(frozen=True)
 class Work:
-    """What one forward pass of a batch does: FLOP, bytes that must cross memory, most bytes that live at once."""
+    """What one forward pass of a batch does."""
 
     model: str
     batch_size: int
     flops: int
-    bytes_moved: int
-    peak_bytes: int | None  # weights, inputs and activations; None where it could not be counted
+    bytes_moved: int  # that must cross memory
+    peak_bytes: int | None  # weights, inputs and activations that live at once; None where not countable
     calls: tuple[Calls, ...]
 
     @property
@@ -73,7 +74,7 @@ class Roof:
     """Peak FLOP/s and B/s of a device, and where they come from."""
 
     device: str
-    origin: str  # measured here, or data sheet
+    origin: str
     flops_per_s: float
     bytes_per_s: float
     how: str
@@ -87,6 +88,12 @@ class Roof:
     def attainable(self, intensity: float) -> float:
         """FLOP/s of the roof above an intensity (Williams, Waterman, Patterson, CACM 52(4), 2009)."""
         return min(self.flops_per_s, intensity * self.bytes_per_s)
+
+    def memory_share(self, work: Work) -> float:
+        """Share of the least time on the roof, summed over calls, that goes to calls below the ridge."""
+        seconds = [max(c.flops / self.flops_per_s, c.bytes / self.bytes_per_s) for c in work.calls]
+        memory = sum(s for s, c in zip(seconds, work.calls, strict=True) if c.flops < c.bytes * self.ridge)
+        return memory / sum(seconds) if sum(seconds) else 0.0
 
 
 @dataclass(frozen=True)
@@ -116,9 +123,7 @@ class Point:
     status: str
     runtime_s: float | None = None
     samples_s: tuple[float, ...] = ()
-    coverage: float | None = (
-        None  # of a prediction: share of the time that regressors of its kinds account for
-    )
+    coverage: float | None = None  # of a prediction: share of the time that regressors account for
     reason: str = ""
 
 
@@ -153,9 +158,8 @@ class Training:
     @property
     def flops_ratio(self) -> float | None:
         """Backward FLOP over forward FLOP."""
-        return (
-            self.backward_flops / self.forward_flops if self.forward_flops and self.backward_flops else None
-        )
+        forward, backward = self.forward_flops, self.backward_flops
+        return backward / forward if forward and backward else None
 
     @property
     def time_ratio(self) -> float | None:
@@ -163,9 +167,22 @@ class Training:
         return self.backward_s / self.forward_s if self.forward_s and self.backward_s else None
 
     @property
+    def by_kind(self) -> dict[tuple[str, str], dict[str, float]]:
+        """(phase; time, FLOP or memory) -> kind -> s, FLOP or bytes; 0 for what is not known."""
+        return {
+            (phase, what): {k.kind: float(getattr(k, name) or 0) for k in self.kinds if k.phase == phase}
+            for phase in ("forward", "backward")
+            for what, name in (("time", "runtime_s"), ("FLOP", "flops"), ("memory", "memory_bytes"))
+        }
+
+    @property
     def distance(self) -> float:
         """How far the ratio of times lies from that of FLOP."""
         return abs((self.time_ratio or 0) - (self.flops_ratio or 0))
+
+
+Record = Device | Roof | Network | Work | Point | Training
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 @dataclass
@@ -182,33 +199,25 @@ class Data:
     trainings: list[Training] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def network(self, model: str) -> Network | None:
-        """Of that name."""
-        return _found(self.networks, model=model)
+    def find(self, kind: type[AnyRecord], *key: str | int) -> AnyRecord | None:
+        """The record of a kind with that key, as PLACES has it."""
+        name, _ = PLACES[kind]
+        return next((record for record in getattr(self, name) if _key(record) == key), None)
 
-    def work(self, model: str, batch_size: int) -> Work | None:
-        """Of that network and batch."""
-        return _found(self.works, model=model, batch_size=batch_size)
-
-    def point(self, model: str, device: str, batch_size: int) -> Point | None:
-        """Of that network, device and batch."""
-        return _found(self.points, model=model, device=device, batch_size=batch_size)
-
-    def training(self, model: str, device: str) -> Training | None:
-        """Of that network and device."""
-        return _found(self.trainings, model=model, device=device)
+    def get(self, kind: type[AnyRecord], *key: str | int) -> AnyRecord:
+        """The same of a record that is known to be there."""
+        found = self.find(kind, *key)
+        assert found is not None
+        return found
 
     def put(self, record: Record) -> None:
         """Add a record in the place of the one that it replaces."""
-        name, keys = PLACES[type(record)]
-        records: list[Any] = getattr(self, name)
-        records[:] = [*(r for r in records if any(getattr(r, k) != getattr(record, k) for k in keys)), record]
+        records: list[Any] = getattr(self, PLACES[type(record)][0])
+        records[:] = [*(other for other in records if _key(other) != _key(record)), record]
 
 
-Record = Device | Roof | Network | Work | Point | Training
-AnyRecord = TypeVar("AnyRecord", bound=Record)
-# The list of each record, and the fields that tell it from others.
-PLACES: Mapping[type[Record], tuple[str, tuple[str, ...]]] = {
+# The list of each record, and its key: the fields that tell it from others.
+PLACES: Mapping[type[Any], tuple[str, tuple[str, ...]]] = {
     Device: ("devices", ("name",)),
     Roof: ("roofs", ("device", "origin")),
     Network: ("networks", ("model",)),
@@ -218,33 +227,30 @@ PLACES: Mapping[type[Record], tuple[str, tuple[str, ...]]] = {
 }
 
 
-def _found(records: Iterable[AnyRecord], **key: str | int) -> AnyRecord | None:
-    return next((r for r in records if all(getattr(r, name) == value for name, value in key.items())), None)
+def _key(record: Record) -> tuple[str | int, ...]:
+    return tuple(getattr(record, name) for name in PLACES[type(record)][1])
 
 
 def write(data: Data, folder: Path) -> None:
-    """Write `folder/data.json` so that it is always whole; raises InputError, or DeviceError for a full disk."""
+    """Write `folder/data.json`, never a part of it; raises InputError, or DeviceError for a full disk."""
     content = {"schema": SCHEMA, **asdict(data)}
     replace_file(folder / FILE, json_text(content, indent=1) + "\n")
 
 
 def read(folder: Path) -> Data | None:
-    """What an earlier run has left in a folder; None for nothing. Raises InputError for what is no such file."""
+    """What an earlier run has left in a folder; None for nothing. Raises InputError for another file."""
     path = folder / FILE
+    way_out = "move it away, or choose another --out"
     check_regular(path)
     try:
         content = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); move it away, or choose another --out") from None
+        raise InputError(f"{path}: cannot be read ({error}); {way_out}") from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise InputError(
-            f"{path}: is no report's data of schema {SCHEMA}; move it away, or choose another --out"
-        )
+        raise InputError(f"{path}: is no report's data of schema {SCHEMA}; {way_out}")
     try:
         return msgspec.convert({f.name: content[f.name] for f in fields(Data)}, Data)
     except (KeyError, msgspec.ValidationError) as error:
-        raise InputError(
-            f"{path}: lacks or has too much ({error}); move it away, or choose another --out"
-        ) from None
+        raise InputError(f"{path}: lacks or has too much ({error}); {way_out}") from None

@@ -1,19 +1,19 @@
-"""Times of real runs: warm-up, several samples, the device synchronised; and the roof that a device really has.
+"""Times of real runs on a device, warmed up and synchronised; and the roof that it really has.
 
-The roof is FLOP/s of large matrix products, and B/s of a large copy. The product's work is 2 n^3 FLOP; a copy of
-s bytes reads s and writes s. The better of several sizes counts, each by the statistic that networks are timed
-with (`measure.Timing` on a CPU, the median on a GPU).
+The roof is FLOP/s of large matrix products and B/s of a large copy. A product's work is 2 n^3 FLOP; a copy of
+s bytes reads s and writes s. The best of several sizes counts, each by the statistic of the networks' times.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import available_bytes
@@ -28,8 +28,9 @@ from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
+from neuralpower.profiling.settings import Keywords
 from neuralpower.profiling.steps import clock_of, title_of
-from neuralpower.suites.roofline.records import Roof
+from neuralpower.suites.roofline.records import HERE, Roof
 
 CUDA_SAMPLES = 20
 CUDA_LIMIT_S = 2.0  # after which no further sample begins, from the fifth on
@@ -37,15 +38,13 @@ TRAINING_REPEATS = 3
 PRODUCTS = {"cpu": (1024, 2048, 3072), "cuda": (4096, 8192, 16384)}
 COPIES = {"cpu": (2**27, 2**28), "cuda": (2**30, 2**32)}  # bytes: several times the last-level cache
 
-Timer = Callable[[Call], Sequence[float]]
-Statistic = Callable[[Sequence[float]], float]
-
 
 class Runner:
     """One device of this machine."""
 
     def __init__(self, place: torch.device) -> None:
         self.place = place
+        self.products, self.copies = PRODUCTS[place.type], COPIES[place.type]
         self.generator = random.Random(0)
         self.sentinel: Sentinel | None = None
 
@@ -62,13 +61,11 @@ class Runner:
             torch.backends.cuda.matmul.allow_tf32 = True
             torch.backends.cudnn.allow_tf32 = True
         try:
-            kind = torch_dtype(dtype)
-            one = torch.ones(2, 2, device=self.place).to(kind)
+            one = torch.ones(2, 2, device=self.place).to(torch_dtype(dtype))
             torch.relu(torch.mm(one, one)).add(1)
         except (RuntimeError, TypeError) as error:
-            raise InputError(
-                f"dtype {dtype} on {self.place}: {first_line(error)}; choose --dtype float32"
-            ) from None
+            text = f"dtype {dtype} on {self.place}: {first_line(error)}; choose --dtype float32"
+            raise InputError(text) from None
 
     def prepare(self) -> None:
         """Settings of a measuring process, and a sentinel that is warm."""
@@ -108,8 +105,8 @@ class Runner:
                 call()
             clock.wait()
             begun = time.perf_counter()
-            while len(marks) < CUDA_SAMPLES and (
-                len(marks) < 5 or time.perf_counter() - begun < CUDA_LIMIT_S
+            while len(marks) < 5 or (
+                len(marks) < CUDA_SAMPLES and time.perf_counter() - begun < CUDA_LIMIT_S
             ):
                 start = clock.mark()
                 call()
@@ -122,11 +119,9 @@ class Runner:
         return float(np.percentile(samples, 10 if self.place.type == "cpu" else 50))
 
     def forward(self, model: str, batch_size: int, dtype: str) -> tuple[float, ...]:
-        """Times of a forward pass (s). Raises MemoryError where there is too little, ModelError where it fails."""
+        """Times of a forward pass (s); raises MemoryError, or ModelError where it fails otherwise."""
         try:
-            call = resolve(model).call(
-                InputRequest(batch_size, dtype=torch_dtype(dtype)), device=str(self.place)
-            )
+            call = self._call(model, batch_size, dtype)
             with users_code(f"{model}: its forward"):
                 return self.samples(call)
         except Exception as refused:
@@ -143,53 +138,38 @@ class Runner:
     def training(self, model: str, batch_size: int, dtype: str) -> NetworkProfile:
         """A training step, with rows. Raises as `forward` does."""
         try:
-            source = resolve(model)
-            network = source.build(str(self.place), torch_dtype(dtype)).train()
-            inputs = source.inputs(
-                network, InputRequest(batch_size, dtype=torch_dtype(dtype)), device=str(self.place)
-            )
-            return profile(
-                network,
-                inputs.args,
-                inputs.kwargs,
-                phase="training",
-                warmup=1,
-                repeat=TRAINING_REPEATS,
-                power="none",
-            )
+            call = self._call(model, batch_size, dtype)
+            assert isinstance(call.function, nn.Module)
+            how: Keywords = {"phase": "training", "warmup": 1, "repeat": TRAINING_REPEATS, "power": "none"}
+            return profile(call.function.train(), call.args, call.kwargs, **how)
         except Exception as error:
             if failure(error)["status"] == "oom":
                 raise MemoryError(first_line(error)) from None
             raise
 
+    def _call(self, model: str, batch_size: int, dtype: str) -> Call:
+        request = InputRequest(batch_size, dtype=torch_dtype(dtype))
+        return resolve(model).call(request, device=str(self.place))
 
-def measured_roof(
-    device: str,
-    place: torch.device,
-    dtype: torch.dtype,
-    timer: Timer,
-    statistic: Statistic,
-    products: Sequence[int] | None = None,
-    copies: Sequence[int] | None = None,
-) -> Roof:
-    """Time products and copies at `place` with `timer`, which gives samples in seconds."""
-    found: list[tuple[float, int]] = []  # the best rate of products, then of copies, with its size
-    counts: list[int] = []
-    for sizes, make in ((products or PRODUCTS[place.type], _product), (copies or COPIES[place.type], _copy)):
-        rates = []
-        for size in sizes:
-            call, work = make(size, place, dtype)
-            samples = timer(call)
-            del call  # and what it holds, before the next is made
-            rates.append((work / statistic(samples), size))
-            counts.append(len(samples))
-        found.append(max(rates, key=lambda rate: rate[0]))
-    (flops, side), (bandwidth, copied) = found
-    how = (
-        f"product of two {side} x {side} matrices, 2 n^3 FLOP; copy of {copied / 2**20:.0f} MiB, read and written; "
-        f"warmed up, {min(counts)} samples each"
-    )
-    return Roof(device, "measured here", flops, bandwidth, how, min(counts))
+    def roof(self, dtype: str) -> Roof:
+        """Time products and copies."""
+        best: list[tuple[float, int]] = []  # rate of products, then of copies, and its size
+        counts: list[int] = []
+        for sizes, make in ((self.products, _product), (self.copies, _copy)):
+            rates = []
+            for size in sizes:
+                call, work = make(size, self.place, torch_dtype(dtype))
+                samples = self.samples(call)
+                del call  # and what it holds, before the next is made
+                rates.append((work / self.statistic(samples), size))
+                counts.append(len(samples))
+            best.append(max(rates, key=lambda rate: rate[0]))
+        (flops, side), (bandwidth, copied) = best
+        how = (
+            f"product of two {side} x {side} matrices, 2 n^3 FLOP; copy of {copied / 2**20:.0f} MiB, "
+            f"read and written; warmed up, {min(counts)} samples each"
+        )
+        return Roof(self.name, HERE, flops, bandwidth, how, min(counts))
 
 
 def _product(side: int, place: torch.device, dtype: torch.dtype) -> tuple[Call, int]:

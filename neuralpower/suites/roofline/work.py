@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 import torch
-from torch import nn
 
-from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import KINDS
 from neuralpower.networks.inputs import InputRequest, Inputs
 from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.sources import resolve
-from neuralpower.networks.users_code import users_code
+from neuralpower.predict.memory.alive import peak
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
-from neuralpower.profiling.steps import Step, accounted
-from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.roofline.records import Calls, Kind, Network, Work
+from neuralpower.trace.lifetimes import WORKSPACE
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
 
@@ -42,34 +39,29 @@ class Sketch:
     def network(self, label: str) -> Network:
         """Name, input of one sample, parameters."""
         inputs = self.inputs(1)
-        tensors = tensors_of((inputs.args, inputs.kwargs))
-        first = tensors[0] if tensors else None
+        first = next(iter(tensors_of((inputs.args, inputs.kwargs))), None)
         shape = "" if first is None else "x".join(map(str, first.shape[1:]))
+        tokens = "tokens" if first is not None and not first.is_floating_point() else ""
         parameters = list(self.module.parameters())
         return Network(
             self.model,
             label,
-            f"{shape} {'tokens' if first is not None and not first.is_floating_point() else ''}".strip(),
+            f"{shape} {tokens}".strip(),
             sum(p.numel() for p in parameters),
             sum(p.numel() * p.element_size() for p in parameters),
         )
 
     def work(self, batch_size: int, traced: Trace) -> Work:
-        """Of a forward pass of a batch."""
-        counts = Counter(traced.layers)
-        calls = tuple(
-            Calls(la.kind, n, n * int(la.flops()), n * int(sum(la.bytes()))) for la, n in counts.items()
-        )
-        unknown = tuple(Calls("unmodelled", 1, 0, u.bytes) for u in traced.unmodelled)
-        every = calls + unknown
-        return Work(
-            self.model,
-            batch_size,
-            sum(c.flops for c in every),
-            sum(c.bytes for c in every),
-            peak_bytes(self.module, self.inputs(batch_size)),
-            every,
-        )
+        """Of a forward pass of a batch; its memory is not known where meta tensors fail."""
+        calls = [
+            Calls(la.kind, n, n * int(la.flops()), n * int(sum(la.bytes())))
+            for la, n in Counter(traced.layers).items()
+        ]
+        calls += [Calls("unmodelled", 1, 0, u.bytes) for u in traced.unmodelled]
+        flops, moved = sum(c.flops for c in calls), sum(c.bytes for c in calls)
+        tensors = [storage for storage in traced.storages if storage.part != WORKSPACE]
+        most = peak(tensors)[0] if traced.method == "meta" else None
+        return Work(self.model, batch_size, flops, moved, most, tuple(calls))
 
     def training(self, batch_size: int) -> NetworkProfile:
         """A training step, counted and not run."""
@@ -78,21 +70,8 @@ class Sketch:
         return profile(module, inputs.args, inputs.kwargs, phase="training", runtime=False, name=self.model)
 
 
-def peak_bytes(module: nn.Module, inputs: Inputs) -> int | None:
-    """Most bytes of tensors that live at once in a forward pass, weights among them; None where meta tensors fail.
-
-    Work space inside kernels is not seen.
-    """
-    step = Step(module, inputs.args, inputs.kwargs, "forward")
-    try:
-        with users_code(type(module).__name__):
-            return accounted(step, HostClock(), None)[1]
-    except NeuralPowerError:  # whatever a forward does with meta tensors: its memory is then not known
-        return None
-
-
 def kinds_of(profile: NetworkProfile) -> tuple[Kind, ...]:
-    """FLOP, time and memory by phase and kind; operators that are not layers of their own count as "other"."""
+    """FLOP, time and memory by phase and kind; operators that are no layers of their own are "other"."""
     timed = profile.runs is not None
     found: dict[tuple[str, str], Kind] = {}
     for row in profile.rows:
