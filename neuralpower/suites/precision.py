@@ -27,7 +27,7 @@ class Precision:
 
     @property
     def stored(self) -> torch.dtype:
-        """Of weights and inputs."""
+        """The dtype of weights and inputs."""
         return torch.float32 if self.autocast else self.dtype
 
     def cast(self, model: nn.Module) -> nn.Module:

@@ -80,9 +80,9 @@ class Times:
     warmup_s: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
     data_s: list[float] = field(default_factory=list)
-    """Of each timed step, how long the host waited for its batch."""
+    """How long the host waited for the batch of each timed step."""
     peak_memory_bytes: int | None = None
-    """Of the CUDA allocator, warm-up included."""
+    """Peak of the CUDA allocator, warm-up included."""
 
     @property
     def total_s(self) -> float:
@@ -96,7 +96,7 @@ class Times:
 
     @property
     def mean_s(self) -> float | None:
-        """Of a timed step; None where there was none."""
+        """Mean time of a step; None where none was timed."""
         return float(np.mean(self.step_s)) if self.step_s else None
 
     @property

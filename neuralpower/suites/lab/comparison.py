@@ -1,4 +1,4 @@
-"""What batch sizes do to the most expensive operator, in numbers and in sentences made from them."""
+"""How batch size changes the most expensive operator, in numbers and in sentences made from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Entry:
 
     @property
     def average_s(self) -> float:
-        """Of one call."""
+        """Time of one call."""
         return self.total_s / self.calls
 
 

@@ -57,7 +57,7 @@ class Operator:
 
     @property
     def average_s(self) -> float:
-        """Of one call, with what it calls."""
+        """Time of one call, with what it calls."""
         return self.cpu_s / self.calls
 
 
@@ -78,7 +78,7 @@ class OperatorTable:
         return tuple(ranked[:count])
 
     def share(self, seconds: float) -> float:
-        """Of all self times."""
+        """Part of the sum of all self times."""
         return seconds / self.self_total_s if self.self_total_s else 0.0
 
     def named(self, name: str) -> Operator | None:

@@ -101,11 +101,11 @@ def _row(texts: dict[str, str], place: str) -> tuple[Operator, float]:
     if not re.fullmatch(r"\d+(\.\d+)?%", share):
         raise InputError(f"{place}: {share!r} is no share such as 1.27%")
     self_s, all_s = (_amount(texts[column], TIME, place) for column in ("self_cpu", "cpu"))
-    memory = (
+    own, whole = (
         round(_amount(texts[column], SIZE, place)) if column in texts else None
         for column in ("self_memory", "memory")
     )
-    return Operator(texts["name"], self_s, all_s, int(calls), *memory), float(share[:-1]) / 100
+    return Operator(texts["name"], self_s, all_s, int(calls), own, whole), float(share[:-1]) / 100
 
 
 def _table(batch_size: int, rows: Sequence[tuple[Operator, float]], whole_s: float | None) -> OperatorTable:

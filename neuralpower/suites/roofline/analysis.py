@@ -27,7 +27,7 @@ class Correlation:
     networks: int
 
     def of(self, a: str, b: str) -> float | None:
-        """Of two names."""
+        """The correlation of two names."""
         return self.values[self.names.index(a)][self.names.index(b)]
 
 
@@ -117,20 +117,20 @@ class View:
         return [n for m in self.models if (n := self.data.find(Network, m)) is not None]
 
     def work(self, network: Network, batch_size: int) -> Work:
-        """Of a network and batch."""
+        """Work of a network at a batch size."""
         return self.data.get(Work, network.model, batch_size)
 
     def point(self, network: Network, device: Device, batch_size: int) -> Point | None:
-        """Of a network and batch on a device."""
+        """Point of a network at a batch size on a device."""
         return self.data.find(Point, network.model, device.name, batch_size)
 
     def runtime_s(self, network: Network, device: Device, batch_size: int) -> float | None:
-        """Of a forward pass; None without a time."""
+        """Time of a forward pass; None where it is not known."""
         point = self.point(network, device, batch_size)
         return point.runtime_s if point is not None and point.status == OK and point.runtime_s else None
 
     def roofs(self, device: Device) -> list[Roof]:
-        """Of a device: the measured one first, then its data sheet's."""
+        """Roofs of a device: the measured one first, then its data sheet's."""
         return sorted((r for r in self.data.roofs if r.device == device.name), key=lambda r: -r.samples)
 
     def roof(self, device: Device) -> Roof | None:
@@ -156,7 +156,7 @@ def correlation(view: View, batch_size: int, method: Method) -> Correlation:
 
 
 def verdicts(view: View, batch_size: int) -> list[Placement]:
-    """Of every network on every device that has a roof."""
+    """Every network under the roof of every device that has one."""
     return [
         Placement(network, device, roof, work)
         for network, device in itertools.product(view.networks, view.data.devices)
@@ -165,7 +165,7 @@ def verdicts(view: View, batch_size: int) -> list[Placement]:
 
 
 def gaps(view: View, device: Device, batch_size: int, roof: Roof) -> list[Placement]:
-    """Of the networks that have a time."""
+    """The networks that have a time on the device, under one of its roofs."""
     return [
         Placement(network, device, roof, work, seconds)
         for network in view.networks
@@ -224,7 +224,7 @@ def examples(view: View, device: Device) -> dict[str, Any]:
 
 
 def gains(view: View, device: Device) -> list[tuple[str, float]]:
-    """By which factor each network's throughput grows from the smallest batch to the largest."""
+    """The factor by which each network's throughput grows from the smallest batch to the largest."""
     first, last = view.batch_sizes[0], view.batch_sizes[-1]
     found = []
     for network in view.networks:

@@ -54,7 +54,7 @@ def compared_roof(sheet: DeviceSpec) -> Roof:
 
 
 def short_name(chip: DeviceSpec) -> str:
-    """Without maker and fillers."""
+    """The name without its maker and fillers."""
     return FILLERS.sub("", chip.name).partition(",")[0]
 
 

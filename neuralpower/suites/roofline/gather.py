@@ -125,7 +125,7 @@ class Gathering:
         records.write(self.data, self.folder)
 
     def left_s(self) -> float:
-        """Of the budget, without what drawing takes."""
+        """Seconds left of the budget, less a reserve for drawing."""
         reserve = min(RESERVE_S, self.request.budget_s / 10)
         return self.request.budget_s - reserve - (self.clock() - self.started)
 
@@ -272,7 +272,7 @@ class Gathering:
         return _tried(point, timed)
 
     def _estimate_s(self, model: str, batch: int) -> float:
-        """Of one forward pass on the measured device, before it is measured."""
+        """Expected time of a forward pass on the measured device."""
         key = (model, batch)
         if key not in self._predicted:
             if self.own is not None:
@@ -285,7 +285,7 @@ class Gathering:
         return self._predicted[key]
 
     def _composed(self, predictor: Predictor, model: str, batch: int) -> Prediction:
-        """Of the batch size at hand."""
+        """Prediction for the batch size at hand."""
         dtype = self.request.dtype
         return compose(self.traces[model], predictor, model=model, batch_size=batch, dtype=dtype)
 

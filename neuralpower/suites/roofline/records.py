@@ -60,7 +60,7 @@ class Work:
 
     @property
     def call_count(self) -> int:
-        """Of layers."""
+        """Number of layer calls."""
         return sum(c.count for c in self.calls)
 
     @property
@@ -108,7 +108,7 @@ class Device:
 
     @property
     def label(self) -> str:
-        """The name, with how its times came about."""
+        """The name, and whether its times are measured or predicted."""
         return f"{self.name} ({self.basis})"
 
 
@@ -205,7 +205,7 @@ class Data:
         return next((record for record in getattr(self, name) if _key(record) == key), None)
 
     def get(self, kind: type[AnyRecord], *key: str | int) -> AnyRecord:
-        """The same of a record that is known to be there."""
+        """As `find`, for a record that is there."""
         found = self.find(kind, *key)
         assert found is not None
         return found

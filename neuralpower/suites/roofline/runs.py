@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,9 @@ from neuralpower.suites.roofline.records import HERE, Roof
 CUDA_SAMPLES = 20
 CUDA_LIMIT_S = 2.0  # after which no further sample begins, from the fifth on
 TRAINING_REPEATS = 3
-PRODUCTS = {"cpu": (1024, 2048, 3072), "cuda": (4096, 8192, 16384)}
-COPIES = {"cpu": (2**27, 2**28), "cuda": (2**30, 2**32)}  # bytes: several times the last-level cache
+Sizes = Mapping[str, tuple[int, ...]]  # by type of device
+PRODUCTS: Sizes = {"cpu": (1024, 2048, 3072), "cuda": (4096, 8192, 16384)}
+COPIES: Sizes = {"cpu": (2**27, 2**28), "cuda": (2**30, 2**32)}  # bytes: several times the last-level cache
 
 
 class Runner:

@@ -1,4 +1,4 @@
-"""What a network works, moves and keeps, from a pass over meta tensors: no weights, no device."""
+"""FLOP, traffic and memory of a network, from a pass over meta tensors: no weights, no device."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Sketch:
         self.module = self.source.build("meta", dtype)
 
     def inputs(self, batch_size: int) -> Inputs:
-        """Of a batch, on the meta device."""
+        """Inputs of a batch on the meta device."""
         return self.source.inputs(self.module, InputRequest(batch_size, dtype=self.dtype), "meta")
 
     def trace(self, batch_size: int) -> Trace:
-        """Of a forward pass."""
+        """Trace of a forward pass."""
         inputs = self.inputs(batch_size)
         return trace(self.module, inputs.args, inputs.kwargs)
 
@@ -52,7 +52,7 @@ class Sketch:
         )
 
     def work(self, batch_size: int, traced: Trace) -> Work:
-        """Of a forward pass of a batch; its memory is not known where meta tensors fail."""
+        """Work of a traced forward pass; its memory is not known where meta tensors fail."""
         calls = [
             Calls(la.kind, n, n * int(la.flops()), n * int(sum(la.bytes())))
             for la, n in Counter(traced.layers).items()
