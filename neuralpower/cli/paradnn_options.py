@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from neuralpower.cli.commands import OptionGroup
 from neuralpower.errors import InputError, unknown
@@ -12,65 +12,51 @@ MODES = {"train": "train", "training": "train", "infer": "infer", "inference": "
 
 
 class Common(OptionGroup):
-    """What is asked of a run, whatever its networks are."""
+    """The options of a run, whatever its networks."""
 
-    benchmark: Annotated[
-        bool, typer.Option("-b", "--benchmark", help="Every batch, input and output size.")
-    ] = False
-    grid: Annotated[bool, typer.Option("--grid", help="Every point of the paper's sweep.")] = False
-    sample: Annotated[int | None, typer.Option(help="So many points of the sweep, drawn at random.")] = None
-    seed: Annotated[int, typer.Option(help="Of the sample.")] = 0
-    use_gpu: Annotated[int, typer.Option("--use_gpu", "--use-gpu", help="1: cuda:0.")] = 0
-    device: Annotated[str | None, typer.Option(help="cpu, or cuda:0.")] = None
+    benchmark: Annotated[bool, Option("-b", "--benchmark", help="Every batch, input and output size.")] = (
+        False
+    )
+    grid: Annotated[bool, Option("--grid", help="Every point of the paper's sweep.")] = False
+    sample: Annotated[int | None, Option(help="So many points of the sweep, drawn at random.")] = None
+    seed: Annotated[int, Option(help="Of the sample.")] = 0
+    use_gpu: Annotated[int, Option("--use_gpu", "--use-gpu", help="1: cuda:0.")] = 0
+    device: Annotated[str | None, Option(help="cpu, or cuda:0.")] = None
     input_type: Annotated[
         str,
-        typer.Option(
-            "--input_type", "--data_type", "--dtype", help="f16, bf16, f32, f64; of a sweep several."
-        ),
+        Option("--input_type", "--data_type", "--dtype", help="f16, bf16, f32, f64; of a sweep several."),
     ] = "f32"
-    mode: Annotated[str, typer.Option(help="train or infer.")] = "train"
-    optimizer: Annotated[str, typer.Option(help="rms, sgd, momentum or adam.")] = "rms"
+    mode: Annotated[str, Option(help="train or infer.")] = "train"
+    optimizer: Annotated[str, Option(help="rms, sgd, momentum or adam.")] = "rms"
     rmsprop: Annotated[
-        str, typer.Option("--rmsprop-compat", help="paradnn, tensorflow, ifarm, pytorch or keras.")
+        str, Option("--rmsprop-compat", help="paradnn, tensorflow, ifarm, pytorch or keras.")
     ] = "paradnn"
-    amp: Annotated[bool, typer.Option("--amp", help="Float32 weights under autocast to the input type.")] = (
-        False
-    )
-    tf32: Annotated[bool, typer.Option("--tf32/--no-tf32", help="Products of float32 in TF32, on CUDA.")] = (
-        False
-    )
+    amp: Annotated[bool, Option("--amp", help="Float32 weights under autocast to the input type.")] = False
+    tf32: Annotated[bool, Option("--tf32/--no-tf32", help="Products of float32 in TF32, on CUDA.")] = False
     warmup_steps: Annotated[
-        int, typer.Option("--warmup_steps", "--warmup-steps", help="Before the timed ones.")
+        int, Option("--warmup_steps", "--warmup-steps", help="Before the timed ones.")
     ] = 300
-    steps: Annotated[int, typer.Option("--train_steps", "--train-steps", "--steps", help="Timed steps.")] = (
-        100
-    )
-    mkl: Annotated[int, typer.Option(help="1: Intel OpenMP's blocking time and affinity.")] = 1
+    steps: Annotated[int, Option("--train_steps", "--train-steps", "--steps", help="Timed steps.")] = 100
+    mkl: Annotated[int, Option(help="1: Intel OpenMP's blocking time and affinity.")] = 1
     intra: Annotated[
-        int, typer.Option("--intra", "--num_intra_threads", help="Threads of an operator; 0: cores.")
+        int, Option("--intra", "--num_intra_threads", help="Threads of an operator; 0: cores.")
     ] = 0
-    inter: Annotated[
-        int, typer.Option("--inter", "--num_inter_threads", help="Operators at a time; 0: one.")
-    ] = 0
-    time_budget: Annotated[str | None, typer.Option("--time-budget", help="Of a sweep, such as 20m.")] = None
-    point_budget: Annotated[
-        str | None, typer.Option("--point-budget", help="Of a point: fewer steps, then.")
-    ] = None
-    shard: Annotated[str | None, typer.Option(help="I/N: this job's share of N, in a folder of its own.")] = (
+    inter: Annotated[int, Option("--inter", "--num_inter_threads", help="Operators at a time; 0: one.")] = 0
+    time_budget: Annotated[str | None, Option("--time-budget", help="Of a sweep, such as 20m.")] = None
+    point_budget: Annotated[str | None, Option("--point-budget", help="Of a point: fewer steps, then.")] = (
         None
     )
-    slurm: Annotated[int | None, typer.Option(help="Print an array of so many jobs for sbatch, and end.")] = (
-        None
+    shard: Annotated[str | None, Option(help="I/N: this job's share of N, in a folder of its own.")] = None
+    slurm: Annotated[int | None, Option(help="Print an array of so many jobs for sbatch, and end.")] = None
+    again: Annotated[str | None, Option(help="States to try once more, such as oom,failed.")] = None
+    predict: Annotated[bool, Option("--predict", help="Fill the table from a predictor; nothing is run.")] = (
+        False
     )
-    again: Annotated[str | None, typer.Option(help="States to try once more, such as oom,failed.")] = None
-    predict: Annotated[
-        bool, typer.Option("--predict", help="Fill the table from a predictor; nothing is run.")
-    ] = False
-    predictor: Annotated[str | None, typer.Option(help="Name or file; this machine's by default.")] = None
-    out: Annotated[Path | None, typer.Option(help="Folder of a sweep; paradnn/FAMILY-DEVICE.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="A single run's figures as JSON.")] = False
+    predictor: Annotated[str | None, Option(help="Name or file; this machine's by default.")] = None
+    out: Annotated[Path | None, Option(help="Folder of a sweep; paradnn/FAMILY-DEVICE.")] = None
+    as_json: Annotated[bool, Option("--json", help="A single run's figures as JSON.")] = False
     operators: Annotated[
-        bool, typer.Option("--operators", help="A single run's time by kind of operator, too.")
+        bool, Option("--operators", help="A single run's time by kind of operator, too.")
     ] = False
 
     @property

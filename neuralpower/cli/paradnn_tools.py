@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 FORMATS = ("png", "svg", "pdf")
+TF32 = "From compute capability 8.0 on by default."
 
 
 @app.command()
@@ -68,14 +69,14 @@ def _frame(source: Path) -> pd.DataFrame:
 
 
 def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof]:
-    """By device and dtype, of those whose spec sheet is known."""
+    """By device and dtype, where the spec sheet is known."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import find_spec, spec_of
     from neuralpower.suites.paradnn.roof import theoretical
 
     given = None if spec is None else spec_of(spec)
     found = {}
-    for device, dtype in {(str(d), str(t)) for d, t in zip(points["device"], points["dtype"], strict=True)}:
+    for device, dtype in {*zip(points["device"].map(str), points["dtype"].map(str), strict=True)}:
         sheet = given
         with contextlib.suppress(InputError):
             sheet = find_spec(read_cpu().name if device == f"{platform.node()}-cpu" else device)
@@ -108,10 +109,9 @@ def merge(
         check_regular(source)
         if is_file(source):
             tables.append(read_csv(source))
-            continue
-        results = [r for r in read_results(source) if r.flops_per_s is not None]
-        families = dict.fromkeys(r.point.family for r in results)
-        tables += [(family, [row_of(r) for r in results if r.point.family == family]) for family in families]
+        else:
+            timed = (r for r in read_results(source) if r.flops_per_s is not None)
+            tables += [(result.point.family, [row_of(result)]) for result in timed]
     text = merged(tables)
     if out is None:
         say(text, end="")
@@ -127,16 +127,14 @@ def matmul(
     device: str = typer.Option("cpu", help="cpu, or cuda:0."),
     warmup: int = typer.Option(20, help="Products before the timed ones."),
     steps: int = typer.Option(10, help="Timed products."),
-    tf32: bool | None = typer.Option(
-        None, "--tf32/--no-tf32", help="From compute capability 8.0 on by default."
-    ),
+    tf32: bool | None = typer.Option(None, "--tf32/--no-tf32", help=TF32),
     as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """The product of two square matrices, with the profiler's table."""
     from neuralpower.suites.paradnn.roof import matmul_benchmark
 
-    dtype = options.dtype(input_type)
-    found = matmul_benchmark(size, dtype, device, warmup=warmup, steps=steps, tf32=tf32, profiled=not as_json)
+    dtype, how = options.dtype(input_type), {"warmup": warmup, "steps": steps}
+    found = matmul_benchmark(size, dtype, device, **how, tf32=tf32, profiled=not as_json)
     if as_json:
         names = ("machine", "size", "dtype", "tf32", "product_s", "steps", "flops_per_s")
         say(json_text({"schema": 1, **{name: getattr(found, name) for name in names}}))

@@ -154,18 +154,13 @@ def test_the_largest_batch_is_found_by_trying(limit: int, monkeypatch: pytest.Mo
         return size <= limit
 
     monkeypatch.setattr(Case, "fits", fits)
-    assert largest_batch(100) == limit
+    assert case_of(InputRequest(100)).largest_batch() == limit
     assert len(tried) < 15 and max(tried) < 100
 
 
 def test_a_search_for_a_large_batch_stops_early_and_below(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Case, "fits", lambda case, size: size <= 9000)
-    assert 9000 - 10_000 / 16 <= largest_batch(20_000) <= 9000
-
-
-def largest_batch(asked: int) -> int:
-    bench = Bench(Options("sensor_net"), World(), lambda name, value: None)
-    return bench._largest(case_of(InputRequest(asked)))
+    assert 9000 - 10_000 / 16 <= case_of(InputRequest(20_000)).largest_batch() <= 9000
 
 
 def case_of(request: InputRequest, precision: Precision = Precision(), training: bool = False) -> Case:  # noqa: B008
@@ -371,7 +366,7 @@ def test_logs_and_grids_are_read_and_written_as_csv(tmp_path: Path) -> None:
         "\n".join(result_line(n, v) for n, v in result().items()) + "\n__a__= [1"
     )
     run_grid(grid_of("batch_size=8,64"), tmp_path / "grid", lambda text: None, run=Program())
-    logs = read_logs([tmp_path / "one.log", tmp_path / "grid", tmp_path])
+    logs = [log for name in ("one.log", "grid", "") for log in read_logs(tmp_path / name)]
     assert [log.values["exp.replica_batch"] for log in logs] == [8, 8, 64, 8]
     assert logs[0].unreadable == ("__a__= [1",)
     assert logs[2].values["results.status"] == "oom"
@@ -383,12 +378,12 @@ def test_logs_and_grids_are_read_and_written_as_csv(tmp_path: Path) -> None:
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="missing.log: cannot be read"):
-        read_logs([tmp_path / "missing.log"])
+        read_logs(tmp_path / "missing.log")
     with pytest.raises(InputError, match="no logs in it"):
-        read_logs([tmp_path])
+        read_logs(tmp_path)
     (tmp_path / "a.log").write_text("nothing")
     with pytest.raises(InputError, match=r"a\.log: no result line such as"):
-        read_logs([tmp_path])
+        read_logs(tmp_path)
     with pytest.raises(InputError, match="cannot be written"):
         write_csv([], tmp_path / "no" / "all.csv")
 

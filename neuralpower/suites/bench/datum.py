@@ -1,7 +1,7 @@
 """Caffe's `Datum`, read without protobuf.
 
 A message is a row of fields: a varint key, `number << 3 | wire type`, then a varint (type 0), 8 bytes (1), a
-length and so many bytes (2), or 4 bytes (5). Fields that are not known are passed over. Source: Protocol Buffers
+length and so many bytes (2), or 4 bytes (5). Unknown fields are skipped. Source: Protocol Buffers
 documentation, "Encoding"; caffe.proto: 1 channels, 2 height, 3 width, 4 data (uint8, [channels, height, width]),
 5 label, 6 float_data, 7 encoded.
 """
@@ -15,6 +15,7 @@ from typing import Any
 from neuralpower.errors import InputError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+LENGTHS = {FIXED32: 4, FIXED64: 8}
 LONGEST = 10  # bytes of a varint
 NUMBERS = {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}
 OTHER = "no Datum of Caffe; give a database that Caffe wrote"
@@ -52,16 +53,14 @@ def parse_datum(message: bytes) -> Datum:
             continue
         if kind == BYTES:
             length, position = _varint(message, position)
-        elif kind in (FIXED32, FIXED64):
-            length = 4 if kind == FIXED32 else 8
+        elif kind in LENGTHS:
+            length = LENGTHS[kind]
         else:
             raise InputError(f"field {number} of wire type {kind}: {OTHER}")
         content = message[position : position + length]
-        if len(content) < length:
-            raise InputError(
-                f"a Datum ends {length - len(content)} bytes before field {number} does: it is cut off"
-            )
         position += length
+        if missing := length - len(content):
+            raise InputError(f"a Datum ends {missing} bytes before field {number} does: it is cut off")
         if number == 4 and kind == BYTES:
             found["data"] = content
         elif number == 6 and kind in (BYTES, FIXED32) and length % 4 == 0:
@@ -78,7 +77,7 @@ def parse_datum(message: bytes) -> Datum:
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """(number, position behind it); seven bits a byte, the lowest first, the eighth says that more follow."""
+    """(number, position behind it): seven bits a byte, the lowest first; the eighth says that more follow."""
     value = 0
     for place, byte in enumerate(message[position : position + LONGEST]):
         value |= (byte & 0x7F) << 7 * place

@@ -1,8 +1,8 @@
 """Labelled images on the disk: folders of files, one per class, and Caffe's LMDB, opened in every loader process.
 
-Training sees a random part of an image each time, half of the time flipped. An image that cannot be read is counted,
-and the next one taken instead. Source of the crop: Szegedy and others, Going deeper with convolutions, arXiv
-1409.4842, section 6: 8 % to 100 % of the area, aspect ratio 3/4 to 4/3.
+Each read gives a random part of an image, flipped half of the time. An unreadable image is counted, and the next
+one taken instead. Source of the crop: Szegedy and others, Going deeper with convolutions, arXiv 1409.4842,
+section 6: 8 % to 100 % of the area, aspect ratio 3/4 to 4/3.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ AREA, RATIO, ATTEMPTS = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of a crop
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 UNREADABLE = (OSError, ValueError, SyntaxError, InputError)  # pillow answers a broken PNG with the third
 LOADERS = 1024  # processes that are told apart
-EXTRA = "pip install 'neuralpower[bench]'"
 
 
 class Images(Dataset[tuple[Tensor, int]]):
@@ -51,7 +50,7 @@ class Images(Dataset[tuple[Tensor, int]]):
         return len(self.store.items)
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
-        """An image and its class; raises InputError where none of all can be read."""
+        """An image and its class; raises InputError where no image can be read."""
         why, loader = "", get_worker_info()
         own = 0 if loader is None else loader.id
         if self._generator is None or self._generator[0] != os.getpid():  # the random numbers of this process
@@ -63,8 +62,8 @@ class Images(Dataset[tuple[Tensor, int]]):
             except UNREADABLE as error:
                 why = one_line(error)
                 self._skipped[own % LOADERS] += 1
-        text = f"none of its {len(self)} images can be read ({why}); give another --data_dir"
-        raise InputError(f"{self.store.where}: {text}")
+        rule = f"none of its {len(self)} images can be read ({why}); give another --data_dir"
+        raise InputError(f"{self.store.where}: {rule}")
 
     @property
     def skipped(self) -> int:
@@ -78,13 +77,12 @@ def augmented(image: Image, channels: int, size: int, generator: random.Random) 
     Returns:
         uint8 [channels, size, size], not normalised; one channel is grey, three are colours.
     """
-    from PIL import Image as Pillow
-
+    pillow = _pillow()
     box = crop_box(image.width, image.height, generator)
     part = image.convert("L" if channels == 1 else "RGB")
-    part = part.resize((size, size), Pillow.Resampling.BILINEAR, box=box)
+    part = part.resize((size, size), pillow.Resampling.BILINEAR, box=box)
     if generator.random() < 0.5:
-        part = part.transpose(Pillow.Transpose.FLIP_LEFT_RIGHT)
+        part = part.transpose(pillow.Transpose.FLIP_LEFT_RIGHT)
     pixels = torch.from_numpy(np.array(part, dtype=np.uint8).reshape(size, size, channels))
     return pixels.permute(2, 0, 1).contiguous()
 
@@ -108,7 +106,7 @@ def open_store(backend: str, where: Path) -> FolderStore | CaffeStore:
     check_regular(where)
     if not is_there(where):
         raise InputError(f"{where}: there is no such file or folder; give another --data_dir")
-    _extra("PIL.Image", "images need pillow")
+    _pillow()
     return FolderStore(where) if backend == "image_folder" else CaffeStore(where)
 
 
@@ -119,9 +117,8 @@ class FolderStore:
         self.where = where
         self.classes = sorted(p.name for p in where.iterdir() if p.is_dir()) if where.is_dir() else []
         if not self.classes:
-            raise InputError(
-                f"{where}: no folder of images per class in it (class/image.jpg); give another --data_dir"
-            )
+            rule = "no folder of images per class in it (class/image.jpg); give another --data_dir"
+            raise InputError(f"{where}: {rule}")
         self.items = [
             (str(file), label)
             for label, name in enumerate(self.classes)
@@ -129,9 +126,8 @@ class FolderStore:
             if file.suffix.lower() in SUFFIXES
         ]
         if not self.items:
-            raise InputError(
-                f"{where}: {len(self.classes)} classes without an image file; give another --data_dir"
-            )
+            count = len(self.classes)
+            raise InputError(f"{where}: {count} classes without an image file; give another --data_dir")
 
     def read(self, number: int) -> tuple[Image, int]:
         """An image and the number of its folder; raises one of UNREADABLE."""
@@ -145,14 +141,12 @@ class CaffeStore:
     def __init__(self, where: Path) -> None:
         self.where = where
         self._opened: tuple[int, Any] | None = None
+        _extra("lmdb", "Caffe's databases need lmdb")
         file = where / "data.mdb" if where.is_dir() else where
-        lmdb = _extra("lmdb", "Caffe's databases need lmdb")
         if not file.is_file():
-            raise InputError(
-                f"{where}: holds no data.mdb, so it is no LMDB; give another --data_dir or --data_backend"
-            )
-        with self._transaction() as transaction:
-            opened = self._environment(lmdb)
+            rule = "holds no data.mdb, so it is no LMDB; give another --data_dir or --data_backend"
+            raise InputError(f"{where}: {rule}")
+        with self._transaction() as (opened, transaction):
             needed, size = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"], file.stat().st_size
             if size < needed:  # a read beyond the end would kill the process
                 raise InputError(f"{file}: is cut off, {size:,} of {needed:,} bytes; copy the database again")
@@ -166,37 +160,33 @@ class CaffeStore:
         except InputError as error:
             raise InputError(f"{where}: no LMDB that Caffe wrote: {error}") from None
 
-    def _environment(self, lmdb: Any) -> Any:
-        """The database as this process has opened it: a forked one must not use its parent's."""
-        if self._opened is None or self._opened[0] != os.getpid():
-            self.close()
-            how = {"readonly": True, "lock": False, "readahead": False, "meminit": False}
-            self._opened = (os.getpid(), lmdb.open(str(self.where), subdir=self.where.is_dir(), **how))
-        return self._opened[1]
-
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[Any]:
-        """What reads; LMDB's errors as InputError."""
+    def _transaction(self) -> Iterator[tuple[Any, Any]]:
+        """This process's own database, since a fork must not use its parent's, and a reader; raises InputError."""
         lmdb = importlib.import_module("lmdb")
         try:
-            with self._environment(lmdb).begin() as transaction:
-                yield transaction
+            if self._opened is None or self._opened[0] != os.getpid():
+                self.close()
+                how = {"readonly": True, "lock": False, "readahead": False, "meminit": False}
+                self._opened = (os.getpid(), lmdb.open(str(self.where), subdir=self.where.is_dir(), **how))
+            with self._opened[1].begin() as transaction:
+                yield self._opened[1], transaction
         except lmdb.Error as error:
             raise InputError(f"{self.where}: no LMDB ({error}); give another --data_dir") from None
 
     def close(self) -> None:
-        """Let go of the database; the next read opens it again."""
+        """Close the database; the next read opens it again."""
         if self._opened is not None:
             self._opened[1].close()
             self._opened = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what only this process can use."""
+        """Without the opened database, which only this process can use."""
         return {**self.__dict__, "_opened": None}
 
     def read(self, number: int) -> tuple[Image, int]:
         """An image and its label; raises InputError, or as `FolderStore.read`."""
-        with self._transaction() as transaction:
+        with self._transaction() as (_, transaction):
             message = transaction.get(self.items[number])
         datum = parse_datum(message or b"")
         return picture(datum), datum.label
@@ -204,31 +194,30 @@ class CaffeStore:
 
 def picture(datum: Datum) -> Image:
     """The image of a datum; raises OSError where an encoded one cannot be decoded."""
-    from PIL import Image as Pillow
-
     if datum.encoded:
         return _decoded(io.BytesIO(datum.data))
-    if datum.data:
-        values = np.frombuffer(datum.data, np.uint8)
-    else:
+    values = np.frombuffer(datum.data, np.uint8)
+    if not datum.data:
         values = np.clip(np.round(np.array(datum.float_data)), 0, 255).astype(np.uint8)
     pixels = values.reshape(datum.channels, datum.height, datum.width).transpose(1, 2, 0)
     if datum.channels not in (1, 3):
         raise InputError(f"an image of {datum.channels} channels: 1 or 3 are read")
-    return Pillow.fromarray(pixels[..., 0] if datum.channels == 1 else np.ascontiguousarray(pixels))
+    return _pillow().fromarray(pixels[..., 0] if datum.channels == 1 else np.ascontiguousarray(pixels))
 
 
 def _decoded(file: str | io.BytesIO) -> Image:
-    from PIL import Image as Pillow
-
-    with Pillow.open(file) as image:
+    with _pillow().open(file) as image:
         image.load()
         return image
 
 
 def _extra(module: str, need: str) -> Any:
-    """A package that the extra `bench` brings; raises InputError where it is missing."""
+    """A package of the extra `bench`; raises InputError where it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise InputError(f"{need}, which is not installed; {EXTRA}") from None
+        raise InputError(f"{need}, which is not installed; pip install 'neuralpower[bench]'") from None
+
+
+def _pillow() -> Any:
+    return _extra("PIL.Image", "images need pillow")

@@ -1,13 +1,13 @@
-"""Result lines, `__results.time__= 12.5`, a name and its JSON value, among whatever else a log holds.
+"""Result lines, `__results.time__= 12.5`: a name and its JSON value, among whatever else a log holds.
 
-They are read back from files, from folders of them, and from the journal of a grid.
+They are read back from files, from folders of files, and from the journal of a grid.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ SUFFIXES = (".log", ".txt", ".out")
 
 
 class Log(NamedTuple):
-    """What one run said, the last value of each name; and lines whose value is no JSON, as of a killed run."""
+    """The last value of each name in one run; lines whose value is no JSON, as after a kill, are unreadable."""
 
     source: str
     values: dict[str, Any]
@@ -46,35 +46,30 @@ def parse(text: str, source: str = "") -> Log:
     return Log(source, values, tuple(unreadable))
 
 
-def read_logs(paths: Sequence[Path]) -> list[Log]:
-    """The logs of files and folders; raises InputError where one cannot be read, or holds no result line."""
-    return [log for path in paths for log in _read(path)]
-
-
-def _read(path: Path) -> list[Log]:
+def read_logs(path: Path) -> list[Log]:
+    """The logs of a file or folder; raises InputError where one cannot be read, or holds no result line."""
     check_regular(path)
     if is_file(path / NAME):
         latest = {r["label"]: r for r in read_journal(path) if r.get("type") == "point"}
-        values = values_of([*latest.values()])
+        values = values_of(latest.values())
         return [Log(f"{path}: {label}", found) for label, found in zip(latest, values, strict=True)]
     if is_folder(path):
         files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
         if not files:
             raise InputError(f"{path}: no logs in it ({', '.join(SUFFIXES)}); give the files themselves")
-        return [log for file in files for log in _read(file)]
+        return [log for file in files for log in read_logs(file)]
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give another file") from None
     found = parse(text, str(path))
     if not found.values:
-        raise InputError(
-            f"{path}: no result line such as `__results.time__= 12.5` in it; give a log of a benchmark"
-        )
+        text = "no result line such as `__results.time__= 12.5` in it; give a log of a benchmark"
+        raise InputError(f"{path}: {text}")
     return [found]
 
 
-def values_of(records: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def values_of(records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The result lines of each point of a grid, with its options under `exp.` where it printed none."""
     for record in records:
         o = record["options"]
@@ -91,12 +86,9 @@ def values_of(records: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def write_csv(logs: Sequence[Log], path: Path) -> None:
     """A line per log, a column per name; lists and tables as JSON. Raises InputError."""
     names = sorted({name for log in logs for name in log.values})
-    write_rows(
-        path,
-        [["source", *names], *([log.source, *(_cell(log.values, name) for name in names)] for log in logs)],
-    )
+    rows = ([log.source, *(_cell(log.values.get(name)) for name in names)] for log in logs)
+    write_rows(path, [["source", *names], *rows])
 
 
-def _cell(values: Mapping[str, Any], name: str) -> Any:
-    value = values.get(name)
+def _cell(value: Any) -> Any:
     return json_text(value) if isinstance(value, list | dict | bool) else "" if value is None else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from neuralpower.suites.paradnn.points import Point
 from neuralpower.suites.paradnn.result import Setup
 from neuralpower.suites.paradnn.run import check_setup, work_of
 
-OVERHEAD = "overhead"  # of looking at the operators: no part of a step
+OVERHEAD = "overhead"  # of the profiler: no part of a step
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class OperatorTimes:
 
 
 def operator_times(point: Point, setup: Setup, *, repeats: int = 10, warmup: int = 3) -> OperatorTimes:
-    """Of a run here, self times by kind; raises NeuralPowerError where it cannot be run."""
+    """Self times by kind of a run here; raises NeuralPowerError where it cannot be run."""
     work = work_of(point, setup, check_setup(setup), torch.device(setup.device))
     batch = work.draw()
     found = profile(
@@ -46,11 +47,11 @@ def operator_times(point: Point, setup: Setup, *, repeats: int = 10, warmup: int
         memory=False,
         power="none",
     )
-    seconds: dict[str, float] = {}
+    seconds: defaultdict[str, float] = defaultdict(float)
     for row in found.by_kind():
         if row.runtime_s and row.kind != OVERHEAD:
             name = row.kind if row.phase in ("", "forward", row.kind) else f"{row.kind} ({row.phase})"
-            seconds[name] = seconds.get(name, 0.0) + row.runtime_s
+            seconds[name] += row.runtime_s
     return OperatorTimes(point.label, dict(sorted(seconds.items(), key=lambda pair: -pair[1])))
 
 

@@ -1,7 +1,7 @@
 """Points filled in from a predictor instead of being run.
 
-A training step is forward, backward and optimizer; where the predictor has not learnt all three, inference stands in its place,
-and that is said.
+A training step is forward, backward and optimizer. Where the predictor has not learnt all three, inference is
+predicted instead, with a note.
 """
 
 from __future__ import annotations
@@ -21,26 +21,24 @@ from neuralpower.predict.case import Case, predict_case
 from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted
 from neuralpower.suites.paradnn.learning import LAYER_FUNCTIONS, optimizer_settings
 from neuralpower.suites.paradnn.points import Point
-from neuralpower.suites.paradnn.result import FAILED, Result, Setup
+from neuralpower.suites.paradnn.result import Result, Setup, State
 from neuralpower.suites.paradnn.run import described
 
 TRAINING = (FORWARD, BACKWARD, "optimizer")
 
 
 def predictable(setup: Setup, predictor: Predictor) -> tuple[Setup, str]:
-    """The setup that the predictor can fill in, and what had to change of it ("" for nothing).
+    """The setup that the predictor can fill in, and what had to change ("" for nothing).
 
-    Raises:
-        PredictorError: it has not learnt the dtype.
-        InputError: no such optimizer.
+    Raises PredictorError where it has not learnt the dtype, InputError for an unknown optimizer.
     """
     optimizer_settings(setup.optimizer, torch.float32, setup.rmsprop)
     predictor.check(arithmetic(setup), FORWARD)
-    named = replace(setup, predictor=predictor.name or predictor.device, warmup_steps=0)
-    missing = [phase for phase in TRAINING if phase not in predictor.phases]
+    name = predictor.name or predictor.device
+    named = replace(setup, predictor=name, warmup_steps=0)
+    missing = " and ".join(phase for phase in TRAINING if phase not in predictor.phases)
     if setup.mode == TRAIN and missing:
-        said = f"{predictor.name or predictor.device} has not learnt {' and '.join(missing)}: inference is predicted instead"
-        return replace(named, mode=INFER), said
+        return replace(named, mode=INFER), f"{name} has not learnt {missing}: inference is predicted instead"
     return named, ""
 
 
@@ -54,25 +52,22 @@ def predict_point(point: Point, setup: Setup, predictor: Predictor) -> Result:
     known: dict[str, Any] = {"point": point, "setup": setup, "machine": predictor.device}
     try:
         known |= described(point, setup)
-        step_s, coverage = predict_step(point, setup, predictor)
+        step_s, coverage = _step(point, setup, predictor)
         return Result(**known, duration_s=setup.steps * step_s, steps=setup.steps, coverage=coverage)
     except NeuralPowerError as error:
-        return Result(**known, state=FAILED, reason=str(error))
+        return Result(**known, state=State.FAILED, reason=str(error))
 
 
-def predict_step(point: Point, setup: Setup, predictor: Predictor) -> tuple[float, float]:
+def _step(point: Point, setup: Setup, predictor: Predictor) -> tuple[float, float]:
     """Seconds of one step, and the share of them that is learnt; raises PredictorError or ModelError."""
     case = Case(point.model, point.batch_size, dtype=arithmetic(setup))
     phases = (FORWARD, BACKWARD) if setup.mode == TRAIN else (FORWARD,)
     passes = [predict_case(case, predictor, phase=phase)[0] for phase in phases]
     parts = [(one.runtime_s.value, one.coverage) for one in passes]
     if setup.mode == TRAIN:
-        work = counted(point)
-        function = LAYER_FUNCTIONS[setup.optimizer]
-        layer = Optimizer(
-            dtype=setup.dtype, function=function, tensors=work.tensors, elements=work.parameters
-        )
-        estimate = predictor.estimate([layer])
+        work, function = counted(point), LAYER_FUNCTIONS[setup.optimizer]
+        sizes = {"tensors": work.tensors, "elements": work.parameters}
+        estimate = predictor.estimate([Optimizer(dtype=setup.dtype, function=function, **sizes)])
         parts.append((float(estimate.runtime_s[0]), float(estimate.basis[0] != ROOFLINE)))
     total = sum(seconds for seconds, _ in parts)
     return total, sum(seconds * share for seconds, share in parts) / total if total else 1.0
