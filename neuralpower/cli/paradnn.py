@@ -50,9 +50,9 @@ def with_common(function: Command) -> Command:
 
 
 def intel_openmp() -> bool:
-    """Set Intel OpenMP's blocking time and affinity where the user has not; False where torch is loaded already.
+    """Set ParaDnn's values for Intel OpenMP where the user has set none; False where torch is loaded already.
 
-    They are what ParaDnn ran TensorFlow with; a torch that is built with GNU's OpenMP takes no notice.
+    A torch that is built with GNU's OpenMP ignores them.
     """
     if "torch" in sys.modules:  # and its threads are started
         return False

@@ -5,22 +5,29 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+import torch
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
 from neuralpower.cli.paradnn_options import MODES, Common
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
+from neuralpower.files.csv_files import csv_text
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
+from neuralpower.measure.cpu.timer import prepare_process
+from neuralpower.report.tables import grid as table
+from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.result import SHORT, STATES, Result, Setup, State, single_text
+from neuralpower.suites.paradnn.run import check_setup, measure, operator_times
+from neuralpower.suites.paradnn.sweep import CSV, Measure, Sweep, array_script, states_of
+from neuralpower.suites.paradnn.table import HEADERS, row_of
 
 COVERED = 0.95  # share of a predicted time that must be learnt: below it, a warning says so
-
-Measure = Callable[[Point], Result]
 
 
 def run(start: Point, kinds: Sequence[str], common: Common) -> None:
@@ -35,8 +42,6 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
         rule = "a sweep writes results.json into its folder, leave it out"
         raise InputError(f"--json: is of a single run; {rule}")
     if common.slurm is not None:
-        from neuralpower.suites.paradnn.sweep import array_script
-
         say(array_script(sys.argv[1:], common.slurm, gpu=common.place != "cpu"), end="")
         return
     if common.operators and (common.predicted or common.swept):
@@ -85,11 +90,6 @@ def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
             print(f"note: {changed}", file=sys.stderr)
         return setup, lambda point: predict_point(point, setup, learnt)
 
-    import torch
-
-    from neuralpower.measure.cpu.timer import prepare_process
-    from neuralpower.suites.paradnn.run import check_setup, measure
-
     check_setup(setup)
     if setup.device == "cpu":
         if common.inter:
@@ -112,9 +112,9 @@ def points_of(start: Point, kinds: Sequence[str], common: Common) -> list[Point]
     return list(sharded(chosen, options.shard(common.shard)))
 
 
-def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None:
+def single(point: Point, setup: Setup, timed: Measure, common: Common) -> None:
     """Run one point and print it; raises NeuralPowerError where it has no time."""
-    result = measure(point)
+    result = timed(point)
     if result.state in (State.FAILED, State.NEGATIVE):
         raise InputError(result.reason)
     if result.duration_s is None:
@@ -124,20 +124,15 @@ def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None
     if result.state != State.OK:
         print(f"warning: {result.state}: {result.reason}", file=sys.stderr)
     if common.operators:
-        from neuralpower.suites.paradnn.operators import operator_times, operators_text
-
-        say()
-        say(operators_text(operator_times(point, setup)))
+        times = operator_times(point, setup)
+        rows = [[kind, quantity(s, "s"), f"{times.shares[kind]:.1%}"] for kind, s in times.seconds.items()]
+        say("\n" + table(["kind", "runtime of a step", "share"], rows))
 
 
 def sweep(
     points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], family: str, common: Common
 ) -> None:
     """Sweep under each setup; rows go to stdout as they come; raises NeuralPowerError."""
-    from neuralpower.files.csv_files import csv_text
-    from neuralpower.suites.paradnn.sweep import CSV, Sweep, states_of
-    from neuralpower.suites.paradnn.table import HEADERS, row_of
-
     again = options.names(common.again, "again") or ()
     for name in again:
         if name not in STATES:
@@ -154,10 +149,10 @@ def sweep(
             print(visible(text), file=sys.stderr)
 
     results, begun = [], time.monotonic()
-    for setup, measure in prepared:
+    for setup, timed in prepared:
         left_s = None if budget_s is None else max(budget_s - (time.monotonic() - begun), 0.0)
         try:
-            results += Sweep(points, setup, folder, again).run(measure, show, budget_s=left_s)
+            results += Sweep(points, setup, folder, again).run(timed, show, budget_s=left_s)
         except KeyboardInterrupt:
             text = f"what was measured is in {folder / CSV}; give the same command again to continue"
             print(text, file=sys.stderr)

@@ -18,8 +18,8 @@ from neuralpower.files.paths import check_regular, is_file
 if TYPE_CHECKING:
     import pandas as pd
 
-    from neuralpower.suites.paradnn.operators import OperatorTimes
     from neuralpower.suites.paradnn.roof import Roof
+    from neuralpower.suites.paradnn.run import OperatorTimes
 
 app = typer.Typer()
 FORMATS = ("png", "svg", "pdf")
@@ -86,9 +86,9 @@ def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof
 
 
 def _operators(name: str) -> OperatorTimes:
-    from neuralpower.suites.paradnn.operators import operator_times
     from neuralpower.suites.paradnn.points import Point, family_named
     from neuralpower.suites.paradnn.result import Setup
+    from neuralpower.suites.paradnn.run import operator_times
 
     family = family_named(name)
     return operator_times(Point.of(name, family.kinds[0], family.defaults), Setup(), repeats=3, warmup=1)

@@ -20,15 +20,16 @@ from torch import Tensor
 
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.networks.inputs import Inputs
-from neuralpower.suites.bench.datum import Datum, parse_datum
 from neuralpower.suites.bench.distributed import World
 from neuralpower.suites.bench.images import (
     CaffeStore,
+    Datum,
     FolderStore,
     Images,
     augmented,
     crop_box,
     open_store,
+    parse_datum,
     picture,
 )
 from neuralpower.suites.bench.loading import Endless, Lane, Loaded, Synthetic
@@ -139,7 +140,7 @@ def test_loader_processes_read_a_database_that_this_one_has_open(tmp_path: Path)
         [2, 3],
         [0, 1],
     ]
-    assert loaded.skipped == 0
+    assert loaded.images.skipped == 0
     loaded.close()
 
 
@@ -205,7 +206,7 @@ def test_what_two_loader_processes_pass_over_is_counted_together(tmp_path: Path)
     loaded = Loaded(images, 1, CPU, torch.float32, workers=2)
     for _ in range(2 * len(images) + 1):
         loaded()
-    assert loaded.skipped >= 2
+    assert loaded.images.skipped >= 2
     loaded.close()
 
 

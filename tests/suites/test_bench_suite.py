@@ -22,12 +22,20 @@ from neuralpower.networks.inputs import InputRequest
 from neuralpower.suites.bench.config import IMAGE, SETTINGS, container_command, read_config
 from neuralpower.suites.bench.distributed import World, device_of, failure_of, torchrun, world_of
 from neuralpower.suites.bench.grid import Ended, axes_of, points_of, run_grid
-from neuralpower.suites.bench.logs import Log, parse, read_logs, result_line, values_of, write_csv
+from neuralpower.suites.bench.logs import (
+    SUMMARIES,
+    Log,
+    exploration,
+    parse,
+    read_logs,
+    result_line,
+    values_of,
+    write_csv,
+)
 from neuralpower.suites.bench.monitor import Monitor, PowerReader, ProcessReader
-from neuralpower.suites.bench.network import Case, Scores, TooLarge, check_host_memory, find
+from neuralpower.suites.bench.network import Case, Network, Scores, TooLarge, check_host_memory
 from neuralpower.suites.bench.options import Options, arguments, boolean, options_of
 from neuralpower.suites.bench.run import Bench, results
-from neuralpower.suites.bench.summaries import SUMMARIES, exploration
 from neuralpower.suites.precision import Precision
 from neuralpower.suites.steps import Times
 
@@ -164,7 +172,7 @@ def test_a_search_for_a_large_batch_stops_early_and_below(monkeypatch: pytest.Mo
 
 
 def case_of(request: InputRequest, precision: Precision = Precision(), training: bool = False) -> Case:  # noqa: B008
-    return Case(find(Options("sensor_net")), request, precision, torch.device("cpu"), training)
+    return Case(Network("sensor_net"), request, precision, torch.device("cpu"), training)
 
 
 def test_peak_memory_of_a_perceptron() -> None:

@@ -1,4 +1,4 @@
-"""A JSON file of parameters, `pytorch.` and `exp.`, dotted or nested; and the container command they describe.
+"""A JSON file of parameters, `pytorch.` and `exp.`, dotted or nested, and the container command for them.
 
 A list of values for one parameter is an axis of a grid. The command line overrides the file.
 """
@@ -29,13 +29,14 @@ OPTIONS = {
     "monitor.frequency": "monitor_frequency",
 }
 PHASES = ("training", "inference")
+EMPTY = (
+    "pytorch.env pytorch.launcher pytorch.bench_path pytorch.host_libpath pytorch.host_python_path "
+    "exp.docker_image runtime.cuda_cache monitor.pid_folder"
+)
 SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("pytorch.args", "pytorch.docker_args", "exp.docker_args"), ()),
-    **dict.fromkeys(("pytorch.env", "pytorch.launcher", "pytorch.bench_path"), ""),
-    **dict.fromkeys(("pytorch.host_libpath", "pytorch.host_python_path"), ""),
-    **dict.fromkeys(("exp.docker_image", "runtime.cuda_cache", "monitor.pid_folder"), ""),
-    "pytorch.docker_image": IMAGE,
-    "exp.docker": False,
+    **dict.fromkeys(EMPTY.split(), ""),
+    **{"pytorch.docker_image": IMAGE, "exp.docker": False},
 }
 """What else may stand in a file, and its default."""
 

@@ -22,6 +22,7 @@ from neuralpower.processes.tether import environment, tethered
 from neuralpower.suites.bench.options import Options
 
 ADDRESS = "127.0.0.1"
+TAKEN = "port {}: in use by another process; choose another --master_port, or 0 for any that is free"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def joined(world: World) -> Iterator[None]:
         dist.init_process_group(world.backend, rank=world.rank, world_size=world.size)
     except (RuntimeError, ValueError) as error:
         if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
-            raise port_in_use(int(os.environ.get("MASTER_PORT", "0"))) from None
+            raise DeviceError(TAKEN.format(int(os.environ.get("MASTER_PORT", "0")))) from None
         text = f"found no others ({first_line(error)[:200]}); start all of them"
         raise DeviceError(f"process {world.rank} of {world.size} {text}") from None
     try:
@@ -99,12 +100,6 @@ def parallel(model: nn.Module, world: World, device: torch.device) -> nn.Module:
         return nn.parallel.DistributedDataParallel(model, device_ids=places)
     except RuntimeError as error:
         raise DeviceError(f"process {world.rank} of {world.size}: {first_line(error)[:200]}") from None
-
-
-def port_in_use(port: int) -> DeviceError:
-    """The error."""
-    text = "in use by another process; choose another --master_port, or 0 for any that is free"
-    return DeviceError(f"port {port}: {text}")
 
 
 def torchrun(options: Options, arguments: Sequence[str]) -> list[str]:
@@ -128,7 +123,7 @@ def launch(
             try:
                 trial.bind((ADDRESS, options.master_port))
             except OSError:
-                raise port_in_use(options.master_port) from None
+                raise DeviceError(TAKEN.format(options.master_port)) from None
     command, pipe = torchrun(options, arguments), subprocess.PIPE
     with tempfile.TemporaryFile("w+") as talk:
         with subprocess.Popen(command, stdout=pipe, stderr=talk, text=True, env=environment()) as process:

@@ -26,13 +26,11 @@ OK, OOM, FAILED, SKIPPED, INTERRUPTED = "ok", "oom", "failed", "skipped", "inter
 LIMIT = 100_000  # points
 KILLED = -9  # by the kernel, which needed memory
 INTERRUPT = 130  # exit code
-IRRELEVANT: dict[str, Any] = {  # options that the memory does not depend on; the batch size is compared
-    name: FIELDS[name].default
-    for name in (
-        *("batch_size", "num_batches", "num_warmup_batches", "data_shuffle", "num_loader_threads"),
-        *("master_port", "monitor_frequency", "seed"),
-    )
-}
+IRRELEVANT = (  # options that the memory does not depend on, and the batch size, which is compared
+    "batch_size num_batches num_warmup_batches data_shuffle num_loader_threads master_port "
+    "monitor_frequency seed"
+)
+USUAL: dict[str, Any] = {name: FIELDS[name].default for name in IRRELEVANT.split()}
 
 Ended = subprocess.CompletedProcess[str]
 
@@ -87,10 +85,7 @@ def run_grid(
 ) -> list[dict[str, Any]]:
     """Run what is not in the folder's journal yet; the records of these points, in their order.
 
-    Raises:
-        DatasetError: the folder cannot be used, or another process uses it.
-        DeviceError: the disk is full.
-        KeyboardInterrupt: interrupted; what was measured is in the journal.
+    Raises DatasetError for a folder that cannot be used, or is in use; DeviceError for a full disk.
     """
     with Journal(folder) as journal:
         again = (INTERRUPTED, FAILED) if retry_failed else (INTERRUPTED,)
@@ -99,7 +94,7 @@ def run_grid(
 
         def note(options: Options, record: Mapping[str, Any]) -> None:
             if record["status"] == OOM:
-                others = replace(options, **IRRELEVANT)
+                others = replace(options, **USUAL)
                 limits[others] = min(options.batch_size, limits.get(others, math.inf))
 
         for record in done.values():
@@ -108,7 +103,7 @@ def run_grid(
         for number, (options, label) in enumerate(zip(points, labels, strict=True), 1):
             if label in done:
                 continue
-            smallest = limits.get(replace(options, **IRRELEVANT), math.inf)
+            smallest = limits.get(replace(options, **USUAL), math.inf)
             if options.batch_size > smallest:
                 found = (SKIPPED, f"batch size {smallest} did not fit into memory", {})
             else:
@@ -119,7 +114,11 @@ def run_grid(
             journal.append(record)
             note(options, record)
             done[label] = record
-            show(f"{number}/{len(points)} {label}: {_told(*found)}")
+            status, error, values = found
+            said = f"{status}: {error}"
+            if status == OK:
+                said = f"{values['results.time']:.4g} ms, {values['results.throughput']} samples/s"
+            show(f"{number}/{len(points)} {label}: {said}")
             if record["status"] == INTERRUPTED:
                 raise KeyboardInterrupt
         return [done[label] for label in labels]
@@ -144,9 +143,3 @@ def _measured(
     if code == KILLED or values.get("results.reason") == OOM:
         return OOM, text or "killed, as for want of memory", values
     return FAILED, text or f"exit code {code}", values
-
-
-def _told(status: str, error: str | None, values: Mapping[str, Any]) -> str:
-    if status != OK:
-        return f"{status}: {error}"
-    return f"{values['results.time']:.4g} ms, {values['results.throughput']} samples/s"

@@ -23,10 +23,10 @@ from neuralpower.suites.steps import Batch
 
 @dataclass
 class Synthetic:
-    """One batch for every step.
+    """One batch for every step, whose rows `shuffle` reorders for each.
 
-    Memory "device" keeps it where the network is, "pinned" and "pageable" copy it from such host memory for each
-    step. On a CPU, these are the same. `shuffle` reorders its rows for each step.
+    Memory "device" keeps it where the network is; "pinned" and "pageable" copy it from such host memory each
+    time. On a CPU these are the same.
     """
 
     inputs: Inputs
@@ -130,18 +130,8 @@ class Loaded:
             self.lane = Lane(self.device)
         self._ahead: Batch | None = None
 
-    @property
-    def skipped(self) -> int:
-        """Images that no loader process could read so far; batches read ahead count, too."""
-        return self.images.skipped
-
     def __call__(self) -> Batch:
-        """The next batch.
-
-        Raises:
-            InputError: no image can be read, or one is of a class that the network does not have.
-            DeviceError: a loader process died.
-        """
+        """The next batch; raises InputError for bad images or classes, DeviceError for a dead loader."""
         if self.lane is None:
             return self._copied()
         batch = self._ahead or self._copied()

@@ -17,7 +17,7 @@ from neuralpower.files.atomic import aside
 from neuralpower.measure.meters import MeterUnavailable, PowerMeter, Reading, open_meter
 
 COLUMNS = ("process_pid", "time", "virt", "res", "shrd", "cpu", "mem", "power")
-"""Processor time (s), virtual, resident, shared memory (bytes), % of a core, % of memory, W of the CPU's packages."""
+"""Processor time (s), virtual, resident, shared memory (bytes), % of a core, % of memory, CPU packages' W."""
 
 Sample = tuple[float | int | None, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -14,14 +14,12 @@ from torch import Tensor, nn
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory
 from neuralpower.networks.inputs import InputRequest, Inputs, place
 from neuralpower.networks.promised_values import tensors_of
-from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
-from neuralpower.networks.zoo import ZOO, ZooEntry
+from neuralpower.networks.zoo import ZOO
 from neuralpower.predict.explore.fit import largest
 from neuralpower.profiling.steps import accounted, clock_of, told
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.suites.bench.options import Options
 from neuralpower.suites.precision import Autocasting, Precision
 from neuralpower.suites.steps import Batch, StepTimer, Work, make_optimizer
 from neuralpower.trace.training import default_loss
@@ -42,18 +40,15 @@ class TooLarge(OutOfMemory):
         self.largest_batch = largest_batch
 
 
-@dataclass(frozen=True)
 class Network:
-    """A network by name, not built."""
+    """A network, not built, by an id of the zoo or any MODEL; raises ModelError."""
 
-    name: str
-    source: Source
-    entry: ZooEntry | None
-
-    @property
-    def title(self) -> str:
-        """As a table shows it."""
-        return self.entry.title if self.entry else self.name
+    def __init__(self, model: str) -> None:
+        name = model.removeprefix("zoo:")
+        self.entry = ZOO.get(name)
+        self.name = name if self.entry else model
+        self.title = self.entry.title if self.entry else model
+        self.source = resolve(f"zoo:{name}" if self.entry else model)
 
     @cached_property
     def on_meta(self) -> tuple[torch.Size, torch.Size] | None:
@@ -85,14 +80,6 @@ class Network:
         return self.on_meta[1][1] if self.on_meta is not None and len(self.on_meta[1]) == 2 else None
 
 
-def find(options: Options) -> Network:
-    """The network that the options name: an id of the zoo, or any MODEL; raises ModelError."""
-    name = options.model.removeprefix("zoo:")
-    if name in ZOO:
-        return Network(name, resolve(f"zoo:{name}"), ZOO[name])
-    return Network(options.model, resolve(options.model), None)
-
-
 @dataclass(frozen=True)
 class Case:
     """A network that is used, or trained, in batches on a device."""
@@ -116,10 +103,7 @@ class Case:
 
     def work(self, model: nn.Module, draw: Callable[[], Batch], seed: int = 0) -> Work:
         """What is repeated. Training is stochastic gradient descent with momentum and weight decay."""
-
-        def make(weights: Any) -> torch.optim.Optimizer:
-            return make_optimizer("momentum", weights, **LEARNING)
-
+        make = partial(make_optimizer, "momentum", **LEARNING)
         optimizer = self.precision.optimizer(model, make) if self.training else None
         return Work(model, draw, Scores(self.network.classes, seed), optimizer)
 
@@ -138,12 +122,8 @@ class Case:
     def largest_batch(self) -> int:
         """The largest batch below the requested one that fits, found by trying."""
         asked = self.request.batch_size
-
-        def need(size: int) -> int:
-            """In a room of 1: nothing where the batch fits, too much where it does not."""
-            return 0 if size < asked and self.fits(size) else 2
-
-        return largest(need, room_bytes=1, start=asked, close=COARSE)
+        # in a room of 1, a batch that fits needs nothing
+        return largest(lambda n: 0 if n < asked and self.fits(n) else 2, 1, start=asked, close=COARSE)
 
     def peak_bytes(self, batch_size: int) -> int | None:
         """The peak bytes of tensors in a step: weights, gradients, optimizer, activations.
@@ -177,10 +157,7 @@ def widened(inputs: Inputs, batch_size: int) -> Inputs:
 def check_host_memory(
     peak: Callable[[int], int | None], batch_size: int, name: str, available: int | None
 ) -> int | None:
-    """What a step of that batch takes (bytes), if known.
-
-    Raises TooLarge where that is more than `available`, with the batch that fits by two points of the linear `peak`.
-    """
+    """Bytes of a step, if known; raises TooLarge for too many, by two points of the linear `peak`."""
     needed = peak(batch_size)
     if needed is None or available is None or needed <= (room := available * (1 - SPARE)):
         return needed

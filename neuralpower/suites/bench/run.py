@@ -27,7 +27,7 @@ from neuralpower.suites.bench.distributed import World, device_of, joined, paral
 from neuralpower.suites.bench.images import Images, open_store
 from neuralpower.suites.bench.loading import Loaded, Synthetic
 from neuralpower.suites.bench.monitor import Monitor
-from neuralpower.suites.bench.network import Case, TooLarge, check_host_memory, find
+from neuralpower.suites.bench.network import Case, Network, TooLarge, check_host_memory
 from neuralpower.suites.bench.options import DATA, Options
 from neuralpower.suites.precision import precision
 from neuralpower.suites.steps import StepTimer, Times, Work
@@ -40,9 +40,7 @@ PACKAGES = ("numpy", "pillow", "lmdb", "transformers")
 def benchmark(options: Options) -> dict[str, Any]:
     """Run one benchmark in this process, on one device; its results by name, as the command line prints them.
 
-    Raises:
-        InputError: options, data or a network that cannot be used.
-        DeviceError: no such device, or too little memory (OutOfMemory).
+    Raises InputError for unusable options, data or networks, DeviceError for a missing device or memory.
     """
     found: dict[str, Any] = {}
     Bench(options.checked(), World(), found.__setitem__).run()
@@ -133,9 +131,10 @@ class Bench:
         times = self.timer.times if self.timer is not None else Times()
         self._emit_all(results(times, self.options.batch_size * self.world.size))
         if isinstance(self.data, Loaded):
-            self.emit("results.skipped_images", self.data.skipped)
-            if self.data.skipped:
-                self.warn(f"{self.data.skipped} images could not be read and were passed over")
+            skipped = self.data.images.skipped
+            self.emit("results.skipped_images", skipped)
+            if skipped:
+                self.warn(f"{skipped} images could not be read and were passed over")
         self._close()
         if monitor.samples and not self._written(monitor):
             self._emit_all({"monitor.columns": monitor.columns, "monitor.samples": monitor.samples})
@@ -166,7 +165,7 @@ class Bench:
         device = device_of(o, self.world)
         self.emit("exp.device_title", title_of(device))
         torch.backends.cudnn.benchmark = o.cudnn_benchmark
-        network = find(o)
+        network = Network(o.model)
         title = network.title
         self.emit("exp.model_title", title)
         images = None
@@ -209,8 +208,8 @@ class Bench:
             self.emit("exp.data_memory", draw.memory)
         else:
             classes, workers = case.network.classes if case.training else None, o.num_loader_threads
-            how = {"workers": workers, "shuffle": o.data_shuffle, "world": self.world}
-            draw = Loaded(images, o.batch_size, device, stored, classes, **how)
+            where = (o.batch_size, device, stored, classes, workers)
+            draw = Loaded(images, *where, o.data_shuffle, self.world)
         work = case.work(model, draw, o.seed)
         if case.training:
             work.model = parallel(model, self.world, device)

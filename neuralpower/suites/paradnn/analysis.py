@@ -23,7 +23,7 @@ FEWEST = 8  # points that a model is fitted to
 
 @dataclass(frozen=True)
 class Model:
-    """What one standard deviation of each term adds, to % of the best FLOP/s or to the log-odds of being faster."""
+    """What a standard deviation of a term adds to % of the best FLOP/s, or to the log-odds of a win."""
 
     weights: Mapping[str, float]
     score: float  # R squared, or the share of right answers
@@ -66,7 +66,7 @@ def best(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def linear_weights(frame: pd.DataFrame, order: int = 1) -> Model:
-    """Least squares of FLOP/s (% of the best) on hyper-parameters and products of `order`; raises InputError."""
+    """Least squares of FLOP/s (% of the best) on sizes and their products of `order`; raises InputError."""
     from sklearn.linear_model import LinearRegression
 
     return _fitted(LinearRegression(), frame, order, utilisation(frame).to_numpy())
@@ -95,7 +95,7 @@ def faster(pairs: pd.DataFrame) -> Model:
 
 
 def _fitted(model: Any, frame: pd.DataFrame, order: int, target: Any) -> Model:
-    """Fit standardised hyper-parameters and their products; raises InputError for fewer than FEWEST points."""
+    """A fit on standardised sizes and their products; raises InputError for fewer than FEWEST points."""
     from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
     names = hyper_parameters(frame)
@@ -111,7 +111,7 @@ def _fitted(model: Any, frame: pd.DataFrame, order: int, target: Any) -> Model:
 
 
 def chosen_widths(frame: pd.DataFrame) -> list[int]:
-    """Up to three widths for a picture each: the paper's, 32, 256, 2048 or 32, 1024, 8192, else spread ones."""
+    """Up to three widths, a picture each: the paper's 32, 256, 2048 or 32, 1024, 8192, else spread ones."""
     there = sorted(int(width) for width in frame[family_of(frame).width].unique())
     for known in ((32, 256, 2048), (32, 1024, 8192)):
         if set(known) <= set(there):

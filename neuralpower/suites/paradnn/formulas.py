@@ -3,8 +3,8 @@
     Phi = D_H^2 (H - 1) + D_H (D_in + D_out)      weights of a fully connected network, without biases
     FLOP of a step = 6 Phi bs in training (2 forward, 4 backward), 2 Phi bs in inference
 
-Counted FLOP are those of products (1 multiply-add = 2 FLOP) in the network's trace. A backward pass has twice as many
-as the forward pass, less those for the gradient of the network's own floating input, which nobody asks for.
+Counted FLOP are those of products (1 multiply-add = 2 FLOP) in the network's trace. A backward pass has twice
+as many as the forward pass, less those for the gradient of the network's own floating input.
 """
 
 from __future__ import annotations
@@ -32,12 +32,6 @@ def phi(layers: int, nodes: int, input_size: int, output_size: int) -> int:
     return nodes**2 * (layers - 1) + nodes * (input_size + output_size)
 
 
-def formula_flops(point: Point, mode: str) -> int | None:
-    """FLOP of one step by the paper's formula; None where it has none."""
-    weights = phi(**point.network_sizes) if point.family == "fc" else None
-    return weights and FLOP_PER_WEIGHT[mode] * weights * point.batch_size
-
-
 @dataclass(frozen=True)
 class Counted:
     """A network's numbers of parameters; FLOP of products and bytes of float32 activations for one sample."""
@@ -54,6 +48,18 @@ class Counted:
         """FLOP of one step."""
         training = 3 * self.forward_flops - self.input_gradient_flops
         return batch_size * (training if mode == TRAIN else self.forward_flops)
+
+
+def described(point: Point, mode: str) -> dict[str, int | None]:
+    """What is known of a point without running it; FLOP are those of one step."""
+    work = counted(point)
+    weights = phi(**point.network_sizes) if point.family == "fc" else None
+    return {
+        "parameters": work.parameters,
+        "phi": weights,
+        "formula_flops": weights and FLOP_PER_WEIGHT[mode] * weights * point.batch_size,
+        "counted_flops": work.flops(mode, point.batch_size),
+    }
 
 
 def counted(point: Point) -> Counted:
@@ -89,7 +95,7 @@ def counted_model(model: str) -> Counted:
 
 
 def _kept_bytes(layer: Layer) -> int:
-    """What a call leaves for its backward pass: its output, and the gates and states of every recurrent cell."""
+    """What a call keeps for its backward pass: its output, and gates and states of every recurrent cell."""
     if isinstance(layer, Recurrent):
         cells = layer.sequence_steps * layer.num_layers * layer.directions
         return int(layer.itemsize * cells * layer.hidden_size * (layer.gates + 2))

@@ -1,8 +1,8 @@
-"""How the networks learn: optimizers with ParaDnn's settings and those of others, and learning rates that fall.
+"""How the networks learn: optimizers with the settings of ParaDnn and others, and learning rates that fall.
 
-ParaDnn trains with TensorFlow's RMSProp(learning rate .1, decay .9, momentum .9, epsilon 1). PyTorch adds epsilon to
-the root of the mean square. TensorFlow (`apply_rms_prop` in tensorflow/core/kernels/training_ops.cc) adds it under
-the root, and starts mean squares at one instead of zero: `tensorflow` among COMPAT is that rule.
+ParaDnn trains with TensorFlow's RMSProp(learning rate .1, decay .9, momentum .9, epsilon 1). PyTorch adds
+epsilon to the root of the mean square. TensorFlow adds it under the root, and starts mean squares at one, not
+zero (`apply_rms_prop` in tensorflow/core/kernels/training_ops.cc): `tensorflow` among COMPAT is that rule.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DECAY: Mapping[str, tuple[float, float] | None] = {"fc": None, "cnn": (0.97, 25_
 
 
 class TensorFlowRMSprop(torch.optim.Optimizer):
-    """Mean square s, momentum m: s = alpha s + (1 - alpha) g^2; m = momentum m + lr g / sqrt(s + eps); w = w - m."""
+    """Mean square s, momentum m: s = alpha s + (1 - alpha) g^2, m = momentum m + lr g / sqrt(s + eps)."""
 
     def __init__(
         self, params: Iterable[Tensor], lr: float, alpha: float, momentum: float, eps: float
@@ -92,7 +92,7 @@ def optimizer_of(
 
 
 def learning_rate(family: str, step: int, start: float = 0.1) -> float:
-    """The rate of a step, counted from 0: start x 0.97^(step / 25000) for cnn, x 0.9^(step / 10000) for rnn."""
+    """The rate of a step from 0 on: start x 0.97^(step / 25000) for cnn, x 0.9^(step / 10000) for rnn."""
     decay = DECAY[family]
     return start if decay is None else start * decay[0] ** (step / decay[1])
 

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from neuralpower.errors import InputError
 from neuralpower.report.charts import Chart
-from neuralpower.report.page import Columns, Page, Section, Table
+from neuralpower.report.page import Page, Section, Table
 from neuralpower.suites.paradnn import pictures
 from neuralpower.suites.paradnn.analysis import best, family_of, faster, linear_weights, paired, timed
-from neuralpower.suites.paradnn.operators import OperatorTimes
 from neuralpower.suites.paradnn.points import BATCH, family_named
 from neuralpower.suites.paradnn.roof import Roof
+from neuralpower.suites.paradnn.run import OperatorTimes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,23 +59,16 @@ def page_of(
 
 
 def _best(frame: pd.DataFrame, roofs: Roofs) -> Table:
-    def share(row: dict[Any, Any]) -> float | None:
-        roof = roofs.get((str(row["device"]), str(row["dtype"])))
-        return None if roof is None else 100 * float(row["flops_per_s"]) / roof.flops_per_s
-
-    def label(row: dict[Any, Any]) -> str:
-        words = family_named(str(row["family"])).words
-        return "-".join(f"{word}_{int(row[name])}" for name, word in words.items())
-
-    columns: Columns[dict[Any, Any]] = {
-        "family": lambda row: str(row["family"]),
-        "device": lambda row: str(row["device"]),
-        "dtype": lambda row: str(row["dtype"]),
-        "best TFLOP/s": lambda row: float(row["flops_per_s"]) / 1e12,
-        "% of peak": share,
-        "at": label,
-    }
-    return Table.of("Best TFLOP/s by dtype", best(frame).to_dict("records"), columns)
+    rows = []
+    for row in best(frame).to_dict("records"):
+        family, device, dtype = (str(row[name]) for name in ("family", "device", "dtype"))
+        speed, roof = float(row["flops_per_s"]), roofs.get((device, dtype))
+        share = None if roof is None else 100 * speed / roof.flops_per_s
+        words = family_named(family).words.items()
+        label = "-".join(f"{word}_{int(row[name])}" for name, word in words)
+        rows.append((family, device, dtype, speed / 1e12, share, label))
+    header = ("family", "device", "dtype", "best TFLOP/s", "% of peak", "at")
+    return Table("Best TFLOP/s by dtype", header, tuple(rows))
 
 
 def _by_device(frame: pd.DataFrame, roofs: Roofs) -> Iterator[tuple[str, str, pd.DataFrame, Roof | None]]:

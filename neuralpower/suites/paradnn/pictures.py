@@ -11,9 +11,9 @@ import numpy as np
 from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Series
 from neuralpower.suites.paradnn import analysis
 from neuralpower.suites.paradnn.analysis import Model, family_of
-from neuralpower.suites.paradnn.operators import OperatorTimes
 from neuralpower.suites.paradnn.points import BATCH
 from neuralpower.suites.paradnn.roof import Roof
+from neuralpower.suites.paradnn.run import OperatorTimes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -65,7 +65,7 @@ class Point:
 
     @classmethod
     def of(cls, family: str, kind: str, sizes: Mapping[str, int]) -> Point:
-        """From sizes by name; raises InputError for an unknown family, kind or size, and for a size below 1."""
+        """From sizes by name; raises InputError for unknown families, kinds or sizes, or sizes below 1."""
         found = family_named(family)
         if kind not in found.kinds:
             raise unknown(f"{found.selects} of {found.title} networks", kind, found.kinds)
@@ -113,7 +113,7 @@ def _product(axes: Mapping[str, Iterable[int]]) -> Iterator[dict[str, int]]:
 
 
 def walk(start: Point) -> list[Point]:
-    """What `--benchmark` measures: `start` at every batch, input and output size of the sweep, or their like."""
+    """What `--benchmark` measures: `start` at every batch, input and output size of the sweep, or so."""
     family = family_named(start.family)
     return [start.replaced(**s) for s in _product({name: family.ranges[name] for name in family.walked})]
 
@@ -124,7 +124,7 @@ def grid(family: Family, kinds: Iterable[str]) -> list[Point]:
 
 
 def sampled(points: Sequence[Point], count: int, seed: int) -> list[Point]:
-    """`count` of them drawn at random, in their order; all where there are no more. Raises InputError below 1."""
+    """`count` of them, drawn at random, in their order; all if there are no more. Raises InputError."""
     if count < 1:
         raise InputError(f"sample of {count} points: must be 1 or more")
     if count >= len(points):

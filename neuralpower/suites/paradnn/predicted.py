@@ -11,18 +11,16 @@ from typing import Any
 
 import torch
 
-from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.learn.estimates import ROOFLINE
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.case import Case, predict_case
-from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted
+from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted, described
 from neuralpower.suites.paradnn.learning import LAYER_FUNCTIONS, optimizer_settings
 from neuralpower.suites.paradnn.points import Point
 from neuralpower.suites.paradnn.result import Result, Setup, State
-from neuralpower.suites.paradnn.run import described
 
 TRAINING = (FORWARD, BACKWARD, "optimizer")
 
@@ -33,7 +31,7 @@ def predictable(setup: Setup, predictor: Predictor) -> tuple[Setup, str]:
     Raises PredictorError where it has not learnt the dtype, InputError for an unknown optimizer.
     """
     optimizer_settings(setup.optimizer, torch.float32, setup.rmsprop)
-    predictor.check(arithmetic(setup), FORWARD)
+    predictor.check(setup.arithmetic, FORWARD)
     name = predictor.name or predictor.device
     named = replace(setup, predictor=name, warmup_steps=0)
     missing = " and ".join(phase for phase in TRAINING if phase not in predictor.phases)
@@ -42,16 +40,11 @@ def predictable(setup: Setup, predictor: Predictor) -> tuple[Setup, str]:
     return named, ""
 
 
-def arithmetic(setup: Setup) -> str:
-    """The dtype as a predictor knows it."""
-    return TENSORFLOAT32 if setup.tf32 else setup.dtype
-
-
 def predict_point(point: Point, setup: Setup, predictor: Predictor) -> Result:
     """What a point will take; what goes wrong is its state."""
     known: dict[str, Any] = {"point": point, "setup": setup, "machine": predictor.device}
     try:
-        known |= described(point, setup)
+        known |= described(point, setup.mode)
         step_s, coverage = _step(point, setup, predictor)
         return Result(**known, duration_s=setup.steps * step_s, steps=setup.steps, coverage=coverage)
     except NeuralPowerError as error:
@@ -60,7 +53,7 @@ def predict_point(point: Point, setup: Setup, predictor: Predictor) -> Result:
 
 def _step(point: Point, setup: Setup, predictor: Predictor) -> tuple[float, float]:
     """Seconds of one step, and the share of them that is learnt; raises PredictorError or ModelError."""
-    case = Case(point.model, point.batch_size, dtype=arithmetic(setup))
+    case = Case(point.model, point.batch_size, dtype=setup.arithmetic)
     phases = (FORWARD, BACKWARD) if setup.mode == TRAIN else (FORWARD,)
     passes = [predict_case(case, predictor, phase=phase)[0] for phase in phases]
     parts = [(one.runtime_s.value, one.coverage) for one in passes]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from neuralpower.dtypes import DTYPES, NETWORK_DTYPES
+from neuralpower.dtypes import DTYPES, NETWORK_DTYPES, TENSORFLOAT32
 from neuralpower.errors import DatasetError
 from neuralpower.suites.paradnn.formulas import FLOP_PER_WEIGHT, counted
 from neuralpower.suites.paradnn.points import Point, family_named
@@ -50,9 +50,9 @@ class Setup:
     predictor: str = ""  # its name; "" where the times were measured
 
     @property
-    def key(self) -> str:
-        """All of it in one line."""
-        return " ".join(f"{name}={value}" for name, value in asdict(self).items())
+    def arithmetic(self) -> str:
+        """The dtype as a predictor knows it."""
+        return TENSORFLOAT32 if self.tf32 else self.dtype
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ class Roof:
 
 
 def theoretical(spec: DeviceSpec, dtype: str = "float32") -> Roof:
-    """From a GPU's lanes and clock in float32, else the sheet's peak; raises InputError where it lacks both."""
+    """From a GPU's lanes and clock in float32, else the sheet's peak; raises InputError for neither."""
     lanes, clock, memory = spec.get("lanes"), spec.get("clock_hz"), spec.get("memory_bytes_per_s")
     peak, how = spec.peak_flops.get(dtype), f"its peak in {dtype}"
     if dtype == "float32" and lanes and clock and spec.device_class == "gpu":
@@ -61,7 +61,7 @@ def theoretical(spec: DeviceSpec, dtype: str = "float32") -> Roof:
 
 
 def measured(device: str, dtype: str, size: int = 4096) -> Roof:
-    """Square products of `size`, and a copy of 512 MiB; raises InputError, or DeviceError where they do not fit."""
+    """Square products of `size`, and a copy of 512 MiB; raises InputError, or DeviceError for no room."""
     best = matmul_benchmark(size, dtype, device, warmup=3, steps=5, tf32=False)
     source = f"product of {size} squared, copy of 512 MiB"
     rate = copy_bytes_per_s(device, COPIED)
@@ -97,7 +97,7 @@ def cache_roof(device: str) -> float | None:
 
 
 def figures(properties: Any) -> dict[str, float]:
-    """Theoretical figures from a device's CUDA properties (clocks in kHz), without those that are not known."""
+    """Theoretical figures, where known, from a device's CUDA properties (clocks in kHz)."""
     capability = float(f"{properties.major}.{properties.minor}")
     clock_hz = 1e3 * float(getattr(properties, "clock_rate", 0))
     memory_hz = 1e3 * float(getattr(properties, "memory_clock_rate", 0))
@@ -154,9 +154,8 @@ def matmul_benchmark(
 ) -> MatmulResult:
     """Multiply; `tf32` None: from compute capability 8.0 on.
 
-    Raises:
-        InputError: a size or number of steps below 1, an unknown device or dtype, or TF32 where there is none.
-        DeviceError: a device that is not there, or on which three such matrices do not fit (OutOfMemory).
+    Raises InputError for counts below 1, an unknown device or dtype, or TF32 where there is none; DeviceError
+    for a missing device; OutOfMemory where three such matrices do not fit.
     """
     if size < 1 or steps < 1 or warmup < 0:
         counts = f"size {size}, {warmup} warm-up and {steps} timed steps"

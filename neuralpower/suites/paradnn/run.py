@@ -1,19 +1,19 @@
-"""One point, run: a network with random weights, a new random batch on the device in every step, timed as a whole.
+"""One point, run: a network with random weights, and a new random batch on the device for every step.
 
-    settle | pilot, if the time is limited | warm-up, 300 steps | settle | 100 steps, then wait for the device |
+    settle | pilot, if the time is limited | warm-up, 300 steps | settle | 100 steps, wait for the device |
 
-Before the steps, garbage is collected, cached memory given back and the memory's peak reset. The steps follow each
-other without waiting for the device; the duration is that of the timed steps together.
+Before the steps, garbage is collected, cached memory given back and the memory's peak reset. The steps follow
+each other without waiting for the device; the duration is that of the timed steps together.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import math
 import platform
 import re
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,10 @@ from neuralpower.measure.calls import products
 from neuralpower.measure.cuda.runtime import device_named
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sources import resolve
+from neuralpower.profiling import profile
 from neuralpower.profiling.steps import clock_of
 from neuralpower.report.number_format import quantity
-from neuralpower.suites.paradnn.formulas import MODES, TRAIN, counted, formula_flops, phi
+from neuralpower.suites.paradnn.formulas import MODES, TRAIN, counted, described
 from neuralpower.suites.paradnn.learning import STATES, optimizer_of, optimizer_settings, scheduled
 from neuralpower.suites.paradnn.points import BATCH, Point, family_named
 from neuralpower.suites.paradnn.result import Result, Setup, State
@@ -38,6 +39,7 @@ from neuralpower.suites.steps import Batch, StepTimer, Work
 
 SHARE = 0.9  # of the free memory may be used
 OVERHEAD = 1.1  # times what is counted: workspaces, fragments
+PROFILER = "overhead"  # a kind that is no part of a step
 PILOT = 2  # steps whose time says how many fit
 
 
@@ -82,7 +84,7 @@ def measure(point: Point, setup: Setup, limit_s: float | None = None, available:
     known: dict[str, Any] = {"point": point, "setup": setup, "machine": machine_name(device)}
     known["torch"] = str(torch.__version__)
     try:
-        known |= described(point, setup)
+        known |= described(point, setup.mode)
         check_room(point, setup, available_bytes(setup.device) if available is None else available)
         return Result(**known, **_timed(point, setup, chosen, device, limit_s))
     except NeuralPowerError as error:
@@ -98,17 +100,6 @@ def _state(error: NeuralPowerError) -> str:
     fatal = r"CUDA error|CUDNN_STATUS_EXECUTION_FAILED|device-side assert"
     lost = isinstance(error, ModelError) and re.search(fatal, str(error))
     return State.UNHEALTHY if lost or isinstance(error, LostDeviceError) else State.FAILED
-
-
-def described(point: Point, setup: Setup) -> dict[str, int | None]:
-    """What is known of a point without running it."""
-    work = counted(point)
-    return {
-        "parameters": work.parameters,
-        "phi": phi(**point.network_sizes) if point.family == "fc" else None,
-        "formula_flops": formula_flops(point, setup.mode),
-        "counted_flops": work.flops(setup.mode, point.batch_size),
-    }
 
 
 def _timed(
@@ -143,7 +134,7 @@ def _timed(
 
 
 def affordable(step_s: float, setup: Setup, limit_s: float) -> dict[str, int]:
-    """Warm-up and timed steps that fit into a time, in the proportion that was asked for; one timed step at least."""
+    """Warm-up and timed steps that fit into a time, in the given proportion; at least one timed step."""
     share = min(1.0, limit_s / max(step_s * (setup.warmup_steps + setup.steps), 1e-12))
     return {"warmup": int(share * setup.warmup_steps), "steps": max(int(share * setup.steps), 1)}
 
@@ -155,36 +146,72 @@ def work_of(
     model = resolve(point.model).build(str(device), chosen.stored).train(setup.mode == TRAIN)
     optimizer = None
     if setup.mode == TRAIN:
-
-        def make(weights: Any) -> torch.optim.Optimizer:
-            return optimizer_of(setup.optimizer, weights, chosen.stored, setup.rmsprop)
-
-        optimizer = scheduled(chosen.optimizer(model, make), point.family)
+        how = {"dtype": chosen.stored, "compat": setup.rmsprop}
+        made = chosen.optimizer(model, lambda weights: optimizer_of(setup.optimizer, weights, **how))
+        optimizer = scheduled(made, point.family)
     return Work(chosen.cast(model), drawing(point, chosen.stored, device), loss or Loss(), optimizer)
 
 
 def drawing(point: Point, dtype: torch.dtype, device: torch.device) -> Callable[[], Batch]:
     """What makes a batch on the device: inputs uniform in [0, 1) or token ids, and labels.
 
-    Recurrent networks get sequences of random lengths; the label of a token is the next one, unknown after the end.
+    Recurrent networks get sequences of random lengths; a token's label is the next, unknown after the end.
     """
     sizes, batch = point.named, point.batch_size
 
-    def labelled(*shape: int) -> Batch:
-        x = torch.rand(batch, *shape, dtype=dtype, device=device)
+    def draw() -> Batch:
+        if point.family == "rnn":
+            length = sizes["length"]
+            tokens = torch.randint(sizes["vocabulary"], (batch, length + 1), device=device)
+            ends = torch.randint(1, length + 1, (batch, 1), device=device)
+            beyond = torch.arange(length, device=device) >= ends
+            return Batch(Inputs((tokens[:, :-1],)), tokens[:, 1:].masked_fill(beyond, -100))
+        side = sizes["input_size"]
+        shape = (batch, side) if point.family == "fc" else (batch, 3, side, side)
+        x = torch.rand(shape, dtype=dtype, device=device)
         return Batch(Inputs((x,)), torch.randint(sizes["output_size"], (batch,), device=device))
 
-    def texts() -> Batch:
-        length = sizes["length"]
-        tokens = torch.randint(sizes["vocabulary"], (batch, length + 1), device=device)
-        ends = torch.randint(1, length + 1, (batch, 1), device=device)
-        beyond = torch.arange(length, device=device) >= ends
-        return Batch(Inputs((tokens[:, :-1],)), tokens[:, 1:].masked_fill(beyond, -100))
+    return draw
 
-    if point.family == "rnn":
-        return texts
-    side = sizes["input_size"]
-    return functools.partial(labelled, *((side,) if point.family == "fc" else (3, side, side)))
+
+# ---- where the time goes, as `neuralpower.profile` finds it ----
+
+
+@dataclass(frozen=True)
+class OperatorTimes:
+    """Seconds of one step by kind, the phase after it where there are several; the slowest first."""
+
+    label: str
+    seconds: Mapping[str, float]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of the whole."""
+        total = sum(self.seconds.values())
+        return {kind: seconds / total for kind, seconds in self.seconds.items()} if total else {}
+
+
+def operator_times(point: Point, setup: Setup, *, repeats: int = 10, warmup: int = 3) -> OperatorTimes:
+    """Self times by kind of a run here; raises NeuralPowerError where it cannot be run."""
+    work = work_of(point, setup, check_setup(setup), torch.device(setup.device))
+    batch = work.draw()
+    found = profile(
+        work.model,
+        batch.inputs.args,
+        phase="training" if setup.mode == TRAIN else "forward",
+        loss=lambda output: work.loss(output, batch.target),
+        optimizer=work.optimizer,
+        warmup=warmup,
+        repeat=repeats,
+        memory=False,
+        power="none",
+    )
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for row in found.by_kind():
+        if row.runtime_s and row.kind != PROFILER:
+            name = row.kind if row.phase in ("", "forward", row.kind) else f"{row.kind} ({row.phase})"
+            seconds[name] += row.runtime_s
+    return OperatorTimes(point.label, dict(sorted(seconds.items(), key=lambda pair: -pair[1])))
 
 
 # ---- whether it fits, before it is tried: a host that runs out of memory ends the process ----
@@ -211,7 +238,7 @@ def available_bytes(device: str) -> int | None:
 
 
 def check_room(point: Point, setup: Setup, available: int | None) -> None:
-    """Raise OutOfMemory, with the largest sizes of the sweep that fit, where a point needs more than there is."""
+    """Raise OutOfMemory, with the largest sizes of the sweep that fit, where a point needs too much."""
     if available is None or (needed := needed_bytes(point, setup)) <= SHARE * available:
         return
     ways, family = [], family_named(point.family)

@@ -1,7 +1,7 @@
 """Points in turn, each recorded when it is known: the same sweep again does what is left.
 
-A journal (`neuralpower.data.journal`) keeps what was begun and what came of it. A point that was begun twice and has
-no result has ended the process, as a host without memory does: it is stored as not finished, and skipped afterwards.
+A journal (`neuralpower.data.journal`) keeps what was begun and what came of it. A point begun twice without a
+result has ended the process, as a host without memory does: it is stored as not finished, and skipped.
 """
 
 from __future__ import annotations
@@ -62,11 +62,8 @@ class Sweep:
     ) -> list[Result]:
         """Measure what has no result yet, until the time is up: the results of all points, in their order.
 
-        What was measured is on the disk, and in the tables, also when an interruption or an error ends it.
-
-        Raises:
-            DatasetError: the folder cannot be written, or another sweep writes to it.
-            DeviceError: the disk is full, or the device answers no more.
+        What was measured is on the disk, and in the tables, also after an interruption or an error. Raises
+        DatasetError where the folder cannot be used, or is in use; DeviceError for a full disk or a lost one.
         """
         begun = clock_s()
         with Journal(self.folder) as journal:
@@ -119,7 +116,7 @@ class Sweep:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """All results in a folder and its shards, the latest of each point; raises DatasetError where there are none."""
+    """The latest result of each point in a folder and its shards; raises DatasetError for none."""
     places = [folder, *sorted(folder.glob("shard-*-of-*"))]
     records = [record for place in places for record in read_journal(place)]
     found, _ = _known(records)
@@ -148,11 +145,12 @@ def _known(records: Iterable[dict[str, Any]]) -> tuple[dict[str, Result], Counte
 
 
 def _key(point: Point, setup: Setup) -> str:
-    return f"{point.family} {point.kind} {point.label} {setup.key}"
+    how = " ".join(f"{name}={value}" for name, value in asdict(setup).items())
+    return f"{point.family} {point.kind} {point.label} {how}"
 
 
 def array_script(arguments: Sequence[str], jobs: int, *, gpu: bool) -> str:
-    """A script for `sbatch` whose jobs share `neuralpower ARGUMENTS`; raises InputError for fewer than one job."""
+    """A script for `sbatch` whose jobs share `neuralpower ARGUMENTS`; raises InputError for no job."""
     if jobs < 1:
         raise InputError(f"array of {jobs} jobs: must be 1 or more")
     kept, rest = [], iter(arguments)

@@ -1,6 +1,6 @@
-"""The tables of sweeps: ParaDnn's CSV, which other programs read, and one frame of several devices to analyse.
+"""The tables of sweeps: ParaDnn's CSV, which other programs read, and a frame of several devices to analyse.
 
-`#params` of fully connected networks is Phi, which the paper's FLOP are made of; of the others all parameters.
+`#params` is Phi, the base of the paper's FLOP, for fully connected networks, and all parameters for others.
 `duration` is in seconds, `tflops` in 10^12 FLOP/s (1 multiply-add = 2 FLOP).
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from neuralpower.dtypes import DTYPES, TENSORFLOAT32
+from neuralpower.dtypes import DTYPES
 from neuralpower.errors import DatasetError
 from neuralpower.files.csv_files import csv_text as csv_text_of
 from neuralpower.files.paths import check_regular
@@ -94,7 +94,7 @@ def frame(results: Iterable[Result]) -> pd.DataFrame:
             "family": r.point.family,
             "kind": r.point.kind,
             "device": r.machine,
-            "dtype": TENSORFLOAT32 if r.setup.tf32 else r.setup.dtype,
+            "dtype": r.setup.arithmetic,
             **r.point.named,
             **{name: getattr(r, name) for name in KNOWN},
             "source": "predicted" if r.setup.predictor else "measured",
