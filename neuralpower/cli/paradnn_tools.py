@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from neuralpower.suites.paradnn.roof import Roof
-    from neuralpower.suites.paradnn.run import OperatorTimes
 
 app = typer.Typer()
 FORMATS = ("png", "svg", "pdf")
@@ -44,13 +43,20 @@ def report(
     from neuralpower.files.csv_files import write_csv
     from neuralpower.report.page import write_html, write_markdown
     from neuralpower.suites.paradnn.page import page_of
+    from neuralpower.suites.paradnn.points import Point, family_named
+    from neuralpower.suites.paradnn.result import Setup
+    from neuralpower.suites.paradnn.run import operator_times
 
     pictures = options.names(formats, "formats") or ()
     for name in pictures:
         if name not in FORMATS:
             raise unknown("format of pictures", name, FORMATS)
     points = pd.concat([_frame(source) for source in sources], ignore_index=True)
-    profiled = [_operators(name) for name in options.names(operators, "operators") or ()]
+    profiled = []
+    for name in options.names(operators, "operators") or ():
+        family = family_named(name)
+        point = Point.of(name, family.kinds[0], family.defaults)
+        profiled.append(operator_times(point, Setup(), repeats=3, warmup=1))
     page = page_of(points, _roofs(points, spec), profiled)
     write_html(page, out / "paradnn.html")
     write_markdown(page, out / "paradnn.md", out / "pictures", pictures)
@@ -83,15 +89,6 @@ def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof
         if sheet is not None and dtype in sheet.peak_flops:
             found[device, dtype] = theoretical(sheet, dtype)
     return found
-
-
-def _operators(name: str) -> OperatorTimes:
-    from neuralpower.suites.paradnn.points import Point, family_named
-    from neuralpower.suites.paradnn.result import Setup
-    from neuralpower.suites.paradnn.run import operator_times
-
-    family = family_named(name)
-    return operator_times(Point.of(name, family.kinds[0], family.defaults), Setup(), repeats=3, warmup=1)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The benchmark's options, result lines, grid, logs and summaries; its configuration file; what a batch may take."""
+"""The benchmark's options, result lines, grid, logs, tables and configuration file; what a batch may take."""
 
 from __future__ import annotations
 
@@ -171,12 +171,12 @@ def test_a_search_for_a_large_batch_stops_early_and_below(monkeypatch: pytest.Mo
     assert 9000 - 10_000 / 16 <= case_of(InputRequest(20_000)).largest_batch() <= 9000
 
 
-def case_of(request: InputRequest, precision: Precision = Precision(), training: bool = False) -> Case:  # noqa: B008
-    return Case(Network("sensor_net"), request, precision, torch.device("cpu"), training)
+def case_of(request: InputRequest, precision: Precision | None = None, training: bool = False) -> Case:
+    return Case(Network("sensor_net"), request, precision or Precision(), torch.device("cpu"), training)
 
 
 def test_peak_memory_of_a_perceptron() -> None:
-    # sensor_net: 784 -> 1024 -> 1024 -> 1024 -> 16 with ReLU in place or not; weights 2,919,440 * 4 bytes are held
+    # sensor_net: 784 -> 1024 -> 1024 -> 1024 -> 16 with ReLU in place or not; 2,919,440 weights of 4 bytes
     at = [case_of(InputRequest(1)).peak_bytes(n) for n in (10, 20, 30)]
     assert all(isinstance(v, int) and v > 2_919_440 * 4 for v in at)
     assert at[2] - at[1] == at[1] - at[0]  # type: ignore[operator]
@@ -590,7 +590,7 @@ def test_torchrun_starts_the_same_command() -> None:
         ("terminate called\n exitcode : -6 (pid: 9)", DeviceError, "a process ended by SIGABRT"),
         ("", DeviceError, "torchrun said nothing"),
         (
-            "error: Net: running it raises RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:9; check\n"
+            "error: Net: running it raises RuntimeError: [gloo] Connection closed by peer [::1]:9; check\n"
             "error: images: none can be read\n exitcode : 2 (pid: 9)",
             InputError,
             "images: none can be read",

@@ -381,7 +381,7 @@ def test_a_point_that_does_not_fit_is_not_tried() -> None:
     assert needed_bytes(point, Setup()) > 137e9
     result = measure(point, Setup(), available=24 * 10**9)
     assert (result.state, result.duration_s) == ("oom", None)
-    # 16 layers of 8192: 15 * 67e6 * 16 B = 17 GB; 128 of 2048: 127 * 4.2e6 * 16 B = 8.9 GB; 34 GB for 4096 do not fit
+    # 16 layers of 8192: 15 * 67e6 * 16 B = 17 GB; 128 of 2048: 127 * 4.2e6 * 16 B = 8.9 GB; of 4096: 34 GB
     assert "the largest that fits is --layers 16, or --nodes 2048" in result.reason
 
 

@@ -101,7 +101,7 @@ def test_utilisation_is_of_the_best_or_of_the_peak(points: pd.DataFrame) -> None
 
 def test_the_weights_of_a_known_speed_are_found(points: pd.DataFrame) -> None:
     model = linear_weights(of(points, FAST))
-    # % of best = 100 batch / 4096: one standard deviation of the batch sizes is worth 100 std / 4096, the others nothing
+    # % of best = 100 batch / 4096: a standard deviation of batches is worth 100 std / 4096, others nothing
     assert model.weights["batch_size"] == pytest.approx(100 * float(np.std(BATCHES)) / 4096)
     assert model.weights["layers"] == pytest.approx(0, abs=1e-9)
     assert model.score == pytest.approx(1)
@@ -283,7 +283,8 @@ def test_clocks_and_widths_make_the_theoretical_figures(
 ) -> None:
     clocks = {"clock_rate": clock_khz, "memory_clock_rate": memory_khz, "memory_bus_width": bits}
     found = figures(properties(capability, cores, **clocks))
-    # T4: 64 lanes in each of 40 multiprocessors: 2 * 2560 * 1.59e9 = 8.14e12 FLOP/s; 2 * 5.001e9 * 256 / 8 = 320.06e9 B/s
+    # T4: 64 lanes in each of 40 multiprocessors: 2 * 2560 * 1.59e9 = 8.14e12 FLOP/s
+    # 2 * 5.001e9 * 256 / 8 = 320.06e9 B/s
     assert found["FMA TFLOP/s"] == pytest.approx(tflops, abs=0.005)
     assert found["DRAM GB/s"] == pytest.approx(gigabytes, abs=0.005)
     # T4: 64 B per clock of each of 40 multiprocessors at 1.59 GHz

@@ -187,7 +187,7 @@ def test_a_full_disk_loses_nothing_measured(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Journal, "_write", written)
     meter = Meter()
     assert states(sweep(tmp_path).run(meter)) == ["ok"] * 6
-    # two points' start and result, and the start of the third, fitted; the third's result, where the ballast was
+    # two points' start and result, and the third's start, fitted; its result took the place of the ballast
     assert meter.asked == [p.label for p in POINTS[3:]]
 
 

@@ -228,12 +228,9 @@ def parse_datum(message: bytes) -> Datum:
             if number in NUMBERS:
                 found[NUMBERS[number]] = bool(value) if number == 7 else value
             continue
-        if kind == BYTES:
-            length, position = _varint(message, position)
-        elif kind in LENGTHS:
-            length = LENGTHS[kind]
-        else:
+        if kind != BYTES and kind not in LENGTHS:
             raise InputError(f"field {number} of wire type {kind}: {OTHER}")
+        length, position = _varint(message, position) if kind == BYTES else (LENGTHS[kind], position)
         content = message[position : position + length]
         position += length
         if missing := length - len(content):
