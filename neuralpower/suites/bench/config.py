@@ -106,10 +106,7 @@ def _take(found: Config, name: str, value: Any) -> None:
 
 
 def container_command(options: Options, settings: Mapping[str, Any], home: Path) -> list[str]:
-    """The command that runs the benchmark in a container; `home` is the folder that holds the package.
-
-    Code, CUDA cache, data and monitor folder are volumes, the latter three where they are set.
-    """
+    """The command for a container, with volumes for what is set; `home` is the folder above the package."""
     volumes = {
         "neuralpower": home,
         "cuda_cache": settings["runtime.cuda_cache"],

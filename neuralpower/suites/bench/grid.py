@@ -83,10 +83,7 @@ def run_grid(
     run: Callable[[Sequence[str]], Ended] = execute,
     retry_failed: bool = False,
 ) -> list[dict[str, Any]]:
-    """Run what is not in the folder's journal yet; the records of these points, in their order.
-
-    Raises DatasetError for a folder that cannot be used, or is in use; DeviceError for a full disk.
-    """
+    """Run what the folder's journal lacks; the records of these points. Raises DatasetError, DeviceError."""
     with Journal(folder) as journal:
         again = (INTERRUPTED, FAILED) if retry_failed else (INTERRUPTED,)
         done = {r["label"]: r for r in journal.records() if r["type"] == "point" and r["status"] not in again}

@@ -148,10 +148,7 @@ def exploration(results: Iterable[Values]) -> Summary:
 
 
 def scaling(results: Iterable[Values], strong: bool) -> Summary:
-    """Speed-up and efficiency against the fewest devices.
-
-    They follow from the times: throughputs are whole numbers, 0 for slow networks.
-    """
+    """Speed-up and efficiency against the fewest devices, by times: throughputs are rounded, even to 0."""
     column, held = ("batch of all", "effective") if strong else ("batch each", "replica")
     held = f"exp.{held}_batch"
     groups: dict[tuple[Any, ...], dict[int, Values]] = {}

@@ -126,11 +126,10 @@ class Case:
         return largest(lambda n: 0 if n < asked and self.fits(n) else 2, 1, start=asked, close=COARSE)
 
     def peak_bytes(self, batch_size: int) -> int | None:
-        """The peak bytes of tensors in a step: weights, gradients, optimizer, activations.
-
-        Meta tensors are counted, but no work space inside kernels. None for a network that needs values.
-        """
-        case = replace(self, request=replace(self.request, batch_size=2), device=torch.device("meta"))
+        """Peak bytes of a step's tensors, without kernels' work space; None if it needs values."""
+        case = replace(
+            self, request=replace(self.request, batch_size=2), device=torch.device("meta")
+        )  # counts, and allocates nothing
         try:
             model = case.model()
             batch = Batch(widened(case.inputs(model), batch_size))

@@ -1,4 +1,4 @@
-"""One benchmark, measured: what is said of it while it runs, and what is known of it, also when it fails.
+"""One benchmark, measured: its result lines while it runs, also when it fails.
 
 header | find, build, load | fits? | warm-up | timed | results
 """
@@ -38,10 +38,7 @@ PACKAGES = ("numpy", "pillow", "lmdb", "transformers")
 
 
 def benchmark(options: Options) -> dict[str, Any]:
-    """Run one benchmark in this process, on one device; its results by name, as the command line prints them.
-
-    Raises InputError for unusable options, data or networks, DeviceError for a missing device or memory.
-    """
+    """Run one benchmark in this process, on one device; its results by name. Raises NeuralPowerError."""
     found: dict[str, Any] = {}
     Bench(options.checked(), World(), found.__setitem__).run()
     return found
@@ -68,10 +65,9 @@ class Bench:
     def run(self) -> None:
         """Emit the head, measure, and emit the results; after an error those of what was measured."""
         self._head()
-        gpus = [f"cuda:{i}" for i in range(self.options.num_gpus)] if self.options.kind == "gpu" else []
-        if ":" in self.options.device:
-            gpus = [self.options.device]
-        monitor = Monitor(self.options.monitor_frequency if self.world.rank == 0 else 0, gpus)
+        o = self.options
+        gpus = [o.device] if ":" in o.device else [f"cuda:{i}" for i in range(o.num_gpus)]
+        monitor = Monitor(0 if self.world.rank else o.monitor_frequency, gpus if o.kind == "gpu" else ())
         try:
             monitor.start()
             with joined(self.world):

@@ -63,12 +63,10 @@ def described(point: Point, mode: str) -> dict[str, int | None]:
 
 
 def counted(point: Point) -> Counted:
-    """What the point's network is counted to be; raises ModelError where it cannot be built.
-
-    A recurrent network is traced with one step: all its work is per step, and a trace of many takes long.
-    """
+    """What the point's network is counted to be; raises ModelError where it cannot be built."""
     if point.family != "rnn":
         return counted_model(point.model)
+    # all work of a recurrent network is per step, and a trace of many steps takes long
     one = counted_model(point.replaced(length=1).model)
     work: dict[str, int] = {name: getattr(one, name) * point.named["length"] for name in PER_STEP}
     return replace(one, **work)

@@ -27,13 +27,9 @@ COMPAT: Mapping[str, Mapping[str, float]] = {
 }
 ADAM_EPS = 1e-8
 HALF_ADAM_EPS = 1e-4  # 1e-8 is 0 in float16, whose smallest number is 6e-8
-LAYER_FUNCTIONS = {
-    "rms": "rmsprop",
-    "sgd": "sgd",
-    "momentum": "sgd",
-    "adam": "adam",
-}  # of layer kind `optimizer`
-STATES = {"rms": 2, "sgd": 0, "momentum": 1, "adam": 2}  # numbers that are kept per parameter
+# the optimizer's function in layer kind `optimizer`, and how many numbers it keeps per parameter
+LAYER_FUNCTIONS = {"rms": "rmsprop", "sgd": "sgd", "momentum": "sgd", "adam": "adam"}
+STATES = {"rms": 2, "sgd": 0, "momentum": 1, "adam": 2}
 DECAY: Mapping[str, tuple[float, float] | None] = {"fc": None, "cnn": (0.97, 25_000), "rnn": (0.9, 10_000)}
 
 

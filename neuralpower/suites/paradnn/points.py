@@ -19,7 +19,7 @@ WORDS = dict(zip(NAMES, "layer node block filter embed input output length vocab
 
 @dataclass
 class Family:
-    """`defaults` are depth, width, two more sizes and the batch; the keyword `selects` is one of `kinds`."""
+    """`defaults` are depth, width, two more sizes and the batch; keyword `selects` takes one of `kinds`."""
 
     name: str
     title: str
@@ -113,7 +113,7 @@ def _product(axes: Mapping[str, Iterable[int]]) -> Iterator[dict[str, int]]:
 
 
 def walk(start: Point) -> list[Point]:
-    """What `--benchmark` measures: `start` at every batch, input and output size of the sweep, or so."""
+    """What `--benchmark` measures: `start` at every size of the sweep in the family's `walked` axes."""
     family = family_named(start.family)
     return [start.replaced(**s) for s in _product({name: family.ranges[name] for name in family.walked})]
 

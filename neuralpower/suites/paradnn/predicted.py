@@ -26,10 +26,7 @@ TRAINING = (FORWARD, BACKWARD, "optimizer")
 
 
 def predictable(setup: Setup, predictor: Predictor) -> tuple[Setup, str]:
-    """The setup that the predictor can fill in, and what had to change ("" for nothing).
-
-    Raises PredictorError where it has not learnt the dtype, InputError for an unknown optimizer.
-    """
+    """The setup as it can be predicted, and what had to change or ""; raises PredictorError, InputError."""
     optimizer_settings(setup.optimizer, torch.float32, setup.rmsprop)
     predictor.check(setup.arithmetic, FORWARD)
     name = predictor.name or predictor.device

@@ -69,7 +69,7 @@ def measured(device: str, dtype: str, size: int = 4096) -> Roof:
 
 
 def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    """B/s read and written by the best of ten copies of half as many bytes; raises DeviceError."""
+    """B/s, both ways, of the best of ten copies; source and target share the size; raises DeviceError."""
     place = torch.device(device)
     try:
         source = torch.ones(max(size_bytes // 8, 1), dtype=torch.float32, device=place)

@@ -76,10 +76,7 @@ def check_setup(setup: Setup) -> Precision:
 
 
 def measure(point: Point, setup: Setup, limit_s: float | None = None, available: int | None = None) -> Result:
-    """Run a point with `available` bytes, by default what is free; what goes wrong is its state.
-
-    Raises InputError or DeviceError where the setup cannot be used, or not on this machine.
-    """
+    """Run a point; what goes wrong with it is its state, with the setup raises InputError or DeviceError."""
     chosen, device = check_setup(setup), torch.device(setup.device)
     known: dict[str, Any] = {"point": point, "setup": setup, "machine": machine_name(device)}
     known["torch"] = str(torch.__version__)
@@ -186,7 +183,7 @@ class OperatorTimes:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of the whole."""
+        """Shares of the whole step."""
         total = sum(self.seconds.values())
         return {kind: seconds / total for kind, seconds in self.seconds.items()} if total else {}
 

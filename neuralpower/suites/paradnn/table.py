@@ -25,10 +25,7 @@ SIZES = {
     "cnn": "block blocks filters batch_size input_size output_size",
     "rnn": "cell layers embed length vocabulary batch_size",
 }
-HEADERS = {
-    family: ("device", "input_type", *sizes.split(), "#params", "duration", "tflops")
-    for family, sizes in SIZES.items()
-}
+HEADERS = {name: f"device input_type {s} #params duration tflops".split() for name, s in SIZES.items()}
 LONG = {short: name for name, short in SHORT.items()}
 KNOWN = ("parameters", "step_flops", "step_s", "flops_per_s", "intensity", "coverage", "state")
 
@@ -63,7 +60,7 @@ def read_csv(path: Path) -> tuple[str, list[list[str]]]:
     except (OSError, ValueError) as error:
         raise DatasetError(f"{path}: cannot be read ({error}); give a CSV of `neuralpower paradnn`") from None
     header, *rows = [[cell.strip() for cell in line] for line in lines if line] or [[]]
-    family = next((name for name, known in HEADERS.items() if known == tuple(header)), None)
+    family = next((name for name, known in HEADERS.items() if known == header), None)
     if family is None:
         fc = ",".join(HEADERS["fc"])
         raise DatasetError(f"{path}: its header is {','.join(header)!r}; it must be {fc!r} or alike")
