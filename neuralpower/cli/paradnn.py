@@ -35,7 +35,8 @@ USUAL = {"cnn": "residual", "rnn": "lstm"}  # kinds where none is given
 KMP = {"KMP_BLOCKTIME": "30", "KMP_AFFINITY": "granularity=fine,compact,1,0"}
 
 
-Size, Text = int | None, str | None
+Size = int | None
+Text = str | None
 
 
 class Common(OptionGroup):

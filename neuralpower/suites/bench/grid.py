@@ -33,6 +33,7 @@ IRRELEVANT = (  # options that the memory does not depend on, and the batch size
 USUAL: dict[str, Any] = {name: FIELDS[name].default for name in IRRELEVANT.split()}
 
 Ended = subprocess.CompletedProcess[str]
+Outcome = tuple[str, str | None, dict[str, Any]]  # status, error, values
 
 
 def axes_of(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -101,30 +102,26 @@ def run_grid(
             if label in done:
                 continue
             smallest = limits.get(replace(options, **USUAL), math.inf)
-            if options.batch_size > smallest:
-                found = (SKIPPED, f"batch size {smallest} did not fit into memory", {})
-            else:
+            found: Outcome = (SKIPPED, f"batch size {smallest} did not fit into memory", {})
+            if options.batch_size <= smallest:
                 found = _measured(options, run)
+            status, error, values = found
             given = {name: plain(value) for name in FIELDS if (value := getattr(options, name)) is not None}
             record = {"type": "point", "label": label, "options": given}
-            record |= zip(("status", "error", "values"), found, strict=True)
+            record |= {"status": status, "error": error, "values": values}
             journal.append(record)
             note(options, record)
             done[label] = record
-            status, error, values = found
             said = f"{status}: {error}"
             if status == OK:
                 said = f"{values['results.time']:.4g} ms, {values['results.throughput']} samples/s"
             show(f"{number}/{len(points)} {label}: {said}")
-            if record["status"] == INTERRUPTED:
+            if status == INTERRUPTED:
                 raise KeyboardInterrupt
         return [done[label] for label in labels]
 
 
-def _measured(
-    options: Options, run: Callable[[Sequence[str]], Ended]
-) -> tuple[str, str | None, dict[str, Any]]:
-    """(status, error, values) of a run."""
+def _measured(options: Options, run: Callable[[Sequence[str]], Ended]) -> Outcome:
     try:
         ended = run(arguments(options))
     except KeyboardInterrupt:

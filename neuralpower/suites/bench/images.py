@@ -272,10 +272,13 @@ def picture(datum: Datum) -> Image:
     pixels = values.reshape(datum.channels, datum.height, datum.width).transpose(1, 2, 0)
     if datum.channels not in (1, 3):
         raise InputError(f"an image of {datum.channels} channels: 1 or 3 are read")
-    return _pillow().fromarray(pixels[..., 0] if datum.channels == 1 else np.ascontiguousarray(pixels))
+    pixels = pixels[..., 0] if datum.channels == 1 else np.ascontiguousarray(pixels)
+    found: Image = _pillow().fromarray(pixels)
+    return found
 
 
 def _decoded(file: str | io.BytesIO) -> Image:
+    image: Image
     with _pillow().open(file) as image:
         image.load()
         return image

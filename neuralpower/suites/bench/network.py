@@ -64,7 +64,7 @@ class Network:
 
     def image_size(self, shape: tuple[int, ...] | None) -> tuple[int, int]:
         """(channels, pixels of a side) of the images that it sees; raises InputError where it sees none."""
-        shape = shape or (self.entry and self.entry.input_shape)
+        shape = shape or (self.entry.input_shape if self.entry else None)
         if shape is None and self.on_meta is not None:
             shape = tuple(self.on_meta[0][1:])
         if shape is None or len(shape) != 3 or shape[0] not in (1, 3):

@@ -56,7 +56,7 @@ def _step(point: Point, setup: Setup, predictor: Predictor) -> tuple[float, floa
     parts = [(one.runtime_s.value, one.coverage) for one in passes]
     if setup.mode == TRAIN:
         work, function = counted(point), LAYER_FUNCTIONS[setup.optimizer]
-        sizes = {"tensors": work.tensors, "elements": work.parameters}
+        sizes: dict[str, Any] = {"tensors": work.tensors, "elements": work.parameters}
         estimate = predictor.estimate([Optimizer(dtype=setup.dtype, function=function, **sizes)])
         parts.append((float(estimate.runtime_s[0]), float(estimate.basis[0] != ROOFLINE)))
     total = sum(seconds for seconds, _ in parts)

@@ -143,7 +143,7 @@ def work_of(
     model = resolve(point.model).build(str(device), chosen.stored).train(setup.mode == TRAIN)
     optimizer = None
     if setup.mode == TRAIN:
-        how = {"dtype": chosen.stored, "compat": setup.rmsprop}
+        how: dict[str, Any] = {"dtype": chosen.stored, "compat": setup.rmsprop}
         made = chosen.optimizer(model, lambda weights: optimizer_of(setup.optimizer, weights, **how))
         optimizer = scheduled(made, point.family)
     return Work(chosen.cast(model), drawing(point, chosen.stored, device), loss or Loss(), optimizer)

@@ -35,7 +35,7 @@ def row_of(result: Result) -> list[str]:
     if result.flops_per_s is None or result.duration_s is None:
         raise DatasetError(f"{result.point.label}: {result.state}; only what has a time stands in a table")
     family = family_named(result.point.family)
-    cells = {
+    cells: dict[str, object] = {
         **result.point.named,
         family.selects: result.point.kind,
         "device": result.machine,
