@@ -104,9 +104,8 @@ def parallel(model: nn.Module, world: World, device: torch.device) -> nn.Module:
 
 def torchrun(options: Options, arguments: Sequence[str]) -> list[str]:
     """The command that starts the processes on this machine."""
-    meeting = ["--standalone"]
-    if options.master_port:
-        meeting = [f"--master-addr={ADDRESS}", f"--master-port={options.master_port}"]
+    port = options.master_port
+    meeting = [f"--master-addr={ADDRESS}", f"--master-port={port}"] if port else ["--standalone"]
     runner = [*tethered("torch.distributed.run"), *meeting, f"--nproc-per-node={options.num_gpus}"]
     return [*runner, "-m", "neuralpower", "bench", *arguments]
 

@@ -23,11 +23,7 @@ from neuralpower.suites.steps import Batch
 
 @dataclass
 class Synthetic:
-    """One batch for every step, whose rows `shuffle` reorders for each.
-
-    Memory "device" keeps it where the network is; "pinned" and "pageable" copy it from such host memory each
-    time. On a CPU these are the same.
-    """
+    """One batch for every step: on the device, or copied from pinned or pageable host memory each time."""
 
     inputs: Inputs
     device: torch.device

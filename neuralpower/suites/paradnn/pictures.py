@@ -126,8 +126,6 @@ def _known(values: Figures) -> tuple[float | None, ...]:
 
 def _of(frame: pd.DataFrame) -> str:
     """Device, family and dtype, or how many there are."""
-    found = {
-        several: frame[column].unique()
-        for column, several in {"device": "devices", "family": "families", "dtype": "dtypes"}.items()
-    }
+    names = {"device": "devices", "family": "families", "dtype": "dtypes"}
+    found = {several: frame[column].unique() for column, several in names.items()}
     return ", ".join(str(v[0]) if len(v) == 1 else f"{len(v)} {several}" for several, v in found.items())
