@@ -1,4 +1,4 @@
-"""`neuralpower bench`: time a network's training, inference or data ingestion, once or for a grid of parameters."""
+"""`neuralpower bench`: time a network's training, inference or data ingestion, once or for a grid."""
 
 import inspect
 import itertools
@@ -46,37 +46,32 @@ class Spelled(TyperCommand):
         return super().parse_args(ctx, named(args))
 
 
+def _option(name: str, text: str, metavar: str | None = None) -> Any:
+    return typer.Option(f"--{name}", help=text, metavar=metavar, show_default=False)
+
+
 def _parameter(name: str, about: Mapping[str, Any]) -> inspect.Parameter:
-    option = typer.Option(None, f"--{name}", help=about["help"], metavar=about["metavar"], show_default=False)
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=str | None, default=option)
+    hint = Annotated[str | None, _option(name, about["help"], about["metavar"])]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=None)
 
 
-def _truth(name: str, text: str) -> Any:
-    return typer.Option(f"--{name}", help=text, metavar=TRUTH, show_default=False)
+File = Path | None
+_truth = partial(_option, metavar=TRUTH)
 
 
 class Asked(OptionGroup):
     """What is asked beside the `Options` of a benchmark."""
 
     monitor_file: Annotated[
-        Path | None, typer.Option("--monitor_file", help="Write these samples there, not as result lines.")
+        File, _option("monitor_file", "Write these samples there, not as result lines.")
     ] = None
-    config: Annotated[
-        Path | None, typer.Option("--config", help="JSON file of exp. and pytorch. parameters.")
-    ] = None
-    grid: Annotated[
-        list[str] | None, typer.Option("--grid", metavar="NAME=A,B", help="Values of an option; repeatable.")
-    ] = None
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Keeps a grid's results; run again, it goes on."),
-    ] = None
-    retry_failed: Annotated[str | None, _truth("retry_failed", "Run a grid's failed points again.")] = None
-    print_docker: Annotated[str | None, _truth("print_docker", "Print the container command and end.")] = None
-    sysinfo: Annotated[str | None, _truth("sysinfo", "Print what is known of this machine and end.")] = None
-    trust_code: Annotated[
-        bool, typer.Option("--trust_code", help="Run a model of --config that is code.")
-    ] = False
+    config: Annotated[File, _option("config", "JSON file of exp. and pytorch. parameters.")] = None
+    grid: Annotated[list[str] | None, _option("grid", "Values of an option; repeatable.", "NAME=A,B")] = None
+    out: Annotated[File, _option("out", "Keeps a grid's results; run again, it goes on.", "DIR")] = None
+    retry_failed: Annotated[str, _truth("retry_failed", "Run a grid's failed points again.")] = "false"
+    print_docker: Annotated[str, _truth("print_docker", "Print the container command and end.")] = "false"
+    sysinfo: Annotated[str, _truth("sysinfo", "Print what is known of this machine and end.")] = "false"
+    trust_code: Annotated[bool, _option("trust_code", "Run a model of --config that is code.")] = False
 
 
 @app.command(cls=Spelled)
@@ -86,37 +81,36 @@ def bench(asked: Asked, **given: str | None) -> None:
     from neuralpower.suites.bench.config import Config, check_models, container_command, read_config
     from neuralpower.suites.bench.grid import axes_of, points_of
 
-    if boolean(asked.sysinfo or "false"):
+    if boolean(asked.sysinfo):
         from neuralpower.suites.bench.run import described
 
-        say(json_text(dict(described()), indent=2))
+        say(json_text(described(), indent=2))
         return
-    out = asked.out
-    read = read_config(asked.config) if asked.config is not None else Config()
+    config, out = asked.config, asked.out
+    read = Config() if config is None else read_config(config)
     told = {name: value for name, value in given.items() if value is not None}
     spoken = axes_of(asked.grid or ())
-    if asked.config is not None and "model" not in {*told, *spoken}:
-        check_models(read, asked.config, asked.trust_code)
+    if config is not None and "model" not in {*told, *spoken}:
+        check_models(read, config, asked.trust_code)
     axes = {**{name: values for name, values in read.axes.items() if name not in told}, **spoken}
     fixed = {name: value for name, value in {**read.options, **told}.items() if name not in axes}
     if twice := sorted(spoken.keys() & told.keys()):
         raise InputError(f"{twice[0]}: given as an option and as --grid; give it once")
     points = points_of(fixed, axes)
-    if boolean(asked.print_docker or "false"):
+    if boolean(asked.print_docker):
         for point in points:
             say(shlex.join(container_command(point, read.settings, Path(__file__).parents[2])))
         return
     if read.settings["exp.docker"]:
-        _warn(
-            "exp.docker is set, and this runs on the host; --print_docker prints the command of a container"
-        )
+        way = "--print_docker prints the command of a container"
+        _warn(f"exp.docker is set, and this runs on the host; {way}")
     if axes and out is None:
         raise InputError("a grid without a folder for its results; add --out DIR")
     if out is not None and not axes:
         text = "holds a grid's results; add --grid NAME=A,B, or leave it out and keep what is printed"
         raise InputError(f"--out {out}: {text}")
     if out is not None:
-        _grid(points, out, boolean(asked.retry_failed or "false"))
+        _grid(points, out, boolean(asked.retry_failed))
     else:
         _one(points[0], asked.monitor_file)
 
@@ -131,21 +125,19 @@ def _one(options: Options, monitor_file: Path | None) -> None:
         extra = [] if monitor_file is None else [f"--monitor_file={monitor_file}"]
         launch(options, [*arguments(options), *extra], say, _warn)
     else:
-        Bench(
-            options, world, lambda n, value: say(result_line(n, value)), _warn, monitor_file=monitor_file
-        ).run()
+        Bench(options, world, lambda name, value: say(result_line(name, value)), _warn, monitor_file).run()
 
 
 def _grid(points: Sequence[Options], out: Path, retry_failed: bool) -> None:
     from neuralpower.report.tables import grid as table
     from neuralpower.suites.bench.grid import run_grid
-    from neuralpower.suites.bench.logs import values_of
-    from neuralpower.suites.bench.summaries import exploration
+    from neuralpower.suites.bench.logs import exploration, values_of
+
+    def show(text: str) -> None:
+        print(visible(text), file=sys.stderr)
 
     try:
-        records = run_grid(
-            points, out, lambda text: print(visible(text), file=sys.stderr), retry_failed=retry_failed
-        )
+        records = run_grid(points, out, show, retry_failed=retry_failed)
     except KeyboardInterrupt:
         print(f"what was measured is in {out}; give the same command again to continue", file=sys.stderr)
         raise

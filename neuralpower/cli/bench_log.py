@@ -28,14 +28,13 @@ def bench_log(
 ) -> None:
     """Read result lines back, and sum them up: exploration, scaling, statistics, where the time went."""
     from neuralpower.report.tables import grid
-    from neuralpower.suites.bench.logs import read_logs, write_csv
-    from neuralpower.suites.bench.summaries import SUMMARIES
+    from neuralpower.suites.bench.logs import SUMMARIES, read_logs, write_csv
 
     names = [*SUMMARIES] if summary == ["all"] else summary
     for name in names:
         if name not in SUMMARIES:
             raise unknown("summary", name, [*SUMMARIES, "all"])
-    found = read_logs(logs)
+    found = [log for path in logs for log in read_logs(path)]
     for log in found:
         if log.unreadable:
             text = f"warning: {log.source}: no value in {log.unreadable[0][:80]!r}; it was cut off"
@@ -45,11 +44,8 @@ def bench_log(
     tables = {name: SUMMARIES[name]([log.values for log in found]) for name in names}
     if as_json:
         results = [{"source": log.source, **log.values} for log in found]
-        say(
-            json_text(
-                {"schema": 1, "results": results, "summaries": {n: t.to_json() for n, t in tables.items()}}
-            )
-        )
+        summaries = {name: table.to_json() for name, table in tables.items()}
+        say(json_text({"schema": 1, "results": results, "summaries": summaries}))
         return
     for number, table in enumerate(tables.values()):
         say(("\n" if number else "") + table.title)

@@ -8,29 +8,103 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from neuralpower.cli import paradnn_tools
-from neuralpower.cli.commands import Command, with_options
-from neuralpower.cli.paradnn_options import Common
-from neuralpower.errors import InputError
+from neuralpower.cli.commands import Command, OptionGroup, with_options
+from neuralpower.errors import InputError, unknown
 
-app = typer.Typer(
-    name="paradnn",
-    no_args_is_help=True,
-    help="ParaDnn's networks with sizes for parameters (Wang, Wei, Brooks, MLSys 2020): run, swept, predicted, compared.",
-)
+HELP = "ParaDnn's networks with sizes for parameters (Wang, Wei, Brooks, MLSys 2020)"
+app = typer.Typer(name="paradnn", no_args_is_help=True, help=f"{HELP}: run, swept, predicted, compared.")
 app.add_typer(paradnn_tools.app)
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}  # refused by name
 TPU_FLAGS = (
-    "use_tpu tpu tpu_name tpu_zone gcp_project master num_shards num_cores iterations iterations_per_loop model_dir data_dir "
-    "skip_host_call transpose_input infeed_threads tpu_job_name"
+    "use_tpu tpu tpu_name tpu_zone gcp_project master num_shards num_cores iterations iterations_per_loop "
+    "model_dir data_dir skip_host_call transpose_input infeed_threads tpu_job_name"
 ).split()
+BATCH, INPUT, OUTPUT = ((f"--{name}_size", f"--{name}-size") for name in ("batch", "input", "output"))
+VARIANT = "pytorch: as many square matrices as layers; paradnn: one less."
+USUAL = {"cnn": "residual", "rnn": "lstm"}  # kinds where none is given
 KMP = {"KMP_BLOCKTIME": "30", "KMP_AFFINITY": "granularity=fine,compact,1,0"}
+
+
+Size = int | None
+Text = str | None
+
+
+class Common(OptionGroup):
+    """The options of a run, whatever its networks."""
+
+    benchmark: Annotated[bool, Option("-b", "--benchmark", help="Every batch, input and output size.")] = (
+        False
+    )
+    grid: Annotated[bool, Option("--grid", help="Every point of the paper's sweep.")] = False
+    sample: Annotated[Size, Option(help="So many points of the sweep, drawn at random.")] = None
+    seed: Annotated[int, Option(help="Of the sample.")] = 0
+    use_gpu: Annotated[int, Option("--use_gpu", "--use-gpu", help="1: cuda:0.")] = 0
+    device: Annotated[Text, Option(help="cpu, or cuda:0.")] = None
+    input_type: Annotated[
+        str,
+        Option("--input_type", "--data_type", "--dtype", help="f16, bf16, f32, f64; of a sweep several."),
+    ] = "f32"
+    mode: Annotated[str, Option(help="train or infer.")] = "train"
+    optimizer: Annotated[str, Option(help="rms, sgd, momentum or adam.")] = "rms"
+    rmsprop: Annotated[
+        str, Option("--rmsprop-compat", help="paradnn, tensorflow, ifarm, pytorch or keras.")
+    ] = "paradnn"
+    amp: Annotated[bool, Option("--amp", help="Float32 weights under autocast to the input type.")] = False
+    tf32: Annotated[bool, Option("--tf32/--no-tf32", help="Products of float32 in TF32, on CUDA.")] = False
+    warmup_steps: Annotated[
+        int, Option("--warmup_steps", "--warmup-steps", help="Before the timed ones.")
+    ] = 300
+    steps: Annotated[int, Option("--train_steps", "--train-steps", "--steps", help="Timed steps.")] = 100
+    mkl: Annotated[int, Option(help="1: Intel OpenMP's blocking time and affinity.")] = 1
+    intra: Annotated[
+        int, Option("--intra", "--num_intra_threads", help="Threads of an operator; 0: cores.")
+    ] = 0
+    inter: Annotated[int, Option("--inter", "--num_inter_threads", help="Operators at a time; 0: one.")] = 0
+    time_budget: Annotated[Text, Option("--time-budget", help="Of a sweep, such as 20m.")] = None
+    point_budget: Annotated[Text, Option("--point-budget", help="Of a point: fewer steps, then.")] = None
+    shard: Annotated[Text, Option(help="I/N: this job's share of N, in a folder of its own.")] = None
+    slurm: Annotated[Size, Option(help="Print an array of so many jobs for sbatch, and end.")] = None
+    again: Annotated[Text, Option(help="States to try once more, such as oom,failed.")] = None
+    predict: Annotated[bool, Option("--predict", help="Fill the table from a predictor; nothing is run.")] = (
+        False
+    )
+    predictor: Annotated[Text, Option(help="Name or file; this machine's by default.")] = None
+    out: Annotated[Path | None, Option(help="Folder of a sweep; paradnn/FAMILY-DEVICE.")] = None
+    as_json: Annotated[bool, Option("--json", help="A single run's figures as JSON.")] = False
+    operators: Annotated[
+        bool, Option("--operators", help="A single run's time by kind of operator, too.")
+    ] = False
+
+    @property
+    def swept(self) -> bool:
+        """Whether more than one point is asked for."""
+        return self.benchmark or self.grid or self.sample is not None
+
+    @property
+    def predicted(self) -> bool:
+        """Whether a predictor says the times."""
+        return self.predict or self.predictor is not None
+
+    @property
+    def place(self) -> str:
+        """The device as torch names it; raises InputError."""
+        if self.use_gpu not in (0, 1):
+            raise InputError(f"use_gpu {self.use_gpu}: 0 is the CPU, 1 the first GPU")
+        named = self.device or ("cuda:0" if self.use_gpu else "cpu")
+        named = "cuda:0" if named in ("gpu", "cuda") else named
+        if not re.fullmatch(r"cpu|cuda:\d+", named):
+            raise unknown("device", named, ["cpu", "cuda:0"])
+        return named
 
 
 def with_common(function: Command) -> Command:
@@ -49,9 +123,9 @@ def with_common(function: Command) -> Command:
 
 
 def intel_openmp() -> bool:
-    """Set Intel OpenMP's blocking time and affinity where the user has not; False where torch is loaded already.
+    """Set ParaDnn's values for Intel OpenMP where the user has set none; False where torch is loaded already.
 
-    They are what ParaDnn ran TensorFlow with; a torch that is built with GNU's OpenMP takes no notice.
+    A torch that is built with GNU's OpenMP ignores them.
     """
     if "torch" in sys.modules:  # and its threads are started
         return False
@@ -63,115 +137,100 @@ def intel_openmp() -> bool:
 def refuse_extra(arguments: Sequence[str]) -> None:
     """Raise InputError for arguments that no option took: flags of a TPU by their name."""
     for argument in arguments:
-        name = argument.lstrip("-").partition("=")[0].replace("-", "_")
+        option = argument.partition("=")[0]
+        name = option.lstrip("-").replace("-", "_")
+        text = f"argument {argument!r}: there is no place for it; --help shows the options"
         if argument.startswith("-") and name in TPU_FLAGS:
-            raise InputError(
-                f"--{name}: is for TPUs and Google's cloud, which are not driven from here; leave it out"
-            )
-        if argument.startswith("-"):
-            raise InputError(f"no such option: {argument.partition('=')[0]}; --help shows what there is")
-        raise InputError(f"argument {argument!r}: there is no place for it; --help shows the options")
+            text = f"--{name}: is for TPUs and Google's cloud, which are not driven from here; leave it out"
+        elif argument.startswith("-"):
+            text = f"no such option: {option}; --help shows what there is"
+        raise InputError(text)
 
 
 # ---- the families ----
 
 
+class Dense(OptionGroup):
+    """Sizes of a fully connected network, and its variant."""
+
+    layers: Annotated[Size, Option("--layers", "--layer", help="Hidden layers; 8.")] = None
+    nodes: Annotated[Size, Option("--nodes", "--node", help="Width of each; 1024.")] = None
+    batch_size: Annotated[Size, Option(*BATCH, help="Samples in a step; 1024.")] = None
+    input_size: Annotated[Size, Option(*INPUT, help="Width of the inputs; 1000.")] = None
+    output_size: Annotated[Size, Option(*OUTPUT, help="Classes; 100.")] = None
+    kind: Annotated[str, Option("--variant", help=VARIANT)] = "pytorch"
+    old: Annotated[bool, Option("--tf-defaults", help="TensorFlow's: 4 layers, batch 128.")] = False
+
+
+class Images(OptionGroup):
+    """Sizes of a convolutional network, and its block."""
+
+    blocks: Annotated[Size, Option("--blocks", help="In each of four groups; 1.")] = None
+    filters: Annotated[Size, Option("--filters", "--filter", help="In the first group; 16.")] = None
+    batch_size: Annotated[Size, Option(*BATCH, help="Images in a step; 8.")] = None
+    input_size: Annotated[Size, Option(*INPUT, help="Side of an image; 224.")] = None
+    output_size: Annotated[Size, Option(*OUTPUT, help="Classes; 1000.")] = None
+    kind: Annotated[Text, Option("--block_fn", "--block", help="residual or bottleneck; of a grid both.")] = (
+        None
+    )
+    by_group: Annotated[Text, Option("--resnet_layers", help='Blocks by group, such as "1,1,1,1".')] = None
+
+
+class Texts(OptionGroup):
+    """Sizes of a recurrent network, and its cell."""
+
+    layers: Annotated[Size, Option("--layers", "--layer", help="Recurrent layers; 5.")] = None
+    embed: Annotated[Size, Option("--embed", help="Width of embedding and cells; 100.")] = None
+    length: Annotated[Size, Option("--length", help="Steps of a sequence; 50.")] = None
+    vocabulary: Annotated[Size, Option("--vocabulary", help="Tokens; 1024.")] = None
+    three: Annotated[Text, Option("--input_size", help='The last three, as in "50,1024,100".')] = None
+    batch_size: Annotated[Size, Option(*BATCH, help="Sequences in a step; 128.")] = None
+    kind: Annotated[Text, Option("--cell", help="lstm, gru or rnn; of a grid all.")] = None
+
+
 @app.command("fc", context_settings=EXTRA)
 @with_common
-def fully_connected(
-    layers: int | None = typer.Option(None, "--layers", "--layer", help="Hidden layers; 8."),
-    nodes: int | None = typer.Option(None, "--nodes", "--node", help="Width of each; 1024."),
-    batch_size: int | None = typer.Option(
-        None, "--batch_size", "--batch-size", help="Samples in a step; 1024."
-    ),
-    input_size: int | None = typer.Option(
-        None, "--input_size", "--input-size", help="Width of the inputs; 1000."
-    ),
-    output_size: int | None = typer.Option(None, "--output_size", "--output-size", help="Classes; 100."),
-    variant: str = typer.Option(
-        "pytorch", help="pytorch: as many square matrices as layers; paradnn: one less."
-    ),
-    tf_defaults: bool = typer.Option(False, "--tf-defaults", help="TensorFlow's: 4 layers, batch 128."),
-    *,
-    common: Common,
-) -> None:
+def fully_connected(asked: Dense, common: Common) -> None:
     """Fully connected networks."""
-    if tf_defaults:
-        layers, batch_size = 4 if layers is None else layers, 128 if batch_size is None else batch_size
-    sizes = {"layers": layers, "nodes": nodes, "input_size": input_size, "output_size": output_size}
-    _run("fc", variant, {**sizes, "batch_size": batch_size}, common)
+    given = {**vars(asked)}
+    for name, size in {"layers": 4, "batch_size": 128}.items() if asked.old else ():
+        given[name] = size if given[name] is None else given[name]
+    _run("fc", given, common)
 
 
 @app.command("cnn", context_settings=EXTRA)
 @with_common
-def convolutional(
-    blocks: int | None = typer.Option(None, "--blocks", help="In each of four groups; 1."),
-    filters: int | None = typer.Option(None, "--filters", "--filter", help="In the first group; 16."),
-    batch_size: int | None = typer.Option(None, "--batch_size", "--batch-size", help="Images in a step; 8."),
-    input_size: int | None = typer.Option(
-        None, "--input_size", "--input-size", help="Side of an image; 224."
-    ),
-    output_size: int | None = typer.Option(None, "--output_size", "--output-size", help="Classes; 1000."),
-    block: str | None = typer.Option(
-        None, "--block_fn", "--block", help="residual or bottleneck; of a grid both."
-    ),
-    resnet_layers: str | None = typer.Option(
-        None, "--resnet_layers", help='Blocks by group, such as "1,1,1,1".'
-    ),
-    *,
-    common: Common,
-) -> None:
+def convolutional(asked: Images, common: Common) -> None:
     """Convolutional networks: residual and bottleneck blocks."""
-    if resnet_layers is not None:
-        blocks = _equal_blocks(resnet_layers, blocks)
-    sizes = {"blocks": blocks, "filters": filters, "input_size": input_size, "output_size": output_size}
-    _run("cnn", block, {**sizes, "batch_size": batch_size}, common, usual="residual")
+    given = {**vars(asked)}
+    if asked.by_group is not None:
+        given["blocks"] = _equal_blocks(asked.by_group, asked.blocks)
+    _run("cnn", given, common)
 
 
 @app.command("rnn", context_settings=EXTRA)
 @with_common
-def recurrent(
-    layers: int | None = typer.Option(None, "--layers", "--layer", help="Recurrent layers; 5."),
-    embed: int | None = typer.Option(None, "--embed", help="Width of embedding and cells; 100."),
-    length: int | None = typer.Option(None, "--length", help="Steps of a sequence; 50."),
-    vocabulary: int | None = typer.Option(None, "--vocabulary", help="Tokens; 1024."),
-    input_size: str | None = typer.Option(None, "--input_size", help='The last three, as in "50,1024,100".'),
-    batch_size: int | None = typer.Option(
-        None, "--batch_size", "--batch-size", help="Sequences in a step; 128."
-    ),
-    cell: str | None = typer.Option(None, "--cell", help="lstm, gru or rnn; of a grid all."),
-    *,
-    common: Common,
-) -> None:
+def recurrent(asked: Texts, common: Common) -> None:
     """Recurrent language models: plain, LSTM and GRU cells."""
-    given = {
-        "layers": layers,
-        "embed": embed,
-        "length": length,
-        "vocabulary": vocabulary,
-        "batch_size": batch_size,
-    }
-    if input_size is not None:
-        sizes = _numbers("input_size", input_size, 3)
-        for name, size in zip(("length", "vocabulary", "embed"), sizes, strict=True):
+    given, text = {**vars(asked)}, asked.three
+    if text is not None:
+        three = _numbers("input_size", text, 3)
+        for name, size in zip(("length", "vocabulary", "embed"), three, strict=True):
             if given[name] not in (None, size):
-                raise InputError(
-                    f"input_size {input_size!r} and --{name} {given[name]}: they differ; give one of them"
-                )
+                both = f"input_size {text!r} and --{name} {given[name]}"
+                raise InputError(f"{both}: they differ; give one of them")
             given[name] = size
-    _run("rnn", cell, given, common, usual="lstm")
+    _run("rnn", given, common)
 
 
-def _run(
-    family: str, kind: str | None, given: dict[str, int | None], common: Common, *, usual: str = ""
-) -> None:
-    """One point or the sweep around it, of a kind, or of the `usual` and all."""
+def _run(family: str, given: Mapping[str, Any], common: Common) -> None:
+    """One point or the sweep around it, of a kind, or of the usual one and all."""
     from neuralpower.cli.paradnn_run import run
     from neuralpower.suites.paradnn.points import FAMILIES, Point
 
-    known = FAMILIES[family]
-    sizes = {name: known.defaults[name] if value is None else value for name, value in given.items()}
-    run(Point.of(family, kind or usual, sizes), (kind,) if kind else known.swept_kinds, common)
+    known, kind = FAMILIES[family], given["kind"]
+    sizes = {name: usual if given[name] is None else given[name] for name, usual in known.defaults.items()}
+    run(Point.of(family, kind or USUAL[family], sizes), (kind,) if kind else known.swept_kinds, common)
 
 
 def _numbers(name: str, text: str, count: int) -> list[int]:
@@ -182,13 +241,11 @@ def _numbers(name: str, text: str, count: int) -> list[int]:
 
 
 def _equal_blocks(text: str, blocks: int | None) -> int:
-    """Of four equal numbers the number; raises InputError."""
-    numbers = set(_numbers("resnet_layers", text, 4))
-    if blocks is not None:
-        numbers.add(blocks)
+    """The number of blocks that all groups have; raises InputError where they differ."""
+    numbers = {*_numbers("resnet_layers", text, 4), *([] if blocks is None else [blocks])}
     if len(numbers) > 1:
-        raise InputError(
-            f"resnet_layers {text!r}{'' if blocks is None else f' and --blocks {blocks}'}: the points of the sweep have equal "
-            "groups; other networks are MODELs, as zoo:paradnn_cnn?blocks=[3,4,6,3] for `neuralpower predict` or `profile`"
-        )
+        given = f"resnet_layers {text!r}{'' if blocks is None else f' and --blocks {blocks}'}"
+        other = "zoo:paradnn_cnn?blocks=[3,4,6,3] for `neuralpower predict` or `profile`"
+        rule = f"the points of the sweep have equal groups; other networks are MODELs, as {other}"
+        raise InputError(f"{given}: {rule}")
     return numbers.pop()

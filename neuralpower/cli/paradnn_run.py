@@ -4,63 +4,62 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
-from neuralpower.cli.paradnn_options import MODES, Common
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
+from neuralpower.files.csv_files import csv_text
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
+from neuralpower.measure.cpu.timer import prepare_process
+from neuralpower.report.tables import grid as table
+from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
-from neuralpower.suites.paradnn.result import (
-    FAILED,
-    NEGATIVE,
-    OK,
-    OOM,
-    SHORT,
-    STATES,
-    Result,
-    Setup,
-    single_text,
-)
+from neuralpower.suites.paradnn.result import SHORT, STATES, Result, Setup, State, single_text
+from neuralpower.suites.paradnn.run import check_setup, measure, operator_times
+from neuralpower.suites.paradnn.sweep import CSV, Measure, Sweep, array_script, states_of
+from neuralpower.suites.paradnn.table import HEADERS, row_of
 
-COVERED = 0.95  # of a predicted time must be learnt, or it is said
+if TYPE_CHECKING:
+    from neuralpower.cli.paradnn import Common
 
-Measure = Callable[[Point], Result]
+MODES = {"train": "train", "training": "train", "infer": "infer", "inference": "infer", "forward": "infer"}
+COVERED = 0.95  # share of a predicted time that must be learnt: below it, a warning says so
 
 
 def run(start: Point, kinds: Sequence[str], common: Common) -> None:
     """One point, or the sweep around it; raises NeuralPowerError."""
-    for name in ("shard", "slurm", "out", "time_budget", "again") if not common.swept else ():
-        if (value := getattr(common, name)) is not None:
-            option = f"--{name.replace('_', '-')} {value}"
-            raise InputError(
-                f"{option}: is of a sweep; add --benchmark, --grid or --sample N, or leave it out"
-            )
-    if common.as_json and common.swept:
-        raise InputError(
-            "--json: is of a single run; a sweep writes results.json into its folder, leave it out"
-        )
+    if not common.swept:
+        for name in ("shard", "slurm", "out", "time_budget", "again"):
+            if (value := getattr(common, name)) is not None:
+                option = f"--{name.replace('_', '-')} {value}"
+                rule = "is of a sweep; add --benchmark, --grid or --sample N, or leave it out"
+                raise InputError(f"{option}: {rule}")
+    elif common.as_json:
+        rule = "a sweep writes results.json into its folder, leave it out"
+        raise InputError(f"--json: is of a single run; {rule}")
     if common.slurm is not None:
-        from neuralpower.suites.paradnn.sweep import array_script
-
         say(array_script(sys.argv[1:], common.slurm, gpu=common.place != "cpu"), end="")
         return
     if common.operators and (common.predicted or common.swept):
+        other = f"neuralpower predict '{start.model}' --batch-size {start.batch_size}"
+        which = "a sweep" if common.swept else "a predictor"
         raise InputError(
-            f"--operators with {'a sweep' if common.swept else 'a predictor'}: is of a single run here; leave it "
-            f"out, or give `neuralpower predict '{start.model}' --batch-size {start.batch_size}`"
+            f"--operators with {which}: is of a single run here; leave it out, or give `{other}`"
         )
     prepared = [prepare(setup, common) for setup in setups_of(common)]
     if common.swept:
         sweep(points_of(start, kinds, common), prepared, start.family, common)
     elif len(prepared) > 1:
-        raise InputError(
-            f"input_type {common.input_type!r}: several are for a sweep; choose one, or add --benchmark"
-        )
+        rule = "several are for a sweep; choose one, or add --benchmark"
+        raise InputError(f"input_type {common.input_type!r}: {rule}")
     else:
         single(start, *prepared[0], common)
 
@@ -68,15 +67,14 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
 def setups_of(common: Common) -> list[Setup]:
     """How points are run, in each of the dtypes; raises InputError."""
     dtypes = [options.dtype(name) for name in options.names(common.input_type, "input_type") or ()]
-    known = (*SHORT.values(), *SHORT)
-    named = [("input_type", name, known) for name in dtypes]
-    for what, value, among in (*named, ("mode", common.mode, MODES)):
-        if value not in among:
-            raise unknown(what, value, among)
+    for name in dtypes:
+        if name not in (known := (*SHORT.values(), *SHORT)):
+            raise unknown("input_type", name, known)
+    if common.mode not in MODES:
+        raise unknown("mode", common.mode, MODES)
     if common.warmup_steps < 0 or common.steps < 1:
-        raise InputError(
-            f"{common.warmup_steps} warm-up and {common.steps} timed steps: at least 0 and 1 are needed"
-        )
+        counts = f"{common.warmup_steps} warm-up and {common.steps} timed steps"
+        raise InputError(f"{counts}: at least 0 and 1 are needed")
     if common.intra < 0 or common.inter < 0:
         numbers = f"intra {common.intra}, inter {common.inter}"
         raise InputError(f"{numbers}: are numbers of threads, 0 for as many as there are")
@@ -96,11 +94,6 @@ def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
             print(f"note: {changed}", file=sys.stderr)
         return setup, lambda point: predict_point(point, setup, learnt)
 
-    import torch
-
-    from neuralpower.measure.cpu.timer import prepare_process
-    from neuralpower.suites.paradnn.run import check_setup, measure
-
     check_setup(setup)
     if setup.device == "cpu":
         if common.inter:
@@ -115,69 +108,58 @@ def points_of(start: Point, kinds: Sequence[str], common: Common) -> list[Point]
     """What is swept; raises InputError."""
     family = FAMILIES[start.family]
     if common.benchmark and (common.grid or common.sample is not None):
-        raise InputError(
-            "--benchmark varies what it has ranges for, --grid and --sample the whole sweep: choose one"
-        )
+        text = "varies what it has ranges for, --grid and --sample the whole sweep: choose one"
+        raise InputError(f"--benchmark {text}")
     chosen = walk(start) if common.benchmark else grid(family, kinds)
     if common.sample is not None:
         chosen = sampled(chosen, common.sample, common.seed)
     return list(sharded(chosen, options.shard(common.shard)))
 
 
-def single(point: Point, setup: Setup, measure: Measure, common: Common) -> None:
+def single(point: Point, setup: Setup, timed: Measure, common: Common) -> None:
     """Run one point and print it; raises NeuralPowerError where it has no time."""
-    result = measure(point)
-    if result.state in (FAILED, NEGATIVE):
+    result = timed(point)
+    if result.state in (State.FAILED, State.NEGATIVE):
         raise InputError(result.reason)
     if result.duration_s is None:
-        raise (OutOfMemory if result.state == OOM else DeviceError)(result.reason)
+        raise (OutOfMemory if result.state == State.OOM else DeviceError)(result.reason)
     say(json_text({"schema": 1, **result.summary()}) if common.as_json else single_text(result))
     _warn_of_estimates(result.coverage)
-    if result.state != OK:
+    if result.state != State.OK:
         print(f"warning: {result.state}: {result.reason}", file=sys.stderr)
     if common.operators:
-        from neuralpower.suites.paradnn.operators import operator_times, operators_text
-
-        say()
-        say(operators_text(operator_times(point, setup)))
+        times = operator_times(point, setup)
+        rows = [[kind, quantity(s, "s"), f"{times.shares[kind]:.1%}"] for kind, s in times.seconds.items()]
+        say("\n" + table(["kind", "runtime of a step", "share"], rows))
 
 
 def sweep(
     points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], family: str, common: Common
 ) -> None:
     """Sweep under each setup; rows go to stdout as they come; raises NeuralPowerError."""
-    import time
-
-    from neuralpower.suites.paradnn.sweep import CSV, Sweep, states_of
-    from neuralpower.suites.paradnn.table import HEADERS, csv_line, row_of
-
     again = options.names(common.again, "again") or ()
     for name in again:
         if name not in STATES:
             raise unknown("state", name, STATES)
     folder = folder_of(family, prepared[0][0], common)
     budget_s = options.duration_s(common.time_budget) if common.time_budget else None
-    say(csv_line(HEADERS[family]))
+    say(csv_text([HEADERS[family]]), end="")
 
     def show(number: int, total: int, result: Result) -> None:
         if result.flops_per_s is not None:
-            say(csv_line(row_of(result)))
-        if result.state != OK:
-            print(
-                visible(f"{number}/{total} {result.point.label}: {result.state}: {result.reason}"),
-                file=sys.stderr,
-            )
+            say(csv_text([row_of(result)]), end="")
+        if result.state != State.OK:
+            text = f"{number}/{total} {result.point.label}: {result.state}: {result.reason}"
+            print(visible(text), file=sys.stderr)
 
     results, begun = [], time.monotonic()
-    for setup, measure in prepared:
+    for setup, timed in prepared:
         left_s = None if budget_s is None else max(budget_s - (time.monotonic() - begun), 0.0)
         try:
-            results += Sweep(points, setup, folder, again).run(measure, show, budget_s=left_s)
+            results += Sweep(points, setup, folder, again).run(timed, show, budget_s=left_s)
         except KeyboardInterrupt:
-            print(
-                f"what was measured is in {folder / CSV}; give the same command again to continue",
-                file=sys.stderr,
-            )
+            text = f"what was measured is in {folder / CSV}; give the same command again to continue"
+            print(text, file=sys.stderr)
             raise
     least = min(results, key=lambda r: 1.0 if r.coverage is None else r.coverage, default=None)
     if least is not None:

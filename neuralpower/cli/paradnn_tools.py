@@ -18,11 +18,11 @@ from neuralpower.files.paths import check_regular, is_file
 if TYPE_CHECKING:
     import pandas as pd
 
-    from neuralpower.suites.paradnn.operators import OperatorTimes
     from neuralpower.suites.paradnn.roof import Roof
 
 app = typer.Typer()
 FORMATS = ("png", "svg", "pdf")
+TF32 = "From compute capability 8.0 on by default."
 
 
 @app.command()
@@ -43,13 +43,20 @@ def report(
     from neuralpower.files.csv_files import write_csv
     from neuralpower.report.page import write_html, write_markdown
     from neuralpower.suites.paradnn.page import page_of
+    from neuralpower.suites.paradnn.points import Point, family_named
+    from neuralpower.suites.paradnn.result import Setup
+    from neuralpower.suites.paradnn.run import operator_times
 
     pictures = options.names(formats, "formats") or ()
     for name in pictures:
         if name not in FORMATS:
             raise unknown("format of pictures", name, FORMATS)
     points = pd.concat([_frame(source) for source in sources], ignore_index=True)
-    profiled = [_operators(name) for name in options.names(operators, "operators") or ()]
+    profiled = []
+    for name in options.names(operators, "operators") or ():
+        family = family_named(name)
+        point = Point.of(name, family.kinds[0], family.defaults)
+        profiled.append(operator_times(point, Setup(), repeats=3, warmup=1))
     page = page_of(points, _roofs(points, spec), profiled)
     write_html(page, out / "paradnn.html")
     write_markdown(page, out / "paradnn.md", out / "pictures", pictures)
@@ -68,29 +75,20 @@ def _frame(source: Path) -> pd.DataFrame:
 
 
 def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof]:
-    """By device and dtype, of those whose spec sheet is known."""
+    """By device and dtype, where the spec sheet is known."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import find_spec, spec_of
     from neuralpower.suites.paradnn.roof import theoretical
 
     given = None if spec is None else spec_of(spec)
     found = {}
-    for device, dtype in {(str(d), str(t)) for d, t in zip(points["device"], points["dtype"], strict=True)}:
+    for device, dtype in {*zip(points["device"].map(str), points["dtype"].map(str), strict=True)}:
         sheet = given
         with contextlib.suppress(InputError):
             sheet = find_spec(read_cpu().name if device == f"{platform.node()}-cpu" else device)
         if sheet is not None and dtype in sheet.peak_flops:
             found[device, dtype] = theoretical(sheet, dtype)
     return found
-
-
-def _operators(name: str) -> OperatorTimes:
-    from neuralpower.suites.paradnn.operators import operator_times
-    from neuralpower.suites.paradnn.points import Point, family_named
-    from neuralpower.suites.paradnn.result import Setup
-
-    family = family_named(name)
-    return operator_times(Point.of(name, family.kinds[0], family.defaults), Setup(), repeats=3, warmup=1)
 
 
 @app.command()
@@ -108,10 +106,9 @@ def merge(
         check_regular(source)
         if is_file(source):
             tables.append(read_csv(source))
-            continue
-        results = [r for r in read_results(source) if r.flops_per_s is not None]
-        families = dict.fromkeys(r.point.family for r in results)
-        tables += [(family, [row_of(r) for r in results if r.point.family == family]) for family in families]
+        else:
+            timed = (r for r in read_results(source) if r.flops_per_s is not None)
+            tables += [(result.point.family, [row_of(result)]) for result in timed]
     text = merged(tables)
     if out is None:
         say(text, end="")
@@ -127,16 +124,14 @@ def matmul(
     device: str = typer.Option("cpu", help="cpu, or cuda:0."),
     warmup: int = typer.Option(20, help="Products before the timed ones."),
     steps: int = typer.Option(10, help="Timed products."),
-    tf32: bool | None = typer.Option(
-        None, "--tf32/--no-tf32", help="From compute capability 8.0 on by default."
-    ),
+    tf32: bool | None = typer.Option(None, "--tf32/--no-tf32", help=TF32),
     as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
 ) -> None:
     """The product of two square matrices, with the profiler's table."""
     from neuralpower.suites.paradnn.roof import matmul_benchmark
 
-    dtype = options.dtype(input_type)
-    found = matmul_benchmark(size, dtype, device, warmup=warmup, steps=steps, tf32=tf32, profiled=not as_json)
+    dtype, how = options.dtype(input_type), {"warmup": warmup, "steps": steps}
+    found = matmul_benchmark(size, dtype, device, **how, tf32=tf32, profiled=not as_json)
     if as_json:
         names = ("machine", "size", "dtype", "tf32", "product_s", "steps", "flops_per_s")
         say(json_text({"schema": 1, **{name: getattr(found, name) for name in names}}))

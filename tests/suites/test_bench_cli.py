@@ -12,7 +12,7 @@ import torch
 
 from neuralpower.cli.bench import named
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.suites.bench.datum import Datum
+from neuralpower.suites.bench.images import Datum
 from neuralpower.suites.bench.logs import PATTERN, parse
 from neuralpower.suites.bench.options import Options
 from neuralpower.suites.bench.run import benchmark
@@ -472,10 +472,8 @@ def test_a_port_in_use_is_one_line(networks: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         ran = bench(networks, "net", "--batch_size=2", "--num_gpus=2", f"--master_port={port}")
-    assert (ran.code, ran.err) == (
-        4,
-        f"error: port {port}: in use by another process; choose another --master_port, or 0 for any that is free\n",
-    )
+    way = "choose another --master_port, or 0 for any that is free"
+    assert (ran.code, ran.err) == (4, f"error: port {port}: in use by another process; {way}\n")
 
 
 @pytest.mark.slow

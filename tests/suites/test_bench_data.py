@@ -1,4 +1,4 @@
-"""Images reach a network: Caffe's databases and folders of files, cropped, flipped, batched; and what cannot be read."""
+"""Images reach a network: Caffe's databases and folders of files, cropped, flipped and batched."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from torch import Tensor
 
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.networks.inputs import Inputs
-from neuralpower.suites.bench.datum import Datum, parse_datum
 from neuralpower.suites.bench.distributed import World
 from neuralpower.suites.bench.images import (
     CaffeStore,
+    Datum,
     FolderStore,
     Images,
     augmented,
     crop_box,
     open_store,
+    parse_datum,
     picture,
 )
 from neuralpower.suites.bench.loading import Endless, Lane, Loaded, Synthetic
@@ -61,7 +62,8 @@ def folder_of(root: Path, classes: int = 2, each: int = 3) -> Path:
 
 
 def test_a_datum_is_read_byte_by_byte() -> None:
-    # keys: 1 << 3 | 0 = 08, 10, 18; 4 << 3 | 2 = 22; 5 << 3 | 0 = 28; label 300 = 0b10_0101100: 0x2c + 0x80, then 2
+    # keys: 1 << 3 | 0 = 08, 10, 18; 4 << 3 | 2 = 22; 5 << 3 | 0 = 28
+    # label 300 = 0b10_0101100: 0x2c + 0x80, then 2
     message = bytes.fromhex("08 01 10 01 18 02 22 02 07 ff 28 ac 02".replace(" ", ""))
     assert parse_datum(message) == Datum(1, 1, 2, b"\x07\xff", 300)
 
@@ -139,7 +141,7 @@ def test_loader_processes_read_a_database_that_this_one_has_open(tmp_path: Path)
         [2, 3],
         [0, 1],
     ]
-    assert loaded.skipped == 0
+    assert loaded.images.skipped == 0
     loaded.close()
 
 
@@ -201,11 +203,11 @@ def test_what_two_loader_processes_pass_over_is_counted_together(tmp_path: Path)
     folder_of(tmp_path)
     (tmp_path / "class0" / "0.png").write_bytes(b"no image")
     images = Images(FolderStore(tmp_path), 3, 4)
-    # one image a batch, in turn by two processes: both have met the broken one after two epochs and one batch at the latest
+    # one image a batch, in turn by two processes: both have met the broken one after two epochs and one batch
     loaded = Loaded(images, 1, CPU, torch.float32, workers=2)
     for _ in range(2 * len(images) + 1):
         loaded()
-    assert loaded.skipped >= 2
+    assert loaded.images.skipped >= 2
     loaded.close()
 
 
@@ -300,10 +302,8 @@ def test_a_class_too_many_and_images_too_broken_are_one_line(tmp_path: Path, wor
     for file in folder_of(tmp_path / "bad").glob("*/*.png"):
         file.write_bytes(b"no image")
     loaded = Loaded(Images(FolderStore(tmp_path / "bad"), 3, 4), 3, CPU, torch.float32, workers=workers)
-    with pytest.raises(
-        InputError,
-        match="^[^\n]*bad: none of its 6 images can be read .cannot identify image file.*; give another --data_dir$",
-    ):
+    why = "none of its 6 images can be read .cannot identify image file"
+    with pytest.raises(InputError, match=f"^[^\n]*bad: {why}.*; give another --data_dir$"):
         loaded()
     loaded.close()
 

@@ -1,4 +1,4 @@
-"""The benchmark's options, result lines, grid, logs and summaries; its configuration file; what a batch may take."""
+"""The benchmark's options, result lines, grid, logs, tables and configuration file; what a batch may take."""
 
 from __future__ import annotations
 
@@ -22,12 +22,20 @@ from neuralpower.networks.inputs import InputRequest
 from neuralpower.suites.bench.config import IMAGE, SETTINGS, container_command, read_config
 from neuralpower.suites.bench.distributed import World, device_of, failure_of, torchrun, world_of
 from neuralpower.suites.bench.grid import Ended, axes_of, points_of, run_grid
-from neuralpower.suites.bench.logs import Log, parse, read_logs, result_line, values_of, write_csv
+from neuralpower.suites.bench.logs import (
+    SUMMARIES,
+    Log,
+    exploration,
+    parse,
+    read_logs,
+    result_line,
+    values_of,
+    write_csv,
+)
 from neuralpower.suites.bench.monitor import Monitor, PowerReader, ProcessReader
-from neuralpower.suites.bench.network import Case, Scores, TooLarge, check_host_memory, find
+from neuralpower.suites.bench.network import Case, Network, Scores, TooLarge, check_host_memory
 from neuralpower.suites.bench.options import Options, arguments, boolean, options_of
 from neuralpower.suites.bench.run import Bench, results
-from neuralpower.suites.bench.summaries import SUMMARIES, exploration
 from neuralpower.suites.precision import Precision
 from neuralpower.suites.steps import Times
 
@@ -154,26 +162,21 @@ def test_the_largest_batch_is_found_by_trying(limit: int, monkeypatch: pytest.Mo
         return size <= limit
 
     monkeypatch.setattr(Case, "fits", fits)
-    assert largest_batch(100) == limit
+    assert case_of(InputRequest(100)).largest_batch() == limit
     assert len(tried) < 15 and max(tried) < 100
 
 
 def test_a_search_for_a_large_batch_stops_early_and_below(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Case, "fits", lambda case, size: size <= 9000)
-    assert 9000 - 10_000 / 16 <= largest_batch(20_000) <= 9000
+    assert 9000 - 10_000 / 16 <= case_of(InputRequest(20_000)).largest_batch() <= 9000
 
 
-def largest_batch(asked: int) -> int:
-    bench = Bench(Options("sensor_net"), World(), lambda name, value: None)
-    return bench._largest(case_of(InputRequest(asked)))
-
-
-def case_of(request: InputRequest, precision: Precision = Precision(), training: bool = False) -> Case:  # noqa: B008
-    return Case(find(Options("sensor_net")), request, precision, torch.device("cpu"), training)
+def case_of(request: InputRequest, precision: Precision | None = None, training: bool = False) -> Case:
+    return Case(Network("sensor_net"), request, precision or Precision(), torch.device("cpu"), training)
 
 
 def test_peak_memory_of_a_perceptron() -> None:
-    # sensor_net: 784 -> 1024 -> 1024 -> 1024 -> 16 with ReLU in place or not; weights 2,919,440 * 4 bytes are held
+    # sensor_net: 784 -> 1024 -> 1024 -> 1024 -> 16 with ReLU in place or not; 2,919,440 weights of 4 bytes
     at = [case_of(InputRequest(1)).peak_bytes(n) for n in (10, 20, 30)]
     assert all(isinstance(v, int) and v > 2_919_440 * 4 for v in at)
     assert at[2] - at[1] == at[1] - at[0]  # type: ignore[operator]
@@ -371,7 +374,7 @@ def test_logs_and_grids_are_read_and_written_as_csv(tmp_path: Path) -> None:
         "\n".join(result_line(n, v) for n, v in result().items()) + "\n__a__= [1"
     )
     run_grid(grid_of("batch_size=8,64"), tmp_path / "grid", lambda text: None, run=Program())
-    logs = read_logs([tmp_path / "one.log", tmp_path / "grid", tmp_path])
+    logs = [log for name in ("one.log", "grid", "") for log in read_logs(tmp_path / name)]
     assert [log.values["exp.replica_batch"] for log in logs] == [8, 8, 64, 8]
     assert logs[0].unreadable == ("__a__= [1",)
     assert logs[2].values["results.status"] == "oom"
@@ -383,12 +386,12 @@ def test_logs_and_grids_are_read_and_written_as_csv(tmp_path: Path) -> None:
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="missing.log: cannot be read"):
-        read_logs([tmp_path / "missing.log"])
+        read_logs(tmp_path / "missing.log")
     with pytest.raises(InputError, match="no logs in it"):
-        read_logs([tmp_path])
+        read_logs(tmp_path)
     (tmp_path / "a.log").write_text("nothing")
     with pytest.raises(InputError, match=r"a\.log: no result line such as"):
-        read_logs([tmp_path])
+        read_logs(tmp_path)
     with pytest.raises(InputError, match="cannot be written"):
         write_csv([], tmp_path / "no" / "all.csv")
 
@@ -587,7 +590,7 @@ def test_torchrun_starts_the_same_command() -> None:
         ("terminate called\n exitcode : -6 (pid: 9)", DeviceError, "a process ended by SIGABRT"),
         ("", DeviceError, "torchrun said nothing"),
         (
-            "error: Net: running it raises RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:9; check\n"
+            "error: Net: running it raises RuntimeError: [gloo] Connection closed by peer [::1]:9; check\n"
             "error: images: none can be read\n exitcode : 2 (pid: 9)",
             InputError,
             "images: none can be read",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -29,14 +30,9 @@ from neuralpower.suites.paradnn.pictures import heatmap, over_batch, power_of_tw
 from neuralpower.suites.paradnn.points import FAMILIES, Point
 from neuralpower.suites.paradnn.result import Result, Setup
 from neuralpower.suites.paradnn.roof import (
-    SIZE,
-    WARMUP,
     Roof,
     copy_bytes_per_s,
-    dram_bytes_per_s,
     figures,
-    fma_flops_per_s,
-    l1_bytes_per_s,
     matmul_benchmark,
     tf32_by_default,
     theoretical,
@@ -105,10 +101,10 @@ def test_utilisation_is_of_the_best_or_of_the_peak(points: pd.DataFrame) -> None
 
 def test_the_weights_of_a_known_speed_are_found(points: pd.DataFrame) -> None:
     model = linear_weights(of(points, FAST))
-    # % of best = 100 batch / 4096: one standard deviation of the batch sizes is worth 100 std / 4096, the others nothing
+    # % of best = 100 batch / 4096: a standard deviation of batches is worth 100 std / 4096, others nothing
     assert model.weights["batch_size"] == pytest.approx(100 * float(np.std(BATCHES)) / 4096)
     assert model.weights["layers"] == pytest.approx(0, abs=1e-9)
-    assert model.r2 == pytest.approx(1)
+    assert model.score == pytest.approx(1)
     assert model.points == 24
 
 
@@ -117,7 +113,7 @@ def test_the_second_order_has_squares_and_products(points: pd.DataFrame) -> None
     assert {"batch_size^2", "nodes x batch_size", "layers^2"} <= set(model.weights)
     # 3 sizes, 3 squares, 3 products
     assert len(model.weights) == 9
-    assert model.r2 == pytest.approx(1)
+    assert model.score == pytest.approx(1)
 
 
 def test_a_model_of_too_few_points_is_refused(points: pd.DataFrame) -> None:
@@ -134,7 +130,7 @@ def test_who_is_faster_is_learnt(points: pd.DataFrame) -> None:
     # batches 1024 and 4096 of four
     assert model.share == 0.5
     assert model.weights["batch_size"] > 0.5 > abs(model.weights["layers"])
-    assert model.accuracy >= 0.75
+    assert model.score >= 0.75
 
 
 def test_one_that_is_always_faster_is_nothing_to_learn(points: pd.DataFrame) -> None:
@@ -269,20 +265,34 @@ def test_families_have_sections_of_their_own_and_one_roofline_together(points: p
 # ---- roofs ----
 
 
+def properties(capability: str, cores: int, **more: int) -> SimpleNamespace:
+    major, minor = map(int, capability.split("."))
+    return SimpleNamespace(major=major, minor=minor, multi_processor_count=cores, **more)
+
+
 @pytest.mark.parametrize(
-    ("lanes", "clock_hz", "memory_hz", "bits", "tflops", "gigabytes"),
+    ("capability", "cores", "clock_khz", "memory_khz", "bits", "tflops", "gigabytes"),
     [
-        (2560, 1590e6, 5001e6, 256, 8.14, 320.06),  # T4
-        (4608, 1770e6, 7001e6, 384, 16.31, 672.10),  # Titan RTX
-        (6912, 1410e6, 1512e6, 5120, 19.49, 1935.36),  # A100 PCIe 80 GB
+        ("7.5", 40, 1_590_000, 5_001_000, 256, 8.14, 320.06),  # T4
+        ("7.5", 72, 1_770_000, 7_001_000, 384, 16.31, 672.10),  # Titan RTX
+        ("8.0", 108, 1_410_000, 1_512_000, 5120, 19.49, 1935.36),  # A100 PCIe 80 GB
     ],
 )
-def test_clocks_and_widths_make_the_theoretical_roof(
-    lanes: int, clock_hz: float, memory_hz: float, bits: int, tflops: float, gigabytes: float
+def test_clocks_and_widths_make_the_theoretical_figures(
+    capability: str, cores: int, clock_khz: int, memory_khz: int, bits: int, tflops: float, gigabytes: float
 ) -> None:
-    # T4: 2 * 2560 * 1.59e9 = 8.14e12 FLOP/s; 2 * 5.001e9 * 256 / 8 = 320.06e9 B/s
-    assert fma_flops_per_s(lanes, clock_hz) / 1e12 == pytest.approx(tflops, abs=0.005)
-    assert dram_bytes_per_s(memory_hz, bits) / 1e9 == pytest.approx(gigabytes, abs=0.005)
+    clocks = {"clock_rate": clock_khz, "memory_clock_rate": memory_khz, "memory_bus_width": bits}
+    found = figures(properties(capability, cores, **clocks))
+    # T4: 64 lanes in each of 40 multiprocessors: 2 * 2560 * 1.59e9 = 8.14e12 FLOP/s
+    # 2 * 5.001e9 * 256 / 8 = 320.06e9 B/s
+    assert found["FMA TFLOP/s"] == pytest.approx(tflops, abs=0.005)
+    assert found["DRAM GB/s"] == pytest.approx(gigabytes, abs=0.005)
+    # T4: 64 B per clock of each of 40 multiprocessors at 1.59 GHz
+    assert found["L1 GB/s"] == pytest.approx((64 if capability == "7.5" else 128) * cores * clock_khz / 1e6)
+
+
+def test_figures_that_are_not_known_are_left_out() -> None:
+    assert figures(properties("3.5", 15)) == {"multiprocessors": 15}
 
 
 @pytest.mark.parametrize(
@@ -313,29 +323,6 @@ def test_measured_roofs_lie_below_the_theoretical_ones(
     assert 0.75 < bytes_per_s / roof.bytes_per_s < 1
 
 
-def test_first_level_caches_are_as_wide_as_the_architecture() -> None:
-    # T4: 64 B per clock of each of 40 multiprocessors at 1.59 GHz
-    assert l1_bytes_per_s(7.5, 40, 1.59e9) == 64 * 40 * 1.59e9
-    assert l1_bytes_per_s(3.5, 15, 1e9) is None
-
-
-def test_what_cuda_says_of_a_device_makes_its_figures() -> None:
-    t4 = SimpleNamespace(
-        major=7,
-        minor=5,
-        clock_rate=1_590_000,
-        memory_clock_rate=5_001_000,
-        memory_bus_width=256,
-        multi_processor_count=40,
-    )
-    found = figures(t4)
-    # 64 lanes in each of 40 multiprocessors: 2 * 2560 * 1.59e9 = 8.14e12
-    assert found["FMA TFLOP/s"] == pytest.approx(8.14, abs=0.005)
-    assert found["DRAM GB/s"] == pytest.approx(320.06, abs=0.005)
-    unknown = figures(SimpleNamespace(major=3, minor=5, multi_processor_count=15))
-    assert unknown == {"multiprocessors": 15}
-
-
 def test_a_copy_reads_and_writes_all_its_bytes() -> None:
     ticks = iter(range(1000))
     # the clock moves 1 s in each of the copies of 4 MiB: 4 MiB read and written together in 1 s
@@ -350,7 +337,6 @@ def test_a_square_product_is_timed_after_its_warm_up() -> None:
     assert (found.size, found.steps, found.tf32) == (64, 3, False)
     assert found.flops_per_s == pytest.approx(2 * 64**3 / found.product_s)
     assert "aten::mm" in found.table
-    assert (SIZE, WARMUP) == (16384, 20)
 
 
 class Properties:
@@ -377,6 +363,7 @@ def test_products_that_cannot_be_are_refused() -> None:
         matmul_benchmark(8, tf32=True)
     with pytest.raises(OutOfMemory, match=r"matmul of 1000000: needs 12 TB, .* --size \d+ fits"):
         matmul_benchmark(10**6)
+    assert inspect.signature(matmul_benchmark).parameters["size"].default == 16384
 
 
 def test_every_family_has_its_picture_words() -> None:

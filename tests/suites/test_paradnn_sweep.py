@@ -18,9 +18,9 @@ import pytest
 
 from neuralpower.data.journal import Journal
 from neuralpower.errors import DatasetError, DeviceError, InputError
+from neuralpower.suites.paradnn.formulas import described
 from neuralpower.suites.paradnn.points import FAMILIES, Point, walk
 from neuralpower.suites.paradnn.result import Result, Setup
-from neuralpower.suites.paradnn.run import described
 from neuralpower.suites.paradnn.sweep import Sweep, array_script, read_results, states_of
 from neuralpower.suites.paradnn.table import HEADERS, csv_frame, csv_text, frame, merged, read_csv
 
@@ -38,7 +38,7 @@ class Meter:
 
     def __call__(self, point: Point) -> Result:
         self.asked.append(point.label)
-        known = Result(point=point, setup=SETUP, machine="here-cpu", **described(point, SETUP))
+        known = Result(point=point, setup=SETUP, machine="here-cpu", **described(point, SETUP.mode))
         state = self.states.get(point.label, "ok")
         if state != "ok":
             return replace(known, state=state, reason="as was asked for")
@@ -187,7 +187,7 @@ def test_a_full_disk_loses_nothing_measured(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Journal, "_write", written)
     meter = Meter()
     assert states(sweep(tmp_path).run(meter)) == ["ok"] * 6
-    # two points' start and result, and the start of the third, fitted; the third's result, where the ballast was
+    # two points' start and result, and the third's start, fitted; its result took the place of the ballast
     assert meter.asked == [p.label for p in POINTS[3:]]
 
 

@@ -13,8 +13,8 @@ from neuralpower.networks.zoo.paradnn import SWEEPS, pooled_size
 from neuralpower.profiling.conventions import product_flops
 from neuralpower.trace.tracer import trace
 
-# (block, blocks per group, filters, image, outputs): parameters, and GFLOP of one image forward, convolutions and dense
-# layer, 1 multiply-add = 2 FLOP
+# (block, blocks per group, filters, image, outputs): parameters, and GFLOP of one image forward, convolutions
+# and dense layer, 1 multiply-add = 2 FLOP
 CONVOLUTIONAL = {
     ("residual", 1, 16, 200, 500): (374_244, 0.1313),
     ("residual", 1, 16, 224, 1000): (438_744, 0.1572),
@@ -69,7 +69,8 @@ def test_every_linear_layer_but_the_last_is_rectified() -> None:
 @pytest.mark.parametrize("sizes", CONVOLUTIONAL, ids=lambda sizes: "-".join(map(str, sizes)))
 def test_a_convolutional_network_has_its_parameters_and_flop(sizes: tuple[str, int, int, int, int]) -> None:
     block, blocks, filters, image, outputs = sizes
-    model = f"zoo:paradnn_cnn?block={block}&blocks={blocks}&filters={filters}&input_size={image}&output_size={outputs}"
+    sizes_of = f"block={block}&blocks={blocks}&filters={filters}&input_size={image}&output_size={outputs}"
+    model = f"zoo:paradnn_cnn?{sizes_of}"
     count, gflop = CONVOLUTIONAL[sizes]
     assert parameters(built(model)) == count
     assert product_gflop(model) == pytest.approx(gflop, abs=5e-5)
@@ -108,7 +109,7 @@ def test_blocks_start_as_their_shortcut() -> None:
 
 @pytest.mark.parametrize(("cell", "gates"), [("rnn", 1), ("lstm", 4), ("gru", 3)])
 def test_a_recurrent_network_has_its_parameters(cell: str, gates: int) -> None:
-    # embedding 8 * 10; each of 2 layers `gates` times two 10x10 matrices and two biases of 10; scores 10 * 8 + 8
+    # embedding 8 * 10; each of 2 layers: `gates` times two 10x10 matrices and biases of 10; scores 10 * 8 + 8
     network = built(f"zoo:paradnn_rnn?cell={cell}&layers=2&embed=10&vocabulary=8")
     assert parameters(network) == 80 + 2 * gates * 220 + 88
 

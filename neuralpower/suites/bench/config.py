@@ -1,12 +1,12 @@
-"""A JSON file of parameters, `pytorch.` and `exp.`, dotted or nested; and the container command they describe.
+"""A JSON file of parameters, `pytorch.` and `exp.`, dotted or nested, and the container command for them.
 
-A list of values for one parameter is an axis of a grid. What the command line says goes before the file.
+A list of values for one parameter is an axis of a grid. The command line overrides the file.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,20 @@ OPTIONS = {
     "exp.replica_batch": "batch_size",
     "exp.num_local_gpus": "num_gpus",
     "exp.device_type": "device",
+    "exp.phase": "forward_only",
     "monitor.frequency": "monitor_frequency",
 }
-PATHS = ("bench_path", "host_libpath", "host_python_path")
+PHASES = ("training", "inference")
+EMPTY = (
+    "pytorch.env pytorch.launcher pytorch.bench_path pytorch.host_libpath pytorch.host_python_path "
+    "exp.docker_image runtime.cuda_cache monitor.pid_folder"
+)
 SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("pytorch.args", "pytorch.docker_args", "exp.docker_args"), ()),
-    **dict.fromkeys(("pytorch.env", "pytorch.launcher", *(f"pytorch.{name}" for name in PATHS)), ""),
-    **dict.fromkeys(("exp.docker_image", "runtime.cuda_cache", "monitor.pid_folder"), ""),
-    "pytorch.docker_image": IMAGE,
-    "exp.docker": False,
+    **dict.fromkeys(EMPTY.split(), ""),
+    **{"pytorch.docker_image": IMAGE, "exp.docker": False},
 }
-"""What else may stand in a file, and its default; `exp.phase` is training or inference."""
+"""What else may stand in a file, and its default."""
 
 
 @dataclass(frozen=True)
@@ -80,36 +83,30 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _take(found: Config, name: str, value: Any) -> None:
-    if name == "pytorch.args":
-        for text in value if isinstance(value, list) else shlex.split(str(value)):
-            key, equals, given = str(text).lstrip("-").partition("=")
-            if (
-                "${" not in text and "$(" not in text
-            ):  # a template of a launcher: its parts are parameters here
-                found.options[key] = given if equals else "true"
-        found.settings[name] = value
-    elif name == "exp.phase" or name in OPTIONS:
-        what, values = OPTIONS.get(name, "forward_only"), value if isinstance(value, list) else [value]
+    if name in OPTIONS:
+        values = value if isinstance(value, list) else [value]
         if name == "exp.phase":
             for phase in values:
-                if phase not in ("training", "inference"):
-                    raise unknown("phase", phase, ("training", "inference"))
+                if phase not in PHASES:
+                    raise unknown("phase", phase, PHASES)
             values = [phase == "inference" for phase in values]
         if isinstance(value, list):
-            found.axes[what] = values
+            found.axes[OPTIONS[name]] = values
         else:
-            found.options[what] = values[0]
-    elif name in SETTINGS:
-        found.settings[name] = boolean(value) if name == "exp.docker" else value
-    else:
-        raise unknown("parameter", name, [*OPTIONS, *SETTINGS, "exp.phase"])
+            found.options[OPTIONS[name]] = values[0]
+        return
+    if name not in SETTINGS:
+        raise unknown("parameter", name, [*OPTIONS, *SETTINGS])
+    if name == "pytorch.args":
+        for text in _words(value):
+            key, equals, given = text.lstrip("-").partition("=")
+            if "${" not in text and "$(" not in text:  # a launcher's template: its parts are parameters here
+                found.options[key] = given if equals else "true"
+    found.settings[name] = boolean(value) if name == "exp.docker" else value
 
 
 def container_command(options: Options, settings: Mapping[str, Any], home: Path) -> list[str]:
-    """The command that runs the benchmark in a container; `home` is the folder that holds the package.
-
-    Code, CUDA cache, data and monitor folder are volumes, the latter three where they are set.
-    """
+    """The command for a container, with volumes for what is set; `home` is the folder above the package."""
     volumes = {
         "neuralpower": home,
         "cuda_cache": settings["runtime.cuda_cache"],
@@ -128,5 +125,5 @@ def container_command(options: Options, settings: Mapping[str, Any], home: Path)
     return [*command, "python", "-m", "neuralpower", "bench", *arguments(inside)]
 
 
-def _words(value: Sequence[str] | str) -> list[str]:
-    return shlex.split(value) if isinstance(value, str) else [str(word) for word in value]
+def _words(value: Any) -> list[str]:
+    return [*map(str, value)] if isinstance(value, list | tuple) else shlex.split(str(value))

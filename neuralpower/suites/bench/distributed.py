@@ -12,7 +12,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
 
 import torch
 import torch.distributed as dist
@@ -23,17 +22,17 @@ from neuralpower.processes.tether import environment, tethered
 from neuralpower.suites.bench.options import Options
 
 ADDRESS = "127.0.0.1"
+TAKEN = "port {}: in use by another process; choose another --master_port, or 0 for any that is free"
 
 
 @dataclass(frozen=True)
 class World:
-    """Which of how many processes this one is; `local_rank` is its number on its own machine."""
+    """The place of a process among all; `local_rank` is its number on its own machine."""
 
     size: int = 1
     rank: int = 0
     local_rank: int = 0
-    backend: str | None = None
-    """None where there is one process."""
+    backend: str | None = None  # None where there is one process
 
 
 def world_of(options: Options, environment: Mapping[str, str] | None = None) -> World | None:
@@ -45,9 +44,8 @@ def world_of(options: Options, environment: Mapping[str, str] | None = None) -> 
         size, rank = int(environment["WORLD_SIZE"]), int(environment.get("RANK", "0"))
         local = int(environment.get("LOCAL_RANK", str(options.local_rank)))
     except ValueError:
-        raise InputError(
-            "WORLD_SIZE, RANK and LOCAL_RANK must be whole numbers; unset them, or use torchrun"
-        ) from None
+        text = "WORLD_SIZE, RANK and LOCAL_RANK must be whole numbers; unset them, or use torchrun"
+        raise InputError(text) from None
     if not 0 <= rank < size:
         raise InputError(f"RANK {rank} of WORLD_SIZE {size}: it must be below; unset both, or use torchrun")
     if size > 1 and options.forward_only:
@@ -83,13 +81,13 @@ def joined(world: World) -> Iterator[None]:
         dist.init_process_group(world.backend, rank=world.rank, world_size=world.size)
     except (RuntimeError, ValueError) as error:
         if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
-            raise port_in_use(int(os.environ.get("MASTER_PORT", "0"))) from None
+            raise DeviceError(TAKEN.format(int(os.environ.get("MASTER_PORT", "0")))) from None
         text = f"found no others ({first_line(error)[:200]}); start all of them"
         raise DeviceError(f"process {world.rank} of {world.size} {text}") from None
     try:
         yield
     finally:
-        gc.collect()  # whatever still holds the group keeps its threads, and those abort the interpreter as it ends
+        gc.collect()  # what still holds the group keeps its threads, which abort the interpreter as it ends
         dist.destroy_process_group()
 
 
@@ -104,17 +102,10 @@ def parallel(model: nn.Module, world: World, device: torch.device) -> nn.Module:
         raise DeviceError(f"process {world.rank} of {world.size}: {first_line(error)[:200]}") from None
 
 
-def port_in_use(port: int) -> DeviceError:
-    """The error."""
-    text = "in use by another process; choose another --master_port, or 0 for any that is free"
-    return DeviceError(f"port {port}: {text}")
-
-
 def torchrun(options: Options, arguments: Sequence[str]) -> list[str]:
     """The command that starts the processes on this machine."""
-    meeting = ["--standalone"]
-    if options.master_port:
-        meeting = [f"--master-addr={ADDRESS}", f"--master-port={options.master_port}"]
+    port = options.master_port
+    meeting = [f"--master-addr={ADDRESS}", f"--master-port={port}"] if port else ["--standalone"]
     runner = [*tethered("torch.distributed.run"), *meeting, f"--nproc-per-node={options.num_gpus}"]
     return [*runner, "-m", "neuralpower", "bench", *arguments]
 
@@ -122,11 +113,7 @@ def torchrun(options: Options, arguments: Sequence[str]) -> list[str]:
 def launch(
     options: Options, arguments: Sequence[str], show: Callable[[str], None], warn: Callable[[str], None]
 ) -> None:
-    """Run the processes and hand on what the first of them prints.
-
-    Raises:
-        NeuralPowerError: what one of them raised, by class; KeyboardInterrupt when they were interrupted.
-    """
+    """Run the processes and hand on what the first prints; raises the NeuralPowerError that one raised."""
     if options.kind == "gpu" and options.num_gpus > torch.cuda.device_count():
         device_of(options, World())
     if options.master_port:
@@ -135,17 +122,18 @@ def launch(
             try:
                 trial.bind((ADDRESS, options.master_port))
             except OSError:
-                raise port_in_use(options.master_port) from None
+                raise DeviceError(TAKEN.format(options.master_port)) from None
+    command, pipe = torchrun(options, arguments), subprocess.PIPE
     with tempfile.TemporaryFile("w+") as talk:
-        command = torchrun(options, arguments)
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=talk, text=True, env=environment()
-        ) as process:
+        with subprocess.Popen(command, stdout=pipe, stderr=talk, text=True, env=environment()) as process:
+            lines = process.stdout or ()
             try:
-                _hand_on(process.stdout, show)
+                for line in lines:
+                    show(line.rstrip("\n"))
             except KeyboardInterrupt:
                 process.send_signal(signal.SIGTERM)  # a job in the background is deaf to SIGINT
-                _hand_on(process.stdout, show)
+                for line in lines:
+                    show(line.rstrip("\n"))
                 raise
         talk.seek(0)
         said = talk.read()
@@ -154,11 +142,6 @@ def launch(
             warn(line.removeprefix("warning: "))
     if process.returncode:
         raise failure_of(said, process.returncode)
-
-
-def _hand_on(lines: IO[str] | None, show: Callable[[str], None]) -> None:
-    for line in lines or ():
-        show(line.rstrip("\n"))
 
 
 def failure_of(said: str, code: int) -> NeuralPowerError:
@@ -171,9 +154,8 @@ def failure_of(said: str, code: int) -> NeuralPowerError:
     if not told and ended == -signal.SIGKILL:
         return OutOfMemory("a process was killed, as for want of memory; choose a smaller batch")
     if not told and ended < 0:
-        return DeviceError(
-            f"a process ended by {signal.Signals(-ended).name}; with --num_gpus 1 it may say why"
-        )
+        name = signal.Signals(-ended).name
+        return DeviceError(f"a process ended by {name}; with --num_gpus 1 it may say why")
     text = told[0] if told else (said.strip().splitlines() or ["torchrun said nothing"])[-1][:300]
     if "out of memory" in text:
         return OutOfMemory(text)

@@ -1,7 +1,7 @@
 """Many benchmarks from one command: the Cartesian product of values, one process each, kept in a journal.
 
-A point that is in the journal is not run again. When a batch does not fit into memory, larger ones of the same
-model, device, phase and numbers are stored as skipped.
+A point in the journal is not run again. After a batch that does not fit into memory, larger ones of the same
+model, device, phase and dtype are stored as skipped.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from neuralpower.suites.bench.options import FIELDS, Options, arguments, options
 OK, OOM, FAILED, SKIPPED, INTERRUPTED = "ok", "oom", "failed", "skipped", "interrupted"
 LIMIT = 100_000  # points
 KILLED = -9  # by the kernel, which needed memory
-INTERRUPT = 130
-IRRELEVANT = (  # for what memory is needed, but for the batch
-    *("batch_size", "num_batches", "num_warmup_batches", "data_shuffle", "num_loader_threads"),
-    *("master_port", "monitor_frequency", "seed"),
+INTERRUPT = 130  # exit code
+IRRELEVANT = (  # options that the memory does not depend on, and the batch size, which is compared
+    "batch_size num_batches num_warmup_batches data_shuffle num_loader_threads master_port "
+    "monitor_frequency seed"
 )
-
+USUAL: dict[str, Any] = {name: FIELDS[name].default for name in IRRELEVANT.split()}
 
 Ended = subprocess.CompletedProcess[str]
+Outcome = tuple[str, str | None, dict[str, Any]]  # status, error, values
 
 
 def axes_of(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -57,25 +58,13 @@ def points_of(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> li
     count = math.prod(map(len, axes.values()))
     if count > LIMIT:
         raise InputError(f"a grid of {count:,} points: {LIMIT:,} is the limit; leave values out")
-    found = [
-        options_of({**fixed, **dict(zip(axes, c, strict=True))}) for c in itertools.product(*axes.values())
-    ]
+    chosen = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+    found = [options_of({**fixed, **values}) for values in chosen]
     return sorted(found, key=lambda o: o.batch_size) if "batch_size" in axes else found
 
 
-def label_of(options: Options) -> str:
-    """What tells a point from others: its command line."""
-    return " ".join(arguments(options))
-
-
-def family(options: Options) -> Options:
-    """What points have in common whose memory grows with the batch alone."""
-    usual: dict[str, Any] = {name: FIELDS[name].default for name in IRRELEVANT}
-    return replace(options, **usual)
-
-
 def execute(command: Sequence[str]) -> Ended:
-    """Run `neuralpower bench` in a process of its own; interrupted, it says what it measured until then."""
+    """Run `neuralpower bench` in its own process; an interrupted one still prints what it measured."""
     runner = [sys.executable, "-m", "neuralpower", "bench", *command]
     pipe = subprocess.PIPE
     with subprocess.Popen(runner, stdout=pipe, stderr=pipe, text=True, env=environment()) as process:
@@ -95,72 +84,56 @@ def run_grid(
     run: Callable[[Sequence[str]], Ended] = execute,
     retry_failed: bool = False,
 ) -> list[dict[str, Any]]:
-    """Run what is not in the folder's journal yet; the records of these points, in their order.
-
-    Raises:
-        DatasetError: the folder cannot be used, or another process uses it.
-        DeviceError: the disk is full.
-        KeyboardInterrupt: interrupted; what was measured is in the journal.
-    """
+    """Run what the folder's journal lacks; the records of these points. Raises DatasetError, DeviceError."""
     with Journal(folder) as journal:
         again = (INTERRUPTED, FAILED) if retry_failed else (INTERRUPTED,)
         done = {r["label"]: r for r in journal.records() if r["type"] == "point" and r["status"] not in again}
-        limits: dict[Options, float] = {}  # the smallest batch that did not fit, by family
+        limits: dict[Options, float] = {}  # the smallest batch that did not fit, of options that differ in it
 
-        def note(record: Mapping[str, Any]) -> None:
+        def note(options: Options, record: Mapping[str, Any]) -> None:
             if record["status"] == OOM:
-                options = options_of(record["options"])
-                limits[family(options)] = min(options.batch_size, limits.get(family(options), math.inf))
+                others = replace(options, **USUAL)
+                limits[others] = min(options.batch_size, limits.get(others, math.inf))
 
         for record in done.values():
-            note(record)
-        for number, options in enumerate(points, 1):
-            label = label_of(options)
+            note(options_of(record["options"]), record)
+        labels = [" ".join(arguments(options)) for options in points]
+        for number, (options, label) in enumerate(zip(points, labels, strict=True), 1):
             if label in done:
                 continue
-            smallest = limits.get(family(options), options.batch_size)
-            if options.batch_size > smallest:
-                record = _record(options, SKIPPED, {}, f"batch size {smallest} did not fit into memory")
-            else:
-                record = _measured(options, run)
+            smallest = limits.get(replace(options, **USUAL), math.inf)
+            found: Outcome = (SKIPPED, f"batch size {smallest} did not fit into memory", {})
+            if options.batch_size <= smallest:
+                found = _measured(options, run)
+            status, error, values = found
+            given = {name: plain(value) for name in FIELDS if (value := getattr(options, name)) is not None}
+            record = {"type": "point", "label": label, "options": given}
+            record |= {"status": status, "error": error, "values": values}
             journal.append(record)
-            note(record)
+            note(options, record)
             done[label] = record
-            show(f"{number}/{len(points)} {label}: {_told(record)}")
-            if record["status"] == INTERRUPTED:
+            said = f"{status}: {error}"
+            if status == OK:
+                said = f"{values['results.time']:.4g} ms, {values['results.throughput']} samples/s"
+            show(f"{number}/{len(points)} {label}: {said}")
+            if status == INTERRUPTED:
                 raise KeyboardInterrupt
-        return [done[label_of(options)] for options in points]
+        return [done[label] for label in labels]
 
 
-def _measured(options: Options, run: Callable[[Sequence[str]], Ended]) -> dict[str, Any]:
+def _measured(options: Options, run: Callable[[Sequence[str]], Ended]) -> Outcome:
     try:
         ended = run(arguments(options))
     except KeyboardInterrupt:
-        return _record(options, INTERRUPTED, {}, "interrupted")
+        return INTERRUPTED, "interrupted", {}
     code, values = ended.returncode, parse(ended.stdout).values
     if code == INTERRUPT:
-        return _record(options, INTERRUPTED, values, "interrupted")
+        return INTERRUPTED, "interrupted", values
     if code == 0:
-        return _record(options, OK, values, None)
-    said = next(
-        (line for line in reversed(ended.stderr.strip().splitlines()) if line.startswith("error: ")), ""
-    )
-    text = (
-        values.get("results.error") or said.removeprefix("error: ") or " ".join(ended.stderr[-300:].split())
-    )
+        return OK, None, values
+    errors = [line for line in ended.stderr.strip().splitlines() if line.startswith("error: ")]
+    said = errors[-1].removeprefix("error: ") if errors else ""
+    text = values.get("results.error") or said or " ".join(ended.stderr[-300:].split())
     if code == KILLED or values.get("results.reason") == OOM:
-        return _record(options, OOM, values, text or "killed, as for want of memory")
-    return _record(options, FAILED, values, text or f"exit code {code}")
-
-
-def _record(options: Options, status: str, values: dict[str, Any], error: str | None) -> dict[str, Any]:
-    given = {name: plain(value) for name in FIELDS if (value := getattr(options, name)) is not None}
-    head = {"type": "point", "label": label_of(options), "options": given}
-    return {**head, "status": status, "error": error, "values": values}
-
-
-def _told(record: Mapping[str, Any]) -> str:
-    if record["status"] != OK:
-        return f"{record['status']}: {record['error']}"
-    values = record["values"]
-    return f"{values['results.time']:.4g} ms, {values['results.throughput']} samples/s"
+        return OOM, text or "killed, as for want of memory", values
+    return FAILED, text or f"exit code {code}", values

@@ -1,8 +1,12 @@
-"""Labelled images on the disk: folders of files, one per class, and Caffe's LMDB, opened in every loader process.
+"""Labelled images on the disk: a folder of files per class, or Caffe's LMDB, opened in each loader process.
 
-Training sees a random part of an image each time, half of the time flipped. An image that cannot be read is counted,
-and the next one taken instead. Source of the crop: Szegedy and others, Going deeper with convolutions, arXiv
-1409.4842, section 6: 8 % to 100 % of the area, aspect ratio 3/4 to 4/3.
+Each read gives a random part of an image. An unreadable image is counted, and the next one taken instead.
+Source of the crop, 8 % to 100 % of the area with an aspect ratio of 3/4 to 4/3: Szegedy and others, Going
+deeper with convolutions, arXiv 1409.4842, section 6.
+
+Caffe's `Datum` is read without protobuf. A message is a row of fields: a varint key, number << 3 | wire type,
+then a varint (type 0), 8 bytes (1), a length and its bytes (2), or 4 bytes (5). Unknown fields are skipped.
+Sources: caffe.proto; Protocol Buffers documentation, "Encoding".
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ import math
 import multiprocessing
 import os
 import random
+import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +31,6 @@ from torch.utils.data import Dataset, get_worker_info
 
 from neuralpower.errors import InputError, one_line
 from neuralpower.files.paths import check_regular, is_there
-from neuralpower.suites.bench.datum import Datum, parse_datum
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,11 +39,16 @@ AREA, RATIO, ATTEMPTS = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of a crop
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 UNREADABLE = (OSError, ValueError, SyntaxError, InputError)  # pillow answers a broken PNG with the third
 LOADERS = 1024  # processes that are told apart
-EXTRA = "pip install 'neuralpower[bench]'"
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+LENGTHS = {FIXED32: 4, FIXED64: 8}
+LONGEST = 10  # bytes of a varint
+NUMBERS = {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}  # by field number
+DATA, FLOATS = 4, 6
+OTHER = "no Datum of Caffe; give a database that Caffe wrote"
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """A store's images, cropped and flipped at random, as a network sees them: uint8 [channels, size, size]."""
+    """A store's images, cropped and flipped at random for a network: uint8 [channels, size, size]."""
 
     def __init__(self, store: FolderStore | CaffeStore, channels: int, size: int, seed: int = 0) -> None:
         self.store, self.channels, self.size, self.seed = store, channels, size, seed
@@ -51,7 +61,7 @@ class Images(Dataset[tuple[Tensor, int]]):
         return len(self.store.items)
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
-        """An image and its class; raises InputError where none of all can be read."""
+        """An image and its class; raises InputError where no image can be read."""
         why, loader = "", get_worker_info()
         own = 0 if loader is None else loader.id
         if self._generator is None or self._generator[0] != os.getpid():  # the random numbers of this process
@@ -63,8 +73,8 @@ class Images(Dataset[tuple[Tensor, int]]):
             except UNREADABLE as error:
                 why = one_line(error)
                 self._skipped[own % LOADERS] += 1
-        text = f"none of its {len(self)} images can be read ({why}); give another --data_dir"
-        raise InputError(f"{self.store.where}: {text}")
+        rule = f"none of its {len(self)} images can be read ({why}); give another --data_dir"
+        raise InputError(f"{self.store.where}: {rule}")
 
     @property
     def skipped(self) -> int:
@@ -73,18 +83,13 @@ class Images(Dataset[tuple[Tensor, int]]):
 
 
 def augmented(image: Image, channels: int, size: int, generator: random.Random) -> Tensor:
-    """A random part of the image, resized to a square of `size` pixels and flipped half of the time.
-
-    Returns:
-        uint8 [channels, size, size], not normalised; one channel is grey, three are colours.
-    """
-    from PIL import Image as Pillow
-
+    """A random part of the image as uint8 [channels, size, size], grey or RGB, flipped half of the time."""
+    pillow = _pillow()
     box = crop_box(image.width, image.height, generator)
     part = image.convert("L" if channels == 1 else "RGB")
-    part = part.resize((size, size), Pillow.Resampling.BILINEAR, box=box)
+    part = part.resize((size, size), pillow.Resampling.BILINEAR, box=box)
     if generator.random() < 0.5:
-        part = part.transpose(Pillow.Transpose.FLIP_LEFT_RIGHT)
+        part = part.transpose(pillow.Transpose.FLIP_LEFT_RIGHT)
     pixels = torch.from_numpy(np.array(part, dtype=np.uint8).reshape(size, size, channels))
     return pixels.permute(2, 0, 1).contiguous()
 
@@ -108,7 +113,7 @@ def open_store(backend: str, where: Path) -> FolderStore | CaffeStore:
     check_regular(where)
     if not is_there(where):
         raise InputError(f"{where}: there is no such file or folder; give another --data_dir")
-    _extra("PIL.Image", "images need pillow")
+    _pillow()
     return FolderStore(where) if backend == "image_folder" else CaffeStore(where)
 
 
@@ -119,9 +124,8 @@ class FolderStore:
         self.where = where
         self.classes = sorted(p.name for p in where.iterdir() if p.is_dir()) if where.is_dir() else []
         if not self.classes:
-            raise InputError(
-                f"{where}: no folder of images per class in it (class/image.jpg); give another --data_dir"
-            )
+            rule = "no folder of images per class in it (class/image.jpg); give another --data_dir"
+            raise InputError(f"{where}: {rule}")
         self.items = [
             (str(file), label)
             for label, name in enumerate(self.classes)
@@ -129,9 +133,8 @@ class FolderStore:
             if file.suffix.lower() in SUFFIXES
         ]
         if not self.items:
-            raise InputError(
-                f"{where}: {len(self.classes)} classes without an image file; give another --data_dir"
-            )
+            count = len(self.classes)
+            raise InputError(f"{where}: {count} classes without an image file; give another --data_dir")
 
     def read(self, number: int) -> tuple[Image, int]:
         """An image and the number of its folder; raises one of UNREADABLE."""
@@ -145,14 +148,12 @@ class CaffeStore:
     def __init__(self, where: Path) -> None:
         self.where = where
         self._opened: tuple[int, Any] | None = None
+        _extra("lmdb", "Caffe's databases need lmdb")
         file = where / "data.mdb" if where.is_dir() else where
-        lmdb = _extra("lmdb", "Caffe's databases need lmdb")
         if not file.is_file():
-            raise InputError(
-                f"{where}: holds no data.mdb, so it is no LMDB; give another --data_dir or --data_backend"
-            )
-        with self._transaction() as transaction:
-            opened = self._environment(lmdb)
+            rule = "holds no data.mdb, so it is no LMDB; give another --data_dir or --data_backend"
+            raise InputError(f"{where}: {rule}")
+        with self._transaction() as (opened, transaction):
             needed, size = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"], file.stat().st_size
             if size < needed:  # a read beyond the end would kill the process
                 raise InputError(f"{file}: is cut off, {size:,} of {needed:,} bytes; copy the database again")
@@ -166,69 +167,130 @@ class CaffeStore:
         except InputError as error:
             raise InputError(f"{where}: no LMDB that Caffe wrote: {error}") from None
 
-    def _environment(self, lmdb: Any) -> Any:
-        """The database as this process has opened it: a forked one must not use its parent's."""
-        if self._opened is None or self._opened[0] != os.getpid():
-            self.close()
-            how = {"readonly": True, "lock": False, "readahead": False, "meminit": False}
-            self._opened = (os.getpid(), lmdb.open(str(self.where), subdir=self.where.is_dir(), **how))
-        return self._opened[1]
-
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[Any]:
-        """What reads; LMDB's errors as InputError."""
+    def _transaction(self) -> Iterator[tuple[Any, Any]]:
+        """The database, which each process must open for itself, and a transaction; raises InputError."""
         lmdb = importlib.import_module("lmdb")
         try:
-            with self._environment(lmdb).begin() as transaction:
-                yield transaction
+            if self._opened is None or self._opened[0] != os.getpid():
+                self.close()
+                how = {"readonly": True, "lock": False, "readahead": False, "meminit": False}
+                self._opened = (os.getpid(), lmdb.open(str(self.where), subdir=self.where.is_dir(), **how))
+            with self._opened[1].begin() as transaction:
+                yield self._opened[1], transaction
         except lmdb.Error as error:
             raise InputError(f"{self.where}: no LMDB ({error}); give another --data_dir") from None
 
     def close(self) -> None:
-        """Let go of the database; the next read opens it again."""
+        """Close the database; the next read opens it again."""
         if self._opened is not None:
             self._opened[1].close()
             self._opened = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what only this process can use."""
+        """Without the opened database, which only this process can use."""
         return {**self.__dict__, "_opened": None}
 
     def read(self, number: int) -> tuple[Image, int]:
         """An image and its label; raises InputError, or as `FolderStore.read`."""
-        with self._transaction() as transaction:
+        with self._transaction() as (_, transaction):
             message = transaction.get(self.items[number])
         datum = parse_datum(message or b"")
         return picture(datum), datum.label
 
 
+# ---- Caffe's Datum ----
+
+
+@dataclass(frozen=True)
+class Datum:
+    """An image and its class: `data` is uint8 [channels, height, width], or a JPEG or so where `encoded`."""
+
+    channels: int = 0
+    height: int = 0
+    width: int = 0
+    data: bytes = b""
+    label: int = 0
+    float_data: tuple[float, ...] = ()
+    encoded: bool = False
+
+
+def parse_datum(message: bytes) -> Datum:
+    """The datum of a message; raises InputError for one that is cut off, of wrong types or of wrong sizes."""
+    found: dict[str, Any] = {}
+    floats: list[float] = []
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
+        number, kind = key >> 3, key & 7
+        if kind == VARINT:
+            value, position = _varint(message, position)
+            if number in NUMBERS:
+                found[NUMBERS[number]] = bool(value) if number == 7 else value
+            continue
+        if kind != BYTES and kind not in LENGTHS:
+            raise InputError(f"field {number} of wire type {kind}: {OTHER}")
+        length, position = _varint(message, position) if kind == BYTES else (LENGTHS[kind], position)
+        content = message[position : position + length]
+        position += length
+        if missing := length - len(content):
+            raise InputError(f"a Datum ends {missing} bytes before field {number} does: it is cut off")
+        if number == DATA and kind == BYTES:
+            found["data"] = content
+        elif number == FLOATS and kind in (BYTES, FIXED32) and length % 4 == 0:
+            floats += struct.unpack(f"<{length // 4}f", content)
+        elif number in (DATA, FLOATS, *NUMBERS):
+            raise InputError(f"field {number} has wire type {kind}: {OTHER}")
+    datum = Datum(**found, float_data=tuple(floats))
+    size, given = datum.channels * datum.height * datum.width, len(datum.data) or len(datum.float_data)
+    if not (datum.encoded and datum.data) and (not size or given != size):
+        shape = f"{datum.channels}x{datum.height}x{datum.width}"
+        rule = "an image has one value per channel and pixel; give a database that Caffe wrote"
+        raise InputError(f"a Datum of {shape} with {given} values: {rule}")
+    return datum
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """(number, position behind it): seven bits a byte, the lowest first; the eighth says that more follow."""
+    value = 0
+    for place, byte in enumerate(message[position : position + LONGEST]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, position + place + 1
+    if len(message) < position + LONGEST:
+        raise InputError("a Datum ends within a number: it is cut off")
+    raise InputError(f"a number of more than 10 bytes: {OTHER}")
+
+
 def picture(datum: Datum) -> Image:
     """The image of a datum; raises OSError where an encoded one cannot be decoded."""
-    from PIL import Image as Pillow
-
     if datum.encoded:
         return _decoded(io.BytesIO(datum.data))
-    if datum.data:
-        values = np.frombuffer(datum.data, np.uint8)
-    else:
+    values = np.frombuffer(datum.data, np.uint8)
+    if not datum.data:
         values = np.clip(np.round(np.array(datum.float_data)), 0, 255).astype(np.uint8)
     pixels = values.reshape(datum.channels, datum.height, datum.width).transpose(1, 2, 0)
     if datum.channels not in (1, 3):
         raise InputError(f"an image of {datum.channels} channels: 1 or 3 are read")
-    return Pillow.fromarray(pixels[..., 0] if datum.channels == 1 else np.ascontiguousarray(pixels))
+    pixels = pixels[..., 0] if datum.channels == 1 else np.ascontiguousarray(pixels)
+    found: Image = _pillow().fromarray(pixels)
+    return found
 
 
 def _decoded(file: str | io.BytesIO) -> Image:
-    from PIL import Image as Pillow
-
-    with Pillow.open(file) as image:
+    image: Image
+    with _pillow().open(file) as image:
         image.load()
         return image
 
 
 def _extra(module: str, need: str) -> Any:
-    """A package that the extra `bench` brings; raises InputError where it is missing."""
+    """A package of the extra `bench`; raises InputError where it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise InputError(f"{need}, which is not installed; {EXTRA}") from None
+        raise InputError(f"{need}, which is not installed; pip install 'neuralpower[bench]'") from None
+
+
+def _pillow() -> Any:
+    return _extra("PIL.Image", "images need pillow")

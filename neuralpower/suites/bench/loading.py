@@ -1,10 +1,11 @@
-"""Where batches come from: one random batch again and again, or images that loader processes read."""
+"""Where batches come from: one random batch used for every step, or images that loader processes read."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +23,7 @@ from neuralpower.suites.steps import Batch
 
 @dataclass
 class Synthetic:
-    """One batch, drawn again and again.
-
-    Memory "device" keeps it where the network is, "pinned" and "pageable" copy it from such host memory for each
-    step. On a CPU, these are the same. Shuffled, its rows come in another order each time.
-    """
+    """One batch for every step: on the device, or copied from pinned or pageable host memory each time."""
 
     inputs: Inputs
     device: torch.device
@@ -56,7 +53,7 @@ class Synthetic:
         return tensor[torch.randperm(len(tensor), generator=self.generator).to(tensor.device)]
 
     def close(self) -> None:
-        """Let go of the batch."""
+        """Free the batch."""
         self.inputs = Inputs()
 
 
@@ -72,15 +69,15 @@ class Endless:
 
     def __iter__(self) -> Iterator[int]:
         """The numbers."""
-        return itertools.islice(self._all(), self.rank, None, self.world)
+        numbers = itertools.chain.from_iterable(map(self._epoch, itertools.count()))
+        return itertools.islice(numbers, self.rank, None, self.world)
 
-    def _all(self) -> Iterator[int]:
-        for epoch in itertools.count():
-            if self.shuffle:  # the same order in every process
-                generator = torch.Generator().manual_seed(self.seed + epoch)
-                yield from torch.randperm(self.length, generator=generator).tolist()
-            else:
-                yield from range(self.length)
+    def _epoch(self, epoch: int) -> Iterable[int]:
+        if not self.shuffle:
+            return range(self.length)
+        generator = torch.Generator().manual_seed(self.seed + epoch)  # the same order in every process
+        order: list[int] = torch.randperm(self.length, generator=generator).tolist()
+        return order
 
 
 class Lane:
@@ -91,7 +88,7 @@ class Lane:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def apart(self) -> AbstractContextManager[Any]:
-        """The side stream is the current one within: what is launched runs beside the computation."""
+        """Within it, the side stream is the current one: what is launched runs beside the computation."""
         return torch.cuda.stream(self.stream)
 
     def join(self, tensors: Sequence[Tensor]) -> None:
@@ -104,7 +101,7 @@ class Lane:
 
 @dataclass
 class Loaded:
-    """Batches of images, on the device in `dtype`; pinned and copied ahead to a GPU."""
+    """Batches of images, on the device in `dtype`; for a GPU they are pinned and copied ahead."""
 
     images: Images
     batch_size: int  # of this process
@@ -112,67 +109,51 @@ class Loaded:
     dtype: torch.dtype
     classes: int | None = None  # of the network; None leaves labels unchecked
     workers: int = 0  # loader processes; 0: this one
-    shuffle: bool = False  # whether each epoch has an order of its own
-    world: World = World()  # of which this process sees its share of the images
-    lane: Lane | None = None  # on which batches are copied ahead; None: on a GPU a side stream
+    shuffle: bool = False  # a new order for each epoch
+    world: World = World()  # this process sees its share of the images
+    lane: Lane | None = None  # for copying ahead; None: on a GPU a side stream
 
     def __post_init__(self) -> None:
         """Start the loader processes."""
         images, on_gpu = self.images, self.device.type == "cuda"
         sampler = Endless(len(images), self.shuffle, images.seed, self.world.rank, self.world.size)
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "This DataLoader will create", UserWarning
-            )  # more than cores, as asked
-            how: dict[str, Any] = {"num_workers": self.workers, "pin_memory": on_gpu, "drop_last": True}
+        how: dict[str, Any] = {"num_workers": self.workers, "pin_memory": on_gpu, "drop_last": True}
+        with warnings.catch_warnings():  # more loader processes than cores: as asked
+            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
             loader: DataLoader[Any] = DataLoader(images, self.batch_size, sampler=sampler, **how)
             self._batches: Iterator[Any] | None = iter(loader)
         if self.lane is None and on_gpu:
             self.lane = Lane(self.device)
         self._ahead: Batch | None = None
 
-    @property
-    def skipped(self) -> int:
-        """Images that could not be read so far, by all loader processes, those read ahead included."""
-        return self.images.skipped
-
     def __call__(self) -> Batch:
-        """The next batch.
-
-        Raises:
-            InputError: no image can be read, or one is of a class that the network does not have.
-            DeviceError: a loader process died.
-        """
+        """The next batch; raises InputError for bad images or classes, DeviceError for a dead loader."""
         if self.lane is None:
-            return self._moved(*self._next())
-        batch = self._ahead or self._copied(self.lane)
+            return self._copied()
+        batch = self._ahead or self._copied()
         self.lane.join([t for t in (*batch.inputs.args, batch.target) if t is not None])
-        self._ahead = self._copied(self.lane)
+        self._ahead = self._copied()
         return batch
 
-    def _copied(self, lane: Lane) -> Batch:
-        """The next batch, on its way to the device beside what that computes."""
+    def _copied(self) -> Batch:
+        """The next batch, on its way to the device beside the computation."""
         images, labels = self._next()
-        with lane.apart():
-            return self._moved(images, labels)
-
-    def _moved(self, images: Tensor, labels: Tensor) -> Batch:
-        moved = images.to(self.device, non_blocking=True).to(self.dtype)
-        return Batch(Inputs((moved,)), labels.to(self.device, non_blocking=True))
+        with contextlib.nullcontext() if self.lane is None else self.lane.apart():
+            moved = images.to(self.device, non_blocking=True).to(self.dtype)
+            return Batch(Inputs((moved,)), labels.to(self.device, non_blocking=True))
 
     def _next(self) -> tuple[Tensor, Tensor]:
         assert self._batches is not None  # nothing is drawn after `close`
         try:
             images, labels = next(self._batches)
-        except NeuralPowerError as error:  # from a loader process it comes with that one's traceback
+        except NeuralPowerError as error:  # from a loader process it comes with the process's traceback
             last = str(error).strip().splitlines()[-1]
             raise InputError(last.removeprefix(f"{InputError.__module__}.InputError: ")) from None
         except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
-            raise DeviceError(
-                f"{first_line(error)}; choose a smaller batch or --num_loader_threads 0"
-            ) from None
+            ways = "choose a smaller batch or --num_loader_threads 0"
+            raise DeviceError(f"{first_line(error)}; {ways}") from None
         highest = int(labels.max())
         if self.classes is not None and highest >= self.classes:
             known = f"the network knows 0 to {self.classes - 1}; choose other images or another network"

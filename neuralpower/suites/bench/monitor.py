@@ -17,7 +17,7 @@ from neuralpower.files.atomic import aside
 from neuralpower.measure.meters import MeterUnavailable, PowerMeter, Reading, open_meter
 
 COLUMNS = ("process_pid", "time", "virt", "res", "shrd", "cpu", "mem", "power")
-"""Processor time (s), virtual, resident, shared memory (bytes), % of a core, % of memory, W of the CPU's packages."""
+"""Processor time (s), virtual, resident, shared memory (bytes), % of a core, % of memory, CPU packages' W."""
 
 Sample = tuple[float | int | None, ...]
 
@@ -37,8 +37,7 @@ class ProcessReader:
         fields = text_of(self.folder / "stat").rpartition(")")[2].split()  # a name may hold blanks
         used_s = (int(fields[11]) + int(fields[12])) * self.tick_s if len(fields) > 12 else None
         now, cpu = self.clock(), None
-        pages = text_of(self.folder / "statm").split()
-        sizes = [int(count) * self.page for count in pages[:3]]
+        sizes = [int(pages) * self.page for pages in text_of(self.folder / "statm").split()[:3]]
         virt, res, shared = sizes if len(sizes) == 3 else (None, None, None)
         if used_s is not None:
             if self._before is not None and now > self._before[1]:
@@ -66,17 +65,12 @@ class PowerReader:
         return sum(watts) if watts else None
 
     def _watts(self, reading: Reading) -> float | None:
-        before = self._before.get(reading.domain)
         if reading.power_w is not None:
             return reading.power_w
-        if (
-            before is None
-            or before.energy_j is None
-            or reading.energy_j is None
-            or reading.t_ns <= before.t_ns
-        ):
+        joules, before = reading.energy_j, self._before.get(reading.domain)
+        if joules is None or before is None or before.energy_j is None or reading.t_ns <= before.t_ns:
             return reading.average_w
-        return (reading.energy_j - before.energy_j) / (reading.t_ns - before.t_ns) * 1e9
+        return (joules - before.energy_j) / (reading.t_ns - before.t_ns) * 1e9
 
 
 @dataclass
@@ -99,15 +93,14 @@ class Monitor:
         """Open the meters and begin."""
         if not self.frequency:
             return
-        self._meters = (
-            [open_meter("auto", d) for d in ("cpu", *self.gpus)] if self.meters is None else self.meters
-        )
+        if self.meters is None:
+            self.meters = [open_meter("auto", device) for device in ("cpu", *self.gpus)]
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
         process = self.process or ProcessReader(os.getpid())
-        powers = [PowerReader(meter) for meter in self._meters]
+        powers = [PowerReader(meter) for meter in self.meters or ()]
         while not self.samples or not self._ended.wait(1 / self.frequency):
             self.samples.append((*process.read(), *(power.read() for power in powers)))
 
@@ -118,13 +111,13 @@ class Monitor:
         self._ended.set()
         self._thread.join()
         self._thread = None
-        for meter in self._meters:
+        for meter in self.meters or ():
             with contextlib.suppress(MeterUnavailable):
                 meter.close()
 
     def write(self, path: Path) -> None:
-        """A line of blank-separated names, then one per sample, "-" for what is not known; raises InputError."""
-        lines = [self.columns, *([_cell(value) for value in sample] for sample in self.samples)]
+        """A line of names, then one per sample, "-" for what is not known; raises InputError."""
+        lines = [self.columns, *(map(_cell, sample) for sample in self.samples)]
         with writing(path, "--monitor_file"):
             path.parent.mkdir(parents=True, exist_ok=True)
             with aside(path) as new:

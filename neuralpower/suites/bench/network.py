@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -14,22 +14,19 @@ from torch import Tensor, nn
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory
 from neuralpower.networks.inputs import InputRequest, Inputs, place
 from neuralpower.networks.promised_values import tensors_of
-from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
-from neuralpower.networks.zoo import ZOO, ZooEntry
+from neuralpower.networks.zoo import ZOO
+from neuralpower.predict.explore.fit import largest
 from neuralpower.profiling.steps import accounted, clock_of, told
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.suites.bench.options import Options
 from neuralpower.suites.precision import Autocasting, Precision
 from neuralpower.suites.steps import Batch, StepTimer, Work, make_optimizer
 from neuralpower.trace.training import default_loss
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
-META = torch.device("meta")
-SPARE = (
-    0.25  # of the available memory: work space of kernels (a squeezenet took 29 % more), the loader, others
-)
+SPARE = 0.25  # share of the free memory for kernels' work space (29 % more in a squeezenet), loader, others
+COARSE = 1 / 16  # how close the largest batch that fits is sought where each trial runs the network
 
 
 class TooLarge(OutOfMemory):
@@ -43,18 +40,15 @@ class TooLarge(OutOfMemory):
         self.largest_batch = largest_batch
 
 
-@dataclass(frozen=True)
 class Network:
-    """A network by name, not built."""
+    """A network, not built, by an id of the zoo or any MODEL; raises ModelError."""
 
-    name: str
-    source: Source
-    entry: ZooEntry | None
-
-    @property
-    def title(self) -> str:
-        """As a table shows it."""
-        return self.entry.title if self.entry else self.name
+    def __init__(self, model: str) -> None:
+        name = model.removeprefix("zoo:")
+        self.entry = ZOO.get(name)
+        self.name = name if self.entry else model
+        self.title = self.entry.title if self.entry else model
+        self.source = resolve(f"zoo:{name}" if self.entry else model)
 
     @cached_property
     def on_meta(self) -> tuple[torch.Size, torch.Size] | None:
@@ -70,14 +64,12 @@ class Network:
 
     def image_size(self, shape: tuple[int, ...] | None) -> tuple[int, int]:
         """(channels, pixels of a side) of the images that it sees; raises InputError where it sees none."""
-        if shape is None and self.entry is not None:
-            shape = self.entry.input_shape
+        shape = shape or (self.entry.input_shape if self.entry else None)
         if shape is None and self.on_meta is not None:
             shape = tuple(self.on_meta[0][1:])
         if shape is None or len(shape) != 3 or shape[0] not in (1, 3):
-            raise InputError(
-                f"{self.name} sees {shape or 'no'} images: a data_dir is for inputs such as 3x224x224"
-            )
+            rule = "a data_dir is for inputs such as 3x224x224"
+            raise InputError(f"{self.name} sees {shape or 'no'} images: {rule}")
         return shape[0], shape[-1]
 
     @property
@@ -86,14 +78,6 @@ class Network:
         if self.entry is not None:
             return self.entry.classes
         return self.on_meta[1][1] if self.on_meta is not None and len(self.on_meta[1]) == 2 else None
-
-
-def find(options: Options) -> Network:
-    """The network that the options name: an id of the zoo, or any MODEL; raises ModelError."""
-    name = options.model.removeprefix("zoo:")
-    if name in ZOO:
-        return Network(name, resolve(f"zoo:{name}"), ZOO[name])
-    return Network(options.model, resolve(options.model), None)
 
 
 @dataclass(frozen=True)
@@ -119,20 +103,13 @@ class Case:
 
     def work(self, model: nn.Module, draw: Callable[[], Batch], seed: int = 0) -> Work:
         """What is repeated. Training is stochastic gradient descent with momentum and weight decay."""
-
-        def make(weights: Any) -> torch.optim.Optimizer:
-            return make_optimizer("momentum", weights, **LEARNING)
-
+        make = partial(make_optimizer, "momentum", **LEARNING)
         optimizer = self.precision.optimizer(model, make) if self.training else None
         return Work(model, draw, Scores(self.network.classes, seed), optimizer)
 
-    def of_batch(self, batch_size: int) -> Case:
-        """The same with another batch."""
-        return replace(self, request=replace(self.request, batch_size=batch_size))
-
     def fits(self, batch_size: int) -> bool:
         """Whether one step of that batch finds memory on the device."""
-        case = self.of_batch(batch_size)
+        case = replace(self, request=replace(self.request, batch_size=batch_size))
         try:
             model = case.model()
             with told(self.network.title):
@@ -142,12 +119,17 @@ class Case:
             return False
         return True
 
-    def peak_bytes(self, batch_size: int) -> int | None:
-        """The most bytes that tensors of a step take at once: weights, gradients, optimizer, activations.
+    def largest_batch(self) -> int:
+        """The largest batch below the requested one that fits, found by trying."""
+        asked = self.request.batch_size
+        # in a room of 1, a batch that fits needs nothing
+        return largest(lambda n: 0 if n < asked and self.fits(n) else 2, 1, start=asked, close=COARSE)
 
-        Meta tensors are counted, but no work space inside kernels. None for a network that needs values.
-        """
-        case = replace(self.of_batch(2), device=META)
+    def peak_bytes(self, batch_size: int) -> int | None:
+        """Peak bytes of a step's tensors, without kernels' work space; None if it needs values."""
+        case = replace(
+            self, request=replace(self.request, batch_size=2), device=torch.device("meta")
+        )  # counts, and allocates nothing
         try:
             model = case.model()
             batch = Batch(widened(case.inputs(model), batch_size))
@@ -155,15 +137,12 @@ class Case:
             groups = step.optimizer.param_groups if step.optimizer else ()
             held = [parameter for group in groups for parameter in group["params"]]
             return accounted(step, HostClock(), None, held)[0].peak * self.processes
-        except (
-            NeuralPowerError,
-            RuntimeError,
-        ):  # torch's: a value is asked for, or there is no code for meta
+        except (NeuralPowerError, RuntimeError):  # torch's: it needs a value, or has no code for meta
             return None
 
 
 def widened(inputs: Inputs, batch_size: int) -> Inputs:
-    """Inputs of another batch on meta, whatever its size: nothing is allocated."""
+    """Inputs of another batch size on meta, where nothing is allocated."""
     sized = [tensor for tensor in tensors_of((inputs.args, inputs.kwargs)) if tensor.dim()]
     first = sized[0].shape[0] if sized else None
 
@@ -177,11 +156,7 @@ def widened(inputs: Inputs, batch_size: int) -> Inputs:
 def check_host_memory(
     peak: Callable[[int], int | None], batch_size: int, name: str, available: int | None
 ) -> int | None:
-    """What a step of that batch takes (bytes), if known.
-
-    Raises:
-        TooLarge: more than is available; it says which batch fits, by two points of the linear `peak`.
-    """
+    """Bytes of a step, if known; raises TooLarge for too many, by two points of the linear `peak`."""
     needed = peak(batch_size)
     if needed is None or available is None or needed <= (room := available * (1 - SPARE)):
         return needed
@@ -209,17 +184,14 @@ class Scores:
         scores = self._by_class(output)
         if scores is None:
             return default_loss(output)
-        if target is None:
-            shape = (scores.shape[0], *scores.shape[2:])
-            if self._drawn is None or self._drawn.shape != shape:
-                self._drawn = self._labels(scores, shape)
-            target = self._drawn
-        return nn.functional.cross_entropy(scores, target)
-
-    def _labels(self, scores: Tensor, shape: tuple[int, ...]) -> Tensor:
-        if scores.is_meta:
-            return torch.empty(shape, dtype=torch.int64, device="meta")
-        return torch.randint(0, scores.shape[1], shape, generator=self.generator).to(scores.device)
+        shape = (scores.shape[0], *scores.shape[2:])
+        if target is None and (self._drawn is None or self._drawn.shape != shape):
+            if scores.is_meta:  # drawing would allocate
+                self._drawn = torch.empty(shape, dtype=torch.int64, device="meta")
+            else:
+                labels = torch.randint(0, scores.shape[1], shape, generator=self.generator)
+                self._drawn = labels.to(scores.device)
+        return nn.functional.cross_entropy(scores, self._drawn if target is None else target)
 
     def _by_class(self, output: Any) -> Tensor | None:
         """The scores [batch, classes, ...]; None where the output is none."""

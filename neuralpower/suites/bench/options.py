@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from neuralpower.dtypes import DTYPES as REGISTRY
 from neuralpower.dtypes import NETWORK_DTYPES
 from neuralpower.errors import InputError, unknown
 
-PHASES = ("training", "inference", "data_ingestion")
-DATA = ("synthetic", "synthetic/pinned", "synthetic/pageable", "synthetic/device", "synthetic/gpu")
+MEMORY = {"": "pinned", "/pinned": "pinned", "/pageable": "pageable", "/device": "device", "/gpu": "device"}
+DATA = {f"synthetic{place}": memory for place, memory in MEMORY.items()}
 BACKENDS = ("caffe_lmdb", "image_folder")
 DTYPES = {text: name for name in NETWORK_DTYPES for text in (name, *REGISTRY[name].aliases)}
 TRUE, FALSE = ("true", "on", "t", "1"), ("false", "off", "f", "0")
-
-
 TRUTH = "[true|false]"
 
 
 def _option(default: Any, text: str, metavar: str | None = None, least: float | None = None) -> Any:
-    """A field with what the command line's help says of it, and the least that it may be."""
-    return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar, "least": least})
+    """A field, its text in the command line's help, and its least value."""
+    return field(default=default, metadata={"help": text, "metavar": metavar, "least": least})
 
 
 @dataclass(frozen=True)
 class Options:
-    """One benchmark; a library's defaults are shorter than the command line's, which stand in the texts."""
+    """One benchmark; the library's defaults are shorter than the command line's, which the texts name."""
 
-    model: str = _option(
-        dataclasses.MISSING, "Id of the zoo (see `neuralpower models`), or any MODEL. Required."
-    )
+    model: str = _option(MISSING, "Id of the zoo (see `neuralpower models`), or any MODEL. Required.")
     batch_size: int = _option(16, "Samples per device. Required.", "N", 1)
     forward_only: bool = _option(False, "Inference instead of training (false).", TRUTH)
     num_batches: int = _option(10, "Timed batches (100).", "N", 1)
@@ -75,7 +70,7 @@ class Options:
         return "cpu" if self.device == "cpu" else "gpu"
 
     def checked(self) -> Options:
-        """The options themselves; raises InputError for a value, or two together, that make no sense."""
+        """The options themselves; raises InputError for values that make no sense, alone or together."""
         for name, value, known in (
             ("dtype", self.dtype, DTYPES),
             ("data", self.data, DATA),
@@ -90,29 +85,25 @@ class Options:
             value, least = getattr(self, name), option.metadata["least"]
             if least is not None and value < least:
                 raise InputError(f"{name} {value}: must be {least} or more; choose --{name} {max(least, 1)}")
-        if not self.master_port < 2**16:
-            raise InputError(
-                f"master_port {self.master_port}: a port is below 65536; choose another, or 0 for any"
-            )
-        if self.data_loader_only and not self.data_dir:
-            raise InputError(
-                "data_loader_only without a data_dir: there is nothing to load; give --data_dir FOLDER"
-            )
-        if self.num_gpus > 1 and ":" in self.device:
-            text = (
-                f"device {self.device} for {self.num_gpus} processes: each has its own; choose --device gpu"
-            )
-            raise InputError(text)
-        if self.forward_only and self.num_gpus > 1:
-            raise InputError(
-                f"inference on {self.num_gpus} GPUs: it runs on one; leave out --num_gpus, or train"
-            )
+        gpus, port = self.num_gpus, self.master_port
+        idle, shared = self.data_loader_only and not self.data_dir, gpus > 1 and ":" in self.device
+        for refused, text in (
+            (port >= 2**16, f"master_port {port}: a port is below 65536; choose another, or 0 for any"),
+            (idle, "data_loader_only without a data_dir: there is nothing to load; give --data_dir FOLDER"),
+            (shared, f"device {self.device} for {gpus} processes: each has its own; choose --device gpu"),
+            (
+                self.forward_only and gpus > 1,
+                f"inference on {gpus} GPUs: it runs on one; leave out --num_gpus, or train",
+            ),
+        ):
+            if refused:
+                raise InputError(text)
         return self
 
 
-FIELDS = {field.name: field for field in dataclasses.fields(Options)}
+FIELDS = {option.name: option for option in fields(Options)}
 COMMAND_LINE = {"num_batches": 100, "num_warmup_batches": 1}
-"""Defaults of the command line where they are not the library's."""
+"""The command line's defaults where they differ from the library's."""
 
 
 def boolean(text: str | bool) -> bool:
@@ -153,9 +144,9 @@ def options_of(values: Mapping[str, Any]) -> Options:
 def arguments(options: Options) -> list[str]:
     """The command line of these options; what is a default is left out."""
     given = []
-    for name, field in FIELDS.items():
+    for name, option in FIELDS.items():
         value = getattr(options, name)
-        if name in ("model", "batch_size") or value != COMMAND_LINE.get(name, field.default):
+        if name in ("model", "batch_size") or value != COMMAND_LINE.get(name, option.default):
             given.append(f"--{name}={str(value).lower() if isinstance(value, bool) else plain(value)}")
     return given
 

@@ -1,4 +1,4 @@
-"""One benchmark, measured: what is said of it while it runs, and what is known of it, also when it fails.
+"""One benchmark, measured: its result lines while it runs, also when it fails.
 
 header | find, build, load | fits? | warm-up | timed | results
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,30 +22,23 @@ from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_li
 from neuralpower.measure.meters import MeterUnavailable
 from neuralpower.measure.meters.nvml import list_gpus
 from neuralpower.networks.inputs import InputRequest
-from neuralpower.predict.explore.fit import largest
 from neuralpower.profiling.steps import clock_of, title_of, told
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel
 from neuralpower.suites.bench.images import Images, open_store
 from neuralpower.suites.bench.loading import Loaded, Synthetic
 from neuralpower.suites.bench.monitor import Monitor
-from neuralpower.suites.bench.network import Case, TooLarge, check_host_memory, find
-from neuralpower.suites.bench.options import Options
+from neuralpower.suites.bench.network import Case, Network, TooLarge, check_host_memory
+from neuralpower.suites.bench.options import DATA, Options
 from neuralpower.suites.precision import precision
 from neuralpower.suites.steps import StepTimer, Times, Work
 from neuralpower.version import __version__
 
 FEW_WARMUPS = 2
-COARSE = 1 / 16  # how close the largest batch that fits is sought where each trial runs the network
 PACKAGES = ("numpy", "pillow", "lmdb", "transformers")
 
 
 def benchmark(options: Options) -> dict[str, Any]:
-    """Run one benchmark in this process, on one device; its results by name, as the command line prints them.
-
-    Raises:
-        InputError: options, data or a network that cannot be used.
-        DeviceError: no such device, or too little memory (OutOfMemory).
-    """
+    """Run one benchmark in this process, on one device; its results by name. Raises NeuralPowerError."""
     found: dict[str, Any] = {}
     Bench(options.checked(), World(), found.__setitem__).run()
     return found
@@ -70,12 +63,11 @@ class Bench:
         self.begun = self.ready = time.perf_counter()
 
     def run(self) -> None:
-        """Say the head, measure, and say the results; after an error those of what was measured."""
+        """Emit the head, measure, and emit the results; after an error those of what was measured."""
         self._head()
-        gpus = [f"cuda:{i}" for i in range(self.options.num_gpus)] if self.options.kind == "gpu" else []
-        if ":" in self.options.device:
-            gpus = [self.options.device]
-        monitor = Monitor(self.options.monitor_frequency if self.world.rank == 0 else 0, gpus)
+        o = self.options
+        gpus = [o.device] if ":" in o.device else [f"cuda:{i}" for i in range(o.num_gpus)]
+        monitor = Monitor(0 if self.world.rank else o.monitor_frequency, gpus if o.kind == "gpu" else ())
         try:
             monitor.start()
             with joined(self.world):
@@ -119,15 +111,12 @@ class Bench:
             "results.start_time": _now(),
             "results.proc_pid": os.getpid(),
         }
-        self._emit_all({**dict(described()), **given})
+        self._emit_all({**described(), **given})
         if o.cudnn_fastest:
-            self.warn(
-                "cudnn_fastest has no effect in PyTorch; it is recorded, cudnn_benchmark chooses the fastest"
-            )
-        if o.num_warmup_batches < FEW_WARMUPS:
-            self.warn(
-                f"num_warmup_batches {o.num_warmup_batches}: too few for steady times; choose 10 or more"
-            )
+            text = "has no effect in PyTorch; it is recorded, cudnn_benchmark chooses the fastest"
+            self.warn(f"cudnn_fastest {text}")
+        if (few := o.num_warmup_batches) < FEW_WARMUPS:
+            self.warn(f"num_warmup_batches {few}: too few for steady times; choose 10 or more")
 
     def _emit_all(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
@@ -138,11 +127,13 @@ class Bench:
         times = self.timer.times if self.timer is not None else Times()
         self._emit_all(results(times, self.options.batch_size * self.world.size))
         if isinstance(self.data, Loaded):
-            self.emit("results.skipped_images", self.data.skipped)
-            if self.data.skipped:
-                self.warn(f"{self.data.skipped} images could not be read and were passed over")
+            skipped = self.data.images.skipped
+            self.emit("results.skipped_images", skipped)
+            if skipped:
+                self.warn(f"{skipped} images could not be read and were passed over")
         self._close()
-        self._use(monitor)
+        if monitor.samples and not self._written(monitor):
+            self._emit_all({"monitor.columns": monitor.columns, "monitor.samples": monitor.samples})
         ended = time.perf_counter()
         self.emit("results.setup_s", (ended if self.timer is None else self.ready) - self.begun)
         self.emit("results.wall_s", ended - self.begun)
@@ -153,18 +144,15 @@ class Bench:
         if self.data is not None:
             self.data.close()
 
-    def _use(self, monitor: Monitor) -> None:
-        """The monitor's samples: in the file asked for, else, or where that fails, as result lines."""
-        if not monitor.samples:
-            return
-        if self.monitor_file is not None:
-            try:
+    def _written(self, monitor: Monitor) -> bool:
+        """Whether the monitor's samples are in a file that was asked for."""
+        try:
+            if self.monitor_file is not None:
                 monitor.write(self.monitor_file)
-                return
-            except InputError as error:
-                self.warn(str(error))
-        self.emit("monitor.columns", monitor.columns)
-        self.emit("monitor.samples", monitor.samples)
+            return self.monitor_file is not None
+        except InputError as error:
+            self.warn(str(error))
+            return False
 
     # ---- what is done ----
 
@@ -173,7 +161,7 @@ class Bench:
         device = device_of(o, self.world)
         self.emit("exp.device_title", title_of(device))
         torch.backends.cudnn.benchmark = o.cudnn_benchmark
-        network = find(o)
+        network = Network(o.model)
         title = network.title
         self.emit("exp.model_title", title)
         images = None
@@ -202,7 +190,7 @@ class Bench:
                 work.let_go()
             self._close()
             text = f"batch size {o.batch_size} of {title}: out of memory"
-            raise TooLarge(text, self._largest(case)) from None
+            raise TooLarge(text, case.largest_batch()) from None
         finally:
             if work is not None:
                 work.let_go()
@@ -211,38 +199,18 @@ class Bench:
         o, device, stored = self.options, case.device, case.precision.stored
         model = nn.Identity() if o.phase == "data_ingestion" else case.model()
         draw: Synthetic | Loaded
-        if images is not None:
-            draw = Loaded(
-                images,
-                o.batch_size,
-                device,
-                stored,
-                classes=case.network.classes if case.training else None,
-                workers=o.num_loader_threads,
-                shuffle=o.data_shuffle,
-                world=self.world,
-            )
-        else:
-            memory = {"synthetic": "pinned", "synthetic/gpu": "device"}.get(o.data) or o.data.partition("/")[
-                2
-            ]
-            draw = Synthetic(case.inputs(model), device, memory, shuffle=o.data_shuffle, seed=o.seed)
+        if images is None:
+            draw = Synthetic(case.inputs(model), device, DATA[o.data], o.data_shuffle, o.seed)
             self.emit("exp.data_memory", draw.memory)
+        else:
+            classes, workers = case.network.classes if case.training else None, o.num_loader_threads
+            where = (o.batch_size, device, stored, classes, workers)
+            draw = Loaded(images, *where, o.data_shuffle, self.world)
         work = case.work(model, draw, o.seed)
         if case.training:
             work.model = parallel(model, self.world, device)
         self.data = draw
         return work
-
-    def _largest(self, case: Case) -> int:
-        """The largest batch that fits into the memory that is there, by trying."""
-        asked = case.request.batch_size
-
-        def need(size: int) -> int:
-            """In a room of 1: nothing where the batch fits, too much where it does not."""
-            return 0 if size < asked and case.fits(size) else 2
-
-        return largest(need, room_bytes=1, start=asked, close=COARSE)
 
 
 def results(times: Times, effective_batch: int) -> dict[str, Any]:
@@ -262,19 +230,23 @@ def results(times: Times, effective_batch: int) -> dict[str, Any]:
     }
 
 
-def described() -> Iterator[tuple[str, Any]]:
-    """Names and values of software and hardware; a GPU list that cannot be had is its reason."""
-    yield "neuralpower.version", __version__
-    yield "torch.version", torch.__version__
-    yield "cuda.version", torch.version.cuda
-    yield "cudnn.version", torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    yield "sys.software", {**read_machine(), **installed(PACKAGES)}
-    yield "sys.cpu", read_cpu().to_json()
+def described() -> dict[str, Any]:
+    """Names and values of software and hardware; where the GPUs cannot be listed, the reason."""
+    gpus: Any
     try:
-        yield "sys.gpus", [asdict(gpu) for gpu in list_gpus()]
+        gpus = [asdict(gpu) for gpu in list_gpus()]
     except MeterUnavailable as error:
-        yield "sys.gpus", error.reason
-    yield "sys.threads", torch.get_num_threads()
+        gpus = error.reason
+    return {
+        "neuralpower.version": __version__,
+        "torch.version": torch.__version__,
+        "cuda.version": torch.version.cuda,
+        "cudnn.version": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]  # torch has no type
+        "sys.software": {**read_machine(), **installed(PACKAGES)},
+        "sys.cpu": read_cpu().to_json(),
+        "sys.gpus": gpus,
+        "sys.threads": torch.get_num_threads(),
+    }
 
 
 def _now() -> str:

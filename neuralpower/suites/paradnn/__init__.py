@@ -1,1 +1,1 @@
-"""ParaDnn: networks whose sizes are parameters, swept; after Wang, Wei and Brooks, MLSys 2020 (arXiv 1907.10701)."""
+"""ParaDnn: sweeps of networks with sizes for parameters; Wang, Wei, Brooks, MLSys 2020 (arXiv 1907.10701)."""

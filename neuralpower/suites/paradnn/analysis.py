@@ -1,19 +1,19 @@
-"""What sweeps say: tables of points in, tables and models of them out.
+"""What sweeps say, from frames as `table.frame` makes them, one row per point.
 
-Input are frames as `table.frame` makes them, one row per point. The analyses are those of the paper: heat maps (section 4.1),
-linear models of FLOP/s over standardised hyper-parameters, and comparisons of two devices.
+The analyses are those of the paper: heat maps (section 4.1), linear models of FLOP/s over standardised
+hyper-parameters, and comparisons of two devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neuralpower.errors import InputError
-from neuralpower.suites.paradnn.points import family_named
+from neuralpower.suites.paradnn.points import Family, family_named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,45 +22,35 @@ FEWEST = 8  # points that a model is fitted to
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Of a linear model: how much FLOP/s (in percent of the best) one standard deviation of a term adds; R squared."""
+class Model:
+    """What a standard deviation of a term adds to % of the best FLOP/s, or to the log-odds of a win."""
 
     weights: Mapping[str, float]
-    r2: float
+    score: float  # R squared, or the share of right answers
     points: int
-
-
-@dataclass(frozen=True)
-class Faster:
-    """A logistic model of "A is faster than B": log-odds per standard deviation of each term, and its share of right answers."""
-
-    weights: Mapping[str, float]
-    accuracy: float
-    share: float  # of the points at which A is faster
-    points: int
+    share: float | None = None  # of the points at which the first device is faster
 
 
 def timed(frame: pd.DataFrame) -> pd.DataFrame:
     """The points that have a time; raises InputError where there is none."""
     found = frame[frame["flops_per_s"].notna()]
     if found.empty:
-        raise InputError(
-            "no point has a time: sweep first, as `neuralpower paradnn fc --benchmark --out DIR`"
-        )
+        way = "sweep first, as `neuralpower paradnn fc --benchmark --out DIR`"
+        raise InputError(f"no point has a time: {way}")
     return found
 
 
-def one_family(frame: pd.DataFrame) -> str:
+def family_of(frame: pd.DataFrame) -> Family:
     """The family of all points; raises InputError where there are several."""
     families = sorted(set(frame["family"]))
     if len(families) != 1:
         raise InputError(f"points of {' and '.join(families)}: a comparison needs points of one family")
-    return str(families[0])
+    return family_named(str(families[0]))
 
 
 def hyper_parameters(frame: pd.DataFrame) -> list[str]:
-    """Those of the family that take more than one value."""
-    return [name for name in family_named(one_family(frame)).words if frame[name].nunique() > 1]
+    """The family's sizes that take more than one value."""
+    return [name for name in family_of(frame).words if frame[name].nunique() > 1]
 
 
 def utilisation(frame: pd.DataFrame, peaks: Mapping[str, float] | None = None) -> pd.Series[float]:
@@ -70,89 +60,59 @@ def utilisation(frame: pd.DataFrame, peaks: Mapping[str, float] | None = None) -
     return 100 * frame["flops_per_s"] / frame["dtype"].map(peaks).astype(float)
 
 
-def pivot(frame: pd.DataFrame, values: pd.Series[float], rows: str, columns: str) -> pd.DataFrame:
-    """The mean of values over all other hyper-parameters, by two of them."""
-    table = frame[[rows, columns]].assign(value=values)
-    return table.pivot_table(index=rows, columns=columns, values="value", aggfunc="mean").sort_index(
-        ascending=False
-    )
-
-
 def best(frame: pd.DataFrame) -> pd.DataFrame:
     """The fastest point of each family, device and dtype."""
-    index = frame.groupby(["family", "device", "dtype"])["flops_per_s"].idxmax()
-    return frame.loc[index]
+    return frame.loc[frame.groupby(["family", "device", "dtype"])["flops_per_s"].idxmax()]
 
 
-def linear_weights(frame: pd.DataFrame, order: int = 1) -> Weights:
-    """Least squares of FLOP/s (in percent of the best) on standardised hyper-parameters and their products up to `order`.
-
-    Raises:
-        InputError: fewer than eight points, or none whose sizes differ.
-    """
+def linear_weights(frame: pd.DataFrame, order: int = 1) -> Model:
+    """Least squares of FLOP/s (% of the best) on sizes and their products of `order`; raises InputError."""
     from sklearn.linear_model import LinearRegression
 
-    names, terms = _terms(frame, order)
-    target = utilisation(frame).to_numpy()
-    model = LinearRegression().fit(terms, target)
-    found = dict(zip(names, map(float, model.coef_), strict=True))
-    return Weights(found, float(model.score(terms, target)), len(frame))
+    return _fitted(LinearRegression(), frame, order, utilisation(frame).to_numpy())
 
 
 def paired(frame: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
-    """Points that both devices have, with `speedup`: the FLOP/s of A over those of B.
-
-    Raises:
-        InputError: there are none.
-    """
-    keys = ["family", "kind", "dtype", "setup", *family_named(one_family(frame)).words]
+    """Points of both devices, with `speedup`: the FLOP/s of A over those of B; raises InputError for none."""
+    keys = ["family", "kind", "dtype", "setup", *family_of(frame).words]
     sides = [frame[frame["device"] == device].drop_duplicates(keys, keep="last") for device in (a, b)]
     both = sides[0].merge(sides[1][[*keys, "flops_per_s"]], on=keys, suffixes=("", "_b"))
     if both.empty:
-        raise InputError(
-            f"{a!r} and {b!r} have no point in common; sweep both with the same ranges and --seed"
-        )
+        way = "sweep both with the same ranges and --seed"
+        raise InputError(f"{a!r} and {b!r} have no point in common; {way}")
     return both.assign(speedup=both["flops_per_s"] / both["flops_per_s_b"])
 
 
-def faster(pairs: pd.DataFrame) -> Faster:
-    """When A is faster than B; raises InputError where it always or never is, or for fewer than eight points."""
+def faster(pairs: pd.DataFrame) -> Model:
+    """When A is faster than B; raises InputError where it always or never is, or for too few points."""
     from sklearn.linear_model import LogisticRegression
 
     wins = (pairs["speedup"] > 1).to_numpy()
     if wins.all() or not wins.any():
-        raise InputError(
-            f"A is faster at {'all' if wins.all() else 'none'} of {len(wins)} points: there is nothing to tell apart"
-        )
-    names, terms = _terms(pairs, 1)
-    model = LogisticRegression().fit(terms, wins)
-    return Faster(
-        dict(zip(names, map(float, model.coef_[0]), strict=True)),
-        float(model.score(terms, wins)),
-        float(wins.mean()),
-        len(pairs),
-    )
+        some = f"{'all' if wins.all() else 'none'} of {len(wins)} points"
+        raise InputError(f"A is faster at {some}: there is nothing to tell apart")
+    return replace(_fitted(LogisticRegression(), pairs, 1, wins), share=float(wins.mean()))
 
 
-def _terms(frame: pd.DataFrame, order: int) -> tuple[list[str], Any]:
-    """Names and values [points, terms] of the standardised hyper-parameters' products."""
+def _fitted(model: Any, frame: pd.DataFrame, order: int, target: Any) -> Model:
+    """A fit on standardised sizes and their products; raises InputError for fewer than FEWEST points."""
     from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
     names = hyper_parameters(frame)
     if len(frame) < FEWEST or not names:
-        raise InputError(
-            f"{len(frame)} points that differ in {len(names)} sizes: a model needs {FEWEST} that differ in one at least"
-        )
-    scaled = StandardScaler().fit_transform(frame[names].to_numpy(float))
-    products = PolynomialFeatures(order, include_bias=False).fit(scaled)
+        rule = f"a model needs {FEWEST} that differ in one at least"
+        raise InputError(f"{len(frame)} points that differ in {len(names)} sizes: {rule}")
+    products = PolynomialFeatures(order, include_bias=False)
+    terms = products.fit_transform(StandardScaler().fit_transform(frame[names].to_numpy(float)))
     labels = [str(name).replace(" ", " x ") for name in products.get_feature_names_out(names)]
-    return labels, products.transform(scaled)
+    model.fit(terms, target)
+    weights = dict(zip(labels, map(float, np.ravel(model.coef_)), strict=True))
+    return Model(weights, float(model.score(terms, target)), len(frame))
 
 
 def chosen_widths(frame: pd.DataFrame) -> list[int]:
-    """Up to three widths for a picture each: of the paper's 32, 256, 2048 or 32, 1024, 8192 those that are there, else spread."""
-    family = family_named(one_family(frame))
-    there = sorted(int(width) for width in frame[family.width].unique())
+    """Up to three widths, a picture each: the paper's 32, 256, 2048 or 32, 1024, 8192, else spread ones."""
+    there = sorted(int(width) for width in frame[family_of(frame).width].unique())
     for known in ((32, 256, 2048), (32, 1024, 8192)):
         if set(known) <= set(there):
             return list(known)

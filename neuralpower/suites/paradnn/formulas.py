@@ -3,8 +3,8 @@
     Phi = D_H^2 (H - 1) + D_H (D_in + D_out)      weights of a fully connected network, without biases
     FLOP of a step = 6 Phi bs in training (2 forward, 4 backward), 2 Phi bs in inference
 
-Counted FLOP are those of products (1 multiply-add = 2 FLOP) in the trace of the network: a backward pass has twice as many as
-the forward pass, less those for the gradient of the network's own floating input, which nobody asks for.
+Counted FLOP are those of products (1 multiply-add = 2 FLOP) in the network's trace. A backward pass has twice
+as many as the forward pass, less those for the gradient of the network's own floating input.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from neuralpower.trace.tracer import trace
 TRAIN, INFER = "train", "infer"
 MODES = (TRAIN, INFER)
 FLOP_PER_WEIGHT = {TRAIN: 6, INFER: 2}
+PER_STEP = ("forward_flops", "activation_bytes", "widest_bytes")  # of a recurrent network
 IN_PLACE = ("activation",)  # kinds whose output takes the place of their input in these networks
 
 
@@ -31,16 +32,9 @@ def phi(layers: int, nodes: int, input_size: int, output_size: int) -> int:
     return nodes**2 * (layers - 1) + nodes * (input_size + output_size)
 
 
-def formula_flops(point: Point, mode: str) -> int | None:
-    """FLOP of one step by the paper's formula; None where it has none."""
-    if point.family != "fc":
-        return None
-    return FLOP_PER_WEIGHT[mode] * phi(**point.network_sizes) * point.batch_size
-
-
 @dataclass(frozen=True)
 class Counted:
-    """Of one network: numbers of parameters; FLOP of products and bytes of activations in float32 for one sample."""
+    """A network's numbers of parameters; FLOP of products and bytes of float32 activations for one sample."""
 
     parameters: int
     weights: int  # in matrices, kernels and tables: without biases and norms
@@ -56,21 +50,26 @@ class Counted:
         return batch_size * (training if mode == TRAIN else self.forward_flops)
 
 
-def counted(point: Point) -> Counted:
-    """What the point's network is counted to be; raises ModelError where it cannot be built.
+def described(point: Point, mode: str) -> dict[str, int | None]:
+    """What is known of a point without running it; FLOP are those of one step."""
+    work = counted(point)
+    weights = phi(**point.network_sizes) if point.family == "fc" else None
+    return {
+        "parameters": work.parameters,
+        "phi": weights,
+        "formula_flops": weights and FLOP_PER_WEIGHT[mode] * weights * point.batch_size,
+        "counted_flops": work.flops(mode, point.batch_size),
+    }
 
-    A recurrent network is traced with one step: all its work is per step, and tracing takes as long as there are steps.
-    """
+
+def counted(point: Point) -> Counted:
+    """What the point's network is counted to be; raises ModelError where it cannot be built."""
     if point.family != "rnn":
         return counted_model(point.model)
+    # all work of a recurrent network is per step, and a trace of many steps takes long
     one = counted_model(point.replaced(length=1).model)
-    length = point.named["length"]
-    return replace(
-        one,
-        forward_flops=length * one.forward_flops,
-        activation_bytes=length * one.activation_bytes,
-        widest_bytes=length * one.widest_bytes,
-    )
+    work: dict[str, int] = {name: getattr(one, name) * point.named["length"] for name in PER_STEP}
+    return replace(one, **work)
 
 
 @functools.lru_cache(maxsize=512)
@@ -80,22 +79,21 @@ def counted_model(model: str) -> Counted:
     module = source.build("meta")
     inputs = source.inputs(module, InputRequest(batch_size=1))
     layers = trace(module, inputs.args, inputs.kwargs).layers
-    first = next((layer for layer in layers if layer.kind in PRODUCTS), None)
-    gradient = first is not None and inputs.args[0].is_floating_point()
+    products = [product_flops(layer) for layer in layers if layer.kind in PRODUCTS]
     floating = [layer for layer in layers if layer.dtype in FLOATING]
     return Counted(
         parameters=sum(p.numel() for p in module.parameters()),
         weights=sum(p.numel() for p in module.parameters() if p.dim() > 1),
         tensors=sum(1 for _ in module.parameters()),
-        forward_flops=sum(product_flops(layer) for layer in layers),
-        input_gradient_flops=product_flops(first) if first is not None and gradient else 0,
+        forward_flops=sum(map(product_flops, layers)),
+        input_gradient_flops=products[0] if products and inputs.args[0].is_floating_point() else 0,
         activation_bytes=sum(_kept_bytes(layer) for layer in floating if layer.kind not in IN_PLACE),
         widest_bytes=max((int(layer.bytes().input + layer.bytes().output) for layer in floating), default=0),
     )
 
 
 def _kept_bytes(layer: Layer) -> int:
-    """Of what a call leaves for its backward pass: its output, and the gates and states of every recurrent cell."""
+    """What a call keeps for its backward pass: its output, and gates and states of every recurrent cell."""
     if isinstance(layer, Recurrent):
         cells = layer.sequence_steps * layer.num_layers * layer.directions
         return int(layer.itemsize * cells * layer.hidden_size * (layer.gates + 2))

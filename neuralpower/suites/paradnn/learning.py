@@ -1,8 +1,8 @@
-"""How the networks learn: optimizers with ParaDnn's settings and those of others, and learning rates that fall.
+"""How the networks learn: optimizers with the settings of ParaDnn and others, and learning rates that fall.
 
-ParaDnn trains with TensorFlow's RMSProp(learning rate .1, decay .9, momentum .9, epsilon 1). PyTorch adds epsilon to the root
-of the mean square, TensorFlow (`apply_rms_prop` in tensorflow/core/kernels/training_ops.cc) under the root, with mean squares that
-start at one instead of zero: `tensorflow` among COMPAT is that rule.
+ParaDnn trains with TensorFlow's RMSProp(learning rate .1, decay .9, momentum .9, epsilon 1). PyTorch adds
+epsilon to the root of the mean square. TensorFlow adds it under the root, and starts mean squares at one, not
+zero (`apply_rms_prop` in tensorflow/core/kernels/training_ops.cc): `tensorflow` among COMPAT is that rule.
 """
 
 from __future__ import annotations
@@ -17,42 +17,30 @@ from torch.optim.lr_scheduler import LambdaLR
 from neuralpower.errors import unknown
 from neuralpower.suites.steps import make_optimizer
 
+PARADNN = {"lr": 0.1, "alpha": 0.9, "momentum": 0.9, "eps": 1.0, "weight_decay": 0.0}
 COMPAT: Mapping[str, Mapping[str, float]] = {
-    "paradnn": {"lr": 0.1, "alpha": 0.9, "momentum": 0.9, "eps": 1.0, "weight_decay": 0.0},
-    "ifarm": {
-        "lr": 0.1,
-        "alpha": 0.99,
-        "momentum": 0.9,
-        "eps": 1.0,
-        "weight_decay": 0.9,
-    },  # a decay in the wrong place
+    "paradnn": PARADNN,
+    "ifarm": {**PARADNN, "alpha": 0.99, "weight_decay": 0.9},  # a decay in the wrong place
     "pytorch": {"lr": 0.01, "alpha": 0.99, "momentum": 0.0, "eps": 1e-8, "weight_decay": 0.0},
     "keras": {"lr": 0.001, "alpha": 0.9, "momentum": 0.0, "eps": 1e-7, "weight_decay": 0.0},
     "tensorflow": {"lr": 0.1, "alpha": 0.9, "momentum": 0.9, "eps": 1.0},
 }
 ADAM_EPS = 1e-8
 HALF_ADAM_EPS = 1e-4  # 1e-8 is 0 in float16, whose smallest number is 6e-8
-LAYER_FUNCTIONS = {
-    "rms": "rmsprop",
-    "sgd": "sgd",
-    "momentum": "sgd",
-    "adam": "adam",
-}  # of the layer kind `optimizer`
-STATES = {"rms": 2, "sgd": 0, "momentum": 1, "adam": 2}  # numbers that are kept per parameter
-
+# the optimizer's function in layer kind `optimizer`, and how many numbers it keeps per parameter
+LAYER_FUNCTIONS = {"rms": "rmsprop", "sgd": "sgd", "momentum": "sgd", "adam": "adam"}
+STATES = {"rms": 2, "sgd": 0, "momentum": 1, "adam": 2}
 DECAY: Mapping[str, tuple[float, float] | None] = {"fc": None, "cnn": (0.97, 25_000), "rnn": (0.9, 10_000)}
 
 
 class TensorFlowRMSprop(torch.optim.Optimizer):
-    """Mean square s, momentum m: s = alpha s + (1 - alpha) g^2; m = momentum m + lr g / sqrt(s + eps); w = w - m."""
+    """Mean square s, momentum m: s = alpha s + (1 - alpha) g^2, m = momentum m + lr g / sqrt(s + eps)."""
 
-    def __init__(
-        self, params: Iterable[Tensor], lr: float, alpha: float, momentum: float, eps: float
-    ) -> None:
-        super().__init__(params, {"lr": lr, "alpha": alpha, "momentum": momentum, "eps": eps})
+    def __init__(self, params: Iterable[Tensor], **settings: float) -> None:
+        super().__init__(params, settings)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as torch has it
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update of all parameters that have a gradient."""
         loss = None if closure is None else closure()
         for group in self.param_groups:
@@ -75,7 +63,7 @@ class TensorFlowRMSprop(torch.optim.Optimizer):
 
 
 def optimizer_settings(name: str, dtype: torch.dtype, compat: str = "paradnn") -> dict[str, float]:
-    """What an optimizer of weights of a dtype is made with; raises InputError for an unknown name."""
+    """The arguments of an optimizer of weights of a dtype; raises InputError for an unknown name."""
     if name not in LAYER_FUNCTIONS:
         raise unknown("optimizer", name, LAYER_FUNCTIONS)
     if compat not in COMPAT:
@@ -98,13 +86,13 @@ def optimizer_of(
 
 
 def learning_rate(family: str, step: int, start: float = 0.1) -> float:
-    """Of a step, counted from 0: start x 0.97^(step / 25000) for convolutional networks, x 0.9^(step / 10000) for recurrent."""
+    """The rate of a step from 0 on: start x 0.97^(step / 25000) for cnn, x 0.9^(step / 10000) for rnn."""
     decay = DECAY[family]
     return start if decay is None else start * decay[0] ** (step / decay[1])
 
 
 def scheduled(optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Optimizer:
-    """The same optimizer, whose learning rate falls after every step as the family's does."""
+    """The same optimizer, whose learning rate falls after every step as the family's."""
     if DECAY[family] is not None:
         schedule = LambdaLR(optimizer, lambda step: learning_rate(family, step, start=1.0))
         optimizer.register_step_post_hook(lambda *_: schedule.step())

@@ -6,38 +6,48 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from neuralpower.errors import InputError
 from neuralpower.report.charts import Chart
-from neuralpower.report.page import Columns, Page, Section, Table
+from neuralpower.report.page import Page, Section, Table
 from neuralpower.suites.paradnn import pictures
-from neuralpower.suites.paradnn.analysis import best, faster, linear_weights, one_family, paired, timed
-from neuralpower.suites.paradnn.operators import OperatorTimes
+from neuralpower.suites.paradnn.analysis import best, family_of, faster, linear_weights, paired, timed
 from neuralpower.suites.paradnn.points import BATCH, family_named
 from neuralpower.suites.paradnn.roof import Roof
+from neuralpower.suites.paradnn.run import OperatorTimes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
-Profiled = Sequence[OperatorTimes]
 Roofs = Mapping[tuple[str, str], Roof]  # by device and dtype
-ORDERS = (1, 2)
 STATE = ("family", "device", "dtype", "setup", "state")
 
 
-def page_of(points: pd.DataFrame, roofs: Roofs | None = None, operators: Profiled = ()) -> Page:
+def page_of(
+    points: pd.DataFrame, roofs: Roofs | None = None, operators: Sequence[OperatorTimes] = ()
+) -> Page:
     """The page of all points; raises InputError where none has a time."""
     frame, roofs = timed(points), roofs or {}
-    sections = [Section("Points", (_method(points),), (_states(points), _best(frame, roofs)))]
+    method = (
+        f"Figures are {' and '.join(sorted(set(points['source'])))}. FLOP of fully connected networks follow "
+        "from the paper's formula (6 Phi bs in training, 2 Phi bs in inference), those of others are "
+        "counted. Networks, sweeps and analyses after Wang, Wei and Brooks, A Systematic Methodology for "
+        "Analysis of Deep Learning Hardware and Software Platforms, MLSys 2020."
+    )
+    counts = Counter(tuple(map(str, row)) for row in points[[*STATE]].itertuples(index=False))
+    states = Table("States", (*STATE, "points"), tuple((*key, count) for key, count in counts.items()))
+    sections = [Section("Points", (method,), (states, _best(frame, roofs)))]
     left_out: list[str] = []
     for family, some in frame.groupby("family"):
         known = family_named(str(family))
         whole = some.astype(dict.fromkeys(known.words, int))  # beside other families they have gaps
         sections += _family(known.title.capitalize(), whole, roofs, left_out)
     if frame["family"].nunique() > 1:
-        sections.append(Section("All families", (), tuple(_together(frame, roofs))))
+        both = [(*one, relative) for one in _by_device(frame, roofs) for relative in (False, True)]
+        together = [pictures.roofline(some, roof, "kind", relative) for *_, some, roof, relative in both]
+        sections.append(Section("All families", (), tuple(together)))
     if operators:
         note = "Self times of a profiled step; its share of no operator is the remainder."
         sections.append(Section("Operators", (note,), (pictures.operator_bars(operators),)))
@@ -48,83 +58,51 @@ def page_of(points: pd.DataFrame, roofs: Roofs | None = None, operators: Profile
     return Page("ParaDnn", lead, tuple(sections))
 
 
-def _method(points: pd.DataFrame) -> str:
-    return (
-        f"Figures are {' and '.join(sorted(set(points['source'])))}. FLOP of fully connected networks follow "
-        "from the paper's formula (6 Phi bs in training, 2 Phi bs in inference), those of others are "
-        "counted. Networks, sweeps and analyses after Wang, Wei and Brooks, A Systematic Methodology for "
-        "Analysis of Deep Learning Hardware and Software Platforms, MLSys 2020."
-    )
-
-
-def _states(points: pd.DataFrame) -> Table:
-    counts = Counter(tuple(map(str, row)) for row in points[[*STATE]].itertuples(index=False))
-    return Table("States", (*STATE, "points"), tuple((*key, count) for key, count in counts.items()))
-
-
 def _best(frame: pd.DataFrame, roofs: Roofs) -> Table:
-    def share(row: dict[Any, Any]) -> float | None:
-        roof = roofs.get((str(row["device"]), str(row["dtype"])))
-        return None if roof is None else 100 * float(row["flops_per_s"]) / roof.flops_per_s
-
-    def label(row: dict[Any, Any]) -> str:
-        words = family_named(str(row["family"])).words
-        return "-".join(f"{word}_{int(row[name])}" for name, word in words.items())
-
-    columns: Columns[dict[Any, Any]] = {
-        "family": lambda row: str(row["family"]),
-        "device": lambda row: str(row["device"]),
-        "dtype": lambda row: str(row["dtype"]),
-        "best TFLOP/s": lambda row: float(row["flops_per_s"]) / 1e12,
-        "% of peak": share,
-        "at": label,
-    }
-    return Table.of("Best TFLOP/s by dtype", best(frame).to_dict("records"), columns)
+    rows = []
+    for row in best(frame).to_dict("records"):
+        family, device, dtype = (str(row[name]) for name in ("family", "device", "dtype"))
+        speed, roof = float(row["flops_per_s"]), roofs.get((device, dtype))
+        share = None if roof is None else 100 * speed / roof.flops_per_s
+        words = family_named(family).words.items()
+        label = "-".join(f"{word}_{int(row[name])}" for name, word in words)
+        rows.append((family, device, dtype, speed / 1e12, share, label))
+    header = ("family", "device", "dtype", "best TFLOP/s", "% of peak", "at")
+    return Table("Best TFLOP/s by dtype", header, tuple(rows))
 
 
-def _by_device(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """(device, dtype, their points)."""
+def _by_device(frame: pd.DataFrame, roofs: Roofs) -> Iterator[tuple[str, str, pd.DataFrame, Roof | None]]:
+    """(device, dtype, their points, their roof)."""
     for (device, dtype), some in frame.groupby(["device", "dtype"]):
-        yield str(device), str(dtype), some
+        yield str(device), str(dtype), some, roofs.get((str(device), str(dtype)))
 
 
 def _family(title: str, frame: pd.DataFrame, roofs: Roofs, left_out: list[str]) -> Iterator[Section]:
     """Sections of one family."""
-    width = family_named(one_family(frame)).width
-    for device, dtype, some in _by_device(frame):
-        roof = roofs.get((device, dtype))
-        maps = [pictures.heatmap(some, "TFLOP/s"), pictures.heatmap(some, "% of best")]
+    for device, dtype, some, roof in _by_device(frame, roofs):
+        charts: list[Chart] = [pictures.heatmap(some, what) for what in ("TFLOP/s", "% of best")]
         if roof:
-            maps.append(pictures.heatmap(some, "% of peak", {dtype: roof.flops_per_s}))
+            charts.append(pictures.heatmap(some, "% of peak", {dtype: roof.flops_per_s}))
         else:
             left_out.append(f"% of peak of {device} in {dtype}: no spec sheet; give --spec")
-        kinds = [(by, relative) for by in (width, BATCH, "kind") for relative in (False, True)]
-        rooflines = [pictures.roofline(some, roof, by, relative) for by, relative in kinds]
-        yield Section(f"{title}: {device}, {dtype}", (), (*maps, *rooflines, *pictures.over_batch(some)))
-    for dtype in map(str, frame["dtype"].unique()):
-        some = frame[frame["dtype"] == dtype]
-        parts = _models(some, dtype, left_out)
-        if parts:
+        for by in (family_of(frame).width, BATCH, "kind"):
+            charts += [pictures.roofline(some, roof, by, relative) for relative in (False, True)]
+        yield Section(f"{title}: {device}, {dtype}", (), (*charts, *pictures.over_batch(some)))
+    for dtype, some in ((str(dtype), frame[frame["dtype"] == dtype]) for dtype in frame["dtype"].unique()):
+        if parts := _models(some, dtype, left_out):
             yield Section(f"{title}: what makes it fast, {dtype}", (), tuple(parts))
         for a, b in combinations(map(str, some["device"].unique()), 2):
             yield Section(f"{title}: {a} and {b}, {dtype}", (), tuple(_compared(some, a, b, left_out)))
 
 
-def _together(frame: pd.DataFrame, roofs: Roofs) -> Iterator[Chart]:
-    """Rooflines of all families, a series for each kind."""
-    for device, dtype, some in _by_device(frame):
-        for relative in (False, True):
-            yield pictures.roofline(some, roofs.get((device, dtype)), "kind", relative)
-
-
 def _models(frame: pd.DataFrame, dtype: str, left_out: list[str]) -> list[Chart]:
     charts: list[Chart] = []
-    for order in ORDERS:
-        found = {
-            str(device): _tried(partial(linear_weights, some, order), left_out, f"{device}, {dtype}")
-            for device, some in frame.groupby("device")
-        }
-        models = {device: model for device, model in found.items() if model is not None}
+    for order in (1, 2):
+        models = {}
+        for device, some in frame.groupby("device"):
+            model = _tried(partial(linear_weights, some, order), left_out, f"{device}, {dtype}")
+            if model is not None:
+                models[str(device)] = model
         charts += [pictures.weight_bars(models, order)] if models else []
     return charts
 
@@ -133,7 +111,7 @@ def _compared(frame: pd.DataFrame, a: str, b: str, left_out: list[str]) -> Itera
     pairs = _tried(partial(paired, frame, a, b), left_out, f"{a} and {b}")
     if pairs is None:
         return
-    for coloured in (BATCH, family_named(one_family(frame)).width):
+    for coloured in (BATCH, family_of(frame).width):
         yield pictures.speedups(pairs, a, b, coloured)
     model = _tried(partial(faster, pairs), left_out, f"{a} and {b}")
     if model is not None:
@@ -141,7 +119,7 @@ def _compared(frame: pd.DataFrame, a: str, b: str, left_out: list[str]) -> Itera
 
 
 def _tried(make: Callable[[], T], left_out: list[str], what: str) -> T | None:
-    """What `make` gives; where there are too few points, None, and a line about it."""
+    """What `make` gives; None, and a line about it, where there are too few points."""
     try:
         return make()
     except InputError as error:

@@ -10,10 +10,10 @@ import numpy as np
 
 from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Series
 from neuralpower.suites.paradnn import analysis
-from neuralpower.suites.paradnn.analysis import Faster, Weights, one_family
-from neuralpower.suites.paradnn.operators import OperatorTimes
-from neuralpower.suites.paradnn.points import BATCH, family_named
+from neuralpower.suites.paradnn.analysis import Model, family_of
+from neuralpower.suites.paradnn.points import BATCH
 from neuralpower.suites.paradnn.roof import Roof
+from neuralpower.suites.paradnn.run import OperatorTimes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +24,10 @@ TERA = 1e12
 
 def heatmap(frame: pd.DataFrame, what: str, peaks: Mapping[str, float] | None = None) -> Heatmap:
     """Width by batch of one device and dtype: `what` is TFLOP/s, % of best or % of peak."""
-    width = family_named(one_family(frame)).width
+    width = family_of(frame).width
     values = frame["flops_per_s"] / TERA if what == "TFLOP/s" else analysis.utilisation(frame, peaks)
-    table = analysis.pivot(frame, values, width, BATCH)
+    table = frame[[width, BATCH]].assign(value=values)
+    table = table.pivot_table(index=width, columns=BATCH, values="value").sort_index(ascending=False)
     columns, rows = (tuple(power_of_two(int(size)) for size in axis) for axis in (table.columns, table.index))
     cells = tuple(_known(row) for row in table.to_numpy(float))
     others = ", ".join(name for name in analysis.hyper_parameters(frame) if name not in (width, BATCH))
@@ -34,22 +35,19 @@ def heatmap(frame: pd.DataFrame, what: str, peaks: Mapping[str, float] | None = 
     return Heatmap(f"{what}: {_of(frame)}", "batch size", width, columns, rows, cells, what, note)
 
 
-def weight_bars(models: Mapping[str, Weights], order: int) -> Bars:
+def weight_bars(models: Mapping[str, Model], order: int) -> Bars:
     """Regression weights, devices side by side."""
     terms = tuple(dict.fromkeys(term for model in models.values() for term in model.weights))
-    return Bars(
-        f"What makes FLOP/s: linear weights, order {order}",
-        "% of the best FLOP/s per standard deviation",
-        terms,
-        tuple(BarSeries(name, tuple(model.weights.get(t) for t in terms)) for name, model in models.items()),
-        note="; ".join(f"{name}: R2 {model.r2:.2f}, {model.points} points" for name, model in models.items()),
-    )
+    bars = [BarSeries(name, tuple(model.weights.get(t) for t in terms)) for name, model in models.items()]
+    note = "; ".join(f"{name}: R2 {model.score:.2f}, {model.points} points" for name, model in models.items())
+    title, axis = "What makes FLOP/s: linear weights", "% of the best FLOP/s per standard deviation"
+    return Bars(f"{title}, order {order}", axis, terms, tuple(bars), note=note)
 
 
-def faster_bars(model: Faster, a: str, b: str) -> Bars:
+def faster_bars(model: Model, a: str, b: str) -> Bars:
     """Weights of the logistic model."""
     weights = BarSeries("weight", tuple(model.weights.values()))
-    right = f"the model says so rightly at {model.accuracy:.0%}"
+    right = f"the model says so rightly at {model.score:.0%}"
     note = f"{a} is faster at {model.share:.0%} of {model.points} points; {right}."
     title = f"When {a} is faster than {b}"
     return Bars(title, "log-odds per standard deviation", tuple(model.weights), (weights,), note=note)
@@ -70,28 +68,25 @@ def roofline(frame: pd.DataFrame, roof: Roof | None, coloured: str, relative: bo
     top = float(frame["flops_per_s"].max()) if roof is None else roof.flops_per_s
     scale = 100 / top if relative else 1 / TERA
     by_kind = coloured == "kind"
-    groups = frame.groupby(["family", "kind"]) if by_kind else [(("points",), frame)]
     series = []
-    for names, some in groups:
+    for names, some in frame.groupby(["family", "kind"]) if by_kind else [(("points",), frame)]:
         name = " ".join(dict.fromkeys(map(str, filter(None, names))))
         heights = some["flops_per_s"] * scale
         series.append(_series(some, name, some["intensity"], heights, None if by_kind else coloured))
     if roof is not None:
-        series.append(_roof_line(frame, roof, scale))
-    return XY(
-        f"Roofline by {coloured}{', relative' if relative else ''}: {_of(frame)}",
-        "FLOP per byte of parameters",
-        ("% of peak" if roof else "% of the best") if relative else "TFLOP/s",
-        tuple(series),
-        *(True, True),
-        "" if by_kind else f"log2 {coloured}",
-        "" if roof is None else roof.source,
-    )
+        known, corner = frame["intensity"].dropna(), roof.flops_per_s / roof.bytes_per_s
+        ends = (min([corner / 10, *known]), corner, max([corner * 10, *known]))
+        line = [(x, scale * roof.attainable(x)) for x in ends]
+        series.append(Series.of(roof.name, line, mode="lines", dash=True))
+    title = f"Roofline by {coloured}{', relative' if relative else ''}: {_of(frame)}"
+    height = ("% of peak" if roof else "% of the best") if relative else "TFLOP/s"
+    shade, note = "" if by_kind else f"log2 {coloured}", "" if roof is None else roof.source
+    return XY(title, "FLOP per byte of parameters", height, tuple(series), True, True, shade, note)
 
 
 def over_batch(frame: pd.DataFrame) -> list[XY]:
     """FLOP/s over the batch, a line for each depth, a chart for each of up to three widths."""
-    family = family_named(one_family(frame))
+    family = family_of(frame)
     charts = []
     for width in analysis.chosen_widths(frame):
         lines = []
@@ -118,26 +113,19 @@ def power_of_two(size: int) -> str:
 
 
 def _series(frame: pd.DataFrame, name: str, x: Figures, y: Figures, coloured: str | None) -> Series:
-    words = family_named(one_family(frame)).words if frame["family"].nunique() == 1 else {BATCH: "bs"}
+    words = family_of(frame).words if frame["family"].nunique() == 1 else {BATCH: "bs"}
     rows = frame.to_dict("records")
-    text = [", ".join(f"{word} {row[key]}" for key, word in words.items()) for row in rows]
+    text = tuple(", ".join(f"{word} {row[key]}" for key, word in words.items()) for row in rows)
     colours = () if coloured is None else tuple(float(np.log2(value)) for value in frame[coloured])
-    return Series(name, _known(x), _known(y), tuple(text), colours)
+    return Series(name, _known(x), _known(y), text, colours)
 
 
-def _roof_line(frame: pd.DataFrame, roof: Roof, scale: float) -> Series:
-    known = frame["intensity"].dropna()
-    corner = roof.flops_per_s / roof.bytes_per_s
-    ends = (min([corner / 10, *known]), corner, max([corner * 10, *known]))
-    return Series.of(roof.name, [(x, scale * roof.attainable(x)) for x in ends], mode="lines", dash=True)
-
-
-def _known(values: Iterable[float]) -> tuple[float | None, ...]:
+def _known(values: Figures) -> tuple[float | None, ...]:
     return tuple(float(value) if math.isfinite(value) else None for value in values)
 
 
 def _of(frame: pd.DataFrame) -> str:
-    """Device, family and dtype, where they are one."""
-    found = {several: frame[column].unique() for column, several in
-             (("device", "devices"), ("family", "families"), ("dtype", "dtypes"))}  # fmt: skip
+    """Device, family and dtype, or how many there are."""
+    names = {"device": "devices", "family": "families", "dtype": "dtypes"}
+    found = {several: frame[column].unique() for column, several in names.items()}
     return ", ".join(str(v[0]) if len(v) == 1 else f"{len(v)} {several}" for several, v in found.items())

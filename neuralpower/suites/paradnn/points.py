@@ -1,4 +1,4 @@
-"""The families of networks, and their points: one network with one batch size, under the label that says its sizes."""
+"""The families of networks, and their points: a network with a batch size, labelled with its sizes."""
 
 from __future__ import annotations
 
@@ -7,100 +7,45 @@ import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.networks.zoo.paradnn import BLOCKS, CELLS, SWEEPS, VARIANTS
 
 BATCH = "batch_size"
+NAMES = "layers nodes blocks filters embed input_size output_size length vocabulary batch_size".split()
+WORDS = dict(zip(NAMES, "layer node block filter embed input output length vocab bs".split(), strict=True))
+"""What a label calls each hyper-parameter."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Family:
-    """`words` has each hyper-parameter's word in labels, in their order; the keyword `selects` chooses among `kinds`."""
+    """`defaults` are depth, width, two more sizes and the batch; keyword `selects` takes one of `kinds`."""
 
     name: str
     title: str
     selects: str
     kinds: tuple[str, ...]
-    words: Mapping[str, str]
     defaults: Mapping[str, int]
-    walked: tuple[str, ...]
-    depth: str
-    width: str
 
-    @property
-    def id(self) -> str:
-        """In the zoo."""
-        return f"paradnn_{self.name}"
-
-    @property
-    def ranges(self) -> dict[str, tuple[int, ...]]:
-        """Swept values of each hyper-parameter, the batch size among them."""
+    def __post_init__(self) -> None:
+        """Name what follows from the sizes, in their order."""
+        self.depth, self.width, *others, batch = self.defaults
+        self.id = f"paradnn_{self.name}"  # in the zoo
+        self.walked = (batch, *others)  # by `--benchmark`
+        self.words = {name: WORDS[name] for name in self.defaults}
         swept = SWEEPS[self.id]
-        return {name: tuple(int(value) for value in swept[name]) for name in self.words}
-
-    @property
-    def swept_kinds(self) -> tuple[str, ...]:
-        """Those of the paper's sweep."""
-        return tuple(str(kind) for kind in SWEEPS[self.id].get(self.selects, self.kinds[:1]))
+        self.ranges = {name: tuple(int(value) for value in swept[name]) for name in self.words}
+        self.swept_kinds = tuple(str(kind) for kind in swept.get(self.selects, self.kinds[:1]))
 
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {
-        "fc": Family(
-            name="fc",
-            title="fully connected",
-            selects="variant",
-            kinds=tuple(VARIANTS),
-            words={
-                "layers": "layer",
-                "nodes": "node",
-                "input_size": "input",
-                "output_size": "output",
-                BATCH: "bs",
-            },
-            defaults={"layers": 8, "nodes": 1024, "input_size": 1000, "output_size": 100, BATCH: 1024},
-            walked=(BATCH, "input_size", "output_size"),
-            depth="layers",
-            width="nodes",
-        ),
-        "cnn": Family(
-            name="cnn",
-            title="convolutional",
-            selects="block",
-            kinds=BLOCKS,
-            words={
-                "blocks": "block",
-                "filters": "filter",
-                "input_size": "input",
-                "output_size": "output",
-                BATCH: "bs",
-            },
-            defaults={"blocks": 1, "filters": 16, "input_size": 224, "output_size": 1000, BATCH: 8},
-            walked=(BATCH, "input_size", "output_size"),
-            depth="blocks",
-            width="filters",
-        ),
-        "rnn": Family(
-            name="rnn",
-            title="recurrent",
-            selects="cell",
-            kinds=tuple(CELLS),
-            words={
-                "layers": "layer",
-                "embed": "embed",
-                "length": "length",
-                "vocabulary": "vocab",
-                BATCH: "bs",
-            },
-            defaults={"layers": 5, "embed": 100, "length": 50, "vocabulary": 1024, BATCH: 128},
-            walked=(BATCH, "length", "vocabulary"),
-            depth="layers",
-            width="embed",
-        ),
-    }
-)
+FC = {"layers": 8, "nodes": 1024, "input_size": 1000, "output_size": 100, BATCH: 1024}
+CNN = {"blocks": 1, "filters": 16, "input_size": 224, "output_size": 1000, BATCH: 8}
+RNN = {"layers": 5, "embed": 100, "length": 50, "vocabulary": 1024, BATCH: 128}
+FAMILIES: Mapping[str, Family] = {
+    "fc": Family("fc", "fully connected", "variant", tuple(VARIANTS), FC),
+    "cnn": Family("cnn", "convolutional", "block", BLOCKS, CNN),
+    "rnn": Family("rnn", "recurrent", "cell", tuple(CELLS), RNN),
+}
 
 
 def family_named(name: str) -> Family:
@@ -120,11 +65,7 @@ class Point:
 
     @classmethod
     def of(cls, family: str, kind: str, sizes: Mapping[str, int]) -> Point:
-        """From sizes by name.
-
-        Raises:
-            InputError: no such family or kind, or a size that is missing, unknown or below 1.
-        """
+        """From sizes by name; raises InputError for unknown families, kinds or sizes, or sizes below 1."""
         found = family_named(family)
         if kind not in found.kinds:
             raise unknown(f"{found.selects} of {found.title} networks", kind, found.kinds)
@@ -147,9 +88,8 @@ class Point:
 
     @property
     def label(self) -> str:
-        """What the point is, its sizes alone."""
-        words = family_named(self.family).words.values()
-        return "-".join(f"{word}_{size}" for word, size in zip(words, self.sizes, strict=True))
+        """The sizes in words."""
+        return "-".join(f"{WORDS[name]}_{size}" for name, size in self.named.items())
 
     @property
     def batch_size(self) -> int:
@@ -168,26 +108,23 @@ class Point:
         return Point.of(self.family, self.kind, {**self.named, **sizes})
 
 
+def _product(axes: Mapping[str, Iterable[int]]) -> Iterator[dict[str, int]]:
+    return (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+
+
 def walk(start: Point) -> list[Point]:
-    """What `--benchmark` measures: `start` at every batch, input and output size of the sweep, or their like."""
+    """What `--benchmark` measures: `start` at every size of the sweep in the family's `walked` axes."""
     family = family_named(start.family)
-    axes = [family.ranges[name] for name in family.walked]
-    return [
-        start.replaced(**dict(zip(family.walked, values, strict=True))) for values in itertools.product(*axes)
-    ]
+    return [start.replaced(**s) for s in _product({name: family.ranges[name] for name in family.walked})]
 
 
 def grid(family: Family, kinds: Iterable[str]) -> list[Point]:
     """Every point of the family's sweep."""
-    return [
-        Point.of(family.name, kind, dict(zip(family.ranges, values, strict=True)))
-        for kind in kinds
-        for values in itertools.product(*family.ranges.values())
-    ]
+    return [Point.of(family.name, kind, sizes) for kind in kinds for sizes in _product(family.ranges)]
 
 
 def sampled(points: Sequence[Point], count: int, seed: int) -> list[Point]:
-    """So many of them drawn at random, in their order; all where there are no more. Raises InputError below 1."""
+    """`count` of them, drawn at random, in their order; all if there are no more. Raises InputError."""
     if count < 1:
         raise InputError(f"sample of {count} points: must be 1 or more")
     if count >= len(points):
@@ -197,7 +134,7 @@ def sampled(points: Sequence[Point], count: int, seed: int) -> list[Point]:
 
 
 def sharded(points: Iterable[Point], shard: tuple[int, int]) -> Iterator[Point]:
-    """Those that fall to one of several jobs, (2, 8) for the second of eight, by a hash of kind and label."""
+    """The points of one of several jobs, (2, 8) for the second of eight, by a hash of kind and label."""
     number, shards = shard
     for point in points:
         digest = hashlib.sha256(f"{point.kind} {point.label}".encode()).digest()

@@ -1,7 +1,7 @@
 """Points filled in from a predictor instead of being run.
 
-A training step is forward, backward and optimizer; where the predictor has not learnt all three, inference stands in its place,
-and that is said.
+A training step is forward, backward and optimizer. Where the predictor has not learnt all three, inference is
+predicted instead, with a note.
 """
 
 from __future__ import annotations
@@ -11,68 +11,53 @@ from typing import Any
 
 import torch
 
-from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.learn.estimates import ROOFLINE
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.case import Case, predict_case
-from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted
+from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted, described
 from neuralpower.suites.paradnn.learning import LAYER_FUNCTIONS, optimizer_settings
 from neuralpower.suites.paradnn.points import Point
-from neuralpower.suites.paradnn.result import FAILED, Result, Setup
-from neuralpower.suites.paradnn.run import described
+from neuralpower.suites.paradnn.result import Result, Setup, State
 
 TRAINING = (FORWARD, BACKWARD, "optimizer")
 
 
 def predictable(setup: Setup, predictor: Predictor) -> tuple[Setup, str]:
-    """The setup that the predictor can fill in, and what had to change of it ("" for nothing).
-
-    Raises:
-        PredictorError: it has not learnt the dtype.
-        InputError: no such optimizer.
-    """
+    """The setup as it can be predicted, and what had to change or ""; raises PredictorError, InputError."""
     optimizer_settings(setup.optimizer, torch.float32, setup.rmsprop)
-    predictor.check(arithmetic(setup), FORWARD)
-    named = replace(setup, predictor=predictor.name or predictor.device, warmup_steps=0)
-    missing = [phase for phase in TRAINING if phase not in predictor.phases]
+    predictor.check(setup.arithmetic, FORWARD)
+    name = predictor.name or predictor.device
+    named = replace(setup, predictor=name, warmup_steps=0)
+    missing = " and ".join(phase for phase in TRAINING if phase not in predictor.phases)
     if setup.mode == TRAIN and missing:
-        said = f"{predictor.name or predictor.device} has not learnt {' and '.join(missing)}: inference is predicted instead"
-        return replace(named, mode=INFER), said
+        return replace(named, mode=INFER), f"{name} has not learnt {missing}: inference is predicted instead"
     return named, ""
-
-
-def arithmetic(setup: Setup) -> str:
-    """The dtype as a predictor knows it."""
-    return TENSORFLOAT32 if setup.tf32 else setup.dtype
 
 
 def predict_point(point: Point, setup: Setup, predictor: Predictor) -> Result:
     """What a point will take; what goes wrong is its state."""
     known: dict[str, Any] = {"point": point, "setup": setup, "machine": predictor.device}
     try:
-        known |= described(point, setup)
-        step_s, coverage = predict_step(point, setup, predictor)
+        known |= described(point, setup.mode)
+        step_s, coverage = _step(point, setup, predictor)
         return Result(**known, duration_s=setup.steps * step_s, steps=setup.steps, coverage=coverage)
     except NeuralPowerError as error:
-        return Result(**known, state=FAILED, reason=str(error))
+        return Result(**known, state=State.FAILED, reason=str(error))
 
 
-def predict_step(point: Point, setup: Setup, predictor: Predictor) -> tuple[float, float]:
+def _step(point: Point, setup: Setup, predictor: Predictor) -> tuple[float, float]:
     """Seconds of one step, and the share of them that is learnt; raises PredictorError or ModelError."""
-    case = Case(point.model, point.batch_size, dtype=arithmetic(setup))
+    case = Case(point.model, point.batch_size, dtype=setup.arithmetic)
     phases = (FORWARD, BACKWARD) if setup.mode == TRAIN else (FORWARD,)
     passes = [predict_case(case, predictor, phase=phase)[0] for phase in phases]
     parts = [(one.runtime_s.value, one.coverage) for one in passes]
     if setup.mode == TRAIN:
-        work = counted(point)
-        function = LAYER_FUNCTIONS[setup.optimizer]
-        layer = Optimizer(
-            dtype=setup.dtype, function=function, tensors=work.tensors, elements=work.parameters
-        )
-        estimate = predictor.estimate([layer])
+        work, function = counted(point), LAYER_FUNCTIONS[setup.optimizer]
+        sizes: dict[str, Any] = {"tensors": work.tensors, "elements": work.parameters}
+        estimate = predictor.estimate([Optimizer(dtype=setup.dtype, function=function, **sizes)])
         parts.append((float(estimate.runtime_s[0]), float(estimate.basis[0] != ROOFLINE)))
     total = sum(seconds for seconds, _ in parts)
     return total, sum(seconds * share for seconds, share in parts) / total if total else 1.0

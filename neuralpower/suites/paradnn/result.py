@@ -1,42 +1,36 @@
-"""What is known of a point after it was tried: a time, or the state that says why there is none."""
+"""What is known of a point after it was tried: a time, or the state that tells why there is none."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from neuralpower.dtypes import DTYPES, NETWORK_DTYPES
+from neuralpower.dtypes import DTYPES, NETWORK_DTYPES, TENSORFLOAT32
 from neuralpower.errors import DatasetError
 from neuralpower.suites.paradnn.formulas import FLOP_PER_WEIGHT, counted
 from neuralpower.suites.paradnn.points import Point, family_named
 from neuralpower.suites.words import template
 
-OK = "ok"
-OOM = "oom"  # does not fit
-NAN = "nan"  # it ran, and its loss is no number
-FAILED = "failed"  # it raised
-NEGATIVE = "negative_dimension"  # an image too small for the network
-DEADLINE = "deadline_exceeded"  # not one step within the time of a point
-NOT_RUN = "not_run"  # nobody tried
-NOT_FINISHED = "not_finished"  # it was begun and ended the process, twice
-NO_FIGURE = "no_figure"  # it ran, and gave no time
-UNHEALTHY = "unhealthy"  # the device answers no more
-SOCKET_CLOSED = "socket_closed"  # of a remote device
-STATES = (
-    OK,
-    OOM,
-    NAN,
-    FAILED,
-    NEGATIVE,
-    DEADLINE,
-    NOT_RUN,
-    NOT_FINISHED,
-    NO_FIGURE,
-    UNHEALTHY,
-    SOCKET_CLOSED,
-)
+
+class State:
+    """What came of a point."""
+
+    OK = "ok"
+    OOM = "oom"  # does not fit
+    NAN = "nan"  # it ran, and its loss is no number
+    FAILED = "failed"  # it raised
+    NEGATIVE = "negative_dimension"  # an image too small for the network
+    DEADLINE = "deadline_exceeded"  # not one step within the time of a point
+    NOT_RUN = "not_run"  # nobody tried
+    NOT_FINISHED = "not_finished"  # it was begun and ended the process, twice
+    NO_FIGURE = "no_figure"  # it ran, and gave no time
+    UNHEALTHY = "unhealthy"  # the device no longer answers
+    SOCKET_CLOSED = "socket_closed"  # of a remote device
+
+
+STATES = tuple(value for name, value in vars(State).items() if name.isupper())
 SHORT = {name: DTYPES[name].short for name in NETWORK_DTYPES}
 
 
@@ -53,12 +47,12 @@ class Setup:
     tf32: bool = False
     warmup_steps: int = 300
     steps: int = 100
-    predictor: str = ""  # the name of the one that said the times; "" where they were measured
+    predictor: str = ""  # its name; "" where the times were measured
 
     @property
-    def key(self) -> str:
-        """All of it in one line."""
-        return " ".join(f"{name}={value}" for name, value in asdict(self).items())
+    def arithmetic(self) -> str:
+        """The dtype as a predictor knows it."""
+        return TENSORFLOAT32 if self.tf32 else self.dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +62,7 @@ class Result:
     point: Point
     setup: Setup
     machine: str
-    state: str = OK
+    state: str = State.OK
     reason: str = ""
     duration_s: float | None = None  # of all timed steps
     steps: int = 0  # that were timed
@@ -80,7 +74,7 @@ class Result:
     median_step_s: float | None = None
     peak_memory_bytes: int | None = None
     torch: str = ""
-    coverage: float | None = None  # of a prediction: share of the time that is learnt; the rest is estimated
+    coverage: float | None = None  # of a prediction: share of the time that is learnt, not estimated
 
     @property
     def step_flops(self) -> int | None:
@@ -107,13 +101,9 @@ class Result:
         """FLOP of a step per byte of parameters."""
         return _ratio(self.step_flops, (self.parameters or 0) * DTYPES[self.setup.dtype].itemsize)
 
-    def record(self) -> dict[str, Any]:
-        """Every field, for the journal."""
-        return asdict(self)
-
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Result:
-        """From what `record` gave; raises DatasetError where it is of another version."""
+        """From all fields as a journal has them; raises DatasetError for another version's."""
         try:
             return msgspec.convert(record, cls)
         except msgspec.ValidationError as error:
@@ -121,7 +111,7 @@ class Result:
             raise DatasetError(text) from None
 
     def summary(self) -> dict[str, Any]:
-        """ParaDnn's result of a point: GFLOP/s, GFLOP of a step, steps and examples per second, intensity in FLOP/B."""
+        """ParaDnn's result of a point: GFLOP/s, GFLOP of a step, steps and examples per second, FLOP/B."""
         return {
             "labels": self.point.label,
             "kind": self.point.kind,
@@ -141,7 +131,7 @@ class Result:
             "steps": self.steps,
             "warmup_steps": self.warmup_steps,
             "duration": self.duration_s,
-            "err_jobs": [] if self.state == OK else [self.point.label],
+            "err_jobs": [] if self.state == State.OK else [self.point.label],
             "states": self.state,
             "reason": self.reason,
             "predictor": self.setup.predictor or None,
@@ -156,19 +146,13 @@ def _ratio(above: float | None, below: float | None) -> float | None:
 
 
 def single_text(result: Result) -> str:
-    """Version, hyper-parameters, Duration and TFLOPS, each on a line; FLOP are 2 per multiply-add.
-
-    The words stand in `single.jinja`.
-    """
-    return (
-        template("neuralpower.suites.paradnn", "single.jinja")
-        .render(
-            result=result,
-            setup=result.setup,
-            short=SHORT[result.setup.dtype],
-            selects=family_named(result.point.family).selects,
-            work=counted(result.point),
-            per_weight=FLOP_PER_WEIGHT[result.setup.mode],
-        )
-        .rstrip("\n")
-    )
+    """What a single run prints, by `single.jinja`: version, hyper-parameters, Duration and TFLOPS."""
+    values = {
+        "result": result,
+        "setup": result.setup,
+        "short": SHORT[result.setup.dtype],
+        "selects": family_named(result.point.family).selects,
+        "work": counted(result.point),
+        "per_weight": FLOP_PER_WEIGHT[result.setup.mode],
+    }
+    return template("neuralpower.suites.paradnn", "single.jinja").render(values).rstrip("\n")

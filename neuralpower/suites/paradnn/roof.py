@@ -26,17 +26,11 @@ from neuralpower.profiling.steps import clock_of, told
 from neuralpower.report.number_format import quantity
 from neuralpower.suites.paradnn.run import SHARE, available_bytes, machine_name
 
-L1_BYTES_PER_CLOCK = {
-    7.0: 128,
-    7.5: 64,
-    8.0: 128,
-    8.6: 128,
-    8.9: 128,
-    9.0: 128,
-}  # NVIDIA's architecture white papers
-LANES = {7.0: 64, 7.5: 64, 8.0: 64, 8.6: 128, 8.9: 128, 9.0: 128, 10.0: 128}  # float32, of a multiprocessor
+# Of a multiprocessor, by compute capability; NVIDIA's architecture white papers. Lanes are those of float32.
+L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}
+LANES = {7.0: 64, 7.5: 64, 8.0: 64, 8.6: 128, 8.9: 128, 9.0: 128, 10.0: 128}
 REPEATS = 10
-SIZE, WARMUP, STEPS = 16384, 20, 10
+COPIED = 512 * 2**20  # bytes
 TF32_FROM = (8, 0)  # compute capability
 
 
@@ -54,57 +48,35 @@ class Roof:
         return min(self.flops_per_s, intensity * self.bytes_per_s)
 
 
-def fma_flops_per_s(lanes: int, clock_hz: float) -> float:
-    """FLOP/s of so many lanes with a fused multiply-add each per clock."""
-    return 2 * lanes * clock_hz
-
-
-def dram_bytes_per_s(memory_clock_hz: float, bus_bits: int) -> float:
-    """B/s of a memory with double data rate."""
-    return 2 * memory_clock_hz * bus_bits / 8
-
-
-def l1_bytes_per_s(capability: float, cores: int, clock_hz: float) -> float | None:
-    """B/s of all first-level caches; None for an architecture whose width is not known."""
-    width = L1_BYTES_PER_CLOCK.get(capability)
-    return None if width is None else width * cores * clock_hz
-
-
 def theoretical(spec: DeviceSpec, dtype: str = "float32") -> Roof:
-    """Of a spec sheet: of lanes and clock in float32 where it has them, else its peak; raises InputError where it lacks both."""
+    """From a GPU's lanes and clock in float32, else the sheet's peak; raises InputError for neither."""
     lanes, clock, memory = spec.get("lanes"), spec.get("clock_hz"), spec.get("memory_bytes_per_s")
-    peak = spec.peak_flops.get(dtype)
-    source = f"spec sheet of {spec.name}: its peak in {dtype}"
+    peak, how = spec.peak_flops.get(dtype), f"its peak in {dtype}"
     if dtype == "float32" and lanes and clock and spec.device_class == "gpu":
-        peak = fma_flops_per_s(int(lanes), clock)
-        source = f"spec sheet of {spec.name}: 2 x {int(lanes)} lanes x {clock / 1e6:.0f} MHz"
+        peak, how = 2 * int(lanes) * clock, f"2 x {int(lanes)} lanes x {clock / 1e6:.0f} MHz"
     if peak is None or memory is None:
-        raise InputError(
-            f"{spec.name}: its spec sheet has no peak in {dtype}; choose {', '.join(spec.peak_flops)}"
-        )
-    return Roof(f"{spec.name}, {dtype}", peak, memory, source)
+        ways = ", ".join(spec.peak_flops)
+        raise InputError(f"{spec.name}: its spec sheet has no peak in {dtype}; choose {ways}")
+    return Roof(f"{spec.name}, {dtype}", peak, memory, f"spec sheet of {spec.name}: {how}")
 
 
 def measured(device: str, dtype: str, size: int = 4096) -> Roof:
-    """Square products of `size`, and a copy of 512 MiB; raises InputError, or DeviceError where they do not fit."""
+    """Square products of `size`, and a copy of 512 MiB; raises InputError, or DeviceError for no room."""
     best = matmul_benchmark(size, dtype, device, warmup=3, steps=5, tf32=False)
-    rate = copy_bytes_per_s(device, 512 * 2**20)
-    name = best.machine
-    return Roof(
-        f"{name} measured, {dtype}", best.flops_per_s, rate, f"product of {size} squared, copy of 512 MiB"
-    )
+    source = f"product of {size} squared, copy of 512 MiB"
+    rate = copy_bytes_per_s(device, COPIED)
+    return Roof(f"{best.machine} measured, {dtype}", best.flops_per_s, rate, source)
 
 
 def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    """B/s read and written by copies of so many bytes together, the best of ten; raises DeviceError where it does not fit."""
+    """B/s, both ways, of the best of ten copies; source and target share the size; raises DeviceError."""
     place = torch.device(device)
     try:
         source = torch.ones(max(size_bytes // 8, 1), dtype=torch.float32, device=place)
         target = torch.empty_like(source)
     except (RuntimeError, MemoryError) as error:
-        raise DeviceError(
-            f"copy of {size_bytes} bytes on {device}: {first_line(error)}; choose fewer"
-        ) from None
+        text = f"copy of {size_bytes} bytes on {device}: {first_line(error)}; choose fewer"
+        raise DeviceError(text) from None
     calls = max(1, 2**22 // max(size_bytes, 1))
     best, wait = float("inf"), clock_of(place).wait
     for _ in range(REPEATS + 1):
@@ -118,18 +90,14 @@ def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = 
 
 
 def cache_roof(device: str) -> float | None:
-    """B/s of a copy that stays in the last cache, half of which holds source and target; None where its size is not known."""
-    place = torch.device(device)
-    size = (
-        read_cpu().llc_bytes
-        if place.type == "cpu"
-        else int(torch.cuda.get_device_properties(place).L2_cache_size)
-    )
+    """B/s of a copy within half of the last cache; None where the cache's size is not known."""
+    properties = torch.cuda.get_device_properties
+    size = int(properties(device).L2_cache_size) if device.startswith("cuda") else read_cpu().llc_bytes
     return copy_bytes_per_s(device, size // 2) if size else None
 
 
 def figures(properties: Any) -> dict[str, float]:
-    """Theoretical figures from what CUDA says of a device (clocks in kHz); what torch or this table do not know is left out."""
+    """Theoretical figures, where known, from a device's CUDA properties (clocks in kHz)."""
     capability = float(f"{properties.major}.{properties.minor}")
     clock_hz = 1e3 * float(getattr(properties, "clock_rate", 0))
     memory_hz = 1e3 * float(getattr(properties, "memory_clock_rate", 0))
@@ -138,11 +106,11 @@ def figures(properties: Any) -> dict[str, float]:
     found = {
         "boost clock (MHz)": clock_hz / 1e6,
         "multiprocessors": cores,
-        "FMA TFLOP/s": fma_flops_per_s(lanes, clock_hz) / 1e12,
+        "FMA TFLOP/s": 2 * lanes * clock_hz / 1e12,
         "memory clock (MHz)": memory_hz / 1e6,
         "bus (bit)": bits,
-        "DRAM GB/s": dram_bytes_per_s(memory_hz, bits) / 1e9,
-        "L1 GB/s": (l1_bytes_per_s(capability, cores, clock_hz) or 0) / 1e9,
+        "DRAM GB/s": 2 * memory_hz * bits / 8 / 1e9,
+        "L1 GB/s": L1_BYTES_PER_CLOCK.get(capability, 0) * cores * clock_hz / 1e9,
     }
     return {name: value for name, value in found.items() if value}
 
@@ -169,47 +137,45 @@ class MatmulResult:
 
 
 def tf32_by_default(dtype: str, device: torch.device) -> bool:
-    """Float32 products are taken in TF32 from compute capability 8.0 on."""
-    return (
-        device.type == "cuda" and dtype == "float32" and torch.cuda.get_device_capability(device) >= TF32_FROM
-    )
+    """Whether products are in TF32: those of float32 from compute capability 8.0 on."""
+    floats = device.type == "cuda" and dtype == "float32"
+    return floats and torch.cuda.get_device_capability(device) >= TF32_FROM
 
 
 def matmul_benchmark(
-    size: int = SIZE,
+    size: int = 16384,
     dtype: str = "float32",
     device: str = "cpu",
     *,
-    warmup: int = WARMUP,
-    steps: int = STEPS,
+    warmup: int = 20,
+    steps: int = 10,
     tf32: bool | None = None,
     profiled: bool = False,
 ) -> MatmulResult:
     """Multiply; `tf32` None: from compute capability 8.0 on.
 
-    Raises:
-        InputError: a size or number of steps below 1, a device or dtype that is none, or TF32 where there is none.
-        DeviceError: a device that is not there, or on which three such matrices do not fit (OutOfMemory).
+    Raises InputError for counts below 1, an unknown device or dtype, or TF32 where there is none; DeviceError
+    for a missing device; OutOfMemory where three such matrices do not fit.
     """
     if size < 1 or steps < 1 or warmup < 0:
-        raise InputError(
-            f"size {size}, {warmup} warm-up and {steps} timed steps: at least 1, 0 and 1 are needed"
-        )
-    kind, place = _check_dtype(dtype), device_named(device)
+        counts = f"size {size}, {warmup} warm-up and {steps} timed steps"
+        raise InputError(f"{counts}: at least 1, 0 and 1 are needed")
+    if not re.fullmatch(r"float(16|32|64)|bfloat16", dtype):
+        raise InputError(f"dtype {dtype!r}: products are of float16, bfloat16, float32 or float64")
+    kind, place = torch_dtype(dtype), device_named(device)
     allowed = tf32_by_default(dtype, place)
     if tf32 and not allowed:
-        raise InputError(
-            f"tf32 with {dtype} on {device}: is float32 on CUDA from compute capability 8.0; leave it out"
-        )
+        rule = "is float32 on CUDA from compute capability 8.0; leave it out"
+        raise InputError(f"tf32 with {dtype} on {device}: {rule}")
+    used = allowed if tf32 is None else tf32
     needed, free = 3 * size**2 * kind.itemsize, available_bytes(device)
     if free is not None and needed > SHARE * free:
         side = int((SHARE * free / 3 / kind.itemsize) ** 0.5)
-        raise OutOfMemory(
-            f"matmul of {size}: needs {quantity(needed, 'B')}, {quantity(free, 'B')} are free; --size {side} fits"
-        )
+        room = f"needs {quantity(needed, 'B')}, {quantity(free, 'B')} are free"
+        raise OutOfMemory(f"matmul of {size}: {room}; --size {side} fits")
     clock = clock_of(place)
     gc.collect()
-    with products(tf32=allowed if tf32 is None else tf32), torch.inference_mode(), told(f"matmul of {size}"):
+    with products(tf32=used), torch.inference_mode(), told(f"matmul of {size}"):
         left, right = (torch.rand(size, size, dtype=kind, device=place) for _ in range(2))
         out = torch.empty_like(left)
         for _ in range(warmup):
@@ -221,10 +187,8 @@ def matmul_benchmark(
         end = clock.mark()
         clock.wait()
         table = _profiled(left, right, out, place) if profiled else ""
-    used = allowed if tf32 is None else tf32
-    return MatmulResult(
-        machine_name(place), size, dtype, used, clock.seconds(begin, end) / steps, steps, table
-    )
+    seconds = clock.seconds(begin, end) / steps
+    return MatmulResult(machine_name(place), size, dtype, used, seconds, steps, table)
 
 
 def _profiled(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, device: torch.device) -> str:
@@ -237,10 +201,3 @@ def _profiled(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, device
             torch.cuda.synchronize(device)
     order = "self_device_time_total" if cuda else "self_cpu_time_total"
     return str(found.key_averages().table(sort_by=order, row_limit=10))
-
-
-def _check_dtype(dtype: str) -> torch.dtype:
-    """The dtype of a product; raises InputError."""
-    if not re.fullmatch(r"float(16|32|64)|bfloat16", dtype):
-        raise InputError(f"dtype {dtype!r}: products are of float16, bfloat16, float32 or float64")
-    return torch_dtype(dtype)

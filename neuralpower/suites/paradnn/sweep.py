@@ -1,7 +1,7 @@
 """Points in turn, each recorded when it is known: the same sweep again does what is left.
 
-A journal (`neuralpower.data.journal`) keeps what was begun and what came of it. A point that was begun twice and has no result has
-ended the process, as a host without memory does: it is stored as not finished, and passed over from then on.
+A journal (`neuralpower.data.journal`) keeps what was begun and what came of it. A point begun twice without a
+result has ended the process, as a host without memory does: it is stored as not finished, and skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ from neuralpower.errors import DatasetError, DeviceError, InputError
 from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text
 from neuralpower.suites.paradnn.points import Point
-from neuralpower.suites.paradnn.result import NOT_FINISHED, NOT_RUN, STATES, UNHEALTHY, Result, Setup
+from neuralpower.suites.paradnn.result import STATES, Result, Setup, State
 from neuralpower.suites.paradnn.table import csv_text
 
 ATTEMPTS = 2
-OPEN = (NOT_RUN, UNHEALTHY)  # states after which a point is tried again
+OPEN = (State.NOT_RUN, State.UNHEALTHY)  # states after which a point is tried again
 CSV, JSON = "results.csv", "results.json"
 
-OWN_OPTIONS = ("--slurm", "--shard")  # that a script of jobs sets itself, each with a value
+OWN_OPTIONS = ("--slurm", "--shard")  # a script of jobs sets them itself, each with a value
 ARRAY = """#!/bin/bash
 #SBATCH --job-name=paradnn
 #SBATCH --array=1-{jobs}
@@ -62,80 +62,67 @@ class Sweep:
     ) -> list[Result]:
         """Measure what has no result yet, until the time is up: the results of all points, in their order.
 
-        What was measured is on the disk, and in the tables, also when an interruption or an error ends it.
-
-        Raises:
-            DatasetError: the folder cannot be written, or another sweep writes to it.
-            DeviceError: the disk is full, or the device answers no more.
+        What was measured is on the disk, and in the tables, also after an interruption or an error. Raises
+        DatasetError where the folder cannot be used, or is in use; DeviceError for a full disk or a lost one.
         """
         begun = clock_s()
         with Journal(self.folder) as journal:
             found, starts = _known(journal.records())
-
-            def keep(number: int, key: str, result: Result) -> None:
-                found[key] = result
-                journal.append({"type": "result", "key": key, **result.record()})
-                show(number, len(self.points), result)
-
             try:
                 for number, point in enumerate(self.points, 1):
                     key = _key(point, self.setup)
-                    if key in found and not self._tried_again(found[key], starts[key]):
+                    again = (*self.again, *(OPEN if starts[key] < ATTEMPTS else ()))
+                    if key in found and found[key].state not in again:
                         continue
                     if key not in found and starts[key] >= ATTEMPTS:
                         reason = f"it was begun {ATTEMPTS} times, and the process ended each time"
-                        keep(number, key, self._without(point, NOT_FINISHED, reason))
-                        continue
-                    if budget_s is not None and clock_s() - begun >= budget_s:
+                        result = self._without(point, State.NOT_FINISHED, reason)
+                    elif budget_s is not None and clock_s() - begun >= budget_s:
                         break
-                    journal.append({"type": "start", "key": key})
-                    try:
-                        result = measure(point)
-                    except BaseException:  # an interruption is no fault of the point
-                        with contextlib.suppress(DeviceError):
-                            journal.append({"type": "stop", "key": key})
-                        raise
-                    keep(number, key, result)
-                    if result.state == UNHEALTHY:
-                        raise DeviceError(
-                            f"{point.label}: {result.reason}; give the same command again to continue"
-                        )
+                    else:
+                        journal.append({"type": "start", "key": key})
+                        try:
+                            result = measure(point)
+                        except BaseException:  # an interruption is no fault of the point
+                            with contextlib.suppress(DeviceError):
+                                journal.append({"type": "stop", "key": key})
+                            raise
+                    found[key] = result
+                    journal.append({"type": "result", "key": key, **asdict(result)})
+                    show(number, len(self.points), result)
+                    if result.state == State.UNHEALTHY:
+                        way = "give the same command again to continue"
+                        raise DeviceError(f"{point.label}: {result.reason}; {way}")
             finally:
                 results = self._write(found)
         return results
-
-    def _tried_again(self, result: Result, starts: int) -> bool:
-        return result.state in self.again or (result.state in OPEN and starts < ATTEMPTS)
 
     def _without(self, point: Point, state: str, reason: str) -> Result:
         return Result(point=point, setup=self.setup, machine="", state=state, reason=reason)
 
     def _write(self, known: Mapping[str, Result]) -> list[Result]:
-        """Write the tables of all that is known, and what of these points was not tried; results of these points."""
+        """Write the tables of all results, and of what nobody tried; the results of these points."""
         keys = [_key(point, self.setup) for point in self.points]
-        missing = {
-            key: self._without(point, NOT_RUN, "nobody has tried it yet")
-            for key, point in zip(keys, self.points, strict=True)
-            if key not in known
-        }
-        lines = [json_text(result.summary()) for result in (*known.values(), *missing.values())]
+        every = dict(known)
+        for key, point in zip(keys, self.points, strict=True):
+            every.setdefault(key, self._without(point, State.NOT_RUN, "nobody has tried it yet"))
+        lines = [json_text(result.summary()) for result in every.values()]
         replace_file(self.folder / JSON, "[\n" + ",\n".join(lines) + "\n]\n")
         if self.points:
             family = self.points[0].family
             text = csv_text(family, (r for r in known.values() if r.point.family == family))
             replace_file(self.folder / CSV, text)
-        return [known.get(key) or missing[key] for key in keys]
+        return [every[key] for key in keys]
 
 
 def read_results(folder: Path) -> list[Result]:
-    """All results in a folder and its shards, the latest of each point; raises DatasetError where there are none."""
+    """The latest result of each point in a folder and its shards; raises DatasetError for none."""
     places = [folder, *sorted(folder.glob("shard-*-of-*"))]
     records = [record for place in places for record in read_journal(place)]
     found, _ = _known(records)
     if not found:
-        raise DatasetError(
-            f"{folder}: holds no results ({NAME} of a sweep); give the --out of `neuralpower paradnn`"
-        )
+        text = f"holds no results ({NAME} of a sweep); give the --out of `neuralpower paradnn`"
+        raise DatasetError(f"{folder}: {text}")
     return list(found.values())
 
 
@@ -150,26 +137,20 @@ def _known(records: Iterable[dict[str, Any]]) -> tuple[dict[str, Result], Counte
     found: dict[str, Result] = {}
     starts: Counter[str] = Counter()
     for record in records:
-        key = str(record.get("key"))
-        if record.get("type") == "start":
-            starts[key] += 1
-        elif record.get("type") == "stop":
-            starts[key] -= 1
-        elif record.get("type") == "result":
+        key, kind = str(record.get("key")), record.get("type")
+        starts[key] += {"start": 1, "stop": -1}.get(str(kind), 0)
+        if kind == "result":
             found[key] = Result.from_record(record)
     return found, starts
 
 
 def _key(point: Point, setup: Setup) -> str:
-    return f"{point.family} {point.kind} {point.label} {setup.key}"
+    how = " ".join(f"{name}={value}" for name, value in asdict(setup).items())
+    return f"{point.family} {point.kind} {point.label} {how}"
 
 
 def array_script(arguments: Sequence[str], jobs: int, *, gpu: bool) -> str:
-    """A script for `sbatch`: each job, on a GPU or not, measures its share of what `neuralpower ARGUMENTS` would.
-
-    Raises:
-        InputError: fewer than one job.
-    """
+    """A script for `sbatch` whose jobs share `neuralpower ARGUMENTS`; raises InputError for no job."""
     if jobs < 1:
         raise InputError(f"array of {jobs} jobs: must be 1 or more")
     kept, rest = [], iter(arguments)
