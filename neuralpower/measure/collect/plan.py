@@ -17,7 +17,7 @@ from neuralpower.dtypes import FLOATING, MEASURABLE, TENSORFLOAT32
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, torch_dtype, typed
-from neuralpower.measure.collect.networks import NETWORKS, QUICK, Network, jittered, swept
+from neuralpower.measure.collect.networks import NETWORKS, Network, jittered, swept
 from neuralpower.measure.collect.presets import PRESETS, Preset
 from neuralpower.measure.collect.schedule import NETWORK, NETWORK_BLOCK
 from neuralpower.measure.cpu.rig import BLOCK
@@ -316,7 +316,7 @@ def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterat
             or [next((n for n in NETWORKS if n.model == m), Network(m, (1, 4)))]
         ]
     else:
-        chosen = [n for n in NETWORKS if preset.jitters or n.model in QUICK]
+        chosen = [n for n in NETWORKS if preset.jitters or n.quick]
     for network in chosen:
         for variant in (network, *(jittered(network, generator) for _ in range(preset.jitters))):
             for batch in variant.batch_sizes:
