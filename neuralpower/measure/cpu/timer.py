@@ -357,7 +357,7 @@ def _rewrite(warm: Sequence[torch.Tensor]) -> None:
 
 
 def copies_of(bytes_held: int, llc_bytes: int, memory_bytes: int | None) -> int:
-    """How many sets of a call's tensors fill the last-level cache COLD times, if memory allows; one at least."""
+    """How many sets of tensors fill the last-level cache COLD times, if memory allows; one at least."""
     wanted = math.ceil(COLD * llc_bytes / max(bytes_held, 1))
     room = MOST_COPIES if memory_bytes is None else int(MEMORY_SHARE * memory_bytes / max(bytes_held, 1))
     return max(1, min(wanted, room, MOST_COPIES))
