@@ -109,7 +109,7 @@ class RaplMeter:
         return int(text) if text is not None and text.isdecimal() and int(text) > 0 else None
 
     def read(self) -> list[Reading]:
-        """Joules per domain, None for a file without a number. Raises MeterUnavailable if it cannot be read."""
+        """Joules per domain, None where a file has no number; raises MeterUnavailable if it is unreadable."""
         return [self._reading(counter) for counter in self.counters]
 
     def _reading(self, counter: _Counter) -> Reading:
