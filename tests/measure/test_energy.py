@@ -295,7 +295,8 @@ def test_a_row_has_the_power_columns_and_nothing_else() -> None:
     row = measured(*gpu(), idle_w=50.0, period_s=0.02).to_row()
     columns = (
         "power_w power_sd_w energy_j energy_u_rel window_runtime_s window_s settle_s ticks "
-        "counter_start_j counter_end_j idle_w_used power_dyn_w power_source power_scope dram_power_w power_reason"
+        "counter_start_j counter_end_j idle_w_used power_dyn_w power_source power_scope dram_power_w "
+        "power_reason"
     )
     assert list(row) == columns.split()
     assert row["power_w"] == pytest.approx(300, rel=0.01)

@@ -43,7 +43,7 @@ def test_an_address_without_a_cluster_is_one_line(tmp_path: Path) -> None:
 
 
 class Nodes:
-    """A cluster: a head without devices, and nodes with one device each; they share the host, not the locks."""
+    """A cluster: a head without devices, and nodes with a device each; they share the host, not the locks."""
 
     def __init__(self, folder: Path) -> None:
         from ray.cluster_utils import Cluster
