@@ -44,16 +44,14 @@ class Backward:
 
     function: Callable[..., Any]
 
+    @torch.inference_mode(False)
+    @torch.enable_grad()
     def step(self, *args: Any, **kwargs: Any) -> Gradient:
         """Run the forward pass now; the result runs the backward pass alone, as often as it is called.
 
         Raises:
             Unmodelled: no gradient passes through the function.
         """
-        with torch.inference_mode(False), torch.enable_grad():
-            return self._step(args, kwargs)
-
-    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gradient:
         module = self.function if isinstance(self.function, nn.Module) else None
         if module is not None:
             module.train()  # only then does cuDNN keep what a recurrent layer's backward pass needs

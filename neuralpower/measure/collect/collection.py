@@ -44,12 +44,12 @@ OF_THE_CALL = (  # reasons of the call, whose power is not tried again; all othe
 )
 METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which a meter is not asked again
 
-Taken = tuple[Task, dict[str, Any], float]  # what was measured, its columns, and how long that took (s)
+Taken = tuple[Task, dict[str, Any], float]  # a measured task, its columns, its time (s)
 
 
 @dataclass(eq=False)
 class Collection:
-    """One run: what is done, what is left, and how long it takes."""
+    """One run: its finished tasks, its remaining tasks, and their times."""
 
     request: Request
     journal: Journal
@@ -63,7 +63,7 @@ class Collection:
     started: float
 
     def __post_init__(self, plan: Sequence[dict[str, Any]], earlier: Sequence[Mapping[str, Any]]) -> None:
-        """Find what is left to do."""
+        """Find the remaining tasks."""
         request = self.request
         self.session = uuid.uuid4().hex[:12]
         self.attempts: Counter[tuple[str, int]] = Counter()  # at a runtime, also those of earlier runs

@@ -68,7 +68,7 @@ class Fleet:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The first device's answer; to a self-test that of all.
 
-        Each device tests its own meter: its processes to come need to know what was found.
+        Each device tests its own meter, since its later processes need the result.
         """
         if request["do"] != "self_test":
             return dict(self._got(self._lanes[0].ask.remote(request)))
@@ -165,7 +165,7 @@ class Fleet:
             )
 
     def _got(self, reference: Any) -> Any:
-        """What an actor answered; raises what it raised, and LostDeviceError where it is gone."""
+        """An actor's answer; raises its error, and LostDeviceError if it is gone."""
         import ray
 
         try:

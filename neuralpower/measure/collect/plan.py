@@ -31,11 +31,11 @@ from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, default_loss
 
-NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
+NETWORK_LAYERS = 4  # a network may cost as much as NETWORK_LAYERS of the largest layers
 FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator
 FEWEST_RECURRING = 40  # layers of a kind that loops repeat: they are of several groups
-BACKWARD_EVERY = 3  # on a CPU, one layer in so many runs backward, too: that takes twice as long
-TRAINED_EVERY = 2  # on a CPU, one network in so many is trained for a step: that takes four times as long
+BACKWARD_EVERY = 3  # on a CPU, one layer in three runs backward, too: that takes twice as long
+TRAINED_EVERY = 2  # on a CPU, every second network is trained for a step: that takes four times as long
 BATCHES = ("batch", "rows", "tokens", "elements")  # the field of a kind that grows with the batch
 
 

@@ -18,7 +18,7 @@ class Preset:
     power: int  # configurations whose power is measured, too, where there is a meter
     most_flops: float  # of one call
     most_bytes: float  # of one call
-    powers_per_kind: int = 60  # at least, where the plan has so many
+    powers_per_kind: int = 60  # at least, as far as the plan has them
     in_turn: bool = False  # each layer in one dtype and phase, so that counts are totals; else in all of them
     scales: tuple[int, ...] = ()  # factors on a CPU's batches, which are measured, too
     loops: bool = True  # also layers that loops repeat, steps of decoders and steps of training

@@ -123,7 +123,7 @@ class Worker:
         finally:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):  # what it did not read
+                    with contextlib.suppress(BrokenPipeError):  # unread data
                         pipe.close()
 
 
@@ -134,7 +134,7 @@ def _longest_s(request: dict[str, Any]) -> float:
 
 
 def _ended(process: subprocess.Popen[str], number: signal.Signals, patience_s: float) -> bool:
-    """Whether the process is reaped within so many seconds of the signal to its group."""
+    """Whether the process is reaped within `patience_s` of the signal to its group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
     try:

@@ -43,7 +43,7 @@ class Progress:
 
     planned: int  # configurations to be timed by this shard
     done: int
-    estimate: Estimate  # of what is left
+    estimate: Estimate  # of the remaining tasks
     measured: int = 0
     powered: int = 0
     failed: int = 0

@@ -48,7 +48,7 @@ class Batch:
     """Tasks that are measured in turn, and how to do it."""
 
     tasks: tuple[Task, ...]
-    patience_s: float  # without an answer for so long, the measuring process hangs
+    patience_s: float  # a process that does not answer for longer hangs
     fresh: bool = False  # in a process that has measured nothing before
 
     @property

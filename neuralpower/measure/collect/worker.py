@@ -159,7 +159,7 @@ def main() -> None:
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr: stdout is the answers'
-    # a terminal that is gone is no fault of what is measured
+    # a closed terminal must not fail a measurement
     sys.stdout, sys.stderr = Visible(quiet(1)), Visible(quiet(2))
 
     def opened(first: bool) -> Rig:

@@ -166,7 +166,7 @@ def open_cuda(device: torch.device) -> Cuda:
     torch.cuda.set_device(device)
     torch.cuda.init()  # type: ignore[no-untyped-call]  # as above
     gc.collect()
-    gc.freeze()  # older versions of torch collect garbage before each capture; what is here now stays
+    gc.freeze()  # older versions of torch collect garbage before each capture; all present objects stay
     return Cuda(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]  # as above
 
 

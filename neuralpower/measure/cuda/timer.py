@@ -32,8 +32,8 @@ BLOCK_S = 1e-3  # of a replay, so that marks, which resolve 0.5 us, are exact
 LONGEST_BLOCK_S = 5e-3  # of a replay, where copies are many
 MOST_CALLS = 1024  # of a replay
 MOST_COPIES = 256
-L2_TURNS = 3  # so many L2 caches' worth of other bytes come between two turns of a copy
-MEMORY_SHARE = 0.3  # of what is free may go to copies; results and workspaces need some, too
+L2_TURNS = 3  # L2 caches' worth of other bytes between two turns of a copy
+MEMORY_SHARE = 0.3  # of free memory, for copies; results and workspaces need some, too
 EAGER_CALLS = 3  # before anything is timed
 WARMUP_S = 0.025
 FEWEST, MOST = 11, 400  # samples
@@ -201,7 +201,7 @@ class CudaTimer:
         return HOST_BOUND * dispatch_s > eager_s
 
     def _waited_s(self, step: Step, calls: int = 1) -> float:
-        """The host's time until the device has finished, for each of so many calls."""
+        """The host's time until the device has finished, divided by `calls`."""
         self.cuda.synchronize()
         start = self.clock_ns()
         for _ in range(calls):

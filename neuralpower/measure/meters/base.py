@@ -29,10 +29,10 @@ class Reading(NamedTuple):
 class Description:
     """Where a meter's numbers come from, in the words of a dataset's columns."""
 
-    source: str  # power_source of what is read from the counter
+    source: str  # power_source of power from the counter
     scope: str  # board, module, package
     limit_w: float | None = None  # what the device may draw by its own settings, all domains together
-    sampled_source: str = "none"  # power_source of what is integrated from samples of power
+    sampled_source: str = "none"  # power_source of power from integrated samples
     domains: tuple[str, ...] = ()
 
 

@@ -28,7 +28,7 @@ ENERGY, POWER_INSTANT, POWER_AVERAGE = 83, 186, 185  # NVML_FI_DEV_*
 AMPERE = 7  # NVML_DEVICE_ARCH_AMPERE
 SUCCESS, NOT_SUPPORTED, NO_FUNCTION, GPU_IS_LOST, RESET_REQUIRED = 0, 3, 13, 15, 16  # nvmlReturn_t
 
-# nvmlReturn_t -> reason, and what it means and what the user can do
+# nvmlReturn_t -> (reason, meaning and remedy)
 FAILURES = {
     NOT_SUPPORTED: (
         "not_supported",

@@ -41,7 +41,7 @@ class _Counter:
             step += self.range_uj
         self.last_uj = raw_uj
         if step < 0:
-            return None  # the total stands still: what was counted meanwhile is not known
+            return None  # the total stands still: the energy meanwhile is unknown
         self.total_uj += step
         return self.total_uj / 1e6
 

@@ -261,7 +261,7 @@ def _mean(
 class Ticking:
     """How a counter moves, if it is read without pause."""
 
-    period_s: float  # median time between two ticks; of fast counters, the time between two reads
+    period_s: float  # median time between two ticks, or between two reads for fast counters
     period_p95_s: float
     tick_j: float  # median energy of one
 

@@ -86,7 +86,7 @@ class PowerWindow:
         return ["alias_risk"] if self.alias_risk else []
 
     def to_row(self) -> dict[str, Any]:
-        """The power columns of a dataset row; what is not known is None."""
+        """The power columns of a dataset row; None for unknown values."""
         power = self.power
         return {
             "power_w": self.power_w,

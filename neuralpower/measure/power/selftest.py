@@ -25,7 +25,7 @@ SQUARE_PERIOD_S = 0.1
 PHASES = 4
 PART_TIME = 0.1  # spread over the phases; cut cycles explain a few per cent
 NONLINEARITY = 0.02
-SLOW_SAMPLES_S = 1.2  # until power that is averaged over a second has forgotten what was before
+SLOW_SAMPLES_S = 1.2  # until power averaged over a second has forgotten the time before
 
 
 @dataclass(frozen=True)
