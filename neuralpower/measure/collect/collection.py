@@ -219,9 +219,8 @@ class Collection:
                 return
             if some[0].tier == POWER and (self.meter_lost or some[0].key not in self.rows):
                 continue
-            issued = (
-                some  # of the first batch as much as fits, to within a factor of 2, and one task in any case
-            )
+            issued = some
+            # as much of the first batch as fits, to within a factor of 2, and one task in any case
             while not self.begun and len(issued) > 1 and self.costs.of(issued) > left_s:
                 issued = issued[: len(issued) // 2]
             self.begun = True

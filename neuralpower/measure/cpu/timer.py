@@ -249,9 +249,10 @@ class _Sampled:
 
     def sample(self, autograd: Autograd | None, clock_ns: Callable[[], int]) -> None:
         """Run it once, its inputs written afresh."""
-        step, function, args, kwargs = self.step, self.step, (), {}
-        if isinstance(step, Call):
-            function, args, kwargs = step.function, step.args, step.kwargs
+        step = self.step
+        function, args, kwargs = (
+            (step.function, step.args, step.kwargs) if isinstance(step, Call) else (step, (), {})
+        )
         with contextlib.nullcontext() if isinstance(step, Call) else settings_of(self.call):
             if self.call.recurs and self.first_s < COLD_CALL_S:
                 function(*args, **kwargs)
