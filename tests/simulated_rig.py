@@ -68,7 +68,7 @@ class Simulated:
             begun = self.now_s
             if batch.fresh:
                 self.now_s += RESTART_S * self.slower
-            results = [self._measured(item, batch.tier) for item in batch.items]
+            results = [self._measured(task.item, batch.tier) for task in batch.tasks]
             yield batch, results, self.now_s - begun
 
     def close(self) -> None:

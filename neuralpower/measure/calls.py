@@ -1,7 +1,8 @@
 """From a layer to the call that is timed: its phase, its arithmetic, and copies of it that share no memory.
 
-A phase or an arithmetic that `Layer.build` knows nothing of is a function around the one that it built, so that the call
-stays what it says wherever it is made; who times it asks `step_of` for what is to be timed, under `settings_of`.
+A phase or an arithmetic that `Layer.build` does not know is a function around the built one, so that the call
+means the same wherever it is made. A timer asks `step_of` for the step to be timed, and runs it under
+`settings_of`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Step = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Gradient:
-    """A backward pass whose forward pass has run; as often as it is called, the gradients of all `leaves`."""
+    """A backward pass whose forward pass has run; each call computes the gradients of all `leaves`."""
 
     targets: Sequence[Tensor]
     leaves: Sequence[Tensor]
@@ -39,23 +40,21 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Backward:
-    """The backward pass of a function: gradients of its outputs, given random ones, with respect to all that is floating."""
+    """A function's backward pass: from random gradients of its outputs to those of all floating inputs."""
 
     function: Callable[..., Any]
 
+    @torch.inference_mode(False)
+    @torch.enable_grad()
     def step(self, *args: Any, **kwargs: Any) -> Gradient:
-        """Run the forward pass, now; what comes back runs the backward pass alone, as often as it is called.
+        """Run the forward pass now; the result runs the backward pass alone, as often as it is called.
 
         Raises:
             Unmodelled: no gradient passes through the function.
         """
-        with torch.inference_mode(False), torch.enable_grad():
-            return self._step(args, kwargs)
-
-    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gradient:
         module = self.function if isinstance(self.function, nn.Module) else None
         if module is not None:
-            module.train()  # cuDNN keeps what a recurrent layer's backward pass needs in training mode only
+            module.train()  # only then does cuDNN keep what a recurrent layer's backward pass needs
         leaves = [t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()]
         for leaf in leaves:
             leaf.requires_grad_()
@@ -120,7 +119,7 @@ def call_of(layer: Layer, device: torch.device) -> Call:
 
 
 def step_of(call: Call) -> Step:
-    """What is to be timed of a call; what is not, such as a forward pass before a backward one, happens now."""
+    """The part of a call to be timed; the rest, such as the forward pass before a backward one, runs now."""
     function = _bare(call)
     if isinstance(function, Backward):
         return function.step(*call.args, **call.kwargs)
@@ -134,7 +133,7 @@ def warm_of(call: Call, step: Step) -> tuple[Tensor, ...]:
 
 @contextlib.contextmanager
 def settings_of(call: Call) -> Iterator[None]:
-    """What the steps of a call are timed under: TF32 on where it asks for it and off where not, no autograd forward."""
+    """The settings to time a call's steps under: TF32 on only where it asks for it, no autograd forward."""
     forward = not isinstance(_bare(call), Backward)
     with products(tf32=isinstance(call.function, TensorFloat32)), torch.inference_mode(forward):
         yield
@@ -148,8 +147,8 @@ def _bare(call: Call) -> Callable[..., Any]:
 def products(tf32: bool) -> Iterator[None]:
     """Whether products of float32 may be taken in TF32, in matrices, convolutions and recurrent layers alike.
 
-    PyTorch's own default is neither: off in matrices, on in the others. It has newer switches, from 2.9 on, but refuses to
-    read these once those are set, and both kinds follow these.
+    PyTorch's own default is neither: off in matrices, on in the others. From 2.9 on it has newer switches,
+    but it refuses to read these old ones once the new ones are set, and both kinds follow the old ones.
     """
     matrices, others = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matrices.allow_tf32, others.allow_tf32
@@ -162,7 +161,7 @@ def products(tf32: bool) -> Iterator[None]:
 
 @torch.inference_mode(False)
 def copy_call(call: Call) -> Call:
-    """The same call on tensors of its own, laid out as those are: equal values, no memory in common."""
+    """The same call on tensors of its own, with equal layouts and values, and no memory in common."""
     call = _unbound(call)
     memo: dict[int, Any] = {}
     copied: Call = copy.deepcopy(call, memo)
@@ -178,7 +177,7 @@ def copy_call(call: Call) -> Call:
 
 
 def call_bytes(call: Call) -> int:
-    """Bytes of all memory that a call's tensors hold, those of a module or an optimizer among them."""
+    """Bytes of all memory that a call's tensors hold, with those of its module or optimizer."""
     call = _unbound(call)
     owner = _owner(call)
     held: list[Any] = [call.args, dict(call.kwargs)]

@@ -24,7 +24,7 @@ def run_training_step(
 ) -> None:
     """One step: micro-batches forward, to their loss, and backward, then the optimizer.
 
-    `began` is told of each part as it begins, by its name in STEPS, and of the end by "".
+    `began` gets the name (in STEPS) of each part as it begins, and "" at the end.
     """
     with torch.inference_mode(False), torch.enable_grad():
         for _ in range(accumulation):
@@ -75,5 +75,5 @@ class TrainingStep:
         self.laps.append(lap)
 
     def parts_s(self, last: int) -> dict[str, float]:
-        """The 10th percentile of each part over the last so many steps (s)."""
+        """The 10th percentile of each part over the `last` steps (s)."""
         return {step: float(np.percentile([lap[step] for lap in self.laps[-last:]], 10)) for step in STEPS}

@@ -1,7 +1,7 @@
 """Calls that run in processes of their own: results in order, and no process outlives the one that asked.
 
-A child reads a pickled call from its stdin and writes the pickled result, behind its length, to its stdout. It needs no
-semaphore and no shared memory, so nothing stays behind where a process is killed.
+A child reads a pickled call from its stdin and writes the pickled result, behind its length, to its stdout.
+It needs no semaphore and no shared memory, so a killed process leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 class Pool:
     """`jobs` children, started with the first calls; without children where `jobs` is 1. A context manager.
 
-    joblib hands out the calls, a thread for each child. Its own processes leave semaphores where they are killed.
+    joblib hands out the calls, a thread for each child. Its own processes leave semaphores when they are
+    killed.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -39,11 +40,11 @@ class Pool:
         self._children: list[_Child] = []
 
     def __enter__(self) -> Pool:
-        """Nothing is started yet."""
+        """Start nothing yet."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill the children; what they were asked and have not answered is lost."""
+        """Kill the children; unanswered calls are lost."""
         for child in self._children:
             child.kill()
 
@@ -51,7 +52,7 @@ class Pool:
         """`function(*call)` of each call, in their order. Raises what the function raises.
 
         Raises:
-            DeviceError: a child was ended from outside, as for want of memory.
+            DeviceError: a child was ended from outside, for example for want of memory.
         """
         from joblib import Parallel, delayed
 
@@ -68,8 +69,7 @@ class Pool:
         def done(call: tuple[Any, ...]) -> Any:
             child = idle.get()
             try:
-                child.ask(function, call)
-                return child.answer()
+                return child.result(function, call)
             finally:
                 idle.put(child)
 
@@ -78,7 +78,7 @@ class Pool:
 
 
 class _Child:
-    """One process, in a session of its own: a terminal's Ctrl-C and hang-up are for the parent, which ends it."""
+    """One process, in a session of its own: a terminal's Ctrl-C and hang-up reach only the parent."""
 
     def __init__(self, threads: int) -> None:
         limits = {name: str(threads) for name in THREADS if name not in os.environ}
@@ -91,20 +91,19 @@ class _Child:
         )
         if self._process.stdin is None or self._process.stdout is None:
             raise DeviceError("a fitting process has no pipes; this is a fault of neuralpower")
-        self._stdin, self.stdout = self._process.stdin, self._process.stdout
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
-    def ask(self, function: Callable[..., Any], call: tuple[Any, ...]) -> None:
-        try:
+    def result(self, function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
+        data = b""
+        with contextlib.suppress(BrokenPipeError):
             pickle.dump((function, call), self._stdin, protocol=pickle.HIGHEST_PROTOCOL)
             self._stdin.flush()
-        except BrokenPipeError:
-            raise self._lost() from None
-
-    def answer(self) -> Any:
-        head = self.stdout.read(LENGTH.size)
-        data = self.stdout.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
+            head = self._stdout.read(LENGTH.size)
+            data = self._stdout.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
         if not data:
-            raise self._lost()
+            code = self._process.wait()
+            how = f"by signal {-code}" if code < 0 else f"with code {code}"
+            raise DeviceError(f"a process that fits was ended {how}, as for want of memory; give --jobs 1")
         done, value = pickle.loads(data)
         if not done:
             raise value
@@ -113,18 +112,13 @@ class _Child:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        for pipe in (self._stdin, self.stdout):
-            with contextlib.suppress(OSError):  # what it did not read
+        for pipe in (self._stdin, self._stdout):
+            with contextlib.suppress(OSError):  # unread data
                 pipe.close()
-
-    def _lost(self) -> DeviceError:
-        code = self._process.wait()
-        how = f"by signal {-code}" if code < 0 else f"with code {code}"
-        return DeviceError(f"a process that fits was ended {how}, as for want of memory; give --jobs 1")
 
 
 def main() -> None:
-    """Answer until stdin ends; whoever asked may be gone by then, which is said to nobody."""
+    """Answer until stdin ends; if the asker is gone by then, end silently."""
     end_with_parent()
     answers = os.dup(1)
     os.dup2(2, 1)  # what libraries print is no answer

@@ -1,7 +1,8 @@
 """Child processes that end with the process that started them, however that one ends.
 
-The parent starts its child with `environment()`, which holds the parent's number. The child calls `end_with_parent` before it
-imports anything heavy. `python -m neuralpower.processes.tether MODULE ARGUMENTS` does so for a module that knows nothing of it.
+The parent starts its child with `environment()`, which holds the parent's number. The child calls
+`end_with_parent` before it imports anything heavy. `python -m neuralpower.processes.tether MODULE ARGUMENTS`
+does so for a foreign module.
 """
 
 from __future__ import annotations
@@ -18,19 +19,17 @@ from pathlib import Path
 
 PARENT = "NEURALPOWER_PARENT"
 PR_SET_PDEATHSIG = 1  # of prctl.h
-LOOK_S = 0.5  # between two looks at the parent where the system tells nobody of its end
+LOOK_S = 0.5  # between two looks at the parent, on systems that do not signal its end
 
 
 def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a child that ends with this process; it imports this very package, wherever it is started."""
+    """The environment of a child that ends with this process, and imports this very package."""
     above = Path(__file__).parent.parent
-    places = [
-        place for place in base.get("PYTHONPATH", "").split(os.pathsep) if place and place != str(above)
-    ]
-    # of a checkout; an installed package is found, behind Python's own modules
-    if above.name not in ("site-packages", "dist-packages"):
-        places.insert(0, str(above))
-    return {**base, **({"PYTHONPATH": os.pathsep.join(places)} if places else {}), PARENT: str(os.getpid())}
+    # a checkout comes first; an installed package is found, behind Python's own modules
+    own = [] if above.name in ("site-packages", "dist-packages") else [str(above)]
+    others = base.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join([*own, *(place for place in others if place and place != str(above))])
+    return {**base, **({"PYTHONPATH": path} if path else {}), PARENT: str(os.getpid())}
 
 
 def tethered(module: str) -> list[str]:
@@ -39,9 +38,10 @@ def tethered(module: str) -> list[str]:
 
 
 def end_with_parent() -> None:
-    """Have this process killed as soon as the one that started it is gone; where it is gone already, end at once.
+    """Have this process killed as soon as its parent is gone; if it is gone already, end at once.
 
-    The signal is asked for first, so no end of the parent falls between the two. A process without `PARENT` goes on.
+    The signal is asked for first, so the parent cannot end unseen between the two. A process without `PARENT`
+    goes on.
     """
     parent = os.environ.pop(PARENT, "")  # popped: children of this process have another parent
     if not parent.isdigit():
@@ -61,7 +61,7 @@ def _look_after(parent: int) -> None:
 
 
 def main() -> None:
-    """Run the module that the command line names; its own children are to end with it, too."""
+    """Run the module that the command line names; its own children end with it, too."""
     end_with_parent()
     del sys.argv[0]
     os.environ.update(environment())

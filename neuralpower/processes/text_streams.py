@@ -1,4 +1,4 @@
-"""Text streams for what is said beside the results: where nobody can read it any more, it is dropped, and the work goes on."""
+"""Text streams for messages beside the results: where nobody can read a message, it is dropped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 class _Quiet(io.FileIO):
-    """A descriptor whose other end may be gone: a terminal that was closed, a pipe without a reader, a full disk."""
+    """A descriptor whose other end may be gone: a closed terminal, a pipe without a reader, a full disk."""
 
     def write(self, data: object) -> int:
         """Bytes taken: all of them, also where the system takes none."""
@@ -23,11 +23,6 @@ class _Quiet(io.FileIO):
 
 def quiet(descriptor: int) -> TextIO:
     """A text stream on a descriptor, line by line; it never fails."""
+    raw = _Quiet(descriptor, "w", closefd=False)
     encoding = sys.__stderr__.encoding if sys.__stderr__ is not None else "utf-8"
-    return io.TextIOWrapper(
-        _Quiet(descriptor, "w", closefd=False),
-        encoding=encoding,
-        errors="backslashreplace",
-        line_buffering=True,
-        write_through=True,
-    )
+    return io.TextIOWrapper(raw, encoding, "backslashreplace", line_buffering=True, write_through=True)

@@ -1,4 +1,4 @@
-"""Power of a window: the arithmetic, what it refuses, and the loop that takes it, on devices whose power is known."""
+"""Power of a window: the arithmetic, its refusals, and the measuring loop, on devices of known power."""
 
 import math
 import random
@@ -44,7 +44,7 @@ def test_power_runs_from_the_first_tick_to_the_last() -> None:
 
 
 def test_the_scatter_of_the_stretches_is_the_uncertainty() -> None:
-    # a read per tick, dated to the nanosecond: 9 J, 11 J, 9 J, 11 J in 0.1 s each: 90, 110, 90, 110 W, mean 100 W
+    # a read per tick, dated to the nanosecond: 9, 11, 9, 11 J in 0.1 s each: 90, 110, 90, 110 W, mean 100 W
     # sd = sqrt(4 * 10^2 / 3) = 11.547 W; of the mean: / sqrt(4) = 5.774 W; t(3, 95 %) = 3.1824: 18.37 W
     power = window_power(stream([1, 10, 19, 30, 39, 50], step_ms=100), period_s=1e-9)
     assert power.power_w == pytest.approx(100)
@@ -53,7 +53,8 @@ def test_the_scatter_of_the_stretches_is_the_uncertainty() -> None:
 
 
 def test_what_is_not_known_of_the_time_stamps_is_in_the_uncertainty() -> None:
-    # no scatter; both stamps within 100 ms: sqrt(2) * 0.1 / sqrt(12) s over 0.4 s = 10.206 %, times t(3) = 3.1824: 32.48 %
+    # no scatter; both stamps within 100 ms: sqrt(2) * 0.1 / sqrt(12) s over 0.4 s = 10.206 %, times
+    # t(3) = 3.1824: 32.48 %
     power = window_power(stream([1, 11, 21, 31, 41, 51], step_ms=100))
     assert power.u_rel == pytest.approx(0.3248, rel=1e-3)
     # a counter that moves every 10 ms moved within the last 10 ms
@@ -186,7 +187,7 @@ class Case:
 
 
 def seeded_case(seed: int, root: Path) -> Case:
-    """A GPU behind a queue (even seeds), or a CPU behind RAPL whose counter wraps around within the window (odd ones)."""
+    """A GPU behind a queue (even seeds), or a CPU whose RAPL counter wraps around in it (odd ones)."""
     draw = random.Random(seed)
     time, range_j = Time(), 262_143.328850
     device = Device(time, idle_w=draw.uniform(20, 80))
@@ -292,13 +293,12 @@ def measured(time: Time, queue: Queue, meter: Any, **settings: Any) -> PowerWind
 
 def test_a_row_has_the_power_columns_and_nothing_else() -> None:
     row = measured(*gpu(), idle_w=50.0, period_s=0.02).to_row()
-    assert (
-        list(row)
-        == (
-            "power_w power_sd_w energy_j energy_u_rel window_runtime_s window_s settle_s ticks counter_start_j "
-            "counter_end_j idle_w_used power_dyn_w power_source power_scope dram_power_w power_reason"
-        ).split()
+    columns = (
+        "power_w power_sd_w energy_j energy_u_rel window_runtime_s window_s settle_s ticks "
+        "counter_start_j counter_end_j idle_w_used power_dyn_w power_source power_scope dram_power_w "
+        "power_reason"
     )
+    assert list(row) == columns.split()
     assert row["power_w"] == pytest.approx(300, rel=0.01)
     assert row["window_runtime_s"] == pytest.approx(0.002, rel=0.01)
     assert row["energy_j"] == pytest.approx(0.6, rel=0.01)
@@ -394,7 +394,7 @@ def test_a_meter_without_a_counter_is_integrated_and_labelled() -> None:
 
 
 def swinging(seed: int, idle_w: float | None) -> tuple[float, PowerWindow]:
-    """Calls of 100 ms, 390 W in one half and 210 W in the other, on a counter that looks for 25 ms in every 100 ms."""
+    """Calls of 100 ms, 390 W in one half and 210 W in the other, on a counter that sees 25 of each 100 ms."""
     time = Time()
     device = Device(time, idle_w=50.0)
     phase_s = random.Random(seed).uniform(0, 0.1)

@@ -88,7 +88,7 @@ def test_a_slow_call_takes_fewer_rounds() -> None:
 
 
 class Given(Sentinel):
-    """A sentinel that takes what the test says, one after the other, and half of that when it is called again."""
+    """A sentinel that takes the given times, one after the other, and half of each at its second call."""
 
     def __init__(self, times_s: list[float]) -> None:
         self.given, self.times = iter(times_s), []
@@ -99,8 +99,8 @@ class Given(Sentinel):
 
 
 def test_calls_timed_in_turn_share_the_sentinels_times_of_their_rounds() -> None:
-    # two short calls and a slow one in 6 rounds; the slow one takes part in the first and the fourth, and makes the
-    # sentinel due before each call that comes after it
+    # two short calls and a slow one in 6 rounds; the slow one is in the first and the fourth, and makes the
+    # sentinel due before each call after it
     clock = Clock()
     calls = [Call(lambda ms=ms: clock.work(ms), ()) for ms in (1, 1, 400)]
     sentinel = Given([1 + 0.01 * i for i in range(30)])

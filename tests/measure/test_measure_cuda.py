@@ -231,7 +231,7 @@ class FakeNvml:
     def nvmlDeviceGetPerformanceState(self, handle: str) -> int:  # noqa: N802
         return self._value(0)
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:  # noqa: N802  # what older drivers have
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:  # noqa: N802  # an older name
         return self._value(0x4)
 
 

@@ -1,4 +1,4 @@
-"""Rigs: what a failing call is called, and a collection of a real measuring process on the simulated device."""
+"""Rigs: names of failures, and a collection of a real measuring process on the simulated device."""
 
 import subprocess
 import sys

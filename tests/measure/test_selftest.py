@@ -16,7 +16,7 @@ SHORT = Durations(idle_s=0.5, spin_s=0.3, agreement_s=0.5, square_s=0.6, windows
 
 
 class Rig:
-    """A GPU that idles at 30 W asleep and 80 W awake, draws 400 W under load, and has a meter with flaws of choice."""
+    """A GPU that idles at 30 W asleep and 80 W awake, draws 400 W under load, and has a flawed meter."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
-"""One run of a collection: what an earlier one left, what is measured in the time there is, and what is written of it."""
+"""One run of a collection: it goes on where an earlier run ended, and measures what fits its time."""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import platform
 import sys
@@ -16,8 +15,7 @@ from typing import Any
 from neuralpower.data.journal import Journal
 from neuralpower.data.sealing import kept_rows
 from neuralpower.devices.machine import read_machine, up_since
-from neuralpower.measure.collect.checkout import checkout
-from neuralpower.measure.collect.keys import PROTOCOL_VERSION, device_key, plan_hash, software_key
+from neuralpower.measure.collect.keys import PROTOCOL_VERSION, checkout, device_key, plan_hash, software_key
 from neuralpower.measure.collect.presets import preset_named
 from neuralpower.measure.collect.recover import ROUNDS, Executor
 from neuralpower.measure.collect.request import Progress, Request
@@ -40,19 +38,18 @@ ATTEMPTS = 3  # of a noisy configuration
 ENDED = "the machine went down twice while this was measured alone"
 MISMATCH = 0.1  # of the runtime
 NOT_MEASURED = "not measured"  # the power_reason of a row whose turn has not come
-OF_THE_CALL = (  # reasons for which a call's power is not tried again; all others are the meter's
+OF_THE_CALL = (  # reasons of the call, whose power is not tried again; all others are the meter's
     *("host_bound", "too_few_ticks", "no_readings", "no_counter", "counter_anomaly", "power_anomaly"),
     *("oom", "crashed", "timeout", "error", "unsupported"),
 )
 METER_LOST = ("meter_lost", "gpu_lost", "reset_required")  # reasons after which a meter is not asked again
 
-
-Taken = tuple[Task, dict[str, Any], float]  # what was measured, its columns, and how long that took (s)
+Taken = tuple[Task, dict[str, Any], float]  # a measured task, its columns, its time (s)
 
 
 @dataclass(eq=False)
 class Collection:
-    """One run: what is done, what is left, and how long it takes."""
+    """One run: its finished tasks, its remaining tasks, and their times."""
 
     request: Request
     journal: Journal
@@ -66,12 +63,12 @@ class Collection:
     started: float
 
     def __post_init__(self, plan: Sequence[dict[str, Any]], earlier: Sequence[Mapping[str, Any]]) -> None:
-        """Find what is left to do."""
+        """Find the remaining tasks."""
         request = self.request
         self.session = uuid.uuid4().hex[:12]
-        self.attempts: Counter[tuple[str, int]] = Counter()  # at a runtime, those of earlier runs among them
-        self.rows: dict[tuple[str, int], dict[str, Any]] = {}  # that may get their power measured
-        self.owed_s = 0.0  # put aside for what is to be measured again
+        self.attempts: Counter[tuple[str, int]] = Counter()  # at a runtime, also those of earlier runs
+        self.rows: dict[tuple[str, int], dict[str, Any]] = {}  # that wait for their power
+        self.owed_s = 0.0  # put aside for the replicates
         self.begun = self.meter_lost = False
         self.plan_hash = plan_hash(plan)
         hardware = self.opened["hardware"]
@@ -93,20 +90,11 @@ class Collection:
         self.progress = Progress(count, count - left, outlook, budget_s=request.budget_s)
 
     def _without_finished(self, schedule: Schedule) -> Schedule:
-        """What the folder has no verdict on; learns how long things take from what it has."""
+        """The tasks that the folder has no verdict on; learns from its rows how long tasks take."""
         tasks = {(task.tier, task.key): task for task in schedule.tasks}
         timed: set[tuple[str, int]] = set()
         metered: set[tuple[str, int]] = set()
-        columns = (
-            "config_id",
-            "replicate",
-            "status",
-            "attempt",
-            "power_w",
-            "power_reason",
-            "wall_s",
-            "power_wall_s",
-        )
+        columns = "config_id replicate status attempt power_w power_reason wall_s power_wall_s".split()
         for _, row in kept_rows(self.request.folder, columns):
             key = row_key(row)
             if row.get("status") == "noisy" and (row.get("attempt") or ATTEMPTS) < ATTEMPTS:
@@ -122,12 +110,7 @@ class Collection:
         waiting = {name for name, _ in self.pending & timed}
         for _, row in kept_rows(self.request.folder, ids=waiting) if waiting else ():
             self._remember(row)
-        return Schedule(
-            [task for task in schedule.runtime if task.key not in timed],
-            [task for task in schedule.power if task.key not in metered],
-            [task for task in schedule.runtime_again if task.key not in timed],
-            [task for task in schedule.power_again if task.key not in metered],
-        )
+        return schedule.without(timed, metered)
 
     def _remember(self, row: dict[str, Any]) -> None:
         """Keep a row whose power is still to be measured."""
@@ -135,7 +118,7 @@ class Collection:
             self.rows[row_key(row)] = row
 
     def begin(self, answer: Mapping[str, Any]) -> None:
-        """Write who measures, on what, and what its meter can do, as its process answered to `self_test`."""
+        """Write a session: who measures, on what, and the `answer` of its process to `self_test`."""
         self.costs.start_s = self.clock() - self.started
         self.journal.append(
             {
@@ -164,7 +147,7 @@ class Collection:
         self._tell()
 
     def run(self) -> None:
-        """All that fits into the budget; one task in any case: the same command, given often enough, comes to an end."""
+        """Measure what fits the budget, and at least one task: repeated runs then come to an end."""
         self._keep_all([(task, {"status": "crashed", "error_msg": ENDED}, 0.0) for task in self._culprits()])
         for task in (*self.todo.power, *self.todo.power_again):
             if task.key in self.unfinished.power_culprits & self.rows.keys():
@@ -173,13 +156,11 @@ class Collection:
         self._runtimes(self.todo.runtime)
         self._powers(self._affordable(again, power_again))
         self._runtimes(again, fresh=True)
-        waiting = {
-            name for name, replicate in self.rows if not replicate
-        }  # for power that there was no time for
+        waiting = {name for name, replicate in self.rows if not replicate}  # there was no time for its power
         self._powers([task for task in power_again if task.key[0] not in waiting])
 
     def _affordable(self, again: Sequence[Task], power_again: Sequence[Task]) -> Iterator[Task]:
-        """Tasks of power; time is put aside for what is to be measured again, of power as much as has been begun."""
+        """Tasks of power; time is put aside for replicates, of power for those whose first task has begun."""
         twice = {task.key[0]: task for task in power_again}
         first = [task for task in self.todo.power if task.key in self.rows]
         waiting = {task.key[0] for task in first}
@@ -197,18 +178,14 @@ class Collection:
         self.owed_s = 0.0
 
     def _culprits(self) -> list[Task]:
-        """What the machine went down with twice is not measured a third time."""
+        """Take out the tasks that the machine went down with twice: they are not measured a third time."""
         culprits = self.unfinished.culprits
         tasks = [*self.todo.runtime, *self.todo.runtime_again]
-        self.todo = dataclasses.replace(
-            self.todo,
-            runtime=[task for task in self.todo.runtime if task.key not in culprits],
-            runtime_again=[task for task in self.todo.runtime_again if task.key not in culprits],
-        )
+        self.todo = self.todo.without(culprits, set())
         return [task for task in tasks if task.key in culprits]
 
     def _runtimes(self, tasks: Sequence[Task], fresh: bool = False) -> None:
-        """Time them; noisy ones are taken again at the end, by a later run where there is no time."""
+        """Time them; noisy ones are repeated at the end, or by a later run."""
         noisy: dict[tuple[str, int], Taken] = {}
         for attempt in range(1, ATTEMPTS + 1):
             again: dict[tuple[str, int], Taken] = {}
@@ -237,14 +214,15 @@ class Collection:
         block = self.opened["block"]
         for number, some in enumerate(batched(tasks, block, self.unfinished.suspects)):
             anew = fresh and number < self.executor.lanes
-            need_s = self.costs.of(some) + self.owed_s + self.costs.restart_s * anew
-            if self.begun and self._left_s() < need_s:
+            left_s = self._left_s() - self.owed_s - self.costs.restart_s * anew
+            if self.begun and left_s < self.costs.of(some):
                 return
             if some[0].tier == POWER and (self.meter_lost or some[0].key not in self.rows):
                 continue
-            issued = (
-                some if self.begun else self._fitting(some, self._left_s() - need_s + self.costs.of(some))
-            )
+            issued = some
+            # as much of the first batch as fits, to within a factor of 2, and one task in any case
+            while not self.begun and len(issued) > 1 and self.costs.of(issued) > left_s:
+                issued = issued[: len(issued) // 2]
             self.begun = True
             names = [list(task.key) for task in issued]
             self.journal.append(
@@ -253,12 +231,6 @@ class Collection:
             yield Batch(tuple(issued), self.costs.patience(issued), anew)
             if len(issued) < len(some):
                 return
-
-    def _fitting(self, tasks: list[Task], left_s: float) -> list[Task]:
-        """As many of the first tasks as the time is enough for, to within a factor of 2; one in any case."""
-        while len(tasks) > 1 and self.costs.of(tasks) > left_s:
-            tasks = tasks[: len(tasks) // 2]
-        return tasks
 
     def _left_s(self) -> float:
         budget_s = self.request.budget_s
@@ -292,14 +264,10 @@ class Collection:
     def _powered(self, task: Task, result: dict[str, Any], seconds: float) -> None:
         """Write the task's row again, with its power; its runtime stands, whatever became of that."""
         row = self.rows.pop(task.key)
-        columns = {
-            name: value
-            for name, value in result.items()
-            if name not in ("status", "error_class", "error_msg")
-        }
         if "status" in result:  # the process ended, or the call failed
-            columns = {"power_reason": result["status"]}
+            columns: dict[str, Any] = {"power_reason": result["status"]}
         else:
+            columns = dict(result)
             self.costs.add([task], seconds)
         flags = [*(row.get("flags") or ()), *columns.get("flags", ()), *_mismatch(row, columns)]
         columns["flags"] = list(dict.fromkeys(flags)) or None
@@ -319,14 +287,14 @@ class Collection:
 
 
 def _mismatch(row: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[str, ...]:
-    """A flag where a call took another time in its power window than when it was timed."""
+    """A flag for a call whose time in its power window differs from its runtime."""
     seconds = columns.get("window_runtime_s")
     known = seconds and row.get("runtime_s")
     return ("window_mismatch",) if known and abs(seconds / row["runtime_s"] - 1) > MISMATCH else ()
 
 
 def _power_settled(row: Mapping[str, Any]) -> bool:
-    """Whether a row's power needs no (further) turn: it is known, was tried, or would be that of a call that fails."""
+    """Whether a row's power needs no further turn: it is known, was tried, or the call fails."""
     reason = row.get("power_reason") or OF_THE_CALL[0]
     tried = row.get("power_wall_s") is not None and reason.partition(":")[0] in OF_THE_CALL
     return row.get("power_w") is not None or tried or row.get("status") != "ok"

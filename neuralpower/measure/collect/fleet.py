@@ -5,8 +5,8 @@ A node offers its devices as a custom resource, one unit each, and has neuralpow
     ray start --address HEAD:6379 --resources '{"neuralpower": 1}'
     neuralpower collect-data --executor ray --address HEAD:6379
 
-Each unit becomes a lane: an actor that holds the unit, its device's lock and a measuring process, and gets one batch at a
-time. What a lost node was measuring is measured elsewhere; only what has come back is in the journal.
+Each unit becomes a lane: an actor that holds the unit, its device's lock and a measuring process, and gets
+one batch at a time. The batch of a lost node is measured elsewhere; only returned results are in the journal.
 """
 
 from __future__ import annotations
@@ -29,29 +29,17 @@ RESOURCE = "neuralpower"
 CONNECT_S = 5.0
 
 
-class Lane:
-    """One device of the cluster, in an actor of its node, where Ray numbers the devices that it gave to the actor from 0."""
+class Lane(Local):
+    """One device of the cluster, in an actor of its node, where Ray numbers the actor's devices from 0."""
 
     def __init__(self, command: Callable[[], list[str]], device: str, wait: bool) -> None:
         lock = DeviceLock("cpu" if device == "cpu" else "cuda:0", wait)
-        self.local = Local(Worker(read_cpu().cores, command()), lock)
+        super().__init__(Worker(read_cpu().cores, command()), lock)
 
-    def hold(self) -> None:
-        """As an executor's."""
-        self.local.hold()
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """As an executor's."""
-        return self.local.ask(request)
-
-    def measure(self, batch: Batch) -> tuple[Results, float]:
+    def timed(self, batch: Batch) -> tuple[Results, float]:
         """The batch's results, and the seconds that they took."""
-        ((_, results, seconds),) = self.local.run([batch])
+        ((_, results, seconds),) = self.run([batch])
         return results, seconds
-
-    def stop(self) -> None:
-        """End the measuring process, and give the device back."""
-        self.local.close()
 
 
 class Fleet:
@@ -80,16 +68,13 @@ class Fleet:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The first device's answer; to a self-test that of all.
 
-        Each device tests its own meter: its processes to come need to know what was found.
+        Each device tests its own meter, since its later processes need the result.
         """
         if request["do"] != "self_test":
             return dict(self._got(self._lanes[0].ask.remote(request)))
         tested = []
-        asked = [
-            (lane, about, lane.ask.remote(request))
-            for lane, about in zip(self._lanes, self._abouts, strict=True)
-        ]
-        for lane, about, reference in asked:
+        asked = [lane.ask.remote(request) for lane in self._lanes]
+        for lane, about, reference in zip([*self._lanes], self._abouts, asked, strict=True):
             try:
                 tested.append({**about, **self._got(reference)})
             except LostDeviceError:
@@ -99,7 +84,7 @@ class Fleet:
         return {"self_test": tested[0]["self_test"], "lanes": tested}
 
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
-        """Batches as they are done, one at a time per device; raises LostDeviceError when no device is left."""
+        """Batches as they are done, one at a time per device; raises LostDeviceError if no device is left."""
         import ray
 
         source, lost = iter(batches), deque[Batch]()
@@ -107,7 +92,7 @@ class Fleet:
         while True:
             while free and (batch := lost.popleft() if lost else next(source, None)) is not None:
                 lane = free.pop()
-                busy[lane.measure.remote(batch)] = lane, batch
+                busy[lane.timed.remote(batch)] = lane, batch
             if not busy:
                 if lost:
                     raise LostDeviceError(
@@ -131,17 +116,17 @@ class Fleet:
             return
         import ray
 
-        ray.wait(
-            [lane.stop.remote() for lane in self._lanes] or [ray.put(None)],
-            num_returns=max(self.lanes, 1),
-            timeout=5,
-        )
+        closing = [lane.close.remote() for lane in self._lanes] or [ray.put(None)]
+        ray.wait(closing, num_returns=len(closing), timeout=5)
         self._connected, self._lanes = False, []
         ray.shutdown()
 
     def _connect(self) -> None:
         """Join the cluster and make a lane of every device that it offers; raises InputError, DeviceError."""
-        ray = _ray()
+        try:
+            import ray
+        except ImportError:
+            raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
         _reachable(self.address)
         try:
             ray.init(
@@ -158,8 +143,8 @@ class Fleet:
         if not count:
             offered = int(ray.cluster_resources().get(RESOURCE, 0))
             raise InputError(
-                f"Ray cluster {self.address}: {offered} devices are offered and 0 are free; start a node with "
-                f"ray start --resources '{{\"{RESOURCE}\": 1}}'"
+                f"Ray cluster {self.address}: {offered} devices are offered and 0 are free; "
+                f"start a node with ray start --resources '{{\"{RESOURCE}\": 1}}'"
             )
         actor = ray.remote(Lane).options(
             resources={RESOURCE: 1}, num_cpus=0, num_gpus=int(self.device != "cpu")
@@ -169,20 +154,18 @@ class Fleet:
     def _compare(self) -> None:
         """Open all devices; raises InputError unless they are of one model, with the same software."""
         self._abouts = [self._got(lane.ask.remote({"do": "open"})) for lane in self._lanes]
-        found = {
-            (device_key(about["hardware"]), software_key(about["hardware"], about["versions"])): about[
-                "hardware"
-            ]["name"]
-            for about in self._abouts
-        }
+        found: dict[tuple[str, str], str] = {}
+        for about in self._abouts:
+            hardware = about["hardware"]
+            found[device_key(hardware), software_key(hardware, about["versions"])] = hardware["name"]
         if len(found) > 1:
             raise InputError(
-                f"Ray cluster {self.address}: its devices or their software differ ({', '.join(found.values())}); offer the "
-                f"resource {RESOURCE} on nodes of one kind"
+                f"Ray cluster {self.address}: its devices or their software differ "
+                f"({', '.join(found.values())}); offer the resource {RESOURCE} on nodes of one kind"
             )
 
     def _got(self, reference: Any) -> Any:
-        """What an actor answered; raises what it raised, and LostDeviceError where it is gone."""
+        """An actor's answer; raises its error, and LostDeviceError if it is gone."""
         import ray
 
         try:
@@ -192,14 +175,6 @@ class Fleet:
             raise (cause if isinstance(cause, NeuralPowerError) else DeviceError(str(cause))) from None
         except ray.exceptions.RayActorError as error:
             raise LostDeviceError(first_line(error)) from None
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
-    return ray
 
 
 def _reachable(address: str | None) -> None:
@@ -217,6 +192,6 @@ def _reachable(address: str | None) -> None:
 
 def _no_cluster(address: str | None, error: Exception) -> InputError:
     return InputError(
-        f"address {address!r}: no Ray cluster answers ({first_line(error)}); start one with ray start --head, "
-        "or leave out --executor ray"
+        f"address {address!r}: no Ray cluster answers ({first_line(error)}); "
+        "start one with ray start --head, or leave out --executor ray"
     )

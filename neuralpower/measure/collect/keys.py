@@ -1,10 +1,12 @@
-"""What makes two measurements the same: configuration, device, software, protocol and replicate; needs no torch."""
+"""What makes two measurements the same: configuration, device, software and protocol; needs no torch."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from neuralpower.devices.host import MODEL
@@ -14,31 +16,47 @@ from neuralpower.version import __version__
 PROTOCOL_VERSION = 5
 LIBRARIES = ("torch", "transformers", "numpy", "scikit-learn")
 MEASURED = ("torch", "cuda", "driver")  # software that decides how long a call takes
+SOURCES = Path(__file__).parents[3]
 
 
 def versions() -> dict[str, str]:
-    """Of neuralpower and of the libraries that are installed here."""
+    """Versions of neuralpower and of the installed libraries."""
     return {"neuralpower": __version__, **installed(LIBRARIES)}
 
 
+def checkout(folder: Path = SOURCES) -> dict[str, str | bool | None]:
+    """`git_sha`, and `git_dirty` where tracked files differ from it; None outside a checkout."""
+
+    def git(*arguments: str) -> str | None:
+        command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+        try:
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):  # there is no git, or it refuses the folder
+            return None
+
+    sha = git("rev-parse", "HEAD") if (folder / ".git").exists() else None
+    changed = git("status", "--porcelain", "--untracked-files=no") if sha else None
+    return {"git_sha": sha, "git_dirty": None if changed is None else bool(changed)}
+
+
 def device_key(hardware: Mapping[str, Any]) -> str:
-    """The same for all devices of one model and size."""
+    """Equal for all devices of one model and size."""
     told_by = ("type", "name", *MODEL) if hardware.get("type") == "cpu" else ("type", "name", "cores")
     return _key({name: hardware.get(name) for name in told_by})
 
 
 def software_key(hardware: Mapping[str, Any], libraries: Mapping[str, Any]) -> str:
-    """The same where torch and what drives the device are the same."""
+    """Equal where torch and the device's driver are the same."""
     return _key({name: libraries.get(name, hardware.get(name)) for name in MEASURED})
 
 
 def plan_hash(plan: Sequence[Mapping[str, Any]]) -> str:
-    """The same for the same configurations in the same order."""
+    """Equal for the same configurations in the same order."""
     return _key({"plan": [item["config_id"] for item in plan]})
 
 
 def share(config_id: str, purpose: str) -> float:
-    """A number in [0, 1) that depends on the configuration's name alone, another one for each purpose."""
+    """A number in [0, 1) that depends on the configuration's name and on the purpose alone."""
     return int.from_bytes(hashlib.sha256(f"{purpose} {config_id}".encode()).digest()[:6], "big") / 2**48
 
 

@@ -1,8 +1,8 @@
-"""One collection per device of a host, whatever folders they write to: a lock file per device, in the folder for such files.
+"""One collection per device of a host, whatever folders they write to: a lock file per device in TMPDIR.
 
-A GPU is known by its UUID. A processor is one device per host: whoever measures on other cores of it shares its memory and
-its power. The lock belongs to the process (flock) and vanishes with it, however it ends; the empty file stays. Collections
-see each other where they have one TMPDIR.
+A GPU is known by its UUID. A processor is one device per host: measurements on its other cores share its
+memory and its power. The lock belongs to the process (flock) and vanishes with it, however it ends; the empty
+file stays. Collections see each other if they share TMPDIR.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from neuralpower.errors import InputError
 
 
 def lock_name(device: str, uuid_of: Callable[[str], str | None] = card_uuid) -> str:
-    """What "cpu" or "cuda:0" is called on its host: by UUID, else by the place that CUDA_VISIBLE_DEVICES gives it."""
+    """The host's name of "cpu" or "cuda:0": its UUID, else its place in CUDA_VISIBLE_DEVICES."""
     if device == "cpu":
         return device
     index = index_of(device)
@@ -41,7 +41,7 @@ class DeviceLock:
         uuid_of: Callable[[str], str | None] = card_uuid,
     ) -> None:
         self.device, self.wait, self.say, self.uuid_of = device, wait, say, uuid_of
-        self.folder = folder
+        self.folder = folder or Path(tempfile.gettempdir())
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
@@ -50,12 +50,14 @@ class DeviceLock:
         Raises:
             InputError: another collection has it, or no lock can be kept in the folder.
         """
-        path = self._path()
+        name = re.sub(r"[^A-Za-z0-9]+", "-", lock_name(self.device, self.uuid_of))
+        path = self.folder / f"neuralpower-{name}.lock"
         try:
             descriptor = _opened(path)
         except OSError as error:
             raise InputError(
-                f"{path}: no lock can be kept there ({error.strerror}); set TMPDIR to a folder that can be written"
+                f"{path}: no lock can be kept there ({error.strerror}); "
+                "set TMPDIR to a folder that can be written"
             ) from None
         try:
             self._locked(descriptor)
@@ -69,10 +71,6 @@ class DeviceLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
-
-    def _path(self) -> Path:
-        name = re.sub(r"[^A-Za-z0-9]+", "-", lock_name(self.device, self.uuid_of))
-        return (self.folder or Path(tempfile.gettempdir())) / f"neuralpower-{name}.lock"
 
     def _locked(self, descriptor: int) -> None:
         where = f"host {socket.gethostname()}, device {self.device}"
@@ -88,7 +86,7 @@ class DeviceLock:
 
 
 def _opened(path: Path) -> int:
-    """The file, another user's, too: who may read it may lock it. Raises OSError."""
+    """The file, also another user's: to read it is enough to lock it. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)

@@ -1,4 +1,4 @@
-"""What to measure: a seeded sweep of every kind, and the distinct layers of real networks, as they are and jittered."""
+"""What to measure: a seeded sweep of every kind, and the distinct layers of real and jittered networks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from neuralpower.dtypes import FLOATING, MEASURABLE, TENSORFLOAT32
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, torch_dtype, typed
-from neuralpower.measure.collect.networks import NETWORKS, QUICK, Network, jittered, swept
+from neuralpower.measure.collect.networks import NETWORKS, Network, jittered, swept
 from neuralpower.measure.collect.presets import PRESETS, Preset
 from neuralpower.measure.collect.schedule import NETWORK, NETWORK_BLOCK
 from neuralpower.measure.cpu.rig import BLOCK
@@ -31,18 +31,18 @@ from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, default_loss
 
-NETWORK_LAYERS = 4  # a network may cost as much as so many of the largest layers
+NETWORK_LAYERS = 4  # a network may cost as much as NETWORK_LAYERS of the largest layers
 FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator
-FEWEST_RECURRING = 40  # of a kind, such as loops make: they are of several groups
-BACKWARD_EVERY = 3  # on a CPU, of so many layers one backward: that takes twice as long
-TRAINED_EVERY = 2  # on a CPU, of so many networks one is trained for a step: that takes four times as long
+FEWEST_RECURRING = 40  # layers of a kind that loops repeat: they are of several groups
+BACKWARD_EVERY = 3  # on a CPU, one layer in three runs backward, too: that takes twice as long
+TRAINED_EVERY = 2  # on a CPU, every second network is trained for a step: that takes four times as long
 BATCHES = ("batch", "rows", "tokens", "elements")  # the field of a kind that grows with the batch
 
 
 def kinds_named(names: Sequence[str] | None, phases: Sequence[str] = (FORWARD,)) -> list[type[Layer]]:
-    """The kinds; all that the phases make where none is named. Raises InputError for an unknown name.
+    """The named kinds, or all kinds of the phases; raises InputError for an unknown name.
 
-    `network` may stand among the names: whole networks are no layer.
+    `network` may stand among the names: a whole network is no layer.
     """
     for name in names or ():
         if name not in (*KINDS, NETWORK):
@@ -51,7 +51,7 @@ def kinds_named(names: Sequence[str] | None, phases: Sequence[str] = (FORWARD,))
 
 
 def phases_of(kind: type[Layer], phases: Sequence[str]) -> list[str]:
-    """In which of the phases there is such a layer: what runs forward runs backward, too, an optimizer is a phase of its own."""
+    """The phases that have such layers: forward kinds run backward, too; an optimizer's phase is its own."""
     own = kind.defaults()["phase"]
     return [phase for phase in phases if phase == own or (own, phase) == (FORWARD, BACKWARD)]
 
@@ -68,7 +68,7 @@ class Traced:
 
     @property
     def size(self) -> tuple[str, int, int | None]:
-        """What it was traced from."""
+        """Its model, batch size and length."""
         return self.model, self.batch_size, self.seq_len
 
 
@@ -81,14 +81,16 @@ def make_plan(
     whole: bool = False,
     phases: Sequence[str] = (FORWARD,),
 ) -> list[dict[str, Any]]:
-    """Configurations in the order to measure them: `{"kind", "config_id", "source", "flops", "bytes", "row"}`, each once.
+    """Distinct configurations in the order to measure them.
 
-    They come in blocks of BLOCK that are measured in turn: the layers of one network together, so that they meet the caches
-    as that network's do, and layers of the sweep, mixed. Blocks are shuffled: a collection that is cut off is a smaller one
-    of the same make-up. `whole`: networks as a whole, too, each at one of its sizes.
+    Each is `{"kind", "config_id", "source", "flops", "bytes", "row"}`. They come in blocks of BLOCK that are
+    measured in turn: the layers of one network together, so that they meet the caches as in that network, and
+    mixed layers of the sweep. Blocks are shuffled: a collection that is cut off is a smaller one of the same
+    make-up. `whole`: networks as a whole, too, each at one of its sizes.
 
-    On a CPU every layer comes in all dtypes, forward, and one in BACKWARD_EVERY of a kind backward, too; on an accelerator in
-    one dtype and phase, the layers of a kind in turn: what the preset counts is then a total.
+    On a CPU every layer comes in all dtypes, forward, and one in BACKWARD_EVERY of a kind backward, too. On
+    an accelerator each layer has one dtype and phase, in turn within a kind: the preset's counts are then
+    totals.
     """
     generator = random.Random(seed)
     sweep = list(_sweep(preset, kinds, seed, dtypes, phases))
@@ -97,47 +99,44 @@ def make_plan(
     sources: list[list[dict[str, Any]]] = []
     turns: Counter[tuple[str, bool]] = Counter()
     networks = list(_networks(preset, models, seed))
-    for source, layers in (
-        ("sweep", sweep),
-        *((network.model, network.trace.layers) for network in networks),
-    ):
-        items = []
+    for source, layers in (("sweep", sweep), *((one.model, one.trace.layers) for one in networks)):
+        found: dict[str, dict[str, Any]] = {}
         for layer in dict.fromkeys(layers):
-            if (
-                type(layer) not in kinds
-                or not affordable(layer, preset)
-                or (layer.recurs and not preset.loops)
-            ):
-                continue
-            variants = [
-                variant
-                for variant in dict.fromkeys(_variants(layer, dtypes, phases))
-                if variant.phase != BACKWARD or affordable(variant, preset)
-            ]
-            turn = layer.kind, layer.recurs
-            turns[turn] += 1
-            if preset.in_turn and variants:
-                variants = [variants[turns[turn] % len(variants)]]
-            elif FORWARD in phases and turns[turn] % BACKWARD_EVERY:
-                variants = [variant for variant in variants if variant.phase != BACKWARD]
-            for variant in variants:
-                item = _item(variant, source)
-                if item["config_id"] not in seen:
-                    seen.add(item["config_id"])
-                    items.append(item)
-        sources.append(items)
+            if type(layer) in kinds and affordable(layer, preset) and (preset.loops or not layer.recurs):
+                turns[layer.kind, layer.recurs] += 1
+                for variant in _variants(layer, dtypes, phases, preset, turns[layer.kind, layer.recurs]):
+                    item = _item(variant, source)
+                    found.setdefault(item["config_id"], item)
+        sources.append([item for name, item in found.items() if name not in seen])
+        seen.update(found)
     sources[1:] = _thinned(sources[1:], preset.traced, generator)
-    blocks = [items[i : i + BLOCK] for items in sources for i in range(0, len(items), BLOCK)]
+    blocks = [block for items in sources for block in _blocks(items, BLOCK)]
     floats = [dtype for dtype in dtypes if dtype in preset.network_dtypes]
     if whole and floats and FORWARD in phases:
         totals = list(islice(_totals(networks, preset, generator, floats, phases), preset.networks))
-        blocks += [totals[i : i + NETWORK_BLOCK] for i in range(0, len(totals), NETWORK_BLOCK)]
+        blocks += _blocks(totals, NETWORK_BLOCK)
     generator.shuffle(blocks)
-    return [item for block in blocks for item in block]
+    return list(chain.from_iterable(blocks))
 
 
-def _variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Iterator[Layer]:
-    """The layer in every element type and phase; integers stay what they are; what has no gradient has no backward pass.
+def _variants(
+    layer: Layer, dtypes: Sequence[str], phases: Sequence[str], preset: Preset, turn: int
+) -> Sequence[Layer]:
+    """The element types and phases in which to measure a layer, the `turn`-th of its kind."""
+    variants = [
+        variant
+        for variant in dict.fromkeys(_all_variants(layer, dtypes, phases))
+        if variant.phase != BACKWARD or affordable(variant, preset)
+    ]
+    if preset.in_turn and variants:
+        return [variants[turn % len(variants)]]
+    if FORWARD in phases and turn % BACKWARD_EVERY:
+        return [variant for variant in variants if variant.phase != BACKWARD]
+    return variants
+
+
+def _all_variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Iterator[Layer]:
+    """The layer in every element type and phase; integers stay integers; no gradient, no backward pass.
 
     Beside a backward pass stands the forward pass before it, where evaluation has none like it.
     """
@@ -155,7 +154,7 @@ def _variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Ite
 def _thinned(
     sources: Sequence[list[dict[str, Any]]], most: int | None, generator: random.Random
 ) -> Iterator[list[dict[str, Any]]]:
-    """So many items of all together, at most, drawn at random; each source keeps its order."""
+    """At most `most` items of all sources together, drawn at random; each source keeps its order."""
     count = sum(map(len, sources))
     kept = set(range(count)) if most is None or count <= most else set(generator.sample(range(count), most))
     numbers = iter(range(count))
@@ -164,18 +163,18 @@ def _thinned(
 
 
 def _item(layer: Layer, source: str) -> dict[str, Any]:
-    row = layer.to_row()
-    size = int(sum(layer.bytes()) + layer.parameters() * layer.itemsize)
-    name = config_id(layer.identity())
-    flops = int(layer.flops())
     return {
         "kind": layer.kind,
-        "config_id": name,
+        "config_id": config_id(layer.identity()),
         "source": source,
-        "flops": flops,
-        "bytes": size,
-        "row": row,
+        "flops": int(layer.flops()),
+        "bytes": int(sum(layer.bytes()) + layer.parameters() * layer.itemsize),
+        "row": layer.to_row(),
     }
+
+
+def _blocks(items: Sequence[dict[str, Any]], size: int) -> Iterator[Sequence[dict[str, Any]]]:
+    return (items[i : i + size] for i in range(0, len(items), size))
 
 
 def _totals(
@@ -185,10 +184,10 @@ def _totals(
     dtypes: Sequence[str],
     phases: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of kind `network`, with their layers: one size of each model that is known in full and can be afforded.
+    """Rows of kind `network`, with their layers: one affordable size of each model that is known in full.
 
-    On a CPU a step of each decoder, too, since its cache can be put back between two calls; and where all phases are asked
-    for, a step of training of one network in TRAINED_EVERY.
+    On a CPU also a step of each decoder, since its cache can be put back between two calls, and, where all
+    phases are asked for, a training step of one network in TRAINED_EVERY.
     """
     seen: set[tuple[str, bool]] = set()
     trains = preset.loops and {BACKWARD, OPTIMIZER} <= set(phases)
@@ -214,7 +213,7 @@ def _totals(
 
 
 def _training_step(network: Traced) -> dict[str, Any] | None:
-    """The row of a step by the usual recipe; None where there is nothing to train, or not all of it is known."""
+    """The row of a step by the usual recipe; None for nothing to train, or where not all of it is known."""
     traced = _traced(*network.size, named=False, training=True)
     if traced is None or traced.unmodelled or not traced.trained:
         return None
@@ -237,11 +236,10 @@ def _total(
         "phase": phase,
     }
     counts = [[layer.kind, layer.to_row(), n] for layer, n in layers.items()]
+    once = network.context or phase == TRAINING  # copies would not do the same again
     return {
         "kind": NETWORK,
-        **(
-            {"power": False} if network.context or phase == TRAINING else {}
-        ),  # copies would not do the same again
+        **({"power": False} if once else {}),
         "config_id": config_id({"kind": NETWORK, **row}),
         "source": network.model,
         "flops": round(sum(int(layer.flops()) * n for layer, n in layers.items())),
@@ -251,7 +249,7 @@ def _total(
 
 
 def affordable(layer: Layer, preset: Preset) -> bool:
-    """Whether one call stays inside the preset's bounds of work and memory; backward it takes twice as much of both."""
+    """Whether one call stays inside the preset's work and memory; a backward pass takes twice of both."""
     times = 2 if layer.phase == BACKWARD else 1
     return times * layer.flops() * 4 / layer.itemsize <= preset.most_flops and (
         times * (sum(layer.bytes()) + layer.parameters() * layer.itemsize) <= preset.most_bytes
@@ -261,9 +259,9 @@ def affordable(layer: Layer, preset: Preset) -> bool:
 def draw(
     kind: type[Layer], count: int, seed: int, preset: Preset = PRESETS["standard"], sort: str = ""
 ) -> Iterator[Layer]:
-    """`count` distinct layers of a kind's sweep, inside the preset's bounds; fewer where the sweep has no more.
+    """`count` distinct layers of a kind's sweep, inside the preset's bounds; fewer if the sweep has no more.
 
-    `sort`: of those that only TRAINING has, or of those that a loop makes (RECURRING).
+    `sort`: layers that only TRAINING has, or that a loop repeats (RECURRING).
     """
     source = Draw(f"{kind.kind} {seed}{sort and ' '}{sort}")
     sample = {"": kind.sample, TRAINING: kind.sample_training, RECURRING: kind.sample_recurring}[sort]
@@ -275,14 +273,14 @@ def draw(
         if preset.scales and source.chance(0.5):
             layer = scaled(layer, source.choice(preset.scales))
         if layer.recurs and sum(layer.bytes()) > NEAR_BYTES:
-            continue  # no longer in the cache when it comes again
+            continue  # no longer in the cache when it is repeated
         if layer not in seen and affordable(layer, preset):
             seen.add(layer)
             yield layer
 
 
 def scaled(layer: Layer, factor: int) -> Layer:
-    """The layer with so many times its batch."""
+    """The layer with `factor` times its batch."""
     name = next(name for name in BATCHES if name in layer.field_names())
     changes: dict[str, Any] = {name: factor * getattr(layer, name)}
     return dataclasses.replace(layer, **changes)
@@ -307,16 +305,12 @@ def _sweep(
 def _networks(preset: Preset, models: Sequence[str] | None, seed: int) -> Iterator[Traced]:
     """Every network, variant, batch size and length."""
     generator = random.Random(seed)
-    if models is not None:
-        chosen = [
-            network
-            for m in models
-            if m != "none"
-            for network in swept(m, generator)
-            or [next((n for n in NETWORKS if n.model == m), Network(m, (1, 4)))]
-        ]
+    listed = {network.model: network for network in NETWORKS}
+    if models is None:
+        chosen = [network for network in NETWORKS if preset.jitters or network.quick]
     else:
-        chosen = [n for n in NETWORKS if preset.jitters or n.model in QUICK]
+        named = (swept(m, generator) or [listed.get(m, Network(m, (1, 4)))] for m in models if m != "none")
+        chosen = list(chain.from_iterable(named))
     for network in chosen:
         for variant in (network, *(jittered(network, generator) for _ in range(preset.jitters))):
             for batch in variant.batch_sizes:
@@ -349,26 +343,23 @@ def _traced(
     except NeuralPowerError:
         if named:
             raise
-        # of our own list, a network that this version of a library no longer builds is passed over
-        return None
+        return None  # a network of our own list that this version of a library no longer builds
 
 
 def _step(model: str, batch_size: int, context: int) -> tuple[Trace, int] | None:
-    """One step of a decoder, and its context: the longest that its positions allow where the one asked for is too long."""
+    """One step of a decoder, and its context: at most the longest that its positions allow."""
     try:
         module = resolve(model).build("meta")
         decoder = Decoder(module, InputRequest(batch_size))
         limit = context + 1 if decoder.limit is None else decoder.limit
         one = decoder.decode(min(context, limit - 1))
         return trace(module, one.inputs.args, one.inputs.kwargs), one.context
-    except (
-        NeuralPowerError
-    ):  # a network that this version of a library no longer builds, or no decoder, is passed over
+    except NeuralPowerError:  # no decoder, or this version of a library no longer builds it
         return None
 
 
 def check_dtypes(dtypes: Sequence[str], device: torch.device) -> None:
-    """Raise InputError unless every one is a floating type that torch takes on the device."""
+    """Raise InputError unless all are floating types that torch takes on the device."""
     for dtype in dtypes:
         if dtype not in FLOATING:
             raise unknown("dtype", dtype, MEASURABLE)

@@ -18,81 +18,43 @@ class Preset:
     power: int  # configurations whose power is measured, too, where there is a meter
     most_flops: float  # of one call
     most_bytes: float  # of one call
-    powers_per_kind: int = (
-        60  # at least, where the plan has so many; `power` is larger than all kinds' together
-    )
+    powers_per_kind: int = 60  # at least, as far as the plan has them
     in_turn: bool = False  # each layer in one dtype and phase, so that counts are totals; else in all of them
-    scales: tuple[int, ...] = ()  # batches are so many times those of a CPU, too
-    loops: bool = True  # what loops make again and again, steps of decoders and of training are measured, too
+    scales: tuple[int, ...] = ()  # factors on a CPU's batches, which are measured, too
+    loops: bool = True  # also layers that loops repeat, steps of decoders and steps of training
     network_dtypes: tuple[str, ...] = ("float32",)  # of whole networks
     traced: int | None = None  # layers of networks, at most; None: all
     networks: int | None = None  # whole ones, at most; None: all
 
 
-# A fit of power wants 60 rows of each kind. `full` plans them; the others cannot: 19 kinds, whole networks among them, are 1,140
-# powers of 0.8 s or more, which is 15 minutes beside the runtimes. Kinds come in turn, and of a kind its dtypes, phases and
-# sizes (schedule.stratified): the 500 of `standard` are 26 of each kind, the 100 of `quick` 5. With several dtypes and phases that
-# is too few for a fit of each of them: the kind then has one, over all of its rows.
-
-PRESETS = {
-    "quick": Preset(
-        budget_s=115, sweep=900, jitters=0, power=100, most_flops=2e9, most_bytes=3e8, powers_per_kind=5
-    ),
-    "standard": Preset(
-        budget_s=1190, sweep=6900, jitters=2, power=500, most_flops=1.6e10, most_bytes=6e8, powers_per_kind=25
-    ),
-    "full": Preset(budget_s=4 * 3600, sweep=30000, jitters=8, power=5000, most_flops=4e10, most_bytes=2e9),
+# A fit of power wants 60 rows of each kind. `full` plans them; the others cannot: 19 kinds with whole
+# networks are 1,140 powers of 0.8 s or more, which is 15 minutes beside the runtimes. Kinds come in turn, and
+# within a kind its dtypes, phases and sizes (schedule.stratified): the 500 of `standard` are 26 of each kind,
+# the 100 of `quick` 5. With several dtypes and phases that is too few for a fit of each of them: the kind
+# then has one fit, over all of its rows.
+PRESETS = {  # budget_s, sweep, jitters, power, most_flops, most_bytes, powers_per_kind
+    "quick": Preset(115, 900, 0, 100, 2e9, 3e8, 5),
+    "standard": Preset(1190, 6900, 2, 500, 1.6e10, 6e8, 25),
+    "full": Preset(4 * 3600, 30000, 8, 5000, 4e10, 2e9),
 }
 
-
-# Where kernels run over many cores, batches are larger, and a queue of calls hides what a loop of Python takes.
+# Where kernels run over many cores, batches are larger, and a queue of calls hides the time of a loop of
+# Python.
 KERNELS: Any = {
     "in_turn": True,
     "scales": (2, 4, 8, 16, 32, 64),
     "loops": False,
     "network_dtypes": ("float32", "bfloat16", "float16", "float64"),  # that a module can be cast to
 }
-ACCELERATOR_PRESETS = {
-    "quick": Preset(
-        budget_s=300,
-        sweep=400,
-        jitters=0,
-        power=100,
-        most_flops=1e12,
-        most_bytes=1e9,
-        powers_per_kind=5,
-        **KERNELS,
-        traced=150,
-        networks=10,
-    ),
-    "standard": Preset(
-        budget_s=1500,
-        sweep=1250,
-        jitters=1,
-        power=500,
-        most_flops=2e13,
-        most_bytes=8e9,
-        powers_per_kind=25,
-        **KERNELS,
-        traced=650,
-        networks=50,
-    ),
-    "full": Preset(
-        budget_s=4 * 3600,
-        sweep=12000,
-        jitters=4,
-        power=5000,
-        most_flops=4e13,
-        most_bytes=1.6e10,
-        **KERNELS,
-        traced=12000,
-        networks=300,
-    ),
+ACCELERATOR_PRESETS = {  # in the same order
+    "quick": Preset(300, 400, 0, 100, 1e12, 1e9, 5, traced=150, networks=10, **KERNELS),
+    "standard": Preset(1500, 1250, 1, 500, 2e13, 8e9, 25, traced=650, networks=50, **KERNELS),
+    "full": Preset(4 * 3600, 12000, 4, 5000, 4e13, 1.6e10, traced=12000, networks=300, **KERNELS),
 }
 
 
 def preset_named(name: str, device_type: str = "cpu") -> Preset:
-    """The preset of a type of devices; all but CPUs share theirs. Raises InputError where there is none of that name."""
+    """The preset of a type of devices; all but CPUs share theirs. Raises InputError for an unknown name."""
     presets = PRESETS if device_type == "cpu" else ACCELERATOR_PRESETS
     if name not in presets:
         raise unknown("preset", name, presets)

@@ -1,4 +1,4 @@
-"""The measuring process as its owner sees it: ask, wait for an answer so long, end it for good."""
+"""The measuring process as its owner sees it: ask, wait for the answer, end it for good."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from neuralpower.devices.host import worker_environment
 from neuralpower.errors import DeviceError, InputError, LostDeviceError
 from neuralpower.processes.tether import environment
 
-START_S = 120.0  # that a process may take to import torch and open the device
-SELF_TEST_S, PLAN_S = 120.0, 1200.0  # that the others of its requests may take
+START_S = 120.0  # the longest time to import torch and open the device
+SELF_TEST_S, PLAN_S = 120.0, 1200.0  # the longest times of these requests
 TERM_S, KILL_S = 2.0, 10.0  # from a polite end to a hard one, and from that to giving up
 
 
 def command(device: str = "cpu", power: str = "auto") -> list[str]:
-    """What starts a measuring process for a device and its meter."""
+    """The command that starts a measuring process for a device and its meter."""
     return [sys.executable, "-m", "neuralpower.measure.collect", "--device", device, "--power", power]
 
 
@@ -43,19 +43,17 @@ class Worker:
         self.threads = threads
         self.command = list(command)
         self.term_s, self.kill_s = term_s, kill_s
-        self.tested: dict[str, Any] | None = (
-            None  # what the rig found out about its meter, for the processes to come
-        )
-        self.meter_lost = False  # which the first process had, and one after it has not
+        self.tested: dict[str, Any] | None = None  # what the meter's self-test found, for later processes
+        self.meter_lost = False  # an earlier process had a meter, and this one has none
         self._metered = False
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, request: dict[str, Any], patience_s: float | None = None) -> dict[str, Any]:
-        """The worker's answer; the process is ended where it gives none, without `patience_s` in the usual time.
+        """The worker's answer; a process without one after `patience_s` (or the usual time) is ended.
 
         Raises:
             Ended: it died, or gave no answer in time.
-            InputError, DeviceError: what it has to say to the user.
+            InputError, DeviceError: the worker's message to the user.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -65,7 +63,7 @@ class Worker:
         return self._told(request, patience_s)
 
     def _told(self, request: dict[str, Any], patience_s: float | None = None) -> dict[str, Any]:
-        """The answer, of which is kept what processes to come need to know."""
+        """The answer; what later processes need of it is kept."""
         answer = self._exchange(request, _longest_s(request) if patience_s is None else patience_s)
         self.tested = answer.get("self_test", self.tested)
         if "power_reason" in answer:
@@ -92,13 +90,10 @@ class Worker:
         if not line.endswith("\n"):  # it died, maybe in the middle of its answer
             self.stop()
             raise Ended("crashed")
-        answer = json.loads(
-            line, parse_constant=lambda _: None
-        )  # NaN and infinity are no numbers, and no JSON
+        answer = json.loads(line, parse_constant=lambda _: None)  # NaN and infinity are no JSON
         if "error" in answer:
-            raise (DeviceError if answer.get("exit_code") == DeviceError.exit_code else InputError)(
-                answer["error"]
-            )
+            lost = answer.get("exit_code") == DeviceError.exit_code
+            raise (DeviceError if lost else InputError)(answer["error"])
         return dict(answer)
 
     def _start(self) -> None:
@@ -113,7 +108,7 @@ class Worker:
         )
 
     def stop(self) -> None:
-        """End the process and all that it started: TERM, after `term_s` KILL; raises LostDeviceError if it outlives that."""
+        """End the process and its children: TERM, later KILL; raises LostDeviceError if it survives both."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -122,25 +117,24 @@ class Worker:
                 if _ended(process, number, patience_s):
                     return
             raise LostDeviceError(
-                f"the measuring process {process.pid} cannot be ended, the device hangs in it; reset the device, "
-                "and give the same command again"
+                f"the measuring process {process.pid} cannot be ended, the device hangs in it; "
+                "reset the device, and give the same command again"
             )
         finally:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):  # what it did not read
+                    with contextlib.suppress(BrokenPipeError):  # unread data
                         pipe.close()
 
 
 def _longest_s(request: dict[str, Any]) -> float:
     """Seconds that a request may take in a process that has just been started."""
-    testing: bool = request["do"] == "self_test" or ("tested" in request and request["tested"] is None)
-    planning: bool = request["do"] == "plan"
-    return START_S + SELF_TEST_S * testing + PLAN_S * planning
+    testing = request["do"] == "self_test" or ("tested" in request and request["tested"] is None)
+    return START_S + (SELF_TEST_S if testing else PLAN_S if request["do"] == "plan" else 0.0)
 
 
 def _ended(process: subprocess.Popen[str], number: signal.Signals, patience_s: float) -> bool:
-    """Whether the process is reaped within so many seconds of the signal to its group."""
+    """Whether the process is reaped within `patience_s` of the signal to its group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
     try:

@@ -1,7 +1,8 @@
 """Results of a batch, whatever it does to the process that measures it.
 
-A process that dies or hangs takes its batch with it: the batch is then measured one by one, and what ends the process alone
-is the culprit. What ran out of memory, or left the device unusable, is tried once more, alone, in a fresh process.
+A process that dies or hangs takes its batch with it: the batch is then measured one by one, and a task that
+ends the process alone is the culprit. A task that ran out of memory, or left the device unusable, is tried
+once more, alone, in a fresh process.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Executor(Protocol):
         """Batches that are measured at the same time."""
 
     def hold(self) -> None:
-        """Have the devices to oneself until `close`; raises InputError where another collection measures on one."""
+        """Take the devices until `close`; raises InputError where another collection measures on one."""
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """One process's answer to a request that measures nothing; raises DeviceError where there is none."""
@@ -51,7 +52,7 @@ class Local:
         self.worker, self.lock = worker, lock
 
     def hold(self) -> None:
-        """As in the protocol; nobody is kept out where no lock was given."""
+        """As in the protocol; without a lock nobody is kept out."""
         if self.lock is not None:
             self.lock.acquire()
 
@@ -62,7 +63,8 @@ class Local:
         except Ended as end:
             how = "gave no answer" if end.status == "timeout" else "died"
             raise DeviceError(
-                f"the measuring process {how} at {request['do']!r}; run `neuralpower devices` to see what works here"
+                f"the measuring process {how} at {request['do']!r}; "
+                "run `neuralpower devices` to see what works here"
             ) from None
 
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
@@ -118,10 +120,11 @@ class Local:
         return results
 
     def _probe(self) -> None:
-        """See whether the device works in a fresh process; raises LostDeviceError."""
+        """Raise LostDeviceError unless the device works in a fresh process."""
         try:
             self.worker.ask({"do": "open"})
         except Ended as end:
             raise LostDeviceError(
-                f"no measuring process starts any more ({end.status}); run `neuralpower devices` to see what works here"
+                f"no measuring process starts any more ({end.status}); "
+                "run `neuralpower devices` to see what works here"
             ) from None

@@ -27,15 +27,14 @@ class Request:
 
     @property
     def folder(self) -> Path:
-        """Where this shard is written: one of several has a folder of its own, with a journal and a lock of its own."""
+        """Where this shard is written: each of several has its own folder, journal and lock."""
         number, shards = self.shard
         return self.out if shards == 1 else self.out / f"shard-{number}-of-{shards}"
 
     def plan_key(self) -> dict[str, Any]:
-        """What the plan depends on; a resumed collection with the same key does the plan minus the results."""
-        return {
-            name: getattr(self, name) for name in ("preset", "kinds", "models", "dtypes", "phases", "seed")
-        }
+        """All that the plan depends on; a resumed collection with an equal key does the rest of the plan."""
+        names = ("preset", "kinds", "models", "dtypes", "phases", "seed")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass
@@ -44,7 +43,7 @@ class Progress:
 
     planned: int  # configurations to be timed by this shard
     done: int
-    estimate: Estimate  # of what is left
+    estimate: Estimate  # of the remaining tasks
     measured: int = 0
     powered: int = 0
     failed: int = 0

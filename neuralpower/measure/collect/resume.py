@@ -1,4 +1,4 @@
-"""What an earlier run of a collection left behind: whose dataset it is, its plan, its sessions, what it died of."""
+"""What an earlier run of a collection left: whose dataset it is, its plan, its sessions, what it died of."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ UNFINISHED = 2  # starts without a result that make a configuration a suspect, a
 
 
 def row_key(row: Mapping[str, Any]) -> tuple[str, int]:
-    """What a row is known by inside one dataset."""
+    """The key of a row inside one dataset."""
     return row["config_id"], int(row.get("replicate") or 0)
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Configurations that the machine went down with: to be measured alone, and not any more."""
+    """Configurations that the machine went down with."""
 
-    suspects: set[tuple[str, int]]
-    culprits: set[tuple[str, int]]
-    power_culprits: set[tuple[str, int]]  # whose power did, which is measured alone in any case
+    suspects: set[tuple[str, int]]  # to be measured alone
+    culprits: set[tuple[str, int]]  # not to be measured any more
+    power_culprits: set[tuple[str, int]]  # whose power is not; power is measured alone in any case
 
 
 def unfinished(records: Sequence[Mapping[str, Any]], up: str | None) -> Unfinished:
-    """Starts without a result, in a journal, that ended with the machine; `up` is what `up_since` says now.
+    """A journal's starts without a result that ended with the machine; `up`: the answer of `up_since` now.
 
-    A collection that was killed or hung up while its machine stayed up says nothing of what it was measuring, nor does one that
-    was stopped. A configuration that ends its own process is found by the collection that measures it.
+    A collection that was killed, hung up or stopped while its machine stayed up says nothing about its
+    configurations. A configuration that ends its own process is found by the collection that measures it.
     """
     open_: set[tuple[str, int]] = set()
     power: set[tuple[str, int]] = set()
@@ -76,17 +76,13 @@ def unfinished(records: Sequence[Mapping[str, Any]], up: str | None) -> Unfinish
 
 def sessions(meta: dict[str, Any], records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The sessions that are described already, then those of the journal, each once."""
-    fresh = (
-        {k: v for k, v in record.items() if k != "type"}
-        for record in records
-        if record.get("type") == "session"
-    )
-    everything = (*meta.get("sessions", []), *fresh)
-    return list({str(session.get("session_id", session)): session for session in everything}.values())
+    known = [*meta.get("sessions", []), *(record for record in records if record.get("type") == "session")]
+    known = [{name: value for name, value in session.items() if name != "type"} for session in known]
+    return list({str(session.get("session_id", session)): session for session in known}.values())
 
 
 def description(folder: Path, opened: Mapping[str, Any], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `dataset.json` is to say, new or as it stands; raises DatasetError for another device's, protocol's or software's."""
+    """`dataset.json`, new or kept; raises DatasetError for another device, protocol or software."""
     hardware, libraries = opened["hardware"], opened["versions"]
     if not (folder / "dataset.json").exists():
         return {
@@ -102,18 +98,20 @@ def description(folder: Path, opened: Mapping[str, Any], records: Sequence[dict[
         apart = [f"cores {kept.get('cores')} there, {hardware.get('cores')} here"]
     if apart:
         raise DatasetError(
-            f"{folder}: holds measurements of another device, {meta['device']!r} ({'; '.join(apart)}); choose another --out"
+            f"{folder}: holds measurements of another device, {meta['device']!r} "
+            f"({'; '.join(apart)}); choose another --out"
         )
     for session in (meta, *sessions(meta, records)[-1:]):
         protocol = session.get("protocol_version", PROTOCOL_VERSION)
         if protocol != PROTOCOL_VERSION:
             raise DatasetError(
-                f"{folder}: was measured by protocol {protocol}, this is {PROTOCOL_VERSION}; choose another --out"
+                f"{folder}: was measured by protocol {protocol}, this is {PROTOCOL_VERSION}; "
+                "choose another --out"
             )
         if "torch" in session and software_key(kept, session) != software_key(hardware, libraries):
             raise DatasetError(
-                f"{folder}: was measured with torch {session['torch']} and the driver of that time, this is torch "
-                f"{libraries.get('torch')}; choose another --out"
+                f"{folder}: was measured with torch {session['torch']} and the driver of that time, "
+                f"this is torch {libraries.get('torch')}; choose another --out"
             )
     return {name: value for name, value in meta.items() if name != "schema"}
 
@@ -137,7 +135,7 @@ def planned(folder: Path, plan_key: Mapping[str, Any], executor: Executor) -> li
 
 
 def _check_trusted(file: Path, plan: Sequence[Mapping[str, Any]], typed: Sequence[str]) -> None:
-    """Raise DatasetError where a kept plan names a model that would run code, and that is none of those that were typed."""
+    """Raise DatasetError where a kept plan names a model that would run code and that nobody has typed."""
     for number, item in enumerate(plan, 1):
         model = str(item["row"].get("model", ""))
         if model not in typed:

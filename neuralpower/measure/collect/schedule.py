@@ -2,10 +2,10 @@
 
     runtime     every configuration; whole networks in the second third
     power       a part, stratified by kind, dtype, phase and size
-    again       some of both in another process (of another shard): what that differs by is the noise floor
+    again       some of both in another process (of another shard): the difference is the noise floor
 
-Wherever it is cut off, what is there is a smaller collection of the same make-up. Power is what gives way when time is
-short: of it as much is planned as fits, anew before every batch, from what the tasks so far have taken.
+Wherever it is cut off, it leaves a smaller collection of the same make-up. Power gives way when time is
+short: before every batch, as much of it is planned as fits, judged by the time of the tasks so far.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -39,7 +39,7 @@ class Task:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What a row of a dataset is known by."""
+        """The key of its row within a dataset."""
         return self.item["config_id"], self.replicate
 
 
@@ -48,18 +48,13 @@ class Batch:
     """Tasks that are measured in turn, and how to do it."""
 
     tasks: tuple[Task, ...]
-    patience_s: float  # without an answer for so long, the measuring process hangs
+    patience_s: float  # a process that does not answer for longer hangs
     fresh: bool = False  # in a process that has measured nothing before
 
     @property
     def tier(self) -> str:
-        """Of all of its tasks."""
+        """The one tier of its tasks."""
         return self.tasks[0].tier
-
-    @property
-    def items(self) -> list[dict[str, Any]]:
-        """Of the plan."""
-        return [task.item for task in self.tasks]
 
 
 @dataclass(frozen=True)
@@ -73,8 +68,18 @@ class Schedule:
 
     @property
     def tasks(self) -> list[Task]:
-        """One after the other."""
+        """All of them, in order."""
         return [*self.runtime, *self.power, *self.runtime_again, *self.power_again]
+
+    def without(self, timed: Set[tuple[str, int]], metered: Set[tuple[str, int]]) -> Schedule:
+        """The schedule without the tasks of these keys: of runtime, and of power."""
+        tiers = (
+            (self.runtime, timed),
+            (self.power, metered),
+            (self.runtime_again, timed),
+            (self.power_again, metered),
+        )
+        return Schedule(*([task for task in tasks if task.key not in done] for tasks, done in tiers))
 
 
 def make_schedule(
@@ -84,11 +89,11 @@ def make_schedule(
     replicates: float = REPLICATES,
     per_kind: int = FEWEST_PER_KIND,
 ) -> Schedule:
-    """The tasks of a shard (number, of so many): power for `power` configurations of the whole plan, 0 for none.
+    """The tasks of a shard (its number, number of shards).
 
-    Where `per_kind` of each kind are more, it is so many.
-
-    A configuration belongs to the shard that its name's hash says; its replicate belongs to the next one.
+    Power is planned for `power` configurations of the whole plan, or `per_kind` of each kind if that is more,
+    and for none where `power` is 0. The hash of a configuration's name decides its shard; its replicate
+    belongs to the next.
     """
     number, shards = shard
 
@@ -126,17 +131,18 @@ def _ordered(plan: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def stratified(items: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """So many items in an order of which every beginning is spread.
+    """`count` items in an order whose every beginning is spread over all kinds and sizes.
 
-    Kinds come in turn, of a kind its dtypes and phases, each of which is fitted by itself, and of these the sizes.
+    Kinds come in turn; within a kind its dtypes and phases, which are fitted apart; within these the sizes.
     """
     generator = random.Random(0)
     kinds: dict[str, dict[tuple[str, str], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         kinds[item["kind"]][item["row"].get("dtype", ""), item["row"].get("phase", "")].append(item)
-    rows = []
-    for _, variants in sorted(kinds.items()):
-        rows.append(list(_in_turn([_by_size(some, generator) for _, some in sorted(variants.items())])))
+    rows = [
+        list(_in_turn([_by_size(some, generator) for _, some in sorted(variants.items())]))
+        for _, variants in sorted(kinds.items())
+    ]
     return list(_in_turn(rows))[:count]
 
 
@@ -152,15 +158,14 @@ def _by_size(items: Sequence[dict[str, Any]], generator: random.Random) -> list[
 
 
 def _in_turn(rows: Sequence[Sequence[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """The first of each, then the second of each, as long as there are any."""
-    for some in zip_longest(*rows):
-        yield from (item for item in some if item is not None)
+    """The first of each, then the second of each, and so on."""
+    return (item for some in zip_longest(*rows) for item in some if item is not None)
 
 
 def batched(tasks: Iterable[Task], block: int, alone: set[tuple[str, int]]) -> Iterator[list[Task]]:
-    """In order, `block` at a time, fewer where their memory would exceed BATCH_BYTES; networks apart from layers.
+    """Batches of `block` tasks in order, fewer where their memory would exceed BATCH_BYTES.
 
-    Power is measured one by one, and so is what stands in `alone`.
+    Networks come apart from layers; power, and the tasks in `alone`, one by one.
     """
     batch: list[Task] = []
     size = 0
@@ -179,7 +184,7 @@ def batched(tasks: Iterable[Task], block: int, alone: set[tuple[str, int]]) -> I
 
 @dataclass(frozen=True)
 class Prior:
-    """What tasks take on a class of devices before any has been measured (s); planning values."""
+    """Planning values of a class of devices (s): how long tasks take before any has been measured."""
 
     start_s: float  # until the first batch: process, libraries, self-test
     restart_s: float  # of the process alone
@@ -203,9 +208,9 @@ LEAST_PATIENCE_S = 10.0
 
 @dataclass
 class Costs:
-    """How long tasks take: the planning value of each, times what those measured so far took in relation to theirs.
+    """How long tasks take: the planning value of each, times the ratio of measured to planned so far.
 
-    A tier of which little has been seen is taken to be as much slower than planned as all that has been seen.
+    A tier with few measurements is taken to be as much slower than planned as all measured tasks together.
     """
 
     prior: Prior
@@ -216,12 +221,12 @@ class Costs:
 
     @classmethod
     def planned_for(cls, device_type: str) -> Costs:
-        """Nothing but the planning values of a class of devices; accelerators of all makes share theirs."""
+        """The planning values of a class of devices; accelerators of all makes share theirs."""
         prior = PRIORS.get(device_type, PRIORS["accelerator"])
         return cls(prior, prior.start_s, prior.restart_s)
 
     def add(self, tasks: Sequence[Task], seconds: float) -> None:
-        """Learn from tasks that took so long together."""
+        """Learn from tasks that took `seconds` together."""
         total: float = sum(self._planned(task) for task in tasks)
         for task in tasks:
             part = self._planned(task)
@@ -229,7 +234,7 @@ class Costs:
             self.taken[_group(task)] += seconds * part / total
 
     def parts(self, tasks: Sequence[Task], seconds: float) -> list[float]:
-        """How the seconds of a batch are to be divided among its tasks."""
+        """The seconds of a batch, divided among its tasks."""
         total = self.of(tasks)
         return [seconds * self.of([task]) / total for task in tasks]
 
@@ -241,7 +246,7 @@ class Costs:
         return sum(planned * self._correction(group) for group, planned in seconds.items())
 
     def patience(self, tasks: Sequence[Task]) -> float:
-        """Seconds after which the tasks are taken to hang; a device that cools down in between does not."""
+        """Seconds after which the tasks are taken to hang; a device may cool down in between."""
         cooling_s = self.prior.cooling_s * sum(task.tier == RUNTIME for task in tasks)
         return max(LEAST_PATIENCE_S, PATIENCE * self.of(tasks)) + cooling_s
 
@@ -276,7 +281,7 @@ class Estimate:
 
 
 def estimate(tasks: Sequence[Task], costs: Costs, budget_s: float, lanes: int = 1) -> Estimate:
-    """What so many lanes take for the tasks together, in runs of `budget_s`, each of which starts anew."""
+    """The time that `lanes` take for the tasks together, in runs of `budget_s`, each with its own start."""
     again = any(task.replicate for task in tasks)
     work = costs.of(tasks) / lanes + costs.restart_s * again
     useful = budget_s - margin_s(budget_s) - costs.start_s
@@ -293,5 +298,5 @@ def shortest_budget_s(device_type: str) -> float:
 
 
 def margin_s(budget_s: float) -> float:
-    """How long before the end of a budget to stop: tables are to be written, and a batch may take longer than thought."""
+    """How long before a budget's end to stop: to write tables, and in case a batch takes too long."""
     return min(20.0, MARGIN * budget_s)

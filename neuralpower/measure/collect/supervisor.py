@@ -5,7 +5,7 @@
     result      a row, as soon as it is there; only then it counts as measured
     event       stop, device_lost, meter_lost
 
-The supervisor holds the journal and never imports torch. What resumes is the plan minus the results.
+The supervisor holds the journal and never imports torch. A resumed run measures the plan minus the results.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def collect(
     executor: Executor,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, int]:
-    """Measure what the plan has and the dataset lacks, within the budget; rows per kind in the sealed dataset.
+    """Measure what the dataset lacks of the plan, within the budget; rows per kind in the sealed dataset.
 
     Raises:
-        DatasetError: the folder cannot be written, is being written by another, or is another device's dataset.
+        DatasetError: the folder cannot be written, is written by another, or holds another device's dataset.
         InputError: another collection measures on the device.
         DeviceError: no process measures; the device, the disk, or the meter that was asked for is lost.
     """
@@ -48,23 +48,15 @@ def collect(
             meta = description(folder, opened, records)
             if request.power not in ("auto", "none") and opened["power_reason"]:
                 raise DeviceError(
-                    f"power {request.power}: {opened['power_reason']}; mend that, or give --power auto for runtime alone"
+                    f"power {request.power}: {opened['power_reason']}; "
+                    "mend that, or give --power auto for runtime alone"
                 )
             plan = planned(folder, request.plan_key(), executor)
-            if not (folder / "dataset.json").exists():  # nothing of what is refused so far is left behind
+            if not (folder / "dataset.json").exists():  # whatever is refused so far leaves no file behind
                 write_meta(folder, meta)
-            before = sessions(meta, records)
+            left, before = unfinished(records, up_since()), sessions(meta, records)
             collection = Collection(
-                request,
-                journal,
-                executor,
-                opened,
-                plan,
-                unfinished(records, up_since()),
-                before,
-                show,
-                clock,
-                started,
+                request, journal, executor, opened, plan, left, before, show, clock, started
             )
             with _noted(journal):
                 answer = executor.ask({"do": "self_test"})
@@ -87,7 +79,7 @@ def collect(
 
 @contextlib.contextmanager
 def _noted(journal: Journal) -> Iterator[None]:
-    """Write how it ended, also where it ended badly."""
+    """Write how the run ended, also where it ended badly."""
     try:
         yield
         journal.append({"type": "event", "event": "stop", "reason": "finished or out of time"})

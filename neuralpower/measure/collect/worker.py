@@ -1,13 +1,13 @@
-"""The measuring process: reads requests from stdin, one JSON object a line, and answers on stdout; imports torch.
+"""The measuring process: reads requests from stdin, one JSON object a line, and answers on stdout.
 
-Started by the supervisor with its thread environment set; whatever kills it, the journal is not its own.
+The supervisor starts it with its thread environment set, and keeps the journal: whatever kills this process.
 
-    {"do": "open"}                       -> {"hardware", "block", "power_reason", "versions", "settings", "machine"}
-    {"do": "open", "tested": {...}}      -> the same and {"self_test": {...}}: of an earlier process, or made now where null
-    {"do": "self_test"}                  -> {"self_test": {...}}
-    {"do": "plan", ...}                  -> {"plan": [...]}
-    {"do": "runtime", "items": [...]}    -> {"results": [{"config_id", "status", columns...}]}
-    {"do": "power", "items": [...]}      -> {"results": [{"config_id", "power_source" or "power_reason", columns...}]}
+    {"do": "open"}                   {"hardware", "block", "power_reason", "versions", "settings", "machine"}
+    {"do": "open", "tested": {...}}  the same and {"self_test": {...}}: the one given, or a new one for null
+    {"do": "self_test"}              {"self_test": {...}}
+    {"do": "plan", ...}              {"plan": [...]}
+    {"do": "runtime", "items": ...}  {"results": [{"config_id", "status", columns...}]}
+    {"do": "power", "items": ...}    {"results": [{"config_id", "power_source" or "power_reason", ...}]}
 
 An answer with `lost` says that the device no longer answers; one with `error` is for the user.
 """
@@ -54,17 +54,14 @@ def measure_items(
     torch.manual_seed(seed)
     for item in items:
         build, work = _prepared(item, rig.device)
-        result = {"config_id": item["config_id"], **work}
-        results.append(result)
+        results.append({"config_id": item["config_id"], **work})
         try:
             calls.append(build())
         except Exception as error:  # what a configuration does to torch is its result
-            result.update(failure(error))
+            results[-1].update(failure(error))
             calls.append(Call(lambda: None, ()))
-    for result, columns in zip(results, rig.time(calls, rounds), strict=True):
-        if "status" not in result:
-            result.update(columns)
-    return results
+    timed = zip(results, rig.time(calls, rounds), strict=True)
+    return [result if "status" in result else {**result, **columns} for result, columns in timed]
 
 
 def measure_power(items: Sequence[dict[str, Any]], rig: Rig) -> list[dict[str, Any]]:
@@ -81,7 +78,7 @@ def measure_power(items: Sequence[dict[str, Any]], rig: Rig) -> list[dict[str, A
 
 
 def _prepared(item: dict[str, Any], device: torch.device) -> tuple[Callable[[], Call], dict[str, int]]:
-    """What makes the call, of a layer or a whole network, and how much work it is."""
+    """The builder of the call, of a layer or a whole network, and how much work it is."""
     row = item["row"]
     if item["kind"] != NETWORK:
         layer = KINDS[item["kind"]].from_row(row)
@@ -92,9 +89,12 @@ def _prepared(item: dict[str, Any], device: torch.device) -> tuple[Callable[[], 
     if "context" in given:
         step = Phase.decode(context=given["context"])
         return lambda: cached_call(resolve(row["model"]), request, step), work
-    if row["phase"] == TRAINING:
-        return lambda: training_step(resolve(row["model"]).call(request, str(device))), work
-    return lambda: resolve(row["model"]).call(request, str(device)), work
+
+    def build() -> Call:
+        call = resolve(row["model"]).call(request, str(device))
+        return training_step(call) if row["phase"] == TRAINING else call
+
+    return build, work
 
 
 def training_step(call: Call) -> Call:
@@ -103,10 +103,10 @@ def training_step(call: Call) -> Call:
 
 
 class Answers:
-    """What the process answers; the rig is opened with the first request that needs it.
+    """The process's answers; the rig is opened with the first request that needs it.
 
-    `open_it` is told whether the device may be looked at for some seconds before it is woken: only the process that tests the
-    meter has the time.
+    `open_it` takes whether the device may be watched for some seconds before it is woken: only the process
+    that tests the meter has the time.
     """
 
     def __init__(self, open_it: Callable[[bool], Rig]) -> None:
@@ -120,12 +120,8 @@ class Answers:
             return {"plan": self._plan(request)}
         rig = self._opened(first=request["do"] == "open" and not request.get("tested"))
         if request["do"] == "open":
-            about: dict[str, Any] = {
-                "block": rig.block,
-                "power_reason": rig.power_reason,
-                "versions": versions(),
-            }
-            about.update(settings=read_settings(), machine=read_machine())
+            about: dict[str, Any] = {"block": rig.block, "power_reason": rig.power_reason}
+            about.update(versions=versions(), settings=read_settings(), machine=read_machine())
             if "tested" in request:
                 about["self_test"] = tested = request["tested"] or rig.self_test()
                 rig.resume(tested)
@@ -155,7 +151,7 @@ class Answers:
 
 
 def main() -> None:
-    """Answer until stdin ends; `python -m neuralpower.measure.collect` has tied this process to its supervisor by then."""
+    """Answer until stdin ends; this process is tied to its supervisor by then."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--power", default="auto")
@@ -163,7 +159,7 @@ def main() -> None:
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr: stdout is the answers'
-    # a terminal that is gone is no fault of what is measured
+    # a closed terminal must not fail a measurement
     sys.stdout, sys.stderr = Visible(quiet(1)), Visible(quiet(2))
 
     def opened(first: bool) -> Rig:
@@ -181,7 +177,5 @@ def main() -> None:
             answer = {"error": str(error), "exit_code": error.exit_code}
         try:
             print(json_text(nullable(answer)), file=answers, flush=True)
-        except (
-            BrokenPipeError
-        ):  # the supervisor has ended: nobody waits for the answer, nor for a word of its loss
+        except BrokenPipeError:  # the supervisor has ended: nobody waits for an answer
             os._exit(1)

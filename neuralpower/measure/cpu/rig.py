@@ -87,6 +87,6 @@ class CpuRig:
 
 
 def open_rig(device: str, power: str, threads: int, deep_idle: bool = False) -> CpuRig:
-    """This machine's processor, with so many threads and the meter that `power` names; raises InputError, DeviceError."""
+    """This machine's processor, and the meter that `power` names; raises InputError, DeviceError."""
     prepare_process(threads)
     return CpuRig(threads, open_meter(power, device))

@@ -6,15 +6,17 @@
     ...
     round 9:  ...                          runtime_s = 10th percentile of a call's 9 times
 
-Within a round each call first writes its inputs afresh (a network has just computed them), then runs once; its weights
-were last touched a round ago, and are as cold as they are in a network. A whole network of less than COLD_CALL_S comes just
-after an untimed run of its own: it runs again and again where it is used, and finds its code and small weights in the caches.
+Within a round each call first writes its inputs afresh (a network has just computed them), then runs once.
+Its weights were last touched a round ago, and are as cold as in a network. A whole network of less than
+COLD_CALL_S comes just after an untimed run of its own: users run it again and again, so its code and small
+weights are in the caches.
 
-A backward pass is called through autograd, which takes 13 us and more to start, cold three times that. A network pays it once
-a step, not once a layer: a pass through nothing but a view goes before, and what such a pass takes is taken off.
+A backward pass is called through autograd, which takes 13 us and more to start, three times that when cold. A
+network pays for that once a step, not once a layer: a pass through a mere view runs before, and its time is
+subtracted.
 
-Power takes a pass of its own: half a second and more of one call alone, over so many copies of its tensors that no cache
-holds them (`power_columns`).
+Power takes a pass of its own: half a second and more of one call alone, over so many copies of its tensors
+that no cache holds them (`power_columns`).
 """
 
 from __future__ import annotations
@@ -58,14 +60,14 @@ NETWORK_ROUNDS = 21  # of whole networks, which are few: a 10th percentile that 
 SENTINEL_EVERY = 12  # calls
 SENTINEL_EVERY_S = 0.02
 WARM_UP_S = 0.1
-# In turn with others a network finds its code and small weights gone. Of 80 networks on a CPU that cost each up to 0.8 ms, a sixth
-# of 5 ms; beyond 50 ms it did not show.
+# A network that is timed in turn with others finds its code and small weights gone. That cost each of 80
+# networks on a CPU up to 0.8 ms, a sixth of 5 ms; beyond 50 ms it did not show.
 COLD_CALL_S = 0.05
 SLOW_CALL_S = 0.3  # a call of this length and more is timed in fewer rounds
 STEAL_LIMIT = 0.01
 SWITCH_LIMIT = 3 / 9  # share of a call's rounds with an involuntary switch, above what its length explains
 SWITCH_PERIOD_S = 0.004  # the scheduler's tick: longer calls meet it anyhow
-COLD = 4  # times the last-level cache, that the copies of a call's tensors fill together
+COLD = 4  # times the last-level cache: the size of all copies of a call's tensors
 MOST_COPIES = 512
 BATCH_S = 0.001  # calls between two looks at the clock: a look takes microseconds, as do short calls
 MEMORY_SHARE = 0.25  # of the machine's memory, for the copies
@@ -78,12 +80,8 @@ class Timing:
 
     samples_s: tuple[float, ...]
     first_call_s: float
-    sentinel_s: (
-        float  # 10th percentile of the sentinel's times in this call's rounds: the machine's speed by itself
-    )
-    sentinel_slowdown: (
-        float  # their median over the 10th percentile of all of the sentinel's times since the start
-    )
+    sentinel_s: float  # 10th percentile of the sentinel's times in this call's rounds: the machine's speed
+    sentinel_slowdown: float  # their median over the 10th percentile of all its times since the start
     switches_per_call: float
     faults_per_call: float
     steal: float  # share of the machine's time that others took
@@ -126,11 +124,12 @@ class Timing:
 class Sentinel:
     """One fixed layer, timed throughout: how fast the machine is right now, cores and memory together.
 
-    Its input is warm and its weights are cold, as those of a network's layers are: it takes a different matrix at each call,
-    of as many as no last-level cache holds. One that stays in the caches misses what other tenants do to the memory.
+    Its input is warm and its weights are cold, as in a network's layers: each call takes another matrix, of
+    more than any last-level cache holds. A matrix that stays in the caches misses what other tenants do to
+    the memory.
 
-    It is called twice in a row: what the first takes depends on the network that ran just before, by 5 % (one standard
-    deviation), the second by 1 %.
+    It is called twice in a row: the network that ran just before changes the first time by 5 % (one standard
+    deviation), and the second by 1 %.
     """
 
     MATRICES = 27  # of 2.25 MiB
@@ -163,7 +162,7 @@ class Sentinel:
 
 
 class Autograd:
-    """Starts autograd, so that it is as warm as inside a network, and knows what that takes beside the nodes that it runs."""
+    """Starts autograd, so that it is as warm as inside a network, and knows how long the mere start takes."""
 
     NODES = 11  # of the longer of two passes, whose difference is the nodes'
 
@@ -178,25 +177,20 @@ class Autograd:
     def __call__(self) -> None:
         """A pass through one view, to be warm, and another, to be timed."""
         self.one()
-        self._time(self.one, self.one_s)
+        self.one_s.append(_seconds(self.one, self.clock_ns))
 
     def settle(self, calls: int = 50) -> Autograd:
-        """Warm up; the nodes' time."""
+        """Warm up, and learn the nodes' time."""
         for _ in range(calls):
             self()
-            self._time(self.many, self.many_s)
+            self.many_s.append(_seconds(self.many, self.clock_ns))
         return self
 
     @property
     def start_s(self) -> float:
-        """Without the node, from 10th percentiles as a call's own time."""
+        """Time of the start alone, without the node; from 10th percentiles, as a call's own time."""
         one, many = (float(np.percentile(times, 10)) for times in (self.one_s, self.many_s))
         return max(one - (many - one) / (self.NODES - 1), 0.0)
-
-    def _time(self, step: Gradient, times: list[float]) -> None:
-        start = self.clock_ns()
-        step()
-        times.append((self.clock_ns() - start) / 1e9)
 
 
 def _views(count: int, x: torch.Tensor) -> torch.Tensor:
@@ -206,8 +200,15 @@ def _views(count: int, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def _seconds(step: Step, clock_ns: Callable[[], int]) -> float:
+    """The time of one run (s)."""
+    start = clock_ns()
+    step()
+    return (clock_ns() - start) / 1e9
+
+
 def prepare_process(threads: int) -> None:
-    """Settings that a measuring process needs: thread counts, denormals flushed to zero, a heap that stays."""
+    """Set a process up to measure: thread counts, denormals flushed to zero, a heap that stays."""
     torch.set_num_threads(threads)
     with contextlib.suppress(RuntimeError):  # allowed once per process
         torch.set_num_interop_threads(1)
@@ -218,9 +219,9 @@ def prepare_process(threads: int) -> None:
 def keep_heap() -> bool:
     """Have glibc keep freed memory instead of giving it back; False where the C library is another.
 
-    A fresh process pays for a page fault per 4 KiB whenever its heap has shrunk or a tensor is mapped afresh, depending on
-    all that it allocated before: the same forward pass took 68 or 124 ms. A process that keeps its memory, as one with a
-    caching allocator does, pays once; only that is a property of the network.
+    A fresh process pays for a page fault per 4 KiB whenever its heap has shrunk or a tensor is mapped afresh,
+    depending on all that it allocated before: the same forward pass took 68 or 124 ms. A process that keeps
+    its memory, as with a caching allocator, pays once; only that is a property of the network.
     """
     trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of malloc.h
     try:
@@ -232,7 +233,7 @@ def keep_heap() -> bool:
 
 @dataclass
 class _Sampled:
-    """A call that ran, and what each of its rounds told."""
+    """A call that ran, and the results of its rounds."""
 
     call: Call
     step: Step
@@ -249,10 +250,10 @@ class _Sampled:
     def sample(self, autograd: Autograd | None, clock_ns: Callable[[], int]) -> None:
         """Run it once, its inputs written afresh."""
         step = self.step
+        function, args, kwargs = (
+            (step.function, step.args, step.kwargs) if isinstance(step, Call) else (step, (), {})
+        )
         with contextlib.nullcontext() if isinstance(step, Call) else settings_of(self.call):
-            function, args, kwargs = (
-                (step.function, step.args, step.kwargs) if isinstance(step, Call) else (step, (), {})
-            )
             if self.call.recurs and self.first_s < COLD_CALL_S:
                 function(*args, **kwargs)
             _rewrite(warm_of(self.call, step))
@@ -268,12 +269,11 @@ class _Sampled:
         self.faults += after.ru_minflt - before.ru_minflt
 
     def timing(self, speeds: np.ndarray, usual_s: float, steal: float, autograd: Autograd | None) -> Timing:
-        """Its times; `speeds` [sentinel's calls, 2] of its rounds (s), beside what the sentinel usually takes."""
+        """Its times; `speeds` [calls, 2]: the sentinel's in its rounds (s), `usual_s`: its usual time."""
         start_s = autograd.start_s if autograd and isinstance(self.step, Gradient) else 0.0
+        least_s = SHORTEST_NODE_S if start_s else 0.0
         return Timing(
-            tuple(max(s - start_s, SHORTEST_NODE_S) for s in self.samples_s)
-            if start_s
-            else tuple(self.samples_s),
+            tuple(max(sample_s - start_s, least_s) for sample_s in self.samples_s),
             self.first_s,
             float(np.percentile(speeds[:, 0], 10)),
             float(np.median(speeds[:, 0])) / usual_s,
@@ -295,18 +295,17 @@ def time_calls(
 ) -> list[Timing | Exception]:
     """Each call's times over interleaved rounds, or the exception that it raised.
 
-    `rounds` holds for calls below SLOW_CALL_S; slower ones take a third of them. Of a backward pass the forward pass runs
-    once, before the first round. Calls that are timed in turn share the sentinel's times: the few just before one call
-    tell more of that moment than of the machine.
+    `rounds` holds for calls below SLOW_CALL_S; slower ones take a third of them. The forward pass of a
+    backward pass runs once, before the first round. Calls that are timed in turn share the sentinel's times:
+    the few just before one call tell more about that moment than about the machine.
     """
     with torch.inference_mode():
         begun = [_begun(call, clock_ns) for call in calls]
         alive = [one for one in begun if isinstance(one, _Sampled)]
         sentinels: list[list[tuple[float, float]]] = []  # by round
+        backward = any(isinstance(one.step, Gradient) for one in alive)
         with torch.inference_mode(False):
-            autograd = (
-                Autograd(clock_ns).settle() if any(isinstance(one.step, Gradient) for one in alive) else None
-            )
+            autograd = Autograd(clock_ns).settle() if backward else None
         stolen, ticks = steal_ticks()
         for number in range(rounds):
             order = [one for one in alive if number % 3 == 0 or not one.slow]
@@ -330,7 +329,7 @@ def time_calls(
 
 
 def _begun(call: Call, clock_ns: Callable[[], int]) -> _Sampled | Exception:
-    """The call, built and warmed up, or what it raised: whatever a configuration does to torch, the sweep goes on."""
+    """The call, built and warmed up, or the exception that it raised: the sweep goes on."""
     try:
         with users_code("a call that is timed"), settings_of(call):
             step = step_of(call)
@@ -341,17 +340,14 @@ def _begun(call: Call, clock_ns: Callable[[], int]) -> _Sampled | Exception:
 
 
 def _warm_up(step: Step, clock_ns: Callable[[], int]) -> float:
-    """At least two calls, then until two in a row agree within 5 % or WARM_UP_S is spent; the last call's time (s)."""
-    spent = last = 0.0
+    """Call until two times in a row agree within 5 % or WARM_UP_S is spent; the last call's time (s)."""
+    spent = elapsed = 0.0
     for number in range(8):
-        start = clock_ns()
-        step()
-        elapsed = (clock_ns() - start) / 1e9
+        last, elapsed = elapsed, _seconds(step, clock_ns)
         spent += elapsed
         if number >= 1 and (abs(elapsed - last) <= 0.05 * elapsed or spent > WARM_UP_S):
-            return elapsed
-        last = elapsed
-    return last
+            break
+    return elapsed
 
 
 def _rewrite(warm: Sequence[torch.Tensor]) -> None:
@@ -362,7 +358,7 @@ def _rewrite(warm: Sequence[torch.Tensor]) -> None:
 
 
 def copies_of(bytes_held: int, llc_bytes: int, memory_bytes: int | None) -> int:
-    """How many sets of a call's tensors fill the last-level cache four times, as far as memory allows; one at least."""
+    """How many sets of tensors fill the last-level cache COLD times, if memory allows; one at least."""
     wanted = math.ceil(COLD * llc_bytes / max(bytes_held, 1))
     room = MOST_COPIES if memory_bytes is None else int(MEMORY_SHARE * memory_bytes / max(bytes_held, 1))
     return max(1, min(wanted, room, MOST_COPIES))
@@ -415,7 +411,7 @@ def power_columns(
 
 
 def steady_load(size: int = 1024) -> Callable[[], None]:
-    """A heavy call of some milliseconds for the self-test of a CPU's meter: a product of two square matrices."""
+    """A call of some milliseconds for the self-test of a CPU's meter: a product of two square matrices."""
     generator = torch.Generator().manual_seed(0)
     left, right = torch.randn(2, size, size, generator=generator)
 

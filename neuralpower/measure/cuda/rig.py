@@ -1,7 +1,7 @@
 """A CUDA device as collections see it: times, power, what it is, and whether it is still there.
 
-Power is measured on the graph that is timed, replayed without a pause: a queue of replays keeps the device busy while the
-host reads the meter.
+Power is measured on the graph that is timed, replayed without a pause: a queue of replays keeps the device
+busy while the host reads the meter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuralpower.errors import DeviceError, LostDeviceError, Unmodelled
+from neuralpower.errors import DeviceError, LostDeviceError
 from neuralpower.layers.call import Call
 from neuralpower.measure.calls import settings_of
 from neuralpower.measure.cuda.runtime import (
@@ -33,11 +33,13 @@ from neuralpower.measure.meters import NullMeter, PowerMeter, open_meter
 from neuralpower.measure.meters.base import no_power
 from neuralpower.measure.power.energy import Clock, measure_power
 from neuralpower.measure.power.selftest import SelfTest, deep_idle_w, run_self_test
+from neuralpower.measure.rig import failure
 
-QUEUED = 3  # replays ahead of the device, at least
-QUEUED_S = 0.005  # and so much work: a loop that finds nothing to do sleeps for a millisecond
-QUEUED_READS = 3.0  # and the longest usual reading of the meter, so many times
-MOST_QUEUED = 64
+# A queue holds at least QUEUED replays, work for QUEUED_S (a loop with nothing to do sleeps for a
+# millisecond), and work for QUEUED_READS of the longest usual readings of the meter.
+QUEUED, MOST_QUEUED = 3, 64
+QUEUED_S = 0.005
+QUEUED_READS = 3.0
 READ_S = 0.01  # of a meter that was not tested
 LOAD_SIZE = 4096  # of the square matrices of the self-test's load, and of the sentinel
 SENTINEL_CALLS = 50  # between two times of the sentinel
@@ -54,7 +56,7 @@ class Queue:
     ahead: deque[Mark] = field(default_factory=deque)
 
     def run_once(self) -> int:
-        """Fill the queue up, without waiting; calls that the device has finished since the last time."""
+        """Fill the queue, without waiting; the number of calls that have ended since the last time."""
         finished = self._finished()
         while len(self.ahead) < self.depth:
             self.block.replay()
@@ -62,7 +64,7 @@ class Queue:
         return finished
 
     def drain(self) -> int:
-        """Wait for all that is queued; calls that were."""
+        """Wait for the queue to empty; the number of calls that were in it."""
         self.cuda.synchronize()
         return self._finished()
 
@@ -95,21 +97,21 @@ class CudaRig:
         return self.meter.reason if isinstance(self.meter, NullMeter) else None
 
     def time(self, calls: Sequence[Call], rounds: int = 0) -> list[dict[str, Any]]:
-        """Columns of each, `status` among them; `rounds` is a CPU's: here a stop rule decides.
+        """As in the protocol; `rounds` is a CPU's: here a stop rule decides.
 
-        Where a call leaves the device unusable for this process its status is `poisoned`, and that of those after it.
+        A call that leaves the device unusable for this process is `poisoned`, and so are all calls after it.
         """
         return [self._answer(partial(self._row, call)) for call in calls]
 
     def power(self, call: Call) -> dict[str, Any]:
-        """Power columns of a call in a steady loop of the graph that it is timed in; null with a reason where it has none."""
+        """As in the protocol, in a steady loop of the graph that the call is timed in."""
         if self.power_reason is not None:
             return no_power(self.power_reason)
         columns = self._answer(partial(self._power, call))
         return {**no_power(columns["status"]), **columns} if "status" in columns else columns
 
     def self_test(self) -> dict[str, Any]:
-        """What the meter can do, idle and under a product of large matrices; empty where there is none. Some 25 s."""
+        """As in the protocol, idle and under a product of large matrices; some 25 s."""
         if self.power_reason is not None:
             return {}
         queues: list[Queue] = []
@@ -134,15 +136,13 @@ class CudaRig:
         self.tested = SelfTest.from_json(tested)
 
     def hardware(self) -> dict[str, Any]:
-        """What `dataset.json` says of the device; the power that it draws idle only once `self_test` was called."""
+        """As in the protocol; its idle power only once `self_test` was called."""
         idle_w = self.tested.idle_w
-        return {
-            **describe(self.timer.properties, self.timer.condition),
-            **({} if idle_w is None else {"idle_w": idle_w}),
-        }
+        known = describe(self.timer.properties, self.timer.condition)
+        return known if idle_w is None else {**known, "idle_w": idle_w}
 
     def is_lost(self) -> bool:
-        """Whether the driver has lost the device; a context that is dead by itself is another process's start away."""
+        """Whether the driver has lost the device; a new process cures a context that is dead by itself."""
         try:
             self.timer.condition()
         except LostDeviceError:
@@ -162,24 +162,15 @@ class CudaRig:
         return {**row, "flags": flags, "sentinel_s": last_s, "sentinel_slowdown": slowdown}
 
     def _answer(self, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The columns, or the `failure` of a call that raised, whose memory is freed."""
         try:
             return measure()
         except Exception as error:  # whatever a configuration does to torch, the sweep goes on
-            return self._failure(error)
-
-    def _failure(self, error: Exception) -> dict[str, Any]:
-        """Status and error of a call that raised; what it held is freed."""
-        error.__traceback__ = error.__context__ = None  # their frames hold the tensors
-        status = "error"
-        if isinstance(error, DeviceError) or not self.timer.cuda.works():
-            status = "poisoned"
-        else:
-            self.timer.cuda.release()
-            if isinstance(error, torch.OutOfMemoryError | MemoryError):
-                status = "oom"
-            elif isinstance(error, Unmodelled | NotImplementedError):
-                status = "unsupported"
-        return {"status": status, "error_class": type(error).__name__, "error_msg": str(error).strip()[:500]}
+            error.__traceback__ = error.__context__ = None  # their frames hold the tensors
+            works = not isinstance(error, DeviceError) and self.timer.cuda.works()
+            if works:
+                self.timer.cuda.release()
+            return failure(error, works)
 
     def _power(self, call: Call) -> dict[str, Any]:
         with settings_of(call), self.timer.cuda.stream():
@@ -202,7 +193,7 @@ class CudaRig:
         return {**window.to_row(), "flags": [*window.flags, *(["power_cap"] if capped else [])]}
 
     def _queue(self, block: Block) -> Queue:
-        """So many replays ahead that the device outlasts a reading of the meter."""
+        """A queue long enough for the device to outlast a reading of the meter."""
         read_s = self.tested.read_p95_s or READ_S
         ahead = math.ceil(max(QUEUED_READS * read_s, QUEUED_S) / block.replay_s)
         return Queue(self.timer.cuda, block, min(max(ahead, QUEUED), MOST_QUEUED))
@@ -220,9 +211,9 @@ class CudaRig:
 
 
 def open_cuda_rig(device: torch.device, power: str = "auto", deep_idle: bool = False) -> CudaRig:
-    """The rig of a CUDA device; the meter that `power` names is opened first: it asks who else computes on the device.
+    """The rig of a CUDA device; its meter is opened first, which asks who else uses the device.
 
-    `deep_idle`: the device is then watched for some seconds, as long as torch has not begun to use CUDA in this process.
+    `deep_idle`: the device is then watched for some seconds, unless torch already uses CUDA in this process.
 
     Raises:
         DeviceError: there is no such device, or the meter that was asked for by name does not work.
@@ -238,7 +229,7 @@ def open_cuda_rig(device: torch.device, power: str = "auto", deep_idle: bool = F
 
 
 def product(device: torch.device) -> Call:
-    """One of large square matrices, which keeps the device busy."""
+    """A product of large square matrices, which keeps the device busy."""
     operands = [torch.randn(LOAD_SIZE, LOAD_SIZE, device=device, dtype=torch.bfloat16) for _ in range(2)]
     return Call(torch.mm, tuple(operands))
 

@@ -1,8 +1,8 @@
-"""The little of CUDA and of NVML that measuring needs, behind small interfaces that a test can stand in for.
+"""The little of CUDA and of NVML that measuring needs, behind small classes that a test can stand in for.
 
-`Cuda` is what a rig talks to, `TorchCuda` its only implementation here; nothing else touches `torch.cuda`. All work goes
-to one side stream: capture needs one that is not the default, and libraries set up handles and workspaces per stream, so
-what is warmed up on it is warm when it is captured. Autograd runs each operator's backward on the stream of its forward.
+A rig talks to `Cuda`; nothing else touches `torch.cuda`. All work goes to one side stream: capture needs one
+that is not the default, and libraries set up handles and workspaces per stream, so a call that is warm on it
+is warm when it is captured. Autograd runs each operator's backward on the stream of its forward.
 """
 
 from __future__ import annotations
@@ -11,89 +11,40 @@ import contextlib
 import gc
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from neuralpower.devices.host import cuda_number
 from neuralpower.errors import DeviceError, LostDeviceError, first_line
+from neuralpower.measure.calls import Step
 
-Step = Callable[[], Any]
-
-THERMAL = (
-    0x8 | 0x20 | 0x40 | 0x80
-)  # nvml.h: hardware slow-down, thermal by software, by hardware, power brake
-POWER_CAP = 0x4  # nvml.h: nvmlClocksEventReasonSwPowerCap
-LIMITS = ("EnforcedPowerLimit", "PowerManagementDefaultLimit")  # as set, and as shipped
+# clocks event reasons of nvml.h: hardware slow-down, thermal by software, by hardware, power brake
+THERMAL = 0x8 | 0x20 | 0x40 | 0x80
+POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
 GONE = (15, 16)  # nvml.h: NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 
 
 class NotCapturable(Exception):  # noqa: N818  # a verdict on a call, not a fault
-    """A call that a graph cannot hold: it waits for the device, or its shapes depend on data; the text says which."""
+    """A call that a graph cannot hold, and why: it waits for the device, or its shapes depend on data."""
 
 
 @dataclass(frozen=True)
 class Properties:
-    """What a device says of itself."""
+    """How a device describes itself."""
 
     name: str
-    uuid: str  # as NVML has it
+    uuid: str  # as NVML writes it
     cores: int  # streaming multiprocessors
     l2_bytes: int
     memory_bytes: int
     capability: str  # such as 9.0
 
 
-class Graph(Protocol):
-    """A captured sequence of calls."""
-
-    def replay(self) -> None:
-        """Queue all of them at once."""
-
-
-class Mark(Protocol):
-    """A point in the queue."""
-
-    def done(self) -> bool:
-        """Whether the device has passed it."""
-
-
-class Cuda(Protocol):
-    """One device, one stream."""
-
-    def properties(self) -> Properties:
-        """What it is."""
-
-    def free_bytes(self) -> int:
-        """Memory that is to be had."""
-
-    def stream(self) -> AbstractContextManager[Any]:
-        """Inside, work goes to the stream that is measured."""
-
-    def capture(self, steps: Sequence[Step]) -> Graph:
-        """A graph of these steps, each of which has run before; raises NotCapturable."""
-
-    def mark(self) -> Mark:
-        """A mark behind all that is queued."""
-
-    def elapsed_s(self, start: Any, end: Any) -> float:
-        """Device time between two marks that have been passed."""
-
-    def synchronize(self) -> None:
-        """Wait for all that is queued."""
-
-    def release(self) -> None:
-        """Give memory back that nothing holds."""
-
-    def works(self) -> bool:
-        """Whether the context still computes and captures; after a sticky error it does not, and never will."""
-
-
 @dataclass(frozen=True)
-class TorchMark:
-    """A CUDA event with a time stamp."""
+class Mark:
+    """A point in the queue: a CUDA event with a time stamp."""
 
     event: torch.cuda.Event
 
@@ -103,14 +54,14 @@ class TorchMark:
 
 
 @dataclass(frozen=True)
-class TorchCuda:
-    """A device through `torch.cuda`; `open_cuda` makes one."""
+class Cuda:
+    """One device and one stream of it, through `torch.cuda`; `open_cuda` makes one."""
 
     device: torch.device
     side: torch.cuda.Stream
 
     def properties(self) -> Properties:
-        """As the driver has them."""
+        """The driver's answers."""
         p = torch.cuda.get_device_properties(self.device)
         uuid = str(getattr(p, "uuid", ""))
         return Properties(
@@ -123,22 +74,22 @@ class TorchCuda:
         )
 
     def free_bytes(self) -> int:
-        """What the driver has left, and what torch's allocator keeps unused."""
+        """Memory that the driver has left, and that torch's allocator keeps unused."""
         kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return int(torch.cuda.mem_get_info(self.device)[0]) + int(kept)
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
-        """The side stream, behind what other streams have queued."""
+        """Inside, work goes to the side stream, behind all that other streams have queued."""
         self.side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.side):
             yield
 
-    def capture(self, steps: Sequence[Step]) -> Graph:
-        """Capture them, after one run that would tell of a synchronisation.
+    def capture(self, steps: Sequence[Step]) -> torch.cuda.CUDAGraph:
+        """A graph of these steps, each of which has run before; raises NotCapturable.
 
-        A call that waits for the device while it is captured spoils the capture, and torch's allocator and generators
-        with it; so it is found out before, by torch's own check.
+        A call that waits for the device while it is captured spoils the capture, and torch's allocator and
+        generators with it. One run of the first step under torch's own check finds that out before.
         """
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error")
@@ -161,27 +112,27 @@ class TorchCuda:
             raise NotCapturable(first_line(error)) from None
         return graph
 
-    def mark(self) -> TorchMark:
-        """An event on the current stream."""
+    def mark(self) -> Mark:
+        """A mark behind all that is queued on the current stream."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # as above
         event.record()
-        return TorchMark(event)
+        return Mark(event)
 
-    def elapsed_s(self, start: TorchMark, end: TorchMark) -> float:
-        """From torch's milliseconds."""
+    def elapsed_s(self, start: Mark, end: Mark) -> float:
+        """Device time between two marks that have been passed."""
         return float(start.event.elapsed_time(end.event)) / 1e3
 
     def synchronize(self) -> None:
-        """Wait for the side stream."""
+        """Wait for all that is queued on the side stream."""
         self.side.synchronize()
 
     def release(self) -> None:
-        """Empty the allocator's cache."""
+        """Give back the memory that nothing holds."""
         gc.collect()
         torch.cuda.empty_cache()
 
     def works(self) -> bool:
-        """Whether a small sum comes out right, eager and captured, and random numbers can be drawn."""
+        """Whether the context computes, captures and draws random numbers: never after a sticky error."""
         try:
             torch.cuda.synchronize(self.device)
             with self.stream():
@@ -195,7 +146,7 @@ class TorchCuda:
 
 
 def device_named(name: str) -> torch.device:
-    """The device of that name, cpu or cuda; raises InputError where none has it, DeviceError where this machine has not."""
+    """The device of that name; raises InputError for an unknown one, DeviceError for one that is not here."""
     number = cuda_number(name)
     if number is not None and number >= torch.cuda.device_count():  # torch keeps eight bits of a number
         raise DeviceError(
@@ -204,18 +155,19 @@ def device_named(name: str) -> torch.device:
     return torch.device(name)
 
 
-def open_cuda(device: torch.device) -> TorchCuda:
+def open_cuda(device: torch.device) -> Cuda:
     """Set the process up to measure on a device; raises DeviceError where there is none."""
     if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
         raise DeviceError(
-            f"{device}: this process sees {torch.cuda.device_count()} CUDA devices; `neuralpower devices` says why"
+            f"{device}: this process sees {torch.cuda.device_count()} CUDA devices; "
+            "`neuralpower devices` says why"
         )
     device = torch.device("cuda", device.index or 0)
     torch.cuda.set_device(device)
     torch.cuda.init()  # type: ignore[no-untyped-call]  # as above
     gc.collect()
-    gc.freeze()  # older versions of torch collect garbage before each capture; what is here now stays
-    return TorchCuda(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]  # as above
+    gc.freeze()  # older versions of torch collect garbage before each capture; all present objects stay
+    return Cuda(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]  # as above
 
 
 @dataclass(frozen=True)
@@ -226,11 +178,11 @@ class Condition:
     sm_mhz: int | None = None
     memory_mhz: int | None = None
     pstate: int | None = None
-    reasons: int | None = None  # bits of nvml.h: what holds the clocks down
+    reasons: int | None = None  # bits of nvml.h: why the clocks are held down
 
     @property
     def throttled(self) -> bool:
-        """Whether heat or a fault of the supply slows the device down."""
+        """Whether heat or the power supply slows the device down."""
         return bool((self.reasons or 0) & THERMAL)
 
     @property
@@ -242,9 +194,10 @@ class Condition:
 class NvmlCondition:
     """Reads a device's condition through a module such as `pynvml`; opened once, by UUID, and kept open."""
 
+    _handle: Any = None
+
     def __init__(self, nvml: Any, uuid: str) -> None:
         self.nvml, self.uuid = nvml, uuid
-        self._handle: Any = None
 
     def open(self) -> None:
         """Find the device; raises the module's own NVMLError."""
@@ -252,13 +205,12 @@ class NvmlCondition:
         self._handle = self.nvml.nvmlDeviceGetHandleByUUID(self.uuid)
 
     def __call__(self) -> Condition:
-        """The condition now; raises LostDeviceError where the device is gone, else what cannot be read is None."""
+        """The condition now, None for unreadable values; raises LostDeviceError where the device is gone."""
         n, handle = self.nvml, self._handle
         reasons = None
+        # the newer name, and the one of older drivers and modules
         for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-            if reasons is None and hasattr(
-                n, name
-            ):  # the newer name, and what older drivers and modules have
+            if reasons is None and hasattr(n, name):
                 reasons = self._read(getattr(n, name), handle)
         return Condition(
             temperature_c=self._read(n.nvmlDeviceGetTemperature, handle, n.NVML_TEMPERATURE_GPU),
@@ -269,30 +221,35 @@ class NvmlCondition:
         )
 
     def about(self) -> dict[str, Any]:
-        """What decides how fast the device is beside its model, as `describe` adds it; what cannot be read is left out."""
-        n, handle = self.nvml, self._handle
+        """What decides the device's speed beside its model, as `describe` adds it; no unreadable values."""
+        n, device = self.nvml, (self._handle,)
 
-        def ask(name: str, *args: Any) -> Any:
+        def ask(name: str, *args: Any, convert: Callable[[Any], Any] = lambda value: value) -> Any:
             try:
-                return getattr(n, name)(*args)
+                return convert(getattr(n, name)(*args))
             except (n.NVMLError, AttributeError):  # another device, driver or module does not know it
                 return None
 
-        limits_mw = [ask(f"nvmlDeviceGet{name}", handle) for name in LIMITS]
-        limit_w, limit_default_w = (limit / 1e3 if limit else None for limit in limits_mw)
+        def watts(milli: int) -> float | None:
+            return milli / 1e3 if milli else None
+
+        def text(value: str | bytes) -> str:  # older modules answer in bytes
+            return value.decode() if isinstance(value, bytes) else value
+
+        def current(modes: Sequence[int]) -> bool:  # of (current, pending)
+            return bool(modes[0])
+
         found = {
-            "driver": _text(ask("nvmlSystemGetDriverVersion")),
-            "limit_w": limit_w,
-            "limit_default_w": limit_default_w,
-            "persistence": _flag(ask("nvmlDeviceGetPersistenceMode", handle)),
-            "uuid_hash": hashlib.sha256(self.uuid.encode()).hexdigest()[
-                :12
-            ],  # which card, and not its number
-            "vbios": _text(ask("nvmlDeviceGetVbiosVersion", handle)),
-            "ecc": _flag(_first(ask("nvmlDeviceGetEccMode", handle))),
-            "mig": _flag(_first(ask("nvmlDeviceGetMigMode", handle))),
-            "sm_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", handle, n.NVML_CLOCK_SM),
-            "mem_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", handle, n.NVML_CLOCK_MEM),
+            "driver": ask("nvmlSystemGetDriverVersion", convert=text),
+            "limit_w": ask("nvmlDeviceGetEnforcedPowerLimit", *device, convert=watts),  # as set
+            "limit_default_w": ask("nvmlDeviceGetPowerManagementDefaultLimit", *device, convert=watts),
+            "persistence": ask("nvmlDeviceGetPersistenceMode", *device, convert=bool),
+            "uuid_hash": hashlib.sha256(self.uuid.encode()).hexdigest()[:12],  # which card, not its number
+            "vbios": ask("nvmlDeviceGetVbiosVersion", *device, convert=text),
+            "ecc": ask("nvmlDeviceGetEccMode", *device, convert=current),
+            "mig": ask("nvmlDeviceGetMigMode", *device, convert=current),
+            "sm_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", *device, n.NVML_CLOCK_SM),
+            "mem_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", *device, n.NVML_CLOCK_MEM),
         }
         return {name: value for name, value in found.items() if value is not None}
 
@@ -308,22 +265,8 @@ class NvmlCondition:
             return None
 
 
-def _text(value: Any) -> str | None:
-    """Older modules answer in bytes."""
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _first(modes: Any) -> Any:
-    """The current of (current, pending)."""
-    return modes[0] if modes is not None else None
-
-
-def _flag(value: Any) -> bool | None:
-    return None if value is None else bool(value)
-
-
 def open_condition(uuid: str) -> NvmlCondition | None:
-    """A reader of the device's condition; None where NVML or the device is not to be had."""
+    """A reader of the device's condition; None without NVML, or where it does not know the device."""
     try:
         import pynvml
     except ImportError:
@@ -337,7 +280,7 @@ def open_condition(uuid: str) -> NvmlCondition | None:
 
 
 def to_columns(before: Condition, after: Condition) -> dict[str, Any]:
-    """Both as columns of a row; clocks as their extent and mean."""
+    """Both as columns of a row; clocks as their range and mean."""
     clocks = [c.sm_mhz for c in (before, after) if c.sm_mhz is not None]
     bits = [c.reasons for c in (before, after) if c.reasons is not None]
     return {
@@ -353,7 +296,7 @@ def to_columns(before: Condition, after: Condition) -> dict[str, Any]:
 
 
 def describe(properties: Properties, condition: Callable[[], Condition] = Condition) -> dict[str, Any]:
-    """What `dataset.json` says of the device and of what drives it; peaks come from its spec sheet."""
+    """What `dataset.json` says of the device and its driver; peaks come from its spec sheet."""
     known = asdict(properties)
     cuda = torch.version.cuda
     return {

@@ -1,14 +1,14 @@
-"""Device time of a call on a CUDA device: graphs of many calls over rotated tensors, and eager calls beside them.
+"""Device time of a call on a CUDA device: graphs of many calls over rotated tensors, and eager calls.
 
     copies     R of the call, so that a copy's turn comes when the L2 cache has forgotten it
     graph      K calls over the copies, K so that a replay lasts BLOCK_S
-    warm-up    replays for WARMUP_S, the device's condition read while they run
-    samples    mark | replay | mark,  mark | replay | mark, ...      until the median is known within PRECISION
-    eager      mark | call call call ... | mark                      what a user sees, and what the host takes for it
-    condition  read again under load; slowed down by heat: all of it is discarded, and taken again once it is cool
+    warm-up    replays for WARMUP_S; the device's condition is read while they run
+    samples    mark | replay | mark,  mark | replay | mark, ...   until the median is known within PRECISION
+    eager      mark | call call call ... | mark                   the time that a user sees, and the host's
+    condition  read again under load; if heat slowed the device: discard all, and repeat once it is cool
 
-`runtime_s`, the median of the samples over K, is what composes: the device's time without the host's. A call that no graph
-can hold is sampled the same way, eagerly, and says so.
+`runtime_s`, the median of the samples over K, is the time that composes: the device's without the host's. A
+call that no graph can hold is sampled the same way, eagerly, and says so.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
 from neuralpower.errors import PoisonedError
 from neuralpower.layers.call import Call
 from neuralpower.measure.calls import Step, call_bytes, copy_call, settings_of, step_of
-from neuralpower.measure.cuda.runtime import Condition, Cuda, Graph, NotCapturable, Properties, to_columns
+from neuralpower.measure.cuda.runtime import Condition, Cuda, NotCapturable, Properties, to_columns
 
 BLOCK_S = 1e-3  # of a replay, so that marks, which resolve 0.5 us, are exact
 LONGEST_BLOCK_S = 5e-3  # of a replay, where copies are many
 MOST_CALLS = 1024  # of a replay
 MOST_COPIES = 256
-L2_TURNS = 3  # so many L2 caches' worth of other bytes come between two turns of a copy
-MEMORY_SHARE = 0.3  # of what is free may go to copies; results and workspaces need some, too
+L2_TURNS = 3  # L2 caches' worth of other bytes between two turns of a copy
+MEMORY_SHARE = 0.3  # of free memory, for copies; results and workspaces need some, too
 EAGER_CALLS = 3  # before anything is timed
 WARMUP_S = 0.025
 FEWEST, MOST = 11, 400  # samples
@@ -48,10 +49,10 @@ COOLINGS, COOL_S = 2, 10.0
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """(low, high): the order statistics between which the median lies with CONFIDENCE; None for five and fewer.
+    """(low, high): order statistics around the median, with CONFIDENCE; None for five and fewer samples.
 
-    The number of samples below the median is binomial (n, 1/2), whatever their distribution: of nine samples the second
-    and the eighth hold it between them with 96.1 %.
+    The number of samples below the median is binomial (n, 1/2), whatever their distribution: with nine
+    samples the median lies between the second and the eighth with 96.1 %.
     """
     from scipy.stats import binom
 
@@ -74,7 +75,7 @@ class Block:
 
     steps: tuple[Step, ...]
     size: int
-    graph: Graph | None
+    graph: torch.cuda.CUDAGraph | None
     replay_s: float = BLOCK_S  # about
     eager_s: float = BLOCK_S  # of one call, about
 
@@ -89,7 +90,7 @@ class Block:
 
 @dataclass(frozen=True)
 class CudaTiming:
-    """The times of one call on a CUDA device, in seconds, and the device's condition while they were taken."""
+    """The times of one call on a CUDA device, in seconds, and the device's condition meanwhile."""
 
     samples_s: tuple[float, ...]  # of a call, each the mean of a replay
     eager_s: float
@@ -179,9 +180,8 @@ class CudaTimer:
         copies = [step_of(call)]
         eager_s = call_s = self._waited_s(copies[0], EAGER_CALLS)
         most = self._most_copies(call)
-        for _ in range(
-            3
-        ):  # eager calls of a small kernel take the host's time: the first graph is then too short
+        # eager calls of a small kernel take the host's time: the first graph is then too short
+        for _ in range(3):
             size = min(max(math.ceil(BLOCK_S / call_s), 1), MOST_CALLS)
             wanted = min(most, max(size, int(LONGEST_BLOCK_S / call_s)), MOST_CALLS)
             fresh = [step_of(copy_call(call)) for _ in range(wanted - len(copies))]
@@ -201,7 +201,7 @@ class CudaTimer:
         return HOST_BOUND * dispatch_s > eager_s
 
     def _waited_s(self, step: Step, calls: int = 1) -> float:
-        """The host's time until the device has finished, for each of so many calls."""
+        """The host's time until the device has finished, divided by `calls`."""
         self.cuda.synchronize()
         start = self.clock_ns()
         for _ in range(calls):
@@ -218,7 +218,7 @@ class CudaTimer:
 
     def _captured(self, copies: tuple[Step, ...], size: int) -> Block:
         try:
-            graph = self.cuda.capture([copies[i % len(copies)] for i in range(size)])
+            return Block(copies, size, self.cuda.capture([copies[i % len(copies)] for i in range(size)]))
         except NotCapturable:
             if not self.cuda.works():
                 raise PoisonedError(
@@ -226,10 +226,9 @@ class CudaTimer:
                     "it is started again, and measures this configuration alone"
                 ) from None
             return Block(copies, size, None)
-        return Block(copies, size, graph)
 
     def _marked_s(self, block: Block, replays: int) -> list[float]:
-        """Device times of so many replays in a row; one that is not timed goes ahead, so that the queue is never empty."""
+        """Device times of replays in a row; an untimed one goes ahead, so that the queue is never empty."""
         marks = []
         block.replay()
         for _ in range(replays):
@@ -248,7 +247,7 @@ class CudaTimer:
         return CudaTiming(tuple(samples), eager_s, dispatch_s, first_call_s, block, warmups, before, after)
 
     def _samples_s(self, block: Block) -> list[float]:
-        """Of a call, in batches, until the stop rule is met."""
+        """Times of a call, in batches, until the stop rule is met."""
         samples: list[float] = []
         spent = 0.0
         batch = FEWEST if FEWEST * block.replay_s <= LONGEST_S else max(int(LONGEST_S / block.replay_s), 3)
@@ -261,7 +260,7 @@ class CudaTimer:
         return samples
 
     def _under_load(self, block: Block, replays: int) -> Condition:
-        """Replay, and read the device's condition while it works: an idle device holds its clocks down for that reason."""
+        """Replay, and read the device's condition meanwhile: an idle device holds its clocks down."""
         for _ in range(replays):
             block.replay()
         condition = self.condition()
@@ -271,8 +270,8 @@ class CudaTimer:
     def _eager(self, block: Block) -> tuple[float, float]:
         """(device time, host time) of a call that is issued one by one: medians over stretches of calls.
 
-        The host's time ends with the last call issued. Stretches are short enough for the device's queue, which would else
-        make the host wait for the device.
+        The host's time ends with the last call issued. A stretch fits the device's queue, which would
+        otherwise make the host wait for the device.
         """
         calls = min(max(round(DISPATCH_S / block.eager_s), DISPATCH_CALLS[0]), DISPATCH_CALLS[1])
         stretches = DISPATCH_STRETCHES if calls > DISPATCH_CALLS[0] else 3

@@ -1,10 +1,11 @@
-"""What a power meter is, the table of meters, and how one is chosen; vendor libraries are imported inside `open` only.
+"""Power meters: their protocol, their table and the choice of one; only `open` imports vendor libraries.
 
-A meter reads and says where its numbers come from. What a stream of readings amounts to is `neuralpower.measure.power.energy`'s.
+A meter reads and says where its numbers come from. `neuralpower.measure.power` turns readings into power.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -15,25 +16,23 @@ from neuralpower.errors import DeviceError, unknown
 
 
 class Reading(NamedTuple):
-    """What one domain of a meter says at one moment; what it does not say is None."""
+    """The values of one domain of a meter at one moment; None where it does not say."""
 
     domain: str  # board, package-0, dram-0, ...
     energy_j: float | None  # counted since some start and never falling: a meter corrects its own wrap-around
     power_w: float | None  # averaged over some tens of milliseconds at most
     t_ns: int  # of the clock that the meter was given
-    average_w: float | None = (
-        None  # averaged over about a second: too slow for a window, good for the self-test
-    )
+    average_w: float | None = None  # averaged over about a second: too slow for a window; for the self-test
 
 
 @dataclass(frozen=True)
 class Description:
     """Where a meter's numbers come from, in the words of a dataset's columns."""
 
-    source: str  # power_source of what is read from the counter
+    source: str  # power_source of power from the counter
     scope: str  # board, module, package
     limit_w: float | None = None  # what the device may draw by its own settings, all domains together
-    sampled_source: str = "none"  # power_source of what is integrated from samples of power
+    sampled_source: str = "none"  # power_source of power from integrated samples
     domains: tuple[str, ...] = ()
 
 
@@ -58,14 +57,14 @@ class RegisteredMeter(PowerMeter, Protocol):
 
     @classmethod
     def for_device(cls, device: str) -> Self | None:
-        """The meter, not opened, of "cpu", "cuda:0" or a GPU's UUID; None where it does not see that device's power."""
+        """The meter, not opened, of "cpu", "cuda:0" or a GPU's UUID; None for a device that it cannot see."""
 
 
 class MeterUnavailable(DeviceError):  # noqa: N818  # a state of the meter, seldom a fault
     """A meter that cannot be read: `reason` is one word for a table, the text one line for the user.
 
-    Reasons: no_rapl, no_permission, unreadable, no_driver, no_library, stale_library, driver_mismatch, not_supported,
-    gpu_not_found, gpu_lost, reset_required, mig, shared, meter_lost, no_meter.
+    Reasons: no_rapl, no_permission, unreadable, no_driver, no_library, stale_library, driver_mismatch,
+    not_supported, gpu_not_found, gpu_lost, reset_required, mig, shared, meter_lost, no_meter.
     """
 
     def __init__(self, reason: str, text: str) -> None:
@@ -128,7 +127,7 @@ def open_meter(choice: str = "auto", device: str = "cpu") -> PowerMeter:
         device: "cpu", "cuda:0", or a GPU's UUID.
 
     Returns:
-        The meter; for "auto" where none works, and for "none", a `NullMeter` with the reason.
+        The meter; a `NullMeter` with the reason for "none", and for "auto" where none works.
 
     Raises:
         MeterUnavailable: a meter asked for by name does not work, or does not see the device.
@@ -164,7 +163,7 @@ def _opened(name: str, device: str) -> PowerMeter:
 
 @dataclass(frozen=True)
 class MeterStatus:
-    """Whether a meter works on a device; where not, why, and what the user can do."""
+    """Whether a meter works on a device; if not, why, and what the user can do."""
 
     meter: str
     device: str
@@ -186,9 +185,7 @@ def meter_status(name: str, device: str) -> MeterStatus | None:
         meter.open()
     except MeterUnavailable as error:
         return MeterStatus(name, device, error.reason, str(error))
-    try:
+    with contextlib.closing(meter):
         description = meter.describe()
-    finally:
-        meter.close()
     limit = f", limit {description.limit_w:g} W" if description.limit_w is not None else ""
     return MeterStatus(name, device, None, f"{description.source}, {' '.join(description.domains)}{limit}")

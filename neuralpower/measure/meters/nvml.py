@@ -1,9 +1,10 @@
 """Energy counter and power of NVIDIA GPUs through NVML (nvidia-ml-py, imported when a meter is opened).
 
-The counter holds millijoules since the driver was loaded (Volta and later) and moves every 10 to 100 ms: windows run from one
-of its ticks to another. Power comes beside it: field 186 is averaged over some tens of milliseconds, field 185 over about a
-second. `nvmlDeviceGetPowerUsage` is the latter on Ampere and most later GPUs, and the former before; it serves where a driver
-does not know the fields. Source: NVML API reference, "Field Value Enums" and "Device Queries".
+The counter holds millijoules since the driver was loaded (Volta and later) and moves every 10 to 100 ms:
+windows run from one of its ticks to another. Power comes beside it: field 186 is averaged over some tens of
+milliseconds, field 185 over about a second. `nvmlDeviceGetPowerUsage` is the latter on Ampere and most later
+GPUs, and the former before; it serves where a driver does not know the fields. Source: NVML API reference,
+"Field Value Enums" and "Device Queries".
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ENERGY, POWER_INSTANT, POWER_AVERAGE = 83, 186, 185  # NVML_FI_DEV_*
 AMPERE = 7  # NVML_DEVICE_ARCH_AMPERE
 SUCCESS, NOT_SUPPORTED, NO_FUNCTION, GPU_IS_LOST, RESET_REQUIRED = 0, 3, 13, 15, 16  # nvmlReturn_t
 
-# nvmlReturn_t -> reason, and what it means and what the user can do
+# nvmlReturn_t -> (reason, meaning and remedy)
 FAILURES = {
     NOT_SUPPORTED: (
         "not_supported",
@@ -81,8 +82,8 @@ def load_nvml(nvml: Any = None) -> Any:
     if not hasattr(nvml, "nvmlDeviceGetFieldValues") or not hasattr(nvml, "NVML_FI_DEV_POWER_INSTANT"):
         raise MeterUnavailable(
             "stale_library",
-            f"nvml: the module at {getattr(nvml, '__file__', 'pynvml')} is old or the unofficial pynvml package; "
-            "pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py",
+            f"nvml: the module at {getattr(nvml, '__file__', 'pynvml')} is old or the unofficial pynvml "
+            "package; pip uninstall pynvml, then pip install --force-reinstall nvidia-ml-py",
         )
     with _translated(nvml):
         nvml.nvmlInit()
@@ -107,13 +108,8 @@ def list_gpus(nvml: Any = None) -> list[Gpu]:
             handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
             driver = nvml.nvmlSystemGetDriverVersion()
             return [
-                Gpu(
-                    nvml.nvmlDeviceGetName(handle),
-                    nvml.nvmlDeviceGetUUID(handle),
-                    _memory_bytes(nvml, handle),
-                    driver,
-                )
-                for handle in handles
+                Gpu(nvml.nvmlDeviceGetName(h), nvml.nvmlDeviceGetUUID(h), _memory_bytes(nvml, h), driver)
+                for h in handles
             ]
     finally:
         nvml.nvmlShutdown()
@@ -129,7 +125,7 @@ def _memory_bytes(nvml: Any, handle: Any) -> int | None:
 
 
 def uuid_of(device: str) -> str:
-    """UUID of "cuda:0" as the CUDA driver counts it: NVML's own numbers ignore CUDA_VISIBLE_DEVICES. Raises MeterUnavailable.
+    """UUID of "cuda:0" as the CUDA driver counts: NVML ignores CUDA_VISIBLE_DEVICES. Raises MeterUnavailable.
 
     Torch is asked where the driver does not answer by itself; it may begin to use CUDA then.
     """
@@ -149,7 +145,7 @@ def uuid_of(device: str) -> str:
 class NvmlMeter:
     """The board of one GPU, named by its UUID ("GPU-...") or as torch names it ("cuda:0").
 
-    Open it before the process makes its CUDA context, so that whatever computes on the GPU then is somebody else.
+    Open it before the process makes its CUDA context: whatever computes on the GPU then is somebody else.
     """
 
     def __init__(
@@ -168,16 +164,14 @@ class NvmlMeter:
         return cls(device) if device.startswith(("cuda", "GPU-", "MIG-")) else None
 
     def open(self) -> None:
-        """Find the GPU, refuse one that is split or shared, and try what it can be asked; raises MeterUnavailable."""
+        """Find the GPU, and try its meter; raises MeterUnavailable, also for a split or shared GPU."""
         if self.device.startswith("MIG-"):
             self._refuse_mig()
         self.nvml = load_nvml(self.nvml)
         self.initialised = True
         begun = _has_context()
         try:
-            before = (
-                self._listed()
-            )  # torch, asked for the UUID, may begin to use CUDA: we would be listed ourselves
+            before = self._listed()  # now: torch, asked for the UUID, may begin to use CUDA and be listed
             uuid = uuid_of(self.device) if self.device.startswith("cuda") else self.device
             with _translated(self.nvml, uuid):
                 self.handle = self.nvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -197,7 +191,7 @@ class NvmlMeter:
         )
 
     def _asked(self, function: str) -> Any:
-        """What an NVML function says of this GPU; None where it is not supported. Raises MeterUnavailable."""
+        """An NVML function's answer for this GPU; None if it is not supported. Raises MeterUnavailable."""
         try:
             return getattr(self.nvml, function)(self.handle)
         except self.nvml.NVMLError as error:
@@ -206,7 +200,7 @@ class NvmlMeter:
             raise _failure(error.value, function, str(error)) from None
 
     def _listed(self) -> dict[str, set[int]]:
-        """The processes on each GPU, by UUID; one that cannot be asked is left out."""
+        """The processes on each GPU, by UUID, except GPUs that cannot be asked."""
         listed: dict[str, set[int]] = {}
         with suppress(self.nvml.NVMLError):
             for index in range(self.nvml.nvmlDeviceGetCount()):
@@ -221,7 +215,7 @@ class NvmlMeter:
         return {process.pid for process in self._asked("nvmlDeviceGetComputeRunningProcesses") or ()}
 
     def refuse_others(self, running: Set[int], begun: bool) -> None:
-        """Raise MeterUnavailable where another process computes on the GPU: its energy would be counted as ours.
+        """Raise MeterUnavailable where another process computes on the GPU: its energy would count as ours.
 
         `begun` says that this process has a context on it, and is among the `running` itself.
         """
@@ -231,14 +225,15 @@ class NvmlMeter:
         if begun and len(unseen) == 1 and os.getpid() not in running:
             others -= unseen
         if others:
+            listed = f"process{'es' * (len(others) > 1)} (PID {', '.join(map(str, sorted(others)))})"
             raise MeterUnavailable(
                 "shared",
-                f"nvml: {len(others)} other process{'es' * (len(others) > 1)} (PID "
-                f"{', '.join(map(str, sorted(others)))}) on {self.device}; wait until the GPU is free, or use --power none",
+                f"nvml: {len(others)} other {listed} on {self.device}; "
+                "wait until the GPU is free, or use --power none",
             )
 
     def _try_all(self) -> None:
-        """Learn which of counter and power answer, and by which call; raises MeterUnavailable where neither does."""
+        """Learn by which calls counter and power answer; raises MeterUnavailable where neither does."""
         energy_j, instant_w, _ = self._fields()
         self.counter_call = energy_j is None and bool(self._asked("nvmlDeviceGetTotalEnergyConsumption"))
         self.usage_call = instant_w is None and self._asked("nvmlDeviceGetPowerUsage") is not None
@@ -248,7 +243,7 @@ class NvmlMeter:
             raise _failure(NOT_SUPPORTED, f"energy and power of {self.device}", "")
 
     def _fields(self) -> tuple[float | None, float | None, float | None]:
-        """Joules, and watts over the short and the long time, in one call; None where a value came with an error."""
+        """Joules, and watts over the short and the long time, in one call; None for a value with an error."""
         try:
             values = self.nvml.nvmlDeviceGetFieldValues(self.handle, [ENERGY, POWER_INSTANT, POWER_AVERAGE])
         except self.nvml.NVMLError as error:
@@ -258,12 +253,11 @@ class NvmlMeter:
         lost = next((v.nvmlReturn for v in values if v.nvmlReturn in (GPU_IS_LOST, RESET_REQUIRED)), None)
         if lost is not None:
             raise _failure(lost, self.device, "")
-        energy, instant, average = (v.value if v.nvmlReturn == SUCCESS else None for v in values)
-        return (
-            _positive(energy.ullVal if energy is not None else None),
-            _positive(instant.uiVal if instant is not None else None),
-            _positive(average.uiVal if average is not None else None),
+        energy, instant, average = (
+            _positive(getattr(v.value, part)) if v.nvmlReturn == SUCCESS else None
+            for v, part in zip(values, ("ullVal", "uiVal", "uiVal"), strict=True)
         )
+        return energy, instant, average
 
     def read(self) -> list[Reading]:
         """The board's joules and watts; raises MeterUnavailable where the GPU is lost."""

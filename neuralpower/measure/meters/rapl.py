@@ -1,4 +1,4 @@
-"""Energy counters of Intel and AMD CPUs (RAPL) through Linux powercap: cumulative microjoules that wrap around.
+"""Energy counters of Intel and AMD CPUs (RAPL) through Linux powercap: microjoules that wrap around.
 
     /sys/class/powercap/intel-rapl:0        package-0    read: all that the socket draws
                         intel-rapl:0:0      core         left out: a part of the package
@@ -7,7 +7,7 @@
                         intel-rapl:1        psys         left out: the whole board, packages included
                         intel-rapl-mmio:0   package-0    left out: the same counter by another way
 
-AMD's zones have the same names (kernel 5.8 and later). Source: Linux, Documentation/power/powercap/powercap.rst.
+AMD's zones have the same names (kernel 5.8 on). Source: Linux, Documentation/power/powercap/powercap.rst.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Counter:
             step += self.range_uj
         self.last_uj = raw_uj
         if step < 0:
-            return None  # the total stands still: what was counted meanwhile is not known
+            return None  # the total stands still: the energy meanwhile is unknown
         self.total_uj += step
         return self.total_uj / 1e6
 
@@ -50,7 +50,7 @@ class _Counter:
 class RaplMeter:
     """Packages and DRAM of this machine; a test owns `root`, `clock_ns` and `read_text`.
 
-    Must be read at least once per wrap-around, which takes minutes (65,700 J last 219 s at 300 W); measured windows are shorter.
+    It must be read once per wrap-around, which takes minutes: 65,700 J last 219 s at 300 W.
     """
 
     def __init__(
@@ -73,18 +73,15 @@ class RaplMeter:
         if not any(domain.startswith("package") for domain in zones):
             raise MeterUnavailable(
                 "no_rapl",
-                f"rapl: no package zone under {self.root}; virtual machines seldom offer one, on bare metal an "
-                "administrator can load it (modprobe intel_rapl_msr); --power none measures runtime alone",
+                f"rapl: no package zone under {self.root}; virtual machines seldom offer one, on bare metal "
+                "an administrator can load it (modprobe intel_rapl_msr); --power none measures runtime alone",
             )
         self.counters = [
             _Counter(domain, zone / "energy_uj", self._number(zone / "max_energy_range_uj"))
             for domain, zone in zones.items()
         ]
-        self.limits_w = [
-            self._number(zone / "constraint_0_max_power_uw")
-            for name, zone in zones.items()
-            if name.startswith("package")
-        ]
+        packages = [zone for name, zone in zones.items() if name.startswith("package")]
+        self.limits_w = [self._number(zone / "constraint_0_max_power_uw") for zone in packages]
         self.read()
 
     def _zones(self) -> dict[str, Path]:
@@ -112,7 +109,7 @@ class RaplMeter:
         return int(text) if text is not None and text.isdecimal() and int(text) > 0 else None
 
     def read(self) -> list[Reading]:
-        """Joules per domain; one whose file holds no number has None. Raises MeterUnavailable where a file cannot be read."""
+        """Joules per domain, None where a file has no number; raises MeterUnavailable if it is unreadable."""
         return [self._reading(counter) for counter in self.counters]
 
     def _reading(self, counter: _Counter) -> Reading:
@@ -122,8 +119,8 @@ class RaplMeter:
         except PermissionError:
             raise MeterUnavailable(
                 "no_permission",
-                f"rapl: {counter.file} is readable by root only (CVE-2020-8694); ask the administrator for read access "
-                "to it, or run as root; --power none measures runtime alone",
+                f"rapl: {counter.file} is readable by root only (CVE-2020-8694); ask the administrator for "
+                "read access to it, or run as root; --power none measures runtime alone",
             ) from None
         except OSError as error:
             raise MeterUnavailable(
@@ -137,9 +134,8 @@ class RaplMeter:
         """The domains found, and the packages' power limit where every one of them names it."""
         known = [limit for limit in self.limits_w if limit is not None]
         limit_w = sum(known) / 1e6 if len(known) == len(self.limits_w) else None
-        return Description(
-            "rapl", "package", limit_w, domains=tuple(counter.domain for counter in self.counters)
-        )
+        domains = tuple(counter.domain for counter in self.counters)
+        return Description("rapl", "package", limit_w, domains=domains)
 
     def close(self) -> None:
         """Nothing is held open."""

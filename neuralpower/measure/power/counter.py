@@ -6,11 +6,13 @@
 
     P = (E_b - E_a) / (t_b - t_a)     a, b: the first and the last tick that were seen in the window
 
-A counter moves in ticks of 1 to 100 ms; read at arbitrary instants it is wrong by up to a tick at both ends (0.41 of a tick over
-the window, as a standard deviation). From tick to tick only the time between two reads remains of that.
+A counter moves in ticks of 1 to 100 ms; read at arbitrary instants it is wrong by up to a tick at both ends
+(0.41 of a tick over the window, as a standard deviation). From tick to tick, only the time between two reads
+remains of that.
 
-Every uncertainty here is relative and holds with 95 %: the scatter of up to 10 stretches of the window and the time stamps of
-the two ticks, widened by Student's t for the number of stretches. The meter's own gain, some 5 % from card to card, is not in it.
+Every uncertainty here is relative and holds with 95 %: the scatter of up to 10 stretches of the window and
+the time stamps of the two ticks, widened by Student's t for the number of stretches. It excludes the meter's
+own gain, some 5 % from card to card.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +35,7 @@ STOPPED = 5  # times the usual time between two ticks
 
 
 class Unreliable(Exception):  # noqa: N818  # a verdict on a stream of readings, not a fault
-    """Readings that amount to no number; the text is the `power_reason` of the row."""
+    """Readings that give no number; the text is the `power_reason` of the row."""
 
 
 class Tick(NamedTuple):
@@ -44,7 +47,7 @@ class Tick(NamedTuple):
 
     @property
     def t_ns(self) -> float:
-        """The middle: when it happened, as far as is known."""
+        """The middle: the best estimate of its time."""
         return (self.early_ns + self.late_ns) / 2
 
     @property
@@ -79,15 +82,14 @@ Pauses = Sequence[tuple[int, int]]  # (start, end) in ns: times in which the dev
 def ticks_of(readings: Sequence[Reading], period_s: float | None = None) -> list[Tick]:
     """The changes of one domain's counter, in the order of time.
 
-    `period_s`, the time between two ticks at most, dates a change that was seen late: a counter that moves every millisecond
-    moved in the last one.
+    `period_s`, the longest time between two ticks, dates a change that was seen late: a counter that moves
+    every millisecond moved in the last one.
     """
-    period_ns = round(period_s * 1e9) if period_s is not None else None
     ticks: list[Tick] = []
-    for before, reading in zip(readings, readings[1:], strict=False):
+    for before, reading in pairwise(readings):
         if reading.energy_j is not None and reading.energy_j != before.energy_j:
-            early_ns = before.t_ns if period_ns is None else max(before.t_ns, reading.t_ns - period_ns)
-            ticks.append(Tick(early_ns, reading.t_ns, reading.energy_j))
+            earliest_ns = before.t_ns if period_s is None else reading.t_ns - round(period_s * 1e9)
+            ticks.append(Tick(max(before.t_ns, earliest_ns), reading.t_ns, reading.energy_j))
     return ticks
 
 
@@ -106,15 +108,16 @@ def window_power(
         readings: all domains' readings of the window, in the order of time.
         period_s: the longest time between two ticks of the counter, where it is known.
         limit_w: the device's power limit; three times as much is a jump of the counter.
-        pauses: times in which the device was idle; their energy, at `idle_w`, is taken off.
+        pauses: times in which the device was idle; their energy, at `idle_w`, is subtracted.
         idle_w: power of the idle device.
-        counter: False integrates samples of power although there is a counter, one that was found to disagree with them.
+        counter: False integrates samples of power, for a counter that was found to disagree with them.
 
     Returns:
         Power summed over the domains, DRAM apart.
 
     Raises:
-        Unreliable: no counter and no samples, one that stands still, falls or jumps, or fewer than two ticks.
+        Unreliable: no counter and no samples; a counter that stands still, falls or jumps; fewer than two
+        ticks.
     """
     domains: dict[str, list[Reading]] = {}
     for reading in readings:
@@ -122,7 +125,6 @@ def window_power(
     if not domains:
         raise Unreliable("no_readings")
     ceiling_w = JUMP * limit_w if limit_w is not None else HIGHEST_W
-    dram_w = None
     parts: list[Power] = []
     for domain, series in domains.items():
         if domain.startswith("dram"):
@@ -130,13 +132,11 @@ def window_power(
         counted = counter and any(reading.energy_j is not None for reading in series)
         power_of = _counted if counted else _sampled
         parts.append(power_of(series, period_s, ceiling_w, pauses, 0.0 if parts else idle_w))
-    if not pauses:
-        dram_w = _dram(domains, period_s, ceiling_w)
-    return _together(parts, dram_w, ceiling_w)
+    return _together(parts, None if pauses else _dram(domains, period_s, ceiling_w), ceiling_w)
 
 
 def _together(parts: Sequence[Power], dram_w: float | None, ceiling_w: float) -> Power:
-    """The domains' sum; what they have in common is not known, so uncertainties add up."""
+    """The domains' sum; their correlation is unknown, so uncertainties add up."""
     if not parts:
         raise Unreliable("no_counter")
     power_w = sum(part.power_w for part in parts)
@@ -156,7 +156,7 @@ def _together(parts: Sequence[Power], dram_w: float | None, ceiling_w: float) ->
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """Their sum, None where one is not known."""
+    """Their sum; None if one is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
@@ -184,26 +184,23 @@ def _counted(
         raise Unreliable("counter_anomaly: stands still")
     if len(ticks) < 2:
         raise Unreliable("too_few_ticks")
-    for a, b in zip(ticks, ticks[1:], strict=False):
-        if b.energy_j - a.energy_j > ceiling_w * (b.late_ns - a.early_ns) / 1e9:
-            raise Unreliable("counter_anomaly: jumps")
+    if any(b.energy_j - a.energy_j > ceiling_w * (b.late_ns - a.early_ns) / 1e9 for a, b in pairwise(ticks)):
+        raise Unreliable("counter_anomaly: jumps")
     stretches = min(STRETCHES, len(ticks) - 1)
     bounds = [ticks[round(i * (len(ticks) - 1) / stretches)] for i in range(stretches + 1)]
     t_ns = np.array([tick.t_ns for tick in bounds])
     stamps_s2 = 2 * float(np.mean([tick.variance_s2 for tick in bounds]))
-    power = _mean(t_ns, np.diff([tick.energy_j for tick in bounds]), pauses, idle_w, stamps_s2)
+    joules = np.diff([tick.energy_j for tick in bounds])
+    power_w, sd_w, u_rel = _mean(t_ns, joules, pauses, idle_w, stamps_s2)
     a, b = ticks[0], ticks[-1]
     stamps = math.sqrt(a.variance_s2 + b.variance_s2) / ((b.t_ns - a.t_ns) / 1e9)
-    u_rel = (
-        math.hypot(power.u_rel, float(stdtrit(stretches - 1, 0.975)) * stamps)
-        if power.u_rel is not None
-        else None
-    )
-    return Power(power.power_w, power.sd_w, u_rel, len(ticks), a.t_ns, b.t_ns, a.energy_j, b.energy_j)
+    if u_rel is not None:
+        u_rel = math.hypot(u_rel, float(stdtrit(stretches - 1, 0.975)) * stamps)
+    return Power(power_w, sd_w, u_rel, len(ticks), a.t_ns, b.t_ns, a.energy_j, b.energy_j)
 
 
 def _stands_still(readings: Sequence[Reading], ticks: Sequence[Tick]) -> bool:
-    """Whether a counter never moved, or stopped: after three ticks, for five times as long as it usually takes."""
+    """Whether a counter never moved, or stopped: after three ticks, for STOPPED times its usual period."""
     if len(ticks) < 3:
         return not ticks
     usual_ns = float(np.median(np.diff([tick.late_ns for tick in ticks])))
@@ -228,24 +225,19 @@ def _sampled(
     t_ns = np.array([reading.t_ns for reading in readings], dtype=np.float64)
     joules = np.concatenate([[0.0], np.cumsum(np.diff(t_ns) / 1e9 * (samples_w[1:] + samples_w[:-1]) / 2)])
     bounds_ns = np.linspace(t_ns[0], t_ns[-1], min(STRETCHES, updates) + 1)
-    power = _mean(bounds_ns, np.diff(np.interp(bounds_ns, t_ns, joules)), pauses, idle_w)
-    return Power(power.power_w, power.sd_w, power.u_rel, updates, t_ns[0], t_ns[-1])
-
-
-class _Mean(NamedTuple):
-    power_w: float
-    sd_w: float | None
-    u_rel: float | None
+    mean = _mean(bounds_ns, np.diff(np.interp(bounds_ns, t_ns, joules)), pauses, idle_w)
+    return Power(*mean, updates, t_ns[0], t_ns[-1])
 
 
 def _mean(
     bounds_ns: np.ndarray, joules: np.ndarray, pauses: Pauses, idle_w: float, stamps_s2: float = 0.0
-) -> _Mean:
-    """Busy power from the energies between the bounds, with the scatter around it.
+) -> tuple[float, float | None, float | None]:
+    """(power_w, sd_w, u_rel) of the busy device, from the energies between the bounds.
 
-    The uncertainty is that of a sum: the stretches' surplus over the mean power, in joules, scatters with s; their sum with
-    s * sqrt(n). What the stamps of a stretch's two bounds (their variances add up to `stamps_s2`) do to the scatter is taken
-    off: a late stamp gives to one stretch what it takes from the next, and the sum feels the outermost two only.
+    The uncertainty is that of a sum: the stretches' surplus over the mean power, in joules, scatters with s;
+    their sum with s * sqrt(n). The scatter that the stamps of a stretch's two bounds add (their variances add
+    up to `stamps_s2`) is subtracted: a late stamp gives to one stretch what it takes from the next, and only
+    the outermost two change the sum.
     """
     length_s = np.diff(bounds_ns) / 1e9
     paused_s = np.zeros_like(length_s)
@@ -258,18 +250,18 @@ def _mean(
         raise Unreliable("counter_anomaly: no energy")
     count = len(joules)
     if count < 2:
-        return _Mean(power_w, None, None)
+        return power_w, None, None
     variance_j2 = float(np.var(joules - power_w * busy_s, ddof=1)) - power_w**2 * stamps_s2
     scatter_j = math.sqrt(max(variance_j2, 0.0))
     u_w = float(stdtrit(count - 1, 0.975)) * scatter_j * math.sqrt(count) / total_s
-    return _Mean(power_w, scatter_j * count / total_s, u_w / power_w)
+    return power_w, scatter_j * count / total_s, u_w / power_w
 
 
 @dataclass(frozen=True)
 class Ticking:
-    """How a counter moves, seen by reading it without pause."""
+    """How a counter moves, if it is read without pause."""
 
-    period_s: float  # median time between two ticks; of fast counters, the time between two reads
+    period_s: float  # median time between two ticks, or between two reads for fast counters
     period_p95_s: float
     tick_j: float  # median energy of one
 
@@ -281,7 +273,5 @@ def ticking(readings: Sequence[Reading]) -> Ticking | None:
     if len(ticks) < 3:
         return None
     periods_s = np.diff([tick.t_ns for tick in ticks]) / 1e9
-    sizes_j = np.diff([tick.energy_j for tick in ticks])
-    return Ticking(
-        float(np.median(periods_s)), float(np.percentile(periods_s, 95)), float(np.median(sizes_j))
-    )
+    tick_j = float(np.median(np.diff([tick.energy_j for tick in ticks])))
+    return Ticking(float(np.median(periods_s)), float(np.percentile(periods_s, 95)), tick_j)

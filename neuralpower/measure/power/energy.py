@@ -4,8 +4,8 @@
     | call | call | call | call | call | call | call | call | call | call | call | call | call | call |
      reads .......................................................................................
 
-Power is the mean over the window (`neuralpower.measure.power.counter`). Time is the window's, too, and energy per call
-is their product.
+Power is the mean over the window (`neuralpower.measure.power.counter`). Time is the window's, too, and energy
+per call is their product.
 """
 
 from __future__ import annotations
@@ -23,16 +23,13 @@ from neuralpower.measure.power.counter import Pauses, Power, Unreliable, window_
 SETTLE_S = 0.2
 SETTLE_TICKS = 2
 WINDOW_S = 0.5
-LONGEST_WINDOW = 4  # times the window asked for, where ticks or calls are slow to come
+LONGEST_WINDOW = 4  # times the window asked for, where ticks or calls are slow
 ENOUGH_TICKS = 5  # four stretches, so that their scatter says something
 POLL_S = 0.001
 SLOW_TICK_S = 0.005  # a counter that moves more seldom is polled around its next tick
 FAST_POLL_S = 0.01  # one that moves more often needs no watching: its period dates each change
-EARLY = 0.7  # of the period after a tick, before the next one is looked for
-ALIAS_S = (
-    0.04,
-    0.2,
-)  # calls of this length beat against a slow counter that looks at the power part of the time only
+EARLY = 0.7  # share of the period between a tick and the search for the next one
+ALIAS_S = (0.04, 0.2)  # calls of this length beat against a slow counter that sees part of the time only
 ALIAS_PERIOD_S = 0.01
 LONGEST_PAUSE_S = 0.1
 
@@ -68,33 +65,28 @@ class PowerWindow:
     @property
     def energy_j(self) -> float | None:
         """Energy of one call."""
-        return (
-            self.power.power_w * self.runtime_s
-            if self.power is not None and self.runtime_s is not None
-            else None
-        )
+        power_w, runtime_s = self.power_w, self.runtime_s
+        return None if power_w is None or runtime_s is None else power_w * runtime_s
 
     @property
     def energy_u_rel(self) -> float | None:
-        """Relative uncertainty of the energy (95 %), the meter's gain apart; None where the scatter is not known."""
-        if self.power is None or self.power.u_rel is None:
-            return None
-        return math.hypot(self.power.u_rel, self.runtime_u_rel)
+        """Relative uncertainty of the energy (95 %), without the meter's gain; None without a scatter."""
+        u_rel = self.power.u_rel if self.power is not None else None
+        return None if u_rel is None else math.hypot(u_rel, self.runtime_u_rel)
 
     @property
     def power_dyn_w(self) -> float | None:
-        """Power above the idle device's; derived, and hopeless where the two are close."""
-        return (
-            self.power.power_w - self.idle_w if self.power is not None and self.idle_w is not None else None
-        )
+        """Power above the idle device's; derived, and useless where the two are close."""
+        power_w, idle_w = self.power_w, self.idle_w
+        return None if power_w is None or idle_w is None else power_w - idle_w
 
     @property
     def flags(self) -> list[str]:
-        """What a reader must know."""
+        """Warnings to a reader."""
         return ["alias_risk"] if self.alias_risk else []
 
     def to_row(self) -> dict[str, Any]:
-        """The power columns of a dataset row; what is not known is None."""
+        """The power columns of a dataset row; None for unknown values."""
         power = self.power
         return {
             "power_w": self.power_w,
@@ -130,7 +122,7 @@ class _Busy:
 
 
 class _Loop:
-    """Keeps the device busy and reads the meter meanwhile."""
+    """Keeps the device busy, and reads the meter meanwhile."""
 
     def __init__(
         self,
@@ -144,19 +136,18 @@ class _Loop:
         fast = period_s is not None and period_s < SLOW_TICK_S
         self.poll_ns = round((FAST_POLL_S if fast else rest_s) * 1e9)
         self.wait_ns = round(EARLY * period_s * 1e9) if period_s is not None and not fast else self.poll_ns
-        self.readings: list[Reading] = []
-        self.last: list[tuple[float | None, float | None]] = []
+        self.last: list[Reading] = []
         self.due_ns = 0
         self.begin()
 
     def begin(self) -> None:
         """Count calls and ticks from here on."""
-        self.readings = []
+        self.readings: list[Reading] = []
         self.ticks = self.calls = 0
         self.begin_ns = self.finish_ns = self.clock.now_ns()
 
     def step(self) -> int:
-        """Run once, and read the meter if it is time to; how many calls have ended."""
+        """Run once, and read the meter if it is due; how many calls have ended."""
         done = self.run_once()
         ended = 1 if done is None else int(done)
         if ended:
@@ -167,18 +158,18 @@ class _Loop:
         return ended
 
     def poll(self) -> bool:
-        """Read the meter if it is time to; raises MeterUnavailable."""
+        """Read the meter if it is due; raises MeterUnavailable."""
         now = self.clock.now_ns()
         if now < self.due_ns:
             return False
         readings = self.meter.read()
-        said = [(reading.energy_j, reading.power_w) for reading in readings]
         moved = any(
-            a[0] != b[0] or (b[0] is None and a[1] != b[1]) for a, b in zip(self.last, said, strict=False)
+            a.energy_j != b.energy_j or (b.energy_j is None and a.power_w != b.power_w)
+            for a, b in zip(self.last, readings, strict=False)
         )
         self.ticks += moved and bool(self.readings)
         self.readings += readings
-        self.last = said
+        self.last = readings
         self.due_ns = now + (self.wait_ns if moved else self.poll_ns)
         return True
 
@@ -187,7 +178,7 @@ class _Loop:
         return (self.clock.now_ns() - self.begin_ns) / 1e9
 
     def settle(self, settle_s: float, longest_s: float) -> float | None:
-        """Keep busy for so long, and until a call has ended; roughly, the time of a call (s)."""
+        """Keep busy for `settle_s`, and until a call has ended; roughly, the time of a call (s)."""
         while self.age_s() < settle_s or (self.calls == 0 and self.age_s() < longest_s):
             self.step()
         return (self.finish_ns - self.begin_ns) / 1e9 / self.calls if self.calls else None
@@ -203,7 +194,7 @@ class _Loop:
     def paused_window(
         self, window_s: float, drain: Callable[[], int | None], generator: random.Random
     ) -> _Busy:
-        """As `window`, and leave the device alone for a random time after every run."""
+        """As `window`, but leave the device idle for a random time after every run."""
         drain()
         self.begin()
         mark_ns = self.begin_ns
@@ -216,7 +207,7 @@ class _Loop:
         return self.taken(mark_ns, pauses)
 
     def pause(self, seconds: float) -> tuple[int, int]:
-        """Leave the device alone for so long; from when to when (ns)."""
+        """Leave the device idle; the start and the end (ns)."""
         start = self.clock.now_ns()
         while self.clock.now_ns() < start + seconds * 1e9:
             self.poll()
@@ -224,12 +215,12 @@ class _Loop:
         return start, self.clock.now_ns()
 
     def enough(self, window_s: float, paused_s: float) -> bool:
-        """Whether the window is long enough and something was seen in it, or patience is at its end."""
+        """Whether the window is long enough and something was seen in it, or it gets too long."""
         seen = self.ticks >= ENOUGH_TICKS and self.calls > 0
         return self.age_s() >= LONGEST_WINDOW * window_s or (seen and self.age_s() - paused_s >= window_s)
 
     def taken(self, mark_ns: int, pauses: Pauses) -> _Busy:
-        """What was read, and the time per call from `mark_ns` to the last call's end."""
+        """The readings, and the time per call from `mark_ns` to the last call's end."""
         within = [pause for pause in pauses if pause[1] <= self.finish_ns]
         length_s = (self.finish_ns - mark_ns) / 1e9 - _length_s(within)
         return _Busy(self.readings, pauses, length_s, length_s / self.calls if self.calls else None)
@@ -253,22 +244,23 @@ def measure_power(
     """Repeat a call until its power is known.
 
     Args:
-        run_once: makes the call and returns None; or queues calls for a device that works by itself, and returns how many have
-            ended since it was last asked, 0 among them: when its queue (of a few calls, so that the device never waits for
-            a read) is full it queues nothing, and is asked again within a millisecond.
+        run_once: makes the call and returns None; or queues calls for a device that works by itself, and
+            returns how many calls have ended since the last time. When its queue is full it queues nothing,
+            and is called again within a millisecond; the queue must outlast a read of the meter.
         meter: open.
         clock: the process's own by default.
-        window_s: busy time that is counted; up to four times as much where fewer than five ticks, or no call, came in it.
+        window_s: busy time that is counted; up to four times as much for want of five ticks and a call.
         idle_w: power of the idle device, warm and ready.
-        drain: waits until what is queued has ended, and returns how many calls that were.
+        drain: waits until the queue is empty, and returns how many calls were in it.
         period_s: the longest usual time between two ticks of the counter, as the self-test found it.
         counter: False integrates samples of power instead.
 
     Returns:
-        The window; without power and with a reason where there is no meter, it is lost, or its readings amount to nothing.
+        The window; without power but with a reason for no meter, a lost one, or useless readings.
 
-    A call of 40 to 200 ms beats against a slow counter, however long the window; the device is then left idle for up to 100 ms
-    at random between calls, and that energy taken off, if `idle_w` is known. `alias_risk` says so in either case.
+    A call of 40 to 200 ms beats against a slow counter, however long the window. If `idle_w` is known, the
+    device is then left idle between calls for a random time up to 100 ms, and that energy is subtracted.
+    `alias_risk` says so in either case.
     """
     if isinstance(meter, NullMeter):
         return PowerWindow(None, meter.reason)
@@ -305,12 +297,13 @@ def _taken(
     """A busy window and its times; `paused`: with pauses, where calls beat against the counter."""
     call_s = loop.settle(max(SETTLE_S, SETTLE_TICKS * (period_s or 0.0)), LONGEST_WINDOW * window_s)
     settled_s = loop.age_s()
-    alias_risk = _beats(call_s, period_s)
-    paused = paused and alias_risk
-    busy = loop.paused_window(window_s, drain, random.Random(0)) if paused else loop.window(window_s)
+    risk = _beats(call_s, period_s)
+    busy = loop.paused_window(window_s, drain, random.Random(0)) if paused and risk else loop.window(window_s)
     unsure = POLL_S / busy.length_s if drain is not _nothing_queued and busy.length_s else 0.0
-    timed = PowerWindow(None, None, runtime_s=busy.runtime_s, runtime_u_rel=unsure, settle_s=settled_s)
-    return replace(timed, alias_risk=alias_risk), busy
+    timed = PowerWindow(
+        None, None, runtime_s=busy.runtime_s, runtime_u_rel=unsure, settle_s=settled_s, alias_risk=risk
+    )
+    return timed, busy
 
 
 def _nothing_queued() -> int:
@@ -319,17 +312,14 @@ def _nothing_queued() -> int:
 
 def _beats(call_s: float | None, period_s: float | None) -> bool:
     """Whether calls of this length beat against a counter of this period, or of an unknown one."""
-    return (
-        call_s is not None
-        and ALIAS_S[0] <= call_s <= ALIAS_S[1]
-        and (period_s is None or period_s >= ALIAS_PERIOD_S)
-    )
+    slow = period_s is None or period_s >= ALIAS_PERIOD_S
+    return slow and call_s is not None and ALIAS_S[0] <= call_s <= ALIAS_S[1]
 
 
 def watch(meter: PowerMeter, clock: Clock, seconds: float, run_once: RunOnce | None = None) -> list[Reading]:
-    """Read the meter for so long while `run_once` keeps the device busy, or, without it, while nobody does.
+    """Read the meter while `run_once` keeps the device busy, or, without it, while the device is idle.
 
-    An idle device is read less often: on a CPU the reads are what wakes it. Raises MeterUnavailable.
+    An idle device is read less often: on a CPU the reads wake it. Raises MeterUnavailable.
     """
     loop = _Loop(run_once or (lambda: 0), meter, clock, None, POLL_S if run_once else FAST_POLL_S)
     while clock.now_ns() < loop.begin_ns + seconds * 1e9:

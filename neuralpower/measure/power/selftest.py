@@ -1,10 +1,10 @@
 """What a power meter is worth, found out before a collection and stored with it.
 
-    deep idle | wake | active idle | spin under load | counter against samples | square waves, 4 phases | 0.5, 1, 2 s
-       5 s              5 s             2 s                  4 s                       5 s                  5 s
+    deep idle | wake | idle | spin under load | counter against samples | square waves, 4 phases | 0.5, 1, 2 s
+       5 s              5 s        2 s                   4 s                      5 s                  5 s
 
-No figure of a meter is taken from its data sheet: the period of its counter, what it costs to read it, whether it counts all of
-the time, and whether its counter and its power agree are measured on this machine, by this process.
+No figure comes from the meter's data sheet: the period of its counter, the cost of a read, whether it counts
+all of the time, and whether its counter and its power agree are measured on this machine, by this process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SQUARE_PERIOD_S = 0.1
 PHASES = 4
 PART_TIME = 0.1  # spread over the phases; cut cycles explain a few per cent
 NONLINEARITY = 0.02
-SLOW_SAMPLES_S = 1.2  # until power that is averaged over a second has forgotten what was before
+SLOW_SAMPLES_S = 1.2  # until power averaged over a second has forgotten the time before
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Durations:
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What was found; None where the meter does not say, or was lost before, as `reason` tells."""
+    """The results; None where the meter does not say, or was lost before (see `reason`)."""
 
     reason: str | None = None  # why there is no counter to measure with
     source: str = "none"
@@ -73,7 +73,7 @@ class SelfTest:
 
     @property
     def meter_quality(self) -> str:
-        """`ok`, `inconsistent`, `unchecked` (no samples beside the counter), `no_counter` (samples alone) or `none`."""
+        """`ok`, `inconsistent`, `unchecked` (a counter alone), `no_counter` (samples alone) or `none`."""
         if self.busy_w is None:
             return "none" if self.busy_sampled_w is None else "no_counter"
         return {True: "ok", False: "inconsistent", None: "unchecked"}[self.consistent]
@@ -113,10 +113,9 @@ class SelfTest:
     def from_json(cls, data: Mapping[str, Any]) -> SelfTest:
         """The reverse; verdicts follow from the fields."""
         given: dict[str, Any] = {f.name: data[f.name] for f in fields(cls) if f.name in data}
-        lists: dict[str, Any] = {
-            name: tuple(value) for name, value in given.items() if isinstance(value, list)
-        }
-        return cls(**given | lists)
+        return cls(
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        )
 
 
 def _spread(powers_w: Sequence[float], count: int) -> float | None:
@@ -126,9 +125,9 @@ def _spread(powers_w: Sequence[float], count: int) -> float | None:
 def deep_idle_w(
     meter: PowerMeter, clock: Clock | None = None, durations: Durations | None = None
 ) -> float | None:
-    """Power of a device that sleeps, by an open meter's counter; None where it does not say, or there is no meter.
+    """Power of a sleeping device by an open meter's counter; None without a meter, or if it does not say.
 
-    A process that is about to make a device's context asks before: `run_self_test` comes after.
+    A process asks before it makes the device's context; `run_self_test` comes after.
     """
     if isinstance(meter, NullMeter):
         return None
@@ -157,12 +156,12 @@ def run_self_test(
         load: a steady, heavy call of a few milliseconds, as `measure_power` takes it.
         wake: called once, between deep and active idle: makes the device's context and warms it up.
         clock: the process's own by default.
-        drain: waits until what `load` queued has ended; None for a load that the host itself carries.
+        drain: waits until the queue of `load` is empty; None for a load that the host itself carries.
         durations: shorter ones for a test.
-        asleep: whether the device still sleeps; of one that does not there is no deep idle.
+        asleep: whether the device still sleeps; otherwise its deep idle is not measured.
 
     Returns:
-        What was found. A meter that is lost meanwhile, or says nothing, leaves the rest None and its reason.
+        The results. A meter that is lost meanwhile, or says nothing, leaves the rest None, with its reason.
     """
     if isinstance(meter, NullMeter):
         wake()
@@ -221,14 +220,12 @@ class _Test:
             readings += self.meter.read()
             costs_s.append((self.clock.now_ns() - before) / 1e9)
         self.empty()
+        read = {"read_s": float(np.median(costs_s)), "read_p95_s": float(np.percentile(costs_s, 95))}
         self.ticking = found = ticking(readings)
-        return {
-            "update_period_s": found.period_s if found else None,
-            "update_period_p95_s": found.period_p95_s if found else None,
-            "tick_j": found.tick_j if found else None,
-            "read_s": float(np.median(costs_s)),
-            "read_p95_s": float(np.percentile(costs_s, 95)),
-        }
+        if found is None:
+            return read
+        periods = {"update_period_s": found.period_s, "update_period_p95_s": found.period_p95_s}
+        return {**periods, "tick_j": found.tick_j, **read}
 
     def agreement(self) -> dict[str, Any]:
         """Counter and samples under a steady load."""
@@ -245,7 +242,7 @@ class _Test:
         }
 
     def square(self) -> dict[str, Any]:
-        """A load that comes and goes, begun at four phases of the counter's period: it draws the same each time."""
+        """A load that comes and goes, at four phases of the counter's period: it draws the same each time."""
         powers = [self.square_wave(phase / PHASES * SQUARE_PERIOD_S) for phase in range(PHASES)]
         return {"square_w": tuple(power for power in powers if power is not None)}
 
@@ -272,17 +269,14 @@ class _Test:
 
     def lengths(self) -> dict[str, Any]:
         """The same load over windows of several lengths."""
-        windows = [
-            measure_power(
-                self.load, self.meter, self.clock, window_s=window_s, drain=self.drain, period_s=self.period_s
-            )
-            for window_s in self.durations.windows_s
-        ]
+        how: dict[str, Any] = {"drain": self.drain, "period_s": self.period_s}
+        lengths_s = self.durations.windows_s
+        windows = [measure_power(self.load, self.meter, self.clock, window_s=s, **how) for s in lengths_s]
         return {"linearity_w": tuple(window.power_w for window in windows if window.power_w is not None)}
 
     @property
     def period_s(self) -> float | None:
-        """Of the counter, as far as the spin found it."""
+        """The counter's, if the spin found it."""
         return self.ticking.period_p95_s if self.ticking else None
 
     def counted(self, readings: Sequence[Reading]) -> tuple[float | None, str | None]:

@@ -22,9 +22,8 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.movement import ALIAS
 from neuralpower.learn.network_rows import read_totals
 from neuralpower.measure.collect import collection
-from neuralpower.measure.collect.checkout import checkout
 from neuralpower.measure.collect.collection import ATTEMPTS
-from neuralpower.measure.collect.keys import plan_hash
+from neuralpower.measure.collect.keys import checkout, plan_hash
 from neuralpower.measure.collect.networks import NETWORKS
 from neuralpower.measure.collect.plan import affordable, check_dtypes, draw, kinds_named, make_plan
 from neuralpower.measure.collect.presets import KERNELS, PRESETS, preset_named
@@ -92,7 +91,7 @@ def test_a_plan_that_is_cut_off_is_a_smaller_one_of_the_same_make_up(plan: list[
 
     half = plan[: len(plan) // 2]
     assert 0.2 < share(plan) < 0.95
-    # some sixteen blocks of the sweep's, eight of them in either half: a standard deviation of 2 / 16 of their share
+    # some sixteen blocks of the sweep, eight in either half: a standard deviation of 2 / 16 of their share
     assert share(half) == pytest.approx(share(plan), abs=0.25)
     assert len({item["source"] for item in half}) > 10
     assert {item["kind"] for item in half} == {item["kind"] for item in plan}
@@ -457,7 +456,7 @@ def test_a_budget_that_planning_used_up_still_measures_something(
 def test_a_budget_that_is_shorter_than_a_batch_measures_a_part_of_it(
     fake: Callable[..., Fake], tmp_path: Path
 ) -> None:
-    # by planning values 0.03 s a task: of a batch of 60, 1.8 s, the half does not fit into 0.57 s, nor in less, the quarter does
+    # planning values: 0.03 s a task; of a batch of 60 (1.8 s) half does not fit into 0.57 s, a quarter does
     run(fake(count=100), tmp_path / "data", budget_s=0.6)
     assert 1 <= len(statuses(tmp_path / "data")) <= 15
 

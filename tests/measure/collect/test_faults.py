@@ -440,7 +440,7 @@ def test_a_full_disk_stops_the_collection_with_all_that_was_measured(
     assert error.value.exit_code == 4
     kept = statuses(out)
     assert kept == dict.fromkeys(names(len(kept)), "ok")
-    # 800 KiB, less 256 KiB of ballast and a plan of as much, hold some hundreds; the ballast made room for the last batch
+    # 800 KiB, less 256 KiB of ballast and an equal plan, hold some hundreds; ballast made room for the last
     assert len(kept) > 100
     assert events(out) == ["stop"]
     assert len(worker.log()) == len(kept)
@@ -519,7 +519,7 @@ def test_another_protocol_is_refused(
     monkeypatch.setattr("neuralpower.measure.collect.resume.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
     with pytest.raises(
         DatasetError,
-        match=f"was measured by protocol {PROTOCOL_VERSION}, this is {PROTOCOL_VERSION + 1}; choose another --out",
+        match=f"by protocol {PROTOCOL_VERSION}, this is {PROTOCOL_VERSION + 1}; choose another --out",
     ):
         run(fake(count=5), out)
     assert files(out) == before
@@ -561,7 +561,7 @@ import os, sys
 from pathlib import Path
 from types import ModuleType
 
-layers = ModuleType("neuralpower.layers")  # sealing asks for the names of the kinds; the real module imports torch
+layers = ModuleType("neuralpower.layers")  # sealing asks for the kinds; the real module imports torch
 layers.KINDS = {"softmax": None}
 sys.modules["neuralpower.layers"] = layers
 

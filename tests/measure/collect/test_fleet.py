@@ -1,4 +1,4 @@
-"""A fleet: two nodes of a real Ray cluster on this machine measure one collection, and one of them is lost on the way."""
+"""A fleet: two nodes of a real Ray cluster on this machine measure one collection, and one is lost."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ def test_an_address_without_a_cluster_is_one_line(tmp_path: Path) -> None:
 
 
 class Nodes:
-    """A cluster: a head without devices, and nodes with one device each, which share this host but not their locks."""
+    """A cluster: a head without devices, and nodes with a device each; they share the host, not the locks."""
 
     def __init__(self, folder: Path) -> None:
         from ray.cluster_utils import Cluster
@@ -67,7 +67,7 @@ class Nodes:
         )
 
     def lose(self, node: Any) -> None:
-        """A node's power is cut: all of its processes end at once; left to themselves, they would go on for a while."""
+        """A node's power is cut: all of its processes end at once, which they would not by themselves."""
         listed = subprocess.run(
             ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
         ).stdout

@@ -28,7 +28,7 @@ FIRST = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
 class Driver:
-    """The CUDA driver of a machine with so many cards, whose UUIDs are 0, 1, 2, ... and 1, 2, 3, ... and so on."""
+    """The CUDA driver of a machine with `cards`, whose UUIDs are 0, 1, 2, ... and 1, 2, 3, ... and so on."""
 
     def __init__(self, cards: int, ready: int = 0) -> None:
         self.cards, self.ready = cards, ready
@@ -138,7 +138,8 @@ def test_who_waits_gets_the_device_when_it_is_free(tmp_path: Path) -> None:
 def test_a_lock_vanishes_with_its_process(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom pathlib import Path\nfrom neuralpower.measure.collect.lock import DeviceLock\n"
-        "DeviceLock('cpu', folder=Path(sys.argv[1])).acquire()\nprint('taken', flush=True)\nsys.stdin.read()\n"
+        "DeviceLock('cpu', folder=Path(sys.argv[1])).acquire()\n"
+        "print('taken', flush=True)\nsys.stdin.read()\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)],

@@ -32,7 +32,7 @@ def test_an_accelerators_preset_counts_all_dtypes_and_phases_together() -> None:
     swept = [item for item in items if item["source"] == "sweep"]
     assert len(networks) == 3
     assert len(items) - len(networks) - len(swept) == 20
-    # 320 by share, of which small kinds have 5 in each of 4 variants: 160 more at the very most (8 kinds of 20)
+    # 320 by share; small kinds have 5 in each of 4 variants: 160 more at the very most (8 kinds of 20)
     assert 320 <= len(swept) <= 480
     each = Counter((item["row"]["dtype"], item["row"]["phase"]) for item in swept if item["kind"] == "linear")
     assert len(each) == 4  # 4 of 34.4 shares: 37 layers, in turn

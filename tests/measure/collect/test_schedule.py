@@ -1,4 +1,4 @@
-"""What is measured when, how long it takes, and what gives way: on a simulated device with a clock of its own."""
+"""The order of measurements, their time, and what gives way, on a simulated device with its own clock."""
 
 import random
 from collections import Counter
@@ -99,7 +99,7 @@ def test_a_presets_powers_are_as_many_as_it_says_and_spread_over_all_kinds(prese
     counts = Counter(
         t.item["kind"] for t in make_schedule(plan, preset.power, per_kind=preset.powers_per_kind).power
     )
-    # the least of each kind is part of the preset's own number, whatever kinds there are: all of them have as many, or one less
+    # the least of each kind is part of the preset's own number: all kinds have as many, or one less
     assert sum(counts.values()) == preset.power
     assert set(counts) == set(kinds)
     assert min(counts.values()) >= preset.powers_per_kind
@@ -149,7 +149,7 @@ def test_costs_start_from_planning_values_and_end_at_what_was_taken() -> None:
     small = [Task(item("softmax", n, 1, 1), RUNTIME) for n in range(1000)]
     assert costs.of(small[:10]) == pytest.approx(10 * 0.18)
     costs.add(small[:20], 20 * 0.36)
-    # as many tasks as the planning value counts for: over all (1 + 2) / 2 times as slow, of this tier (1.5 + 2) / 2
+    # as many tasks as the planning value counts for: all (1 + 2) / 2 times as slow, this tier (1.5 + 2) / 2
     assert costs.of(small[:1]) == pytest.approx(1.75 * 0.18, rel=1e-3)
     costs.add(small, 1000 * 0.36)
     assert costs.of(small[:1]) == pytest.approx(0.36, rel=0.02)
@@ -266,7 +266,7 @@ def collected_all(out: Path) -> bool:
 
 
 def test_where_time_is_short_it_is_power_that_gives_way_and_stays_spread(tmp_path: Path) -> None:
-    # 41 s of start, 2,000 * 0.16 s + 40 * 1.6 s of runtimes, 140 * 0.16 s of replicates: 450 s; 60 s are left for power
+    # 41 s start, 2,000 * 0.16 s + 40 * 1.6 s runtimes, 140 * 0.16 s replicates: 450 s; 60 s left for power
     seen = collected(tmp_path / "data", Simulated(PLAN), 600)
     data = read_dataset(tmp_path / "data")
     assert (seen[-1].done, seen[-1].planned) == (len(data), len(data))
