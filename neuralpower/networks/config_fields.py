@@ -1,7 +1,8 @@
-"""Fields that code of transformers reads of a configuration, beside those that its class declares.
+"""Fields of a configuration that code of transformers reads, beside those that its class declares.
 
-A config.json may hold any field: its class keeps what it does not declare, and the model's code asks for it, as in
-`getattr(config, "head_dim", ...)`. Such a field can be changed like any other, and a name that no code reads is a mistake.
+A config.json may hold any field: its class keeps those it does not declare, and the model's code asks for
+them, as in `getattr(config, "head_dim", ...)`. Such a field can be changed like any other; a name that no
+code reads is a mistake.
 """
 
 from __future__ import annotations
@@ -12,37 +13,30 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-LOADING = "transformers.configuration_utils"  # whose keywords are of files, too
+LOADING = "transformers.configuration_utils"  # whose keywords are those of files, too
 LEVEL = 3  # dots from transformers/models/NAME/ up to transformers/
-TAKING = ("pop", "get", "setdefault")  # of the keywords that a configuration is made with
+TAKING = ("pop", "get", "setdefault")  # methods that take a keyword that a configuration is made with
 
 
 def read_of(config: object) -> frozenset[str]:
-    """Names of the fields that the code of its model asks a configuration for.
-
-    That is what its class takes, what its model reads, and what the model imports from transformers' shared code reads.
-    """
-    classes = [
-        kind.__module__ for kind in type(config).__mro__ if kind.__module__.startswith("transformers.models.")
-    ]
-    own = dict.fromkeys((*classes, *(module.replace(".configuration_", ".modeling_") for module in classes)))
-    shared = dict.fromkeys(name for module in own for name in _imported_by(module))
-    bases = {kind.__module__ for kind in type(config).__mro__} & shared.keys() - {LOADING}
-    taken = (name for module in (*own, *bases) for name in _names(module, _taken))
-    return frozenset((*taken, *(name for module in (*own, *shared) for name in _names(module, _asked))))
+    """Names of fields that a configuration's class takes, or that its model or shared code reads."""
+    modules = dict.fromkeys(kind.__module__ for kind in type(config).__mro__)
+    classes = [module for module in modules if module.startswith("transformers.models.")]
+    own = {*classes, *(module.replace(".configuration_", ".modeling_") for module in classes)}
+    shared = {name for module in own for name in _imported_by(module)}
+    taking = own | (modules.keys() & shared - {LOADING})
+    sought = [*((module, _taken) for module in taking), *((module, _asked) for module in own | shared)]
+    return frozenset(name for module, found_in in sought for name in _names(module, found_in))
 
 
 @functools.cache
 def _tree(module: str) -> ast.Module:
     """The code of a module, which is not imported; none where there is no such file."""
     try:
-        found = importlib.util.find_spec(module)
+        origin = getattr(importlib.util.find_spec(module), "origin", None) or ""
     except ModuleNotFoundError:
-        found = None
-    is_file = found is not None and found.origin is not None and found.origin.endswith(".py")
-    return ast.parse(
-        Path(str(found.origin)).read_text(encoding="utf-8") if found is not None and is_file else ""
-    )
+        origin = ""
+    return ast.parse(Path(origin).read_text(encoding="utf-8") if origin.endswith(".py") else "")
 
 
 def _imported_by(module: str) -> Iterator[str]:
@@ -61,11 +55,7 @@ def _asked(node: ast.AST) -> Iterator[str]:
     """Fields in `config.NAME` and `getattr(config, "NAME")`, for any variable whose name ends so."""
     if isinstance(node, ast.Attribute) and _ends(node.value, "config") and isinstance(node.ctx, ast.Load):
         yield node.attr
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("getattr", "hasattr")
-    ):
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr"):
         yield from _words(node) if _ends(node.args[0], "config") else ()
 
 
@@ -77,9 +67,8 @@ def _taken(node: ast.AST) -> Iterator[str]:
 
 def _words(call: ast.Call) -> list[str]:
     """The first text among its arguments."""
-    return [
-        each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
-    ][:1]
+    values = (each.value for each in call.args if isinstance(each, ast.Constant))
+    return [value for value in values if isinstance(value, str)][:1]
 
 
 def _ends(node: ast.AST, word: str) -> bool:

@@ -1,8 +1,8 @@
 """A copy of a module on another device: its weights are not copied first, so on meta it costs no memory.
 
-There it promises the originals' values. `copy.deepcopy` keeps functions as they are. One that knows the module or a layer of it
-by a name of its surroundings, as a hook or a forward of one's own often does, would call the original from within the copy: it
-is made again, with the copy's.
+On meta it promises the originals' values. `copy.deepcopy` keeps functions as they are. A function that
+reaches the module or a layer by a closure or a global name, as a hook or a user's forward often does, would
+call the original from within the copy: it is made again, with the copy's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -23,19 +24,20 @@ CONTAINERS = (dict, OrderedDict, list, tuple)
 
 
 def copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """A copy of `module` on `device`, floating weights in `dtype`; raises ModelError for meta weights to go elsewhere."""
+    """A copy of `module` on `device`, floats in `dtype`; raises ModelError for meta weights off meta."""
     memo: dict[int, Any] = {}  # as deepcopy has it: identity of an original -> what stands for it
     for tensor in (*module.parameters(), *module.buffers(), *_computed(module)):
         if tensor.is_meta and device.type != "meta":
             raise ModelError(
-                f"the weights of {type(module).__name__} are on the meta device and have no values for {device.type}; "
-                "give a module with weights, or the function that builds it"
+                f"the weights of {type(module).__name__} are on the meta device and have no values for "
+                f"{device.type}; give a module with weights, or the function that builds it"
             )
         moved = in_dtype(tensor.detach(), dtype, device)
         if isinstance(tensor, nn.Parameter):
             moved = nn.Parameter(moved, requires_grad=tensor.requires_grad)
-        if moved.is_meta:
-            _pass_on(tensor, moved)
+        draw = promised(tensor) if tensor.is_meta else partial(lambda one: one, tensor)
+        if moved.is_meta and draw is not None:
+            promise(moved, draw)
         memo[id(tensor)] = moved
     made = copy.deepcopy(module, memo)
     for part in made.modules():
@@ -44,17 +46,9 @@ def copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
 
 
 def in_dtype(tensor: Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """`tensor`, on another device if one is given; floating numbers in `dtype`, whole and complex ones in their own."""
-    return tensor.to(
-        device=device or tensor.device, dtype=dtype if tensor.is_floating_point() else tensor.dtype
-    )
-
-
-def _pass_on(tensor: Tensor, moved: Tensor) -> None:
-    """Let `moved`, on meta, promise the values of `tensor`, or what this one promises."""
-    draw = promised(tensor) if tensor.is_meta else lambda: tensor
-    if draw is not None:
-        promise(moved, draw)
+    """`tensor`, on another device if given; floats in `dtype`, whole and complex numbers in their own."""
+    own = dtype if tensor.is_floating_point() else tensor.dtype
+    return tensor.to(device=device or tensor.device, dtype=own)
 
 
 def _computed(module: nn.Module) -> list[Tensor]:
@@ -82,7 +76,7 @@ def _inside(container: Any) -> Iterable[Any]:
 
 
 def _own(value: Any, memo: dict[int, Any]) -> Any:
-    """What the copy has in place of `value`: the same, unless it leads to the original; of one value always one."""
+    """What the copy has for `value`: the same, unless it leads to the original; always one for one value."""
     if id(value) in memo:
         return memo[id(value)]
     if not _leads(value, memo, set()):
@@ -110,9 +104,8 @@ def _leads(value: Any, memo: dict[int, Any], seen: set[int]) -> bool:
     seen.add(id(value))
     inside: Iterable[Any] = ()
     if isinstance(value, FunctionType):
-        cells = [
-            cell.cell_contents for cell in value.__closure__ or () if cell != CellType()
-        ]  # an empty one raises
+        # an empty cell raises when it is read
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
         inside = (*cells, value.__defaults__, value.__kwdefaults__, *_reaching(value, memo).values())
     elif isinstance(value, MethodType):
         inside = value.__func__, value.__self__
@@ -122,7 +115,7 @@ def _leads(value: Any, memo: dict[int, Any], seen: set[int]) -> bool:
 
 
 def _own_function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
-    """The function with cells, defaults and globals of the copy's; functions that shared a cell share the new one."""
+    """The function with cells, defaults and globals of the copy; a cell that functions share stays shared."""
     cells = function.__closure__ or ()
     new = [cell for cell in cells if id(cell) not in memo]
     memo.update((id(cell), CellType()) for cell in new)

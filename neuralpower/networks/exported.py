@@ -11,12 +11,7 @@ from torch import Tensor, nn
 from neuralpower.errors import ModelError
 from neuralpower.files.paths import is_file, shown
 from neuralpower.networks.exported_archive import check_exported, no_program
-from neuralpower.networks.inputs import (
-    InputRequest,
-    Inputs,
-    batch_of,
-    in_batches,
-)
+from neuralpower.networks.inputs import InputRequest, Inputs, batch_of, in_batches
 from neuralpower.networks.running import quiet
 from neuralpower.networks.source import Source
 
@@ -43,34 +38,27 @@ def exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
             raise NotImplementedError("an exported graph names its devices")
         return program.module()
 
-    def examples(model: nn.Module, request: InputRequest) -> Inputs:
-        return _exported_inputs(text, program, request)
-
     def brings(model: nn.Module) -> Inputs | None:
         return None if program.example_inputs is None else Inputs(*program.example_inputs)
 
+    def examples(model: nn.Module, request: InputRequest) -> Inputs:
+        inputs = brings(model)
+        if inputs is None:
+            raise ModelError(
+                f"{text} was saved without its example inputs; export it again with torch.export.save"
+            )
+        if request.input_shape is not None or request.seq_len is not None:
+            raise ModelError(
+                f"{text} is exported for fixed shapes; leave input_shape and seq_len out, or export it again"
+            )
+        if request.batch_size != batch_of(inputs) and not _has_dynamic_batch(program):
+            raise ModelError(
+                f"batch size is {request.batch_size}, but {text} is exported for a batch of "
+                f"{batch_of(inputs)}; give this one, or export it with a dynamic batch (torch.export.Dim)"
+            )
+        return in_batches(inputs, request.batch_size)
+
     return Source(text, construct, examples, brings=brings)
-
-
-def _exported_inputs(text: str, program: Any, request: InputRequest) -> Inputs:
-    """The inputs of the export; raises ModelError where another batch size or shape is asked for and fixed."""
-    if program.example_inputs is None:
-        raise ModelError(
-            f"{text} was saved without its example inputs; export it again with torch.export.save"
-        )
-    args, kwargs = program.example_inputs
-    inputs = Inputs(tuple(args), dict(kwargs))
-    example = batch_of(inputs)
-    if request.input_shape is not None or request.seq_len is not None:
-        raise ModelError(
-            f"{text} is exported for fixed shapes; leave input_shape and seq_len out, or export it again"
-        )
-    if request.batch_size != example and not _has_dynamic_batch(program):
-        raise ModelError(
-            f"batch size is {request.batch_size}, but {text} is exported for a batch of {example}; "
-            "give this one, or export it with a dynamic batch (torch.export.Dim)"
-        )
-    return in_batches(inputs, request.batch_size)
 
 
 def _has_dynamic_batch(program: Any) -> bool:

@@ -1,10 +1,11 @@
-"""What may stand in a `.pt2` file, which torch.export.load reads by unpickling, by evaluating text, and by writing Python.
+"""What may stand in a `.pt2` file: torch.export.load unpickles it, evaluates its text, and writes Python.
 
-    new layout    NAME/models/model.json, NAME/data/{weights,constants,sample_inputs}/..., from torch 2.8 on
-    flat layout   serialized_exported_program.json, serialized_{state_dict,constants,example_inputs}.pt, up to torch 2.7
+    torch >= 2.8   NAME/models/model.json, NAME/data/{weights,constants,sample_inputs}/...
+    torch <= 2.7   serialized_exported_program.json, serialized_{state_dict,constants,example_inputs}.pt
 
-The archive is looked into before it is loaded: a plain zip of stored files, pickles of tensors alone, and a graph that
-calls operators of torch by name. Sizes of tensors are formulas that sympy evaluates as Python; names become code of FX.
+The archive is checked before it is loaded: a plain zip of stored files, pickles of tensors alone, and a graph
+that calls operators of torch by name. Sizes of tensors are formulas, which sympy evaluates as Python; names
+become code of FX.
 """
 
 from __future__ import annotations
@@ -23,51 +24,38 @@ import torch
 from neuralpower.errors import ModelError
 
 PROGRAM = "serialized_exported_program.json"
-FLAT = {"version", PROGRAM}
-FLAT_PICKLES = tuple(
-    f"serialized_{part}{suffix}"
-    for part in ("state_dict", "constants", "example_inputs")
-    for suffix in (".pt", ".json")
-)
+FLAT_PICKLES = re.compile(r"serialized_(state_dict|constants|example_inputs)\.(pt|json)")
 PARTS = ("archive_format", "archive_version", "byteorder", "version", ".data/", "models/", "extra/")
 DATA = ("data/weights/", "data/constants/", "data/sample_inputs/")
-# Of the record at the very end of a zip, 22 bytes long where it has no comment; of what goes before where files are large.
+# A zip ends with a record of 22 bytes where it has no comment, after two others where files are large.
 END, LOCATOR, END64 = b"PK\x05\x06", b"PK\x06\x07", b"PK\x06\x06"
 
 NAME = re.compile(r"\w*")  # of a node: it becomes a variable of Python
-PLAIN = re.compile(
-    r"[^\"'\\\n\r(){};=,#]*"
-)  # of a parameter or submodule: it stands between quotes in Python
-NAMES = ("name", "as_name", "forward_arg_names")
-FREE = "metadata"  # what no code is made of: stack traces
-TEXT = "as_string"  # an operator's is a value; one that is an input of the program stands in what torch compares it with
-SPECS = ("in_spec", "out_spec")
+PLAIN = re.compile(r"[^\"'\\\n\r(){};=,#]*")  # of a parameter or submodule: it stands in quotes
+FREE = "metadata"  # no code is made of it: stack traces
+TEXT = "as_string"  # a value for an operator; torch compares an input of the program with it, in code
 CONTAINERS = (
-    None,
-    "builtins.tuple",
-    "builtins.list",
-    "builtins.dict",
-    "collections.OrderedDict",
-    "collections.deque",
+    *(None, "builtins.tuple", "builtins.list", "builtins.dict"),
+    *("collections.OrderedDict", "collections.deque"),
 )
 
 OPERATOR = re.compile(r"torch\.ops\.(higher_order\.\w+|(?!higher_order\.)\w+\.\w+\.\w+)")
 ON_NUMBERS = re.compile(
     r"torch\._?sym_\w+|math\.(trunc|ceil|floor|sqrt)"
-    r"|_operator\.(eq|ne|le|ge|lt|gt|neg|pos|mul|add|sub|floordiv|mod|pow|truediv|and_|or_|lshift|rshift|getitem)"
+    r"|_operator\.(eq|ne|le|ge|lt|gt|neg|pos|mul|add|sub|floordiv|mod|pow|truediv)"
+    r"|_operator\.(and_|or_|lshift|rshift|getitem)"
 )
 TOUCH_FILES = ("torch.ops.aten.from_file.", "torch.ops.aten.save.", "torch.ops.prim.")
 FORMULAS = (
     *(ast.Expression, ast.Call, ast.Name, ast.Load, ast.Constant, ast.keyword, ast.Tuple),
     *(ast.BinOp, ast.UnaryOp, ast.Compare, ast.operator, ast.unaryop, ast.cmpop),
 )
-FUNCTIONS = re.compile(
-    r"[A-Z]\w*|floor|ceiling|sqrt|oo|int_oo|nan|zoo|pi|[a-z]+\d+"
-)  # sympy's classes, and symbols
+# sympy's classes, and symbols
+FUNCTIONS = re.compile(r"[A-Z]\w*|floor|ceiling|sqrt|oo|int_oo|nan|zoo|pi|[a-z]+\d+")
 
 
 def check_exported(path: Path) -> None:
-    """Raise ModelError for a file that is no exported program, or one that would run code when it is loaded."""
+    """Raise ModelError for a file that is no exported program, or one that would run code when loaded."""
     try:
         with zipfile.ZipFile(path) as archive:
             _check_zip(archive, path.stat().st_size, path)
@@ -80,14 +68,15 @@ def check_exported(path: Path) -> None:
 def no_program(path: Path) -> ModelError:
     """The error for a file that torch.export.save has not written."""
     return ModelError(
-        f"{path} is no exported program of torch {torch.__version__}; write it with torch.export.save of this version"
+        f"{path} is no exported program of torch {torch.__version__}; "
+        "write it with torch.export.save of this version"
     )
 
 
 def _refused(path: Path, what: str) -> ModelError:
     return ModelError(
-        f"{path} is not loaded: {what}, which could run code or fill the memory; export the network again with "
-        "torch.export.save, with tensors and numbers for inputs and constants"
+        f"{path} is not loaded: {what}, which could run code or fill the memory; export the network again "
+        "with torch.export.save, with tensors and numbers for inputs and constants"
     )
 
 
@@ -107,19 +96,13 @@ def _check_zip(archive: zipfile.ZipFile, size: int, path: Path) -> None:
         raise _refused(path, "the archive holds two files of one name")
     for member in members:
         name = member.filename
-        parts = PurePosixPath(name).parts
-        if (
-            name != member.orig_filename
-            or "\\" in name
-            or name.startswith("/")
-            or ".." in parts
-            or ":" in name
-        ):
+        outside = name.startswith("/") or ".." in PurePosixPath(name).parts
+        if outside or name != member.orig_filename or set("\\:") & set(name):
             raise _refused(path, f"the archive holds a file {name!r:.80} outside of it")
 
 
 def _directory_starts(end: bytes) -> set[int]:
-    """Where the last 98 bytes of a zip say that its directory starts; empty where they are not its usual end."""
+    """Where the last 98 bytes of a zip say that its directory starts; empty if they are not its usual end."""
     last = end[-22:]
     if last[:4] != END:
         return set()
@@ -133,9 +116,9 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     names = archive.namelist()
     if "version" in names and PROGRAM in names:
         for name in names:
-            if name in FLAT_PICKLES:
+            if FLAT_PICKLES.fullmatch(name):
                 _check_pickle(archive.read(name), path, name)
-            elif name not in FLAT and not name.startswith("extra_files"):
+            elif name not in ("version", PROGRAM) and not name.startswith("extra_files"):
                 raise _refused(path, f"the archive holds {name!r:.80}")
         _check_program(json.loads(archive.read(PROGRAM)), path)
         return
@@ -176,8 +159,7 @@ def _check_pickle(content: bytes, path: Path, name: str) -> None:
     except ModelError:
         raise
     except Exception as error:
-        what = f"{name} is a pickle of more than tensors"
-        raise _refused(path, what) from error
+        raise _refused(path, f"{name} is a pickle of more than tensors") from error
 
 
 def _check_program(program: Any, path: Path) -> None:
@@ -190,41 +172,18 @@ def _check_program(program: Any, path: Path) -> None:
             raise _refused(path, f"its graph has the {key} {value!r:.80}")
 
 
-Check = Callable[[str], bool]
-
-
 def _texts(value: Any, key: str = "", in_nodes: bool = False) -> Iterator[tuple[Check, str, str]]:
     """(what has to hold, its key, text) of all texts of a program that code is made of."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield (_is_name if key.endswith("_values") else _is_plain), f"field of {key}", str(name)
+            yield (NAME if key.endswith("_values") else PLAIN).fullmatch, f"field of {key}", str(name)
             if name != FREE and not (name == TEXT and in_nodes):
                 yield from _texts(inner, str(name), in_nodes or name == "nodes")
     elif isinstance(value, list):
         for each in value:
             yield from _texts(each, key, in_nodes)
     elif isinstance(value, str):
-        yield _rule_of(key), key, value
-
-
-def _rule_of(key: str) -> Check:
-    if key in ("expr_str", "as_expr"):
-        return _is_formula
-    if key in SPECS:
-        return _is_spec
-    if key == "guards_code":
-        return _is_guard
-    if key == "target":
-        return _is_operator
-    return _is_name if key in NAMES else _is_plain
-
-
-def _is_name(text: str) -> bool:
-    return NAME.fullmatch(text) is not None
-
-
-def _is_plain(text: str) -> bool:
-    return PLAIN.fullmatch(text) is not None
+        yield RULES.get(key, PLAIN.fullmatch), key, value
 
 
 def _is_formula(text: str) -> bool:
@@ -253,24 +212,17 @@ def _is_comparison(node: ast.AST) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return not node.args and not node.keywords
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return _is_plain(node.value)
-    return (
-        isinstance(node, (ast.Subscript, ast.BoolOp, ast.boolop))
-        or _is_name_of(node, "L")
-        or _is_arithmetic(node)
-    )
-
-
-def _is_name_of(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+        return PLAIN.fullmatch(node.value) is not None
+    is_inputs = isinstance(node, ast.Name) and node.id == "L"
+    return is_inputs or isinstance(node, (ast.Subscript, ast.BoolOp, ast.boolop)) or _is_arithmetic(node)
 
 
 def _is_operator(text: str) -> bool:
-    """Whether a target is an operator of torch, or arithmetic on sizes; the name of a parameter in a signature, too."""
+    """Whether a target is an operator of torch, arithmetic on sizes, or a parameter's name in a signature."""
     if ON_NUMBERS.fullmatch(text):
         return True
     if not text.startswith(("torch", "_operator", "math", "#")):
-        return _is_plain(text)  # of an input: `layers.0.weight`; no function is found by it
+        return PLAIN.fullmatch(text) is not None  # as `layers.0.weight`; no function is found by it
     if text.startswith(TOUCH_FILES) or not OPERATOR.fullmatch(text):
         return False
     found: Any = torch
@@ -290,9 +242,17 @@ def _is_spec(text: str) -> bool:
 def _is_plain_spec(spec: Mapping[str, Any]) -> bool:
     context = spec["context"]
     keys = json.loads(context) if isinstance(context, str) and spec["type"] is not None else context
-    plain = (
-        all(_is_plain(str(each)) for each in keys)
-        if isinstance(keys, list)
-        else keys is None or _is_plain(str(keys))
-    )
+    keys = keys if isinstance(keys, list) else [] if keys is None else [keys]
+    plain = all(PLAIN.fullmatch(str(key)) for key in keys)
     return spec["type"] in CONTAINERS and plain and all(map(_is_plain_spec, spec["children_spec"]))
+
+
+Check = Callable[[str], object]
+"""True, or what is, for a text that may stand there."""
+RULES: Mapping[str, Check] = {
+    **dict.fromkeys(("expr_str", "as_expr"), _is_formula),
+    **dict.fromkeys(("in_spec", "out_spec"), _is_spec),
+    **{"guards_code": _is_guard, "target": _is_operator},
+    **dict.fromkeys(("name", "as_name", "forward_arg_names"), NAME.fullmatch),
+}
+"""Key of a program -> what has to hold for its text; PLAIN for all other keys."""

@@ -9,20 +9,20 @@ from neuralpower.networks.zoo.base import Sweep
 
 
 def variant_of(model: str) -> str:
-    """What jittered copies of a network have in common; each network of a family's sweep stands for itself."""
+    """The name that jittered copies of a network share; each network of a family's sweep has its own."""
     name = model.partition("?")[0]
     return name if index_ranges(name) is None else model
 
 
 def family_of(model: str) -> str:
-    """What networks that are built alike have in common: a name and, of a family of the zoo, the sort of their blocks or loops."""
+    """What networks built alike share: a name and, in a family of the zoo, a sort of blocks or loops."""
     name, overrides = _parted(model)
     sort, values = next(iter((index_ranges(name) or {"": ()}).items()))
     return f"{name}?{sort}={overrides[sort]}" if sort in overrides and isinstance(values[0], str) else name
 
 
 def index_ranges(model: str) -> Sweep | None:
-    """Of a family of the zoo, by its bare name."""
+    """The sweep of a family of the zoo, by its bare name; None for other networks."""
     prefix, _, name = model.partition(":")
     return ZOO[name].sweep if prefix == "zoo" and name in ZOO else None
 

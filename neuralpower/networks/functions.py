@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import sys
@@ -18,23 +17,19 @@ from torch import nn
 
 from neuralpower.errors import InputError, ModelError, UsersError, unknown
 from neuralpower.files.paths import is_file, shown
+from neuralpower.networks.arguments import transformers_inputs
 from neuralpower.networks.input_values import with_values_of, written
-from neuralpower.networks.inputs import (
-    InputRequest,
-    Inputs,
-    called_with,
-    transformers_inputs,
-)
-from neuralpower.networks.source import Source, by_shape, checked_module, of_its_own
+from neuralpower.networks.inputs import InputRequest, Inputs, called_with
+from neuralpower.networks.source import AT_A_PROMPT, Source, brought_inputs, by_shape, checked_module
 from neuralpower.networks.sources.base import grammar
 from neuralpower.networks.transformers import is_transformers
 from neuralpower.networks.users_code import check_computed, users_code
 
-EXAMPLE = "example_input_array"  # of a module, where PyTorch Lightning finds what to call it with
+EXAMPLE = "example_input_array"  # attribute of a module, as in PyTorch Lightning
 
 
 def path_of(location: str) -> Path:
-    """The path that a text names; raises ModelError for `~name` of nobody."""
+    """The path that a text names; raises ModelError for `~name` of no user."""
     try:
         return Path(location).expanduser()
     except RuntimeError as error:
@@ -42,15 +37,15 @@ def path_of(location: str) -> Path:
 
 
 def call_function(function: Callable[..., Any], keywords: Mapping[str, Any], text: str) -> Any:
-    """`function(**keywords)`, after a look at its signature."""
+    """`function(**keywords)`; raises ModelError where its signature does not take them."""
     try:
         signature = inspect.signature(function)
         signature.bind(**keywords)
     except TypeError as error:
-        names = [name for name in signature.parameters if name != "self"]
-        takes = f"it takes {', '.join(names)}" if names else "it takes none"
+        names = ", ".join(name for name in signature.parameters if name != "self") or "none"
         raise ModelError(
-            f"{text} cannot be called like this ({error}); {takes}; give them as MODEL?name=value&name=value"
+            f"{text} cannot be called like this ({error}); it takes {names}; "
+            "give them as MODEL?name=value&name=value"
         ) from error
     return function(**keywords)
 
@@ -67,9 +62,8 @@ def function_source(text: str, location: str, name: str, overrides: dict[str, An
         own = [n for n in names if getattr(getattr(loaded, n), "__module__", None) == loaded.__name__]
         raise unknown(f"function in {location}", name, own or names, ModelError)
     if isinstance(function, nn.Module):
-        raise ModelError(
-            f"{text} is a {type(function).__name__} that has been built; give a function that returns it"
-        )
+        kind = type(function).__name__
+        raise ModelError(f"{text} is a {kind} that has been built; give a function that returns it")
     with users_code(f"example_inputs of {location} cannot be read"):
         beside = getattr(loaded, "example_inputs", None)
     kept: WeakKeyDictionary[nn.Module, Inputs] = WeakKeyDictionary()
@@ -86,39 +80,38 @@ def function_source(text: str, location: str, name: str, overrides: dict[str, An
             value, example = called()
         model = checked_module(value, text, dtype)
         if example is not None:
-            weight_bytes = sum(p.nbytes for p in model.parameters())
-            kept[model] = with_values_of(
-                memory.marked(called_with(example)), lambda: called()[1], weight_bytes
-            )
+            given, weight_bytes = called_with(example), sum(p.nbytes for p in model.parameters())
+            kept[model] = with_values_of(memory.marked(given), lambda: called()[1], weight_bytes)
         return model
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
         if request.input_shape is None:
-            longer = (
-                request.seq_len is not None and callable(beside) and getattr(model, EXAMPLE, None) is not None
-            )
-            if model in kept and not longer:  # a module's example has a length of its own
-                return of_its_own(text, kept[model], request)
+            has_length = getattr(model, EXAMPLE, None) is not None  # a module's example has one of its own
+            if model in kept and not (request.seq_len is not None and callable(beside) and has_length):
+                return brought_inputs(text, kept[model], request)
             if callable(beside):
                 with _importing_from(folder):
                     return called_with(ask(beside, request, text))
-        if is_transformers(model):
-            return transformers_inputs(model, request)
-        return by_shape(text, model, request)
+        return derived_inputs(text, model, request)
 
     return Source(text, construct, examples, brings=kept.get)
 
 
+def derived_inputs(name: str, model: nn.Module, request: InputRequest, way_out: str = AT_A_PROMPT) -> Inputs:
+    """Inputs that follow from a module: from the configuration of transformers, else from a shape."""
+    if is_transformers(model):
+        return transformers_inputs(model, request)
+    return by_shape(name, model, request, way_out=way_out)
+
+
 def ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
-    """What an `example_inputs` function gives; it may take `seq_len` beside the batch size."""
-    keywords = {}
-    if request.seq_len is not None:
-        if "seq_len" not in inspect.signature(make).parameters:
-            raise InputError(
-                f"seq_len is {request.seq_len}, but the inputs of {text} have a length of their own; leave seq_len out, or let "
-                "example_inputs take it"
-            )
-        keywords["seq_len"] = request.seq_len
+    """The answer of an `example_inputs` function, which may take `seq_len` beside the batch size."""
+    keywords = {} if request.seq_len is None else {"seq_len": request.seq_len}
+    if keywords and "seq_len" not in inspect.signature(make).parameters:
+        raise InputError(
+            f"seq_len is {request.seq_len}, but the inputs of {text} have a length of their own; "
+            "leave seq_len out, or let example_inputs take it"
+        )
     call = f"example_inputs({request.batch_size}) of {text}"
     with users_code(f"{call} failed"), written() as memory:
         made = make(request.batch_size, **keywords)
@@ -129,7 +122,7 @@ def ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
 
 @contextmanager
 def _importing_from(folder: Path) -> Iterator[None]:
-    """Let the user's code import what lies beside it; what it prints is no result."""
+    """Let the user's code import what lies beside it, and print to stderr: what it prints is no result."""
     sys.path.insert(0, str(folder))
     try:
         with redirect_stdout(sys.stderr):
@@ -161,7 +154,7 @@ def _loaded_file(location: str) -> ModuleType:
 
 
 def _imported(text: str, location: str) -> ModuleType:
-    """An installed module, or one of the working folder."""
+    """An installed module, or one in the working folder."""
     try:
         with users_code(f"{location} cannot be imported"), _importing_from(Path.cwd()):
             return importlib.import_module(location)

@@ -1,8 +1,9 @@
 """Values of the inputs that a user's code makes beside its network, whose weights must take no memory.
 
-A function returns a network and its inputs from one call, which runs under `torch.device("meta")`: the inputs have shapes then,
-and no values. They promise those of a second call, which is made once a trace asks for a number. A small network is simply
-built on the CPU for it, so that random inputs are those of a real run. Of a larger one only what is no weight gets memory.
+A function returns a network and its inputs from one call, which runs under `torch.device("meta")`: the inputs
+then have shapes and no values. They promise the values of a second call, made once a trace asks for a number.
+For it a small network is simply built on the CPU, so that random inputs are those of a real run; a larger one
+gets no memory for its weights.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -24,37 +25,25 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from neuralpower.errors import quoted
 from neuralpower.networks.inputs import Inputs, called_with
-from neuralpower.networks.promised_values import (
-    HELD_BYTES,
-    WHOLE_BYTES,
-    promise,
-    promised,
-    say_made_up,
-    tensors_of,
-)
+from neuralpower.networks.promised_values import HELD_BYTES, WHOLE_BYTES, promise, promised, say_made_up
 from neuralpower.networks.repeats import tensors_in
 from neuralpower.networks.running import name_of, own_randomness
 
 EMPTY = ("aten.empty", "aten.empty_like", "aten.new_empty", "aten.empty_strided", "aten.new_empty_strided")
 WITHOUT = "given as memory that nothing was written to, as torch.empty has it"
-MACHINERY = (
-    "torch._",
-    "torch.utils._",
-    "torch.overrides",
-    "torch.functional",
-    __name__,
-)  # between a user and an operator
+# modules between a user and an operator
+MACHINERY = ("torch._", "torch.utils._", "torch.overrides", "torch.functional", __name__)
 
 
 def with_values_of(inputs: Inputs, again: Callable[[], Any], weight_bytes: int) -> Inputs:
-    """`inputs`, whose tensors on meta promise the values that they have in what `again` returns off meta.
+    """Inputs that came with a network: their tensors on meta promise the values of their likes off meta.
 
     Args:
-        inputs: that came with a network.
-        again: calls what made them once more; returns the call alone.
-        weight_bytes: of the network.
+        inputs: the call that came with the network.
+        again: makes them once more; returns the call alone.
+        weight_bytes: size of the network.
     """
-    tensors = tensors_of((inputs.args, inputs.kwargs))
+    tensors = inputs.tensors
     found = functools.cache(lambda: _values(tensors, again, weight_bytes))
     for place, tensor in enumerate(tensors):
         if tensor.is_meta and promised(tensor) is None:
@@ -63,15 +52,15 @@ def with_values_of(inputs: Inputs, again: Callable[[], Any], weight_bytes: int) 
 
 
 def _values(tensors: list[Tensor], again: Callable[[], Any], weight_bytes: int) -> list[Tensor]:
-    """The like of each tensor with values, from the first way to call `again` that works; else made up, saying why."""
-    ways = (_whole, weightless) if weight_bytes <= WHOLE_BYTES else (weightless,)
+    """Each tensor with values, from the first way to call `again` that works; else made up, saying why."""
+    ways: tuple[Callable[[], AbstractContextManager[None]], ...]
+    ways = (nullcontext, weightless) if weight_bytes <= WHOLE_BYTES else (weightless,)
     why = ""
     for way in ways:
         try:
             with own_randomness(), torch.device("cpu"), way(), written() as memory:
                 torch.manual_seed(0)
-                called = memory.marked(called_with(again()))
-                found = tensors_of((called.args, called.kwargs))
+                found = memory.marked(called_with(again())).tensors
         except Exception as error:
             why = f"given, but without a device's memory its function raises {quoted(error)[:120]}"
             continue
@@ -83,19 +72,16 @@ def _values(tensors: list[Tensor], again: Callable[[], Any], weight_bytes: int) 
 
 def _held(tensors: list[Tensor]) -> list[Tensor]:
     """The smallest of them with their values, up to HELD_BYTES together, the others with made-up ones."""
-    left = HELD_BYTES
-    held = list(tensors)
-    for place in sorted(range(len(tensors)), key=lambda at: tensors[at].nbytes):
-        left -= tensors[place].nbytes
-        if left < 0 or tensors[place].is_meta:
-            held[place] = drawn(
-                tensors[place], f"given, but beyond the {HELD_BYTES / 2**20:.0f} MiB that are held"
-            )
+    left, held = HELD_BYTES, list(tensors)
+    for place, tensor in sorted(enumerate(tensors), key=lambda numbered: numbered[1].nbytes):
+        left -= tensor.nbytes
+        if left < 0 or tensor.is_meta:
+            held[place] = drawn(tensor, f"given, but beyond the {HELD_BYTES / 2**20:.0f} MiB that are held")
     return held
 
 
 def drawn(tensor: Tensor, why: str) -> Tensor:
-    """One of that shape with made-up values: normal numbers, ones where these are no floats."""
+    """One of that shape with made-up values: normal floats, ones for other types."""
     if tensor.is_floating_point():
         generator = torch.Generator().manual_seed(0)
         values = torch.randn(tensor.shape, generator=generator, device="cpu").to(tensor.dtype)
@@ -104,20 +90,11 @@ def drawn(tensor: Tensor, why: str) -> Tensor:
     return say_made_up(values, why)
 
 
-# ---- ways to call a function that makes a network and its inputs ----
-
-
-@contextmanager
-def _whole() -> Iterator[None]:
-    """As it is."""
-    yield
-
-
 @contextmanager
 def weightless() -> Iterator[None]:
-    """Weights of networks that are made within go to meta, and whatever is larger than inputs may be; the rest is real.
+    """Weights of networks made within go to meta, and all that is too large for inputs; the rest is real.
 
-    What torch.nn makes is there at once, a user's own parameter as soon as a module gets it.
+    What torch.nn makes is on meta at once, a user's own parameter as soon as a module gets it.
     """
     moved = WeakTensorKeyDictionary()  # one that two modules share stays one
 
@@ -125,18 +102,13 @@ def weightless() -> Iterator[None]:
         if parameter is None or parameter.is_meta:
             return None
         if parameter not in moved:
-            moved[parameter] = nn.Parameter(
-                parameter.detach().to("meta"), requires_grad=parameter.requires_grad
-            )
-        same: nn.Parameter = moved[parameter]
-        return same
+            meta = parameter.detach().to("meta")
+            moved[parameter] = nn.Parameter(meta, requires_grad=parameter.requires_grad)
+        return moved[parameter]  # type: ignore[no-any-return]
 
-    handle = register_module_parameter_registration_hook(to_meta)  # type: ignore[arg-type]  # what it returns is taken
-    try:
-        with _Weightless():
-            yield
-    finally:
-        handle.remove()
+    # torch takes what the hook returns, though its type does not say so
+    with register_module_parameter_registration_hook(to_meta), _Weightless():  # type: ignore[arg-type]
+        yield
 
 
 class _Weightless(TorchFunctionMode):
@@ -147,13 +119,14 @@ class _Weightless(TorchFunctionMode):
         kwargs = kwargs or {}
         if func not in _device_constructors() or kwargs.get("device") is not None:
             return func(*args, **kwargs)
+        meta = {**kwargs, "device": "meta"}
         if _of_torch(sys._getframe(1)):
-            return func(*args, **{**kwargs, "device": "meta"})
+            return func(*args, **meta)
         try:
-            size = func(*args, **{**kwargs, "device": "meta"}).nbytes
+            size = func(*args, **meta).nbytes
         except Exception:  # it has none on meta
             size = 0
-        return func(*args, **{**kwargs, "device": "meta" if size > HELD_BYTES else "cpu"})
+        return func(*args, **(meta if size > HELD_BYTES else {**kwargs, "device": "cpu"}))
 
 
 def _of_torch(frame: FrameType | None) -> bool:
@@ -175,7 +148,7 @@ def written() -> Iterator[Written]:
 
 
 class Written(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
-    """Fills what is empty, up to HELD_BYTES together, with normal numbers, or ones where these are no floats."""
+    """Fills empty memory, up to HELD_BYTES together, with normal floats, and with ones for other types."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -189,18 +162,15 @@ class Written(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
             for tensor in tensors_in((args, kwargs)):
                 self._filled.pop(tensor.untyped_storage()._cdata, None)
         if name_of(func) in EMPTY and output.device.type == "cpu" and not _of_torch(sys._getframe(1)):
-            self._fill(output)
+            self._left -= output.nbytes
+            if self._left >= 0:
+                output.copy_(drawn(output, WITHOUT))
+                self._filled[output.untyped_storage()._cdata] = output
         return output
 
-    def _fill(self, tensor: Tensor) -> None:
-        self._left -= tensor.nbytes
-        if self._left >= 0:
-            tensor.copy_(drawn(tensor, WITHOUT))
-            self._filled[tensor.untyped_storage()._cdata] = tensor
-
     def marked(self, inputs: Inputs) -> Inputs:
-        """`inputs`, of which those that nothing was written to say so."""
-        for tensor in tensors_of((inputs.args, inputs.kwargs)):
+        """`inputs`; tensors in memory that nothing was written to say so."""
+        for tensor in inputs.tensors:
             if tensor.untyped_storage()._cdata in self._filled:
                 say_made_up(tensor, WITHOUT)
         return inputs

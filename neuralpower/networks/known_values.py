@@ -1,7 +1,8 @@
-"""Numbers that a trace without values knows all the same: those of its inputs, and what follows from them alone.
+"""Numbers that a trace without values knows all the same: those of its inputs, and what follows from them.
 
-Among fake tensors, inputs are real ones, up to a bound. What is computed of real tensors alone is computed, so that a forward
-pass which asks for a length, or takes the rows where ids are a token's, gets the right answer, and no weight takes memory.
+Among fake tensors, inputs are real ones, up to a bound. What follows from real tensors alone is computed, so
+that a forward pass that asks for a length, or for the rows of one token, gets the right answer; no weight
+takes memory.
 """
 
 from __future__ import annotations
@@ -19,18 +20,13 @@ from neuralpower.networks.promised_values import HELD_BYTES, WHOLE_BYTES, with_v
 from neuralpower.networks.repeats import tensors_in
 
 LARGEST = 2**22  # numbers of a tensor that is computed beside the trace: milliseconds
-SHAPED = (
-    "expand_as",
-    "reshape_as",
-    "view_as",
-    "type_as",
-)  # operators that read no values of their second tensor
+SHAPED = ("expand_as", "reshape_as", "view_as", "type_as")  # read no values of their second tensor
 FACTORIES = frozenset("arange zeros ones full scalar_tensor eye tril_indices triu_indices".split())
 INDEXING = ("index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put", "_index_put_impl_")
 
 
 def values_of(tensors: list[Tensor]) -> dict[int, Tensor]:
-    """Identity of a tensor -> its like with values, on the CPU: the smallest of them, up to HELD_BYTES together."""
+    """Identity of a tensor -> its like with values on the CPU, for the smallest up to HELD_BYTES together."""
     if sum(tensor.nbytes for tensor in tensors) > WHOLE_BYTES:
         return {}
     found, left = {}, HELD_BYTES
@@ -43,12 +39,11 @@ def values_of(tensors: list[Tensor]) -> dict[int, Tensor]:
 
 
 class Known:
-    """Runs calls on real tensors below a fake mode, and those of fake ones whose shape is a matter of known values."""
+    """Runs calls on real tensors below a fake mode, and on fake ones whose shape known values determine."""
 
     def __init__(self) -> None:
-        self._spoilt: dict[
-            int, Tensor
-        ] = {}  # by storage: real tensors that something without values was written to
+        # by storage: real tensors that something without values was written to
+        self._spoilt: dict[int, Tensor] = {}
 
     def knows(self, tensor: Tensor) -> bool:
         """Whether a tensor's numbers are there, and right."""
@@ -56,16 +51,19 @@ class Known:
         return real and tensor.untyped_storage()._cdata not in self._spoilt
 
     def __call__(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a call gives, with values where they are known; NotImplemented where torch's code for fake tensors says it."""
+        """The result, with values if they are known; NotImplemented where torch's fake code can do it."""
         tensors = tensors_in((args, kwargs))
         if not tensors:
             return self._made(name, func, args, kwargs)
         known = [self.knows(tensor) for tensor in tensors]
         if name in SHAPED and known == [True, False]:
-            args = (args[0], _stand_in(args[1]), *args[2:])
+            with unset_fake_temporarily():  # a real tensor of that shape and type takes no memory
+                alike = torch.empty((), dtype=args[1].dtype).expand(args[1].shape)
+            args = (args[0], alike, *args[2:])
         elif not all(known):
             return self._partly(name, func, args, kwargs) if any(known) else NotImplemented
-        if _size(tensors) > LARGEST or _multiplies(func):
+        kind = BY_OPERATOR.get(str(getattr(func, "overloadpacket", func)).removeprefix("torch.ops."))
+        if _size(tensors) > LARGEST or (kind is not None and kind.multiplies):
             return self._spoil(func, args)
         return _real(func, args, kwargs)
 
@@ -74,14 +72,9 @@ class Known:
         if name not in FACTORIES:
             return NotImplemented
         fake = func(*args, **kwargs)
-        if (
-            fake.is_floating_point()
-            or fake.is_complex()
-            or fake.numel() > LARGEST
-            or fake.device.type != "cpu"
-        ):
-            return fake
-        return _real(func, args, kwargs)
+        whole = not fake.is_floating_point() and not fake.is_complex()
+        fits = fake.numel() <= LARGEST and fake.device.type == "cpu"
+        return _real(func, args, kwargs) if whole and fits else fake
 
     def _partly(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """A call on known and unknown tensors."""
@@ -94,7 +87,7 @@ class Known:
         return self._spoil(func, args)
 
     def packing(self, name: str, args: Any) -> Any:
-        """What packs sequences, or the way back, where lengths are known and values are not; else NotImplemented."""
+        """Pack sequences of known lengths without values, or the way back; else NotImplemented."""
         if isinstance(args[0], FakeTensor) and self.knows(args[1]):
             return _packed(*args) if name == "_pack_padded_sequence" else _padded(*args)
         return NotImplemented
@@ -134,12 +127,6 @@ def _real(func: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented
 
 
-def _stand_in(tensor: Tensor) -> Tensor:
-    """A real tensor of that shape and type which takes no memory."""
-    with unset_fake_temporarily():
-        return torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
-
-
 def _size(tensors: list[Tensor]) -> int:
     """Numbers in a result, at most, of what works number by number; of the largest tensor otherwise."""
     try:
@@ -150,13 +137,7 @@ def _size(tensors: list[Tensor]) -> int:
 
 def _broadcast(tensors: Iterable[Tensor]) -> torch.Size:
     """The shape that they have together."""
-    shape: torch.Size = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))  # type: ignore[no-untyped-call]
-    return shape
-
-
-def _multiplies(func: Any) -> bool:
-    kind = BY_OPERATOR.get(str(getattr(func, "overloadpacket", func)).removeprefix("torch.ops."))
-    return kind is not None and kind.multiplies
+    return torch.broadcast_shapes(*(t.shape for t in tensors))  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _count(mask: Tensor, shape: torch.Size | None = None) -> int:
@@ -170,25 +151,20 @@ def _repeated(x: Tensor, repeats: Tensor, dim: int | None = None, **_: Any) -> T
     """Each row of `x` along an axis as often as known numbers say; without an axis each number of it."""
     with unset_fake_temporarily():
         count = int(repeats.sum())
-    if dim is None:
-        return x.new_empty(count * (x.numel() if repeats.numel() == 1 else 1))
-    shape = list(x.shape)
-    shape[dim] = count * (shape[dim] if repeats.numel() == 1 else 1)
+    shape, axis = ([x.numel()], 0) if dim is None else (list(x.shape), dim)
+    shape[axis] = count * (shape[axis] if repeats.numel() == 1 else 1)
     return x.new_empty(shape)
 
 
 def _packed(x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
-    """What packs sequences [steps, batch, ...], or batch first, of known lengths: (all steps [sum, ...], samples in each step)."""
+    """Sequences [steps, batch, ...], or batch first -> (all steps [sum, ...], samples in each step)."""
     with unset_fake_temporarily():
         data, sizes = torch._VF._pack_padded_sequence(torch.empty((*x.shape[:2], 1)), lengths, batch_first)
     return x.new_empty((data.shape[0], *x.shape[2:])), sizes
 
 
-def _padded(
-    data: Tensor, sizes: Tensor, batch_first: bool, padding: Any, length: int
-) -> tuple[Tensor, Tensor]:
+def _padded(data: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
     """The way back: (steps [steps, batch, ...], or batch first, lengths)."""
     with unset_fake_temporarily():
-        one = torch.empty((data.shape[0], 1))
-        x, lengths = torch._VF._pad_packed_sequence(one, sizes, batch_first, padding, length)
+        x, lengths = torch._VF._pad_packed_sequence(torch.empty((data.shape[0], 1)), *settings)
     return data.new_empty((*x.shape[:2], *data.shape[1:])), lengths

@@ -1,7 +1,8 @@
-"""What PyTorch refuses by the types of tensors, and does not look at where they have no values.
+"""What PyTorch refuses for the types of tensors, but lets pass where they have no values.
 
-A linear layer that is given whole numbers, a mask of floats: meta and fake tensors pass through, and no device would run it.
-Products take one type. Other calls that mix types, or work on whole numbers, are tried on real tensors of two numbers a side.
+Meta and fake tensors pass through a linear layer of whole numbers, or a mask of floats, which no device would
+run. Products take one type. Other calls that mix types, or work on whole numbers, are tried on small real
+tensors.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ PRODUCTS = frozenset(
     """.split()
 )
 GPU_ONLY = ("histc",)  # counts whole numbers there, and none on a CPU
-WHOLE = r"not implemented for '(Long|Int|Short|Char|Byte|Bool|Float|Double)'"  # of others a GPU may have what a CPU has not
+# for other types a GPU may have an implementation that a CPU lacks
+WHOLE = r"not implemented for '(Long|Int|Short|Char|Byte|Bool|Float|Double)'"
 TYPES = re.compile(rf"dtype|scalar type|only support floating|Boolean inputs not|{WHOLE}")
 
 
@@ -35,14 +37,9 @@ def refused(name: str, func: Any, args: Any, kwargs: Any) -> str:
     if name in PRODUCTS:
         names = [str(one).removeprefix("torch.") for one in types]
         return f"it takes one dtype, but got {' and '.join(names)}" if len(names) > 1 else ""
-    if name in GPU_ONLY:
+    plain = len(types) == 1 and tensors[0].is_floating_point() and name != "index_select"
+    if not tensors or plain or name in GPU_ONLY:
         return ""
-    if len(types) == 1 and next(iter(types)).is_floating_point and name != "index_select":
-        return ""
-    return _tried(func, args, kwargs) if tensors else ""
-
-
-def _tried(func: Any, args: Any, kwargs: Any) -> str:
     try:
         with unset_fake_temporarily(), torch.random.fork_rng(devices=[]):
             func(*tree_map(_tiny, args), **tree_map(_tiny, kwargs))
@@ -53,11 +50,9 @@ def _tried(func: Any, args: Any, kwargs: Any) -> str:
 
 
 def _tiny(value: Any) -> Any:
-    """A real tensor of the type and the number of axes; the CPU for another device."""
+    """A real tensor of that type, with two numbers along each axis; the CPU for another device."""
     if isinstance(value, torch.device):
         return torch.device("cpu")
-    return (
-        torch.zeros((2,) * value.dim(), dtype=value.dtype, device="cpu")
-        if isinstance(value, Tensor)
-        else value
-    )
+    if not isinstance(value, Tensor):
+        return value
+    return torch.zeros((2,) * value.dim(), dtype=value.dtype, device="cpu")

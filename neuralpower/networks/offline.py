@@ -1,6 +1,6 @@
-"""A network is built from its description alone: while that is done, nothing is fetched from other machines.
+"""A network is built from its description alone: meanwhile nothing is fetched from other machines.
 
-Libraries fetch behind one's back: weights of a backbone, the configuration of another network, compiled kernels.
+Libraries fetch without being asked: weights of a backbone, another network's configuration, compiled kernels.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ from typing import Any
 
 from neuralpower.errors import ModelError
 
-_OFFLINE: ContextVar[bool] = ContextVar(
-    "neuralpower_offline", default=False
-)  # of this thread: others may go on
+_OFFLINE: ContextVar[bool] = ContextVar("neuralpower_offline", default=False)  # of this thread alone
 
 
 @contextlib.contextmanager
 def offline(name: str) -> Iterator[None]:
-    """Raise ModelError, which says `name`, where this thread opens a connection to another machine within."""
+    """Raise ModelError, which names `name`, where this thread connects to another machine within."""
 
     def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
         def checked(*args: Any, **kwargs: Any) -> Any:
             if _OFFLINE.get():
                 raise ModelError(
-                    f"{name} wants to fetch something from the network, and models are built from their configuration "
-                    "alone; write what it asks for into a config.json, or leave the field out"
+                    f"{name} wants to fetch something from the network, and models are built from their "
+                    "configuration alone; write what it asks for into a config.json, or leave the field out"
                 )
             return call(*args, **kwargs)
 

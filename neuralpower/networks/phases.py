@@ -1,22 +1,22 @@
-"""Which passes a phase of generation makes, with which inputs and with which cache.
+"""The passes of each phase of generation, with their inputs and caches.
 
-    forward    the whole input once, as it is called in training and in evaluation
+    forward    the whole input once, as in training and evaluation
     prefill    the whole prompt once, keys and values are kept, the last position alone gets logits
     decode     one new token per sample against `context` tokens in the cache
     generate   a prefill, then decode steps against prompt, prompt + 1, ... tokens
 
-An encoder-decoder's prefill is its encoder and the first step of its decoder; its context counts the decoder's tokens.
+An encoder-decoder's prefill is its encoder and the first step of its decoder; its context counts the
+decoder's tokens.
 
-The cache is of the model's own class, filled by its own forward pass on the meta device: two tokens show what its layers
-keep, and what grows with the text is then given the length that was asked for. A cache of a class that is not known here
-is filled by a pass over the whole context.
+The cache is of the model's own class, filled by its own forward pass on the meta device: two tokens show what
+its layers keep, and what grows with the text is then given the length that was asked for. A cache of a class
+that is not known here is filled by a pass over the whole context.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -24,20 +24,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import BoundError, InputError, ModelError, NeuralPowerError, is_count, quoted, unknown
+from neuralpower.errors import BoundError, InputError, ModelError, NeuralPowerError, quoted, unknown
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.call import Call
-from neuralpower.networks.inputs import (
-    TOKENS,
-    InputRequest,
-    Inputs,
-    positions,
-    reads_text,
-    token_ids,
-    transformers_inputs,
-)
+from neuralpower.networks.arguments import text, transformers_inputs
+from neuralpower.networks.arguments.forward import Forward
+from neuralpower.networks.inputs import TOKENS, InputRequest, Inputs, check_count
 from neuralpower.networks.promised_values import tensors_within, without_values
-from neuralpower.networks.running import META, WAYS, Answers, Run, converted, with_values
+from neuralpower.networks.running import META, WAYS, Answers, converted, with_values
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.source import Source
 from neuralpower.networks.users_code import raised, users_code
@@ -45,31 +39,29 @@ from neuralpower.networks.users_code import raised, users_code
 PREFILL, DECODE, GENERATE = "prefill", "decode", "generate"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE)
 PREDICTED = (*PHASES, "training", BACKWARD)  # all that a prediction can be asked for
-CACHES = (
-    "past_key_values",
-    "cache_params",
-    "state",
-    "mems",
-    "past_buckets_states",
-)  # names of arguments and outputs
-PROBE = 2  # tokens; one alone would be taken for a step
-GROWING = frozenset(
-    """
-    DynamicLayer DynamicSlidingWindowLayer LinearAttentionLayer LinearAttentionAndFullAttentionLayer
-    LinearAttentionAndSlidingWindowAttentionLayer DummyLayer
+READ_BY = {"context": (DECODE,), "prompt": (PREFILL, GENERATE), "new_tokens": (GENERATE,)}
+# names of arguments and outputs
+CACHES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
+PROBE = 2  # tokens; one token alone would look like a step
+# layers of transformers' caches that grow in a known way: keys and values along their last axis but one
+GROWING = {
+    ("transformers.cache_utils", name)
+    for name in """
+        DynamicLayer DynamicSlidingWindowLayer LinearAttentionLayer LinearAttentionAndFullAttentionLayer
+        LinearAttentionAndSlidingWindowAttentionLayer DummyLayer
     """.split()
-)  # layers of transformers' caches of which it is known what grows: keys and values along their last axis but one
+}
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What is asked of a language model; None leaves a number to the request or to its default."""
+    """A question about a language model; None leaves a number to the request or to its default."""
 
     name: str = FORWARD
     batch: int | None = None
     context: int | None = None  # decode: tokens in the cache before the step
     prompt: int | None = None  # prefill, generate
-    new_tokens: int | None = None  # generate; the first is the prefill's
+    new_tokens: int | None = None  # generate; the prefill makes the first
 
     @classmethod
     def forward(cls) -> Phase:
@@ -92,46 +84,41 @@ class Phase:
         return cls(GENERATE, batch, prompt=prompt, new_tokens=new_tokens)
 
     def check(self, known: Sequence[str] = PHASES) -> None:
-        """Raise InputError for a name that is none of `known`, a number that is not whole and positive, or one that is not read."""
+        """Raise InputError for an unknown name, a number that is no positive whole one or is not read."""
         if self.name not in known:
             raise unknown("phase", self.name, known)
-        reads = {PREFILL: ("prompt",), DECODE: ("context",), GENERATE: ("prompt", "new_tokens")}.get(
-            self.name, ()
-        )
-        for name in ("batch", "context", "prompt", "new_tokens"):
-            value, option = getattr(self, name), "--" + name.replace("_", "-")
-            if value is None:
-                continue
-            if not is_count(value):
+        check_count("batch", self.batch)
+        for name, phases in READ_BY.items():
+            value = getattr(self, name)
+            check_count(name, value)
+            if value is not None and self.name not in phases:
                 raise InputError(
-                    f"{name} is {value}, but a whole number of at least 1 is needed, of 2**53 at most"
-                )
-            if name != "batch" and name not in reads:
-                homes = {"context": "decode", "prompt": "prefill or generate", "new_tokens": "generate"}
-                raise InputError(
-                    f"{option} {value} belongs to --phase {homes[name]}, not to {self.name}; leave it out"
+                    f"--{name.replace('_', '-')} {value} belongs to --phase {' or '.join(phases)}, "
+                    f"not to {self.name}; leave it out"
                 )
 
     def applied(self, request: InputRequest) -> InputRequest:
         """The request with this phase's batch and prompt; raises InputError where it has another length."""
         if self.prompt is not None and request.seq_len not in (None, self.prompt):
             raise InputError(
-                f"--prompt {self.prompt} and --seq-len {request.seq_len} both are the prompt's length; leave one out"
+                f"--prompt {self.prompt} and --seq-len {request.seq_len} both are the prompt's length; "
+                "leave one out"
             )
-        return replace(
-            request, batch_size=self.batch or request.batch_size, seq_len=self.prompt or request.seq_len
-        )
+        batch_size = self.batch or request.batch_size
+        return replace(request, batch_size=batch_size, seq_len=self.prompt or request.seq_len)
 
     @property
     def label(self) -> str:
-        """Its name and numbers."""
-        given = (("context", self.context), ("prompt", self.prompt), ("new", self.new_tokens))
-        return " ".join([self.name, *(f"{name} {value}" for name, value in given if value is not None)])
+        """The phase's name and numbers."""
+        given = {"context": self.context, "prompt": self.prompt, "new": self.new_tokens}
+        return " ".join(
+            [self.name, *(f"{name} {value}" for name, value in given.items() if value is not None)]
+        )
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward call: its module and inputs, which a caller must not change; `cache` is among the inputs."""
+    """One forward call: a module and inputs, which a caller must not change; `cache` is among the inputs."""
 
     name: str
     module: nn.Module = field(repr=False)
@@ -147,20 +134,18 @@ class Pass:
         return cache_bytes(self.cache)
 
 
-def passes(
-    source: Source, request: InputRequest, phase: Phase, module: nn.Module | None = None
-) -> tuple[Pass, ...]:
-    """The forward calls that a phase is made of; of a generation its prefill, its first and its last step.
+def pass_of(source: Source, request: InputRequest, phase: Phase, module: nn.Module | None = None) -> Pass:
+    """The forward call of a phase; for a generation its prefill.
 
     Args:
-        source: of the model.
-        request: batch size, text length (of an encoder-decoder: of its encoder) and dtype.
+        source: where the model comes from.
+        request: batch size, text length (for an encoder-decoder that of its encoder) and dtype.
         phase: what is asked for.
-        module: of the source, where it has been built already; on the meta device by default.
+        module: the model, if it has been built already; on the meta device by default.
 
     Raises:
-        InputError: numbers that are not positive or say two things, more positions than the model has, or a model that keeps
-            no cache.
+        InputError: numbers that are not positive or contradict each other, more positions than the model has,
+            or a model that keeps no cache.
         ModelError: the model cannot be built, or its forward raises.
     """
     phase.check()
@@ -168,31 +153,24 @@ def passes(
     module = module if module is not None else source.build("meta", request.dtype)
     if phase.name == FORWARD:
         inputs = source.inputs(module, request, "meta")
-        return (Pass(FORWARD, module, inputs, batch_size=request.batch_size),)
+        return Pass(FORWARD, module, inputs, batch_size=request.batch_size)
     decoder = Decoder(module, request, phase.name)
-    if phase.name == DECODE:
-        if request.seq_len is not None and not decoder.encodes_text:
-            raise InputError(
-                f"--seq-len {request.seq_len} is what the encoder of a pair reads, and {decoder.name} has none for text; "
-                "give --context alone"
-            )
-        return (decoder.decode(phase.context),)
-    first = decoder.prefill(phase.prompt)
-    if phase.name == PREFILL:
-        return (first,)
-    before = decoder.tokens_before(phase.prompt)
-    last = before + (phase.new_tokens or TOKENS) - 2
-    if last < before:
-        return (first,)
-    return (first, *(decoder.decode(context) for context in sorted({before, last})))
+    if phase.name != DECODE:
+        return decoder.prefill(phase.prompt)
+    if request.seq_len is not None and not decoder.encodes_text:
+        raise InputError(
+            f"--seq-len {request.seq_len} is what the encoder of a pair reads, and {decoder.name} has "
+            "none for text; give --context alone"
+        )
+    return decoder.decode(phase.context)
 
 
 def keep(cache: Any) -> Callable[[], None]:
-    """What puts a cache back as it is now: a step appends to it, or writes numbers of the same size into it."""
+    """A function that restores a cache as it is now: a step appends to it, or writes into it."""
     if isinstance(cache, list):
         kept = list(cache)
         return lambda: cache.__setitem__(slice(None), kept)
-    held = vars(cache) if hasattr(cache, "__dict__") else None
+    held = getattr(cache, "__dict__", None)
     parts = [] if held is None else [cache, *(part for part in held.values() if hasattr(part, "layers"))]
     parts += [layer for part in list(parts) for layer in getattr(part, "layers", ())]
     before = [(part, {name: _shallow(value) for name, value in vars(part).items()}) for part in parts]
@@ -216,16 +194,9 @@ def cache_bytes(cache: Any) -> int:
 class Decoder:
     """A language model of transformers that keeps what it has read in a cache."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        request: InputRequest,
-        phase: str = DECODE,
-        ways: Sequence[tuple[str, Run]] = WAYS,
-    ) -> None:
-        """`ways` to fill a cache are tried in turn; raises InputError for what is no such model."""
+    def __init__(self, module: nn.Module, request: InputRequest, phase: str = DECODE) -> None:
+        """Raises InputError for a module that keeps no cache."""
         request.check()
-        self.ways = ways
         self.module, self.request, self.phase = module, request, phase
         self.name = type(module).__name__
         self.parameters = inspect.signature(module.forward).parameters
@@ -235,39 +206,35 @@ class Decoder:
         if self.cache_name is None or not hasattr(self.config, "model_type"):
             raise self._no_cache()
         self.is_pair = bool(getattr(self.config, "is_encoder_decoder", False))  # of an encoder and a decoder
-        self.encodes_text = self.is_pair and reads_text(module)
-        self.limit = positions(module, decoder=self.is_pair)
+        self.encodes_text = self.is_pair and "input_ids" in self.parameters
+        self.limit = (text.decoder_positions if self.is_pair else text.positions)(Forward(module, request))
 
     def _no_cache(self) -> InputError:
-        turned = getattr(self.config, "is_decoder", None) is False and self.cache_name is not None
-        way = (
-            "override it (MODEL?is_decoder=true)"
-            if turned
-            else "choose a causal language model of transformers"
-        )
+        can_turn = getattr(self.config, "is_decoder", None) is False and self.cache_name is not None
+        other = "choose a causal language model of transformers"
+        way = "override it (MODEL?is_decoder=true)" if can_turn else other
         return InputError(
-            f"phase {self.phase} needs a model that keeps a cache of what it has read, and {self.name} keeps none, as "
-            f"an encoder has none; choose --phase forward, or {way}"
+            f"phase {self.phase} needs a model that keeps a cache of what it has read, and {self.name} keeps "
+            f"none, as an encoder has none; choose --phase forward, or {way}"
         )
 
     def prompt(self, prompt: int | None) -> int:
-        """Tokens of a prompt: what was asked for, else the request's length or the default."""
-        if prompt is not None:
-            return prompt
-        return self.request.seq_len or (TOKENS if self.limit is None else min(TOKENS, self.limit))
+        """Tokens of a prompt: the number asked for, else the request's length or the default."""
+        usual = TOKENS if self.limit is None else min(TOKENS, self.limit)
+        return prompt if prompt is not None else self.request.seq_len or usual
 
     def tokens_before(self, prompt: int | None) -> int:
-        """Tokens in the cache after the prefill: a text encoder's decoder has read its start token alone."""
+        """Tokens in the cache after the prefill: only the start token in the decoder of a text encoder."""
         return 1 if self.encodes_text else self.prompt(prompt)
 
     def prefill(self, prompt: int | None = None) -> Pass:
-        """The prompt, with an empty cache; a head computes the last position's logits, as `generate` asks it to."""
+        """The prompt, with an empty cache; a head computes the last position's logits, as in `generate`."""
         length = self.prompt(prompt)
         kwargs = self._first(length, 1 if self.encodes_text else length)
         if "logits_to_keep" in self.parameters:
             kwargs["logits_to_keep"] = 1
-        tokens, samples = self.tokens_before(prompt), self.request.batch_size
-        return Pass(PREFILL, self.module, Inputs(kwargs=kwargs), 0, tokens, batch_size=samples)
+        tokens, inputs = self.tokens_before(prompt), Inputs(kwargs=kwargs)
+        return Pass(PREFILL, self.module, inputs, 0, tokens, batch_size=self.request.batch_size)
 
     def decode(self, context: int | None = None) -> Pass:
         """One step; raises InputError where the model has no position for its token."""
@@ -276,28 +243,32 @@ class Decoder:
         self.fits(context + 1, f"context {context} and the new token take")
         cache = self.cache(context)
         kwargs: dict[str, Any] = {str(self.cache_name): cache, **self._use_cache()}
-        ids = "decoder_input_ids" if self.is_pair else self._ids_name()
-        kwargs[ids] = self._ids(1)
         if self.is_pair:
-            kwargs["encoder_outputs"] = self._probed[1]
-        for name in _needed(self.parameters):
-            kwargs.setdefault(name, None)  # as `generate` has it
+            kwargs |= {"decoder_input_ids": self._ids(1), "encoder_outputs": self._probed[1]}
+        else:
+            ids = "input_ids" if "input_ids" in self.parameters else next(iter(self.parameters))
+            kwargs[ids] = self._ids(1)
+        several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        for name, parameter in self.parameters.items():
+            if parameter.default is inspect.Parameter.empty and parameter.kind not in several:
+                kwargs.setdefault(name, None)  # as `generate` has it
         return Pass(DECODE, self.module, Inputs(kwargs=kwargs), context, 1, cache, self.request.batch_size)
 
     def fits(self, tokens: int, what: str) -> None:
         """Raise InputError where the model has no positions for so many tokens."""
         if self.limit is not None and tokens > self.limit:
             raise InputError(
-                f"{what} {tokens} positions, but {self.name} is made for {self.limit}; give less, or override the "
-                f"configuration's number of positions (MODEL?max_position_embeddings={tokens}, or what it calls it)"
+                f"{what} {tokens} positions, but {self.name} is made for {self.limit}; give less, or "
+                "override the configuration's number of positions "
+                f"(MODEL?max_position_embeddings={tokens}, or what it calls it)"
             )
 
     def cache(self, context: int) -> Any:
         """The model's own cache on the meta device, as it is after `context` tokens."""
         cache = converted(self._probed[0], _on_meta)
-        parts = [cache.self_attention_cache] if hasattr(cache, "self_attention_cache") else [cache]
-        layers = [layer for part in parts for layer in getattr(part, "layers", ())]
-        if layers and all(_grows(layer) for layer in layers):
+        layers = _layers(cache)
+        known = {(type(layer).__module__, type(layer).__name__) for layer in layers} <= GROWING
+        if layers and known:
             for layer in layers:
                 _grow(layer, context)
             return cache
@@ -307,10 +278,8 @@ class Decoder:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Sliding windows of the cache's layers: where a step's sizes stop to grow."""
-        cache = self._probed[0]
-        layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
-        found = {getattr(layer, "sliding_window", None) for layer in layers}
+        """Sliding windows of the cache's layers: where a step's sizes stop growing."""
+        found = {getattr(layer, "sliding_window", None) for layer in _layers(self._probed[0])}
         return tuple(sorted(window for window in found if isinstance(window, int)))
 
     @cached_property
@@ -321,9 +290,10 @@ class Decoder:
     def _read(self, tokens: int) -> tuple[Any, Any]:
         """(cache, encoder's outputs) on the meta device after a first pass over so many tokens."""
         encoder = self.prompt(None) if self.encodes_text else tokens
-        half = self.module.get_encoder() if self.is_pair else None  # type: ignore[operator]  # every PreTrainedModel has it
-        with _outputs_of(half) as encoded:
-            output = _shapes_of_run(self.module, self._first(encoder, tokens), self.ways)
+        encoded: list[Any] = []
+        half = self.module.get_encoder() if self.is_pair else nn.Module()  # type: ignore[operator]
+        with half.register_forward_hook(lambda _module, _args, output: encoded.append(output)):
+            output = _shapes_of_run(self.module, self._first(encoder, tokens))
         cache = next((found for name in CACHES if (found := getattr(output, name, None)) is not None), None)
         if cache is None or next(tensors_within(cache), None) is None:
             raise self._no_cache()
@@ -331,11 +301,9 @@ class Decoder:
         return converted(cache, _on_meta), converted(whole[-1], _on_meta) if whole else None
 
     def _first(self, length: int, decoder_length: int) -> dict[str, Any]:
-        """Keywords of a pass over a whole text of `length` tokens, of which a pair's decoder reads `decoder_length`."""
-        if not self.is_pair:
-            self.fits(length, f"prompt {length} takes")
-        else:
-            self.fits(decoder_length, f"{decoder_length} tokens of the decoder take")
+        """Keywords of a pass over `length` tokens of text; a pair's decoder reads `decoder_length`."""
+        what = f"{decoder_length} tokens of the decoder take" if self.is_pair else f"prompt {length} takes"
+        self.fits(decoder_length, what)
         asked = length if self.encodes_text or not self.is_pair else None
         request = replace(self.request, seq_len=asked)
         kwargs = without_values(lambda _: transformers_inputs(self.module, request).kwargs)
@@ -344,49 +312,21 @@ class Decoder:
         return {**kwargs, **self._use_cache()}
 
     def _ids(self, length: int) -> Tensor:
-        ids: Tensor = without_values(lambda _: token_ids(self.module, self.request, length))
+        ids: Tensor = without_values(lambda _: text.ids(Forward(self.module, self.request), length))
         return ids
 
     def _use_cache(self) -> dict[str, bool]:
-        names = ("use_cache", "use_mems") if self.cache_name == "mems" else ("use_cache",)
-        return {
-            name: True for name in names if name in self.parameters or (self.open and name == "use_cache")
-        }
-
-    def _ids_name(self) -> str:
-        return "input_ids" if "input_ids" in self.parameters else next(iter(self.parameters))
+        names = {"use_cache": self.open, **({"use_mems": False} if self.cache_name == "mems" else {})}
+        return {name: True for name, always in names.items() if always or name in self.parameters}
 
 
-@contextmanager
-def _outputs_of(module: nn.Module | None) -> Iterator[list[Any]]:
-    """What the module's forward returns meanwhile, in order."""
-    seen: list[Any] = []
-    handle = (
-        module.register_forward_hook(lambda _module, _args, output: seen.append(output)) if module else None
-    )
-    try:
-        yield seen
-    finally:
-        if handle is not None:
-            handle.remove()
-
-
-def _needed(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
-    """Names of those that a call has to give."""
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [
-        name
-        for name, p in parameters.items()
-        if p.default is inspect.Parameter.empty and p.kind not in several
-    ]
-
-
-def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any], ways: Sequence[tuple[str, Run]]) -> Any:
+def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any]) -> Any:
     """The outputs of a forward pass in the first way that works; raises ModelError."""
+    what = f"{type(module).__name__}: its forward"
     failure: BaseException | None = None
-    for _, run in ways:
+    for _, run in WAYS:
         try:
-            with users_code(f"{type(module).__name__}: its forward"):
+            with users_code(what):
                 return run(module, (), kwargs, Answers())
         except BoundError as error:
             raise BoundError(f"{type(module).__name__}: {error}") from error
@@ -394,26 +334,26 @@ def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any], ways: Sequence[tup
             failure = failure or raised(error)
             if overflows(raised(error)):
                 break
-    raise ModelError(
-        f"{type(module).__name__}: its forward raises {quoted(failure)} (while its cache is filled); choose --phase forward"
-    ) from failure
+    way_out = "choose --phase forward"
+    raise ModelError(f"{what} raises {quoted(failure)} (while its cache is filled); {way_out}") from failure
 
 
 def _on_meta(tensor: Tensor) -> Tensor:
     return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device=META)
 
 
+def _layers(cache: Any) -> Sequence[Any]:
+    """Layers of a cache, in a pair's cache those for its decoder's own tokens; maybe none."""
+    layers: Sequence[Any] = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
+    return layers
+
+
 def _shapes(cache: Any) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in tensors_within(cache)]
 
 
-def _grows(layer: Any) -> bool:
-    """Whether it is known which of a cache layer's tensors grow."""
-    return type(layer).__name__ in GROWING and type(layer).__module__ == "transformers.cache_utils"
-
-
 def _grow(layer: Any, context: int) -> None:
-    """Give a cache layer the length that it has after `context` tokens; a window of w keeps w - 1 for its next query."""
+    """Give a cache layer its length after `context` tokens; a window of w keeps w - 1 for its next query."""
     window = getattr(layer, "sliding_window", None)
     kept = context if window is None else min(context, int(window) - 1)
     for name in ("keys", "values"):
@@ -425,14 +365,14 @@ def _grow(layer: Any, context: int) -> None:
 
 
 class Again:
-    """A pass of `module` that finds its cache as it was before the one before it: restoring it takes microseconds."""
+    """A pass of `module` that can be repeated: it first restores its cache, which takes microseconds."""
 
     def __init__(self, module: nn.Module, kwargs: Mapping[str, Any]) -> None:
         self.module = module
         self.restore = [keep(value) for name, value in kwargs.items() if name in CACHES]
 
     def __call__(self, **kwargs: Any) -> Any:
-        """Run it; what the module returns."""
+        """Restore the cache, then call the module."""
         self.rewind()
         return self.module(**kwargs)
 
@@ -447,6 +387,6 @@ def cached_call(source: Source, request: InputRequest, phase: Phase) -> Call:
     module = source.build("cpu", request.dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        (one,) = passes(source, request, phase, module)
+        one = pass_of(source, request, phase, module)
         kwargs = {name: converted(value, with_values) for name, value in one.inputs.kwargs.items()}
     return Call(Again(module, kwargs), (), kwargs, recurs=True)

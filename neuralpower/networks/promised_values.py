@@ -16,32 +16,28 @@ from torch import Tensor, nn
 from neuralpower.errors import NeuralPowerError
 from neuralpower.networks.users_code import users_code
 
-DRAW = (
-    "neuralpower_draw"  # attribute of a tensor on the meta device: what returns one of its shape with values
-)
-MADE_UP = "neuralpower_made_up"  # attribute of a tensor: why its values are nobody's, in words
-HELD_BYTES = (
-    64 * 2**20
-)  # inputs that keep their values, all together: 100 images of 3x224x224, 8 million token ids
-WHOLE_BYTES = 2**30  # what is made for real, at most, for the sake of such inputs: some seconds
+DRAW = "neuralpower_draw"  # attribute of a meta tensor: a function that returns its like with values
+MADE_UP = "neuralpower_made_up"  # attribute of a tensor: why its values are made up, in words
+HELD_BYTES = 64 * 2**20  # most that inputs keep: 100 images of 3x224x224, 8 million token ids
+WHOLE_BYTES = 2**30  # most that is made for real for such inputs: takes some seconds
 RANDOM = "random numbers"  # why values are made up, where nobody has given any
 SMALL = 0.02  # standard deviation of random weights: what most language models start from
 
 
 def promise(tensor: Tensor, draw: Callable[[], Tensor]) -> Tensor:
-    """`tensor`, which is on the meta device; `draw` returns the same with values, on any device."""
+    """`tensor` on the meta device, which promises what `draw` returns: its like with values on any device."""
     setattr(tensor, DRAW, draw)
     return tensor
 
 
 def promised(tensor: Tensor) -> Callable[[], Tensor] | None:
-    """What draws a tensor's values, or None where nothing is known of them."""
+    """The function that draws a tensor's values, or None where nothing is known about them."""
     draw: Callable[[], Tensor] | None = getattr(tensor, DRAW, None)
     return draw
 
 
 def made_up(tensor: Tensor) -> str:
-    """Why a tensor's values are nobody's, in words; "" where they are somebody's or computed."""
+    """Why a tensor's values are made up, in words; "" where they are given or computed."""
     return str(getattr(tensor, MADE_UP, ""))
 
 
@@ -57,7 +53,7 @@ def alike(new: Tensor, old: Tensor) -> Tensor:
 
 
 def with_values(tensor: Tensor) -> Tensor:
-    """A copy on the CPU; a meta tensor's is what it promises, else small random numbers, or ones where these are no floats."""
+    """A copy on the CPU; a meta tensor's has the promised values, else small random floats, or ones."""
     draw = promised(tensor)
     if draw is not None:
         drawn = draw()
@@ -70,17 +66,17 @@ def with_values(tensor: Tensor) -> Tensor:
 
 
 def without_values(make: Callable[[str], Any]) -> Any:
-    """`make("meta")`, each of its tensors with the promise of its like in `make("cpu")`; that itself, where it needs values."""
+    """`make("meta")`, whose tensors promise the values of `make("cpu")`; this itself if it needs values."""
     try:
         with users_code("inputs on meta cannot be made"), torch.device("meta"):
             shapes = make("meta")
     except NeuralPowerError:
         return make("cpu")
     real = functools.cache(lambda: tensors_of(make("cpu")))
-    order = itertools.count()
+    places = itertools.count()
 
     def bound(tensor: Tensor) -> Tensor:
-        place = next(order)
+        place = next(places)
         return promise(tensor.detach(), lambda: real()[place])
 
     return map_tensors(shapes, bound)
@@ -102,17 +98,12 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 def tensors_of(value: Any) -> list[Tensor]:
     """All tensors in `value`, in order."""
     found: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    map_tensors(value, note)
+    map_tensors(value, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
     return found
 
 
 def tensors_within(value: Any) -> Iterator[Tensor]:
-    """All tensors in containers and objects, such as a cache of keys and values; modules are not looked into."""
+    """All tensors in containers and objects, such as a cache of keys and values, but not those in modules."""
     seen: set[int] = set()
     waiting = [value]
     while waiting:

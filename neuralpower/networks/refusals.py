@@ -14,23 +14,21 @@ from neuralpower.networks.size_limits import overflows
 
 
 def check_followable(model: nn.Module, inputs: Any) -> None:
-    """Raise ModelError for TorchScript and weights without a shape, InputError for tensors that are not dense."""
+    """Raise ModelError for TorchScript and weights without a shape, InputError for tensors not dense."""
     name = type(model).__name__
     for path, part in model.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             raise ModelError(
-                f"{path or name}: it is TorchScript ({type(part).__name__}), whose forward cannot be followed; give the module "
-                "that it was made from"
+                f"{path or name}: it is TorchScript ({type(part).__name__}), whose forward cannot be "
+                "followed; give the module that it was made from"
             )
     for path, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise ModelError(
-                f"{name}: {path} has no shape before its layer has seen an input; call the module once on an example, "
-                "then ask again"
+                f"{name}: {path} has no shape before its layer has seen an input; "
+                "call the module once on an example, then ask again"
             )
-    attributes = [
-        value for part in model.modules() for value in vars(part).values() if isinstance(value, Tensor)
-    ]
+    attributes = (v for part in model.modules() for v in vars(part).values() if isinstance(v, Tensor))
     for tensor in (*model.parameters(), *model.buffers(), *attributes, *tensors_within(inputs)):
         if tensor.is_nested:
             raise InputError(
@@ -38,27 +36,32 @@ def check_followable(model: nn.Module, inputs: Any) -> None:
             )
         if tensor.layout != torch.strided:
             raise InputError(
-                f"{name}: a tensor of {tuple(tensor.shape)} is {tensor.layout}, and only dense ones are followed; "
-                "give its to_dense()"
+                f"{name}: a tensor of {tuple(tensor.shape)} is {tensor.layout}, and only dense ones are "
+                "followed; give its to_dense()"
             )
 
 
+SAYING = {
+    "does not require grad": "a trace has no gradients for a forward that takes them itself; "
+    "give the module that computes what is derived, and phase backward for the rest",
+    "fullgraph=True": "a part of it runs compiled alone, as flex_attention does, and cannot be followed; "
+    "choose another attention (of a transformers model MODEL?attn_implementation=sdpa)",
+    **dict.fromkeys(
+        ("SparseTensorImpl", "NestedTensorImpl"),
+        "it makes tensors that are sparse or nested, and only dense ones of one shape are followed; "
+        "make them dense",
+    ),
+    "does not support sparse weights": "give its layer sparse=False, or another mode",
+}
+"""What an error says -> what to do about it."""
+SIZES = "(batch size, sequence length, input shape)"
+
+
 def way_out(error: BaseException | None, made: bool) -> str:
-    """What to do about what a forward pass raises on inputs that neuralpower has `made`, or the caller has given."""
-    if "does not require grad" in said(error):
-        return (
-            "a trace has no gradients for a forward that takes them itself; give the module that computes what is derived, "
-            "and phase backward for the rest"
-        )
-    if "fullgraph=True" in said(error):
-        return (
-            "a part of it runs compiled alone, as flex_attention does, and cannot be followed; choose another attention (of a "
-            "transformers model MODEL?attn_implementation=sdpa)"
-        )
-    if "SparseTensorImpl" in said(error) or "NestedTensorImpl" in said(error):
-        return "it makes tensors that are sparse or nested, and only dense ones of one shape are followed; make them dense"
-    if "does not support sparse weights" in said(error):
-        return "give its layer sparse=False, or another mode"
+    """What to do where a forward pass fails on inputs that neuralpower has `made`, or that were given."""
+    for words, way in SAYING.items():
+        if words in said(error):
+            return way
     if "unexpected keyword argument" in said(error) and not made:
         return "a mapping of inputs is keywords; where forward takes a mapping itself, give (mapping,)"
     if error is not None and not isinstance(error, Exception):
@@ -66,10 +69,10 @@ def way_out(error: BaseException | None, made: bool) -> str:
     if isinstance(error, RecursionError):
         return "its modules lie too deep in one another, or call themselves without end; nest fewer"
     if overflows(error):
-        return "no memory holds a tensor of that size: ask for smaller sizes (batch size, sequence length, input shape)"
+        return f"no memory holds a tensor of that size: ask for smaller sizes {SIZES}"
     if made:
         return (
-            "neuralpower cannot make inputs that fit it at these sizes: ask for others (batch size, sequence length, input shape), "
+            f"neuralpower cannot make inputs that fit it at these sizes: ask for others {SIZES}, "
             "or give inputs of your own in Python: predict(model, inputs)"
         )
-    return "check the inputs (batch size, sequence length, input shape) against what the model takes"
+    return f"check the inputs {SIZES} against what the model takes"

@@ -1,7 +1,8 @@
-"""Operator calls on tensors without values, worked out once: what one call gave, its like gives again.
+"""Operator calls on tensors without values, worked out once: like calls give like results.
 
-Networks repeat their blocks, and torch takes half a millisecond of Python to say which shape comes out of a call. Calls are
-alike where the operator, all numbers among its arguments, and its tensors' types, shapes, strides and shared memory are.
+Networks repeat their blocks, and torch takes half a millisecond of Python to say which shape comes out of a
+call. Calls are alike where the operator, the numbers among its arguments, and its tensors' types, shapes,
+strides and shared memory are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PLAIN = frozenset(
 
 
 class _Shape(NamedTuple):
-    """Of a tensor that owns its memory."""
+    """Shape and type of a tensor that owns its memory."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -30,13 +31,13 @@ class _Shape(NamedTuple):
 
 
 class Repeats:
-    """Makes operator calls, those that it has seen before without torch's code for them."""
+    """Makes operator calls; a call that it has seen before needs no code of torch."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, tuple[_Shape, ...] | _Shape | None] = {}
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What `func(*args, **kwargs)` returns; where that is new memory without values, a like tensor."""
+        """The result of `func(*args, **kwargs)`, or its like where that is new memory without values."""
         key = key_of(args, kwargs)
         if key is None:
             return func(*args, **kwargs)
@@ -51,13 +52,13 @@ class Repeats:
 
 
 def key_of(*values: Any) -> Hashable | None:
-    """What two calls' arguments have in common where the calls are alike; None where a value could matter."""
+    """A key that the arguments of like calls share; None where a value could matter."""
     parts: list[Hashable] = []
     return tuple(parts) if _noted(values, parts, {}) else None
 
 
 def _noted(values: Iterable[Any], parts: list[Hashable], memory: dict[int, int]) -> bool:
-    """Add what tells values from others; False where that cannot be said. `memory`: storages in the order they came."""
+    """Add keys of values to `parts`; False if a value has none. `memory` numbers storages as they come."""
     for value in values:
         kind = type(value)
         if kind is Tensor or kind is nn.Parameter:

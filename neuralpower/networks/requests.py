@@ -1,4 +1,4 @@
-"""A network that is named, with the sizes of its inputs and a phase -> what runs."""
+"""A named network, the sizes of its inputs and a phase -> the pass or generation that runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.networks.inputs import TOKENS, InputRequest, Inputs, batch_of, called_with
-from neuralpower.networks.phases import GENERATE, Decoder, Pass, Phase, cache_bytes, passes
-from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.inputs import TOKENS, InputRequest, batch_of, called_with
+from neuralpower.networks.phases import GENERATE, Decoder, Pass, Phase, cache_bytes, pass_of
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
@@ -27,18 +26,18 @@ class Generating:
     decoder: Decoder
     prefill: Pass
     prompt: int
-    new_tokens: int  # of each sample; the prefill makes the first
+    new_tokens: int  # per sample; the prefill makes the first
     first: int  # tokens in the cache before the first step
-    cache_bytes: int  # of all samples, at the end
+    cache_bytes: int  # for all samples, at the end
 
     @property
     def batch_size(self) -> int:
-        """Samples."""
+        """Number of samples."""
         return self.prefill.batch_size
 
     @property
     def steps(self) -> int:
-        """How many follow the prefill."""
+        """Number of steps after the prefill."""
         return self.new_tokens - 1
 
 
@@ -48,7 +47,7 @@ Asked = Pass | Generating
 def asked_of(
     model: str | Path | nn.Module | Source, request: InputRequest, phase: Phase, *, own_batch: bool = False
 ) -> Asked:
-    """What a phase runs on the meta device: one pass, or a whole generation.
+    """The pass or the whole generation that a phase runs on the meta device.
 
     Args:
         model: what `resolve` takes, or where the network comes from.
@@ -58,7 +57,7 @@ def asked_of(
 
     Raises:
         ModelError: the model is not found or cannot be built, or its forward raises.
-        InputError: as `passes`; more tokens than the model has positions for.
+        InputError: as `pass_of`; more tokens than the model has positions for.
     """
     source = model if isinstance(model, Source) else resolve(model)
     if own_batch:
@@ -70,21 +69,19 @@ def asked_of(
             decoder = Decoder(module, phase.applied(request), GENERATE)
         return _generating(decoder, phase)
     with users_code(f"the inputs of {source.name} cannot be made"):
-        (one,) = passes(source, request, phase, module)
-    return one
+        return pass_of(source, request, phase, module)
 
 
 def _generating(decoder: Decoder, phase: Phase) -> Generating:
-    new_tokens = phase.new_tokens or TOKENS
-    before, steps = decoder.tokens_before(phase.prompt), new_tokens - 1
-    decoder.fits(before + steps, f"a prompt and {new_tokens} new tokens take")
+    new_tokens, before = phase.new_tokens or TOKENS, decoder.tokens_before(phase.prompt)
+    last = before + new_tokens - 1
+    decoder.fits(last, f"a prompt and {new_tokens} new tokens take")
     prefill, prompt = decoder.prefill(phase.prompt), decoder.prompt(phase.prompt)
-    size = cache_bytes(decoder.cache(before + steps))
-    return Generating(decoder, prefill, prompt, new_tokens, before, size)
+    return Generating(decoder, prefill, prompt, new_tokens, before, cache_bytes(decoder.cache(last)))
 
 
 def given_to(source: Source, inputs: Any, dtype: str, batch_size: int | None, *, checked: bool) -> Pass:
-    """A forward pass of a network with inputs of the caller's.
+    """A forward pass of a network with the caller's inputs.
 
     Args:
         source: of the network.
@@ -100,17 +97,11 @@ def given_to(source: Source, inputs: Any, dtype: str, batch_size: int | None, *,
     given = called_with(inputs)
     if batch_of(given) == 0:
         raise InputError("inputs hold no sample: their first side is 0 long; give one or more")
-    if checked:
-        _of_dtype(given, dtype)
-    batch = int(batch_size or batch_of(given) or 1)
-    return Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given, batch_size=batch)
-
-
-def _of_dtype(given: Inputs, dtype: str) -> None:
-    """Raise InputError where no floating tensor is of the weights' dtype: no device would run that."""
-    found = {tensor.dtype for tensor in tensors_of((given.args, given.kwargs)) if tensor.is_floating_point()}
-    if found and torch_dtype(dtype) not in found:
+    found = {tensor.dtype for tensor in given.tensors if tensor.is_floating_point()}
+    if checked and found and torch_dtype(dtype) not in found:  # no device would run that
         names = ", ".join(sorted(str(one).removeprefix("torch.") for one in found))
         raise InputError(
             f"inputs are {names} and dtype {dtype} is asked for; give inputs of it, or leave dtype out"
         )
+    batch = int(batch_size or batch_of(given) or 1)
+    return Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given, batch_size=batch)

@@ -1,7 +1,7 @@
-"""Three ways to run a forward pass where there is no device: meta tensors, fake tensors, random numbers on the CPU.
+"""Three ways to run a forward pass without a device: meta tensors, fake tensors, random numbers on the CPU.
 
-Each leaves the model and its inputs as they are: weights are exchanged for the call, and of tensors in inputs, also those
-inside a cache of keys and values, copies are made, since a forward pass writes into its cache.
+Each leaves the model and its inputs as they are: weights are exchanged for the call, and tensors in inputs
+are copied, also those inside a cache of keys and values, since a forward pass writes into its cache.
 """
 
 from __future__ import annotations
@@ -37,16 +37,20 @@ Run = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], "Answers"], Any]
 
 
 def on_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
-    """Shapes alone; fails where the forward pass asks for a value."""
+    """Run on shapes alone; fails where the forward pass asks for a value."""
     state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
-    args, kwargs = converted((args, kwargs), _shape_alone)
-    inside.begins({**dict(_state(model)), **state}, (args, kwargs))
+    return _run(model, state, converted((args, kwargs), _shape_alone), inside)
+
+
+def _run(model: nn.Module, state: dict[str, Tensor], inputs: Any, inside: Answers) -> Any:
+    """The forward pass with `state` in place of the model's own, and inputs (args, kwargs)."""
+    inside.begins({**dict(_state(model)), **state}, inputs)
     with tracing(inside.gradients), inside:
-        return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+        return torch.func.functional_call(model, state, *inputs, tie_weights=True)
 
 
 def _shape_alone(tensor: Tensor) -> Tensor:
-    """A meta tensor of its own: what a cache drops must die, though the caller keeps the cache that it gave."""
+    """A meta tensor of its own: what a cache drops must die, though the caller keeps that cache."""
     if not tensor.is_meta:
         return tensor.to(META)
     return torch.empty_strided(
@@ -55,7 +59,7 @@ def _shape_alone(tensor: Tensor) -> Tensor:
 
 
 def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
-    """Shapes that say they are on the CPU, as some models want to hear; what follows from inputs alone has values."""
+    """Run on shapes on the CPU, as some models require; results of inputs alone have values."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def convert(tensor: Tensor) -> Tensor:
@@ -79,14 +83,14 @@ def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ins
 
 @contextlib.contextmanager
 def tracing(gradients: bool) -> Iterator[None]:
-    """Without autograd, which would take composite operators apart; `gradients`: what asks whether they are enabled hears so."""
+    """Without autograd, which takes composite operators apart; `gradients` is what is_grad_enabled says."""
     with torch.inference_mode(), torch.set_grad_enabled(gradients):
         yield
 
 
 @contextlib.contextmanager
 def quiet(name: str = "torch._subclasses.fake_tensor") -> Iterator[None]:
-    """A part of torch does not log what it cannot do: a failure is only a fall-back's, or told as an error."""
+    """Keep a part of torch from logging what it cannot do: another way follows, or an error says it."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -98,7 +102,7 @@ def quiet(name: str = "torch._subclasses.fake_tensor") -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_randomness() -> Iterator[None]:
-    """The random states of torch, of Python and of numpy are the same ones inside at every time, and afterwards as they were."""
+    """Seed torch, Python and numpy within; afterwards their random states are as they were."""
     before, of_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -112,23 +116,20 @@ def own_randomness() -> Iterator[None]:
 
 
 def on_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
-    """Random numbers for what has none and is promised none: the whole of the work is done."""
+    """All the work, with random numbers for tensors without values and without a promise."""
     given = [*model.parameters(), *model.buffers(), *tensors_within((args, kwargs))]
     check_room(tensor for tensor in given if promised(tensor) is None)
-    buffers = {
-        name: with_values(t) for name, t in model.named_buffers()
-    }  # first: a model may be built for them
+    # buffers first: a model may be built for them
+    buffers = {name: with_values(t) for name, t in model.named_buffers()}
     state = {name: with_values(t) for name, t in model.named_parameters()} | buffers
-    args, kwargs = converted((args, kwargs), lambda t: with_values(t).requires_grad_(t.requires_grad))
-    inside.begins({**dict(_state(model)), **state}, (args, kwargs))
-    with tracing(inside.gradients), inside:
-        return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
+    inputs = converted((args, kwargs), lambda t: with_values(t).requires_grad_(t.requires_grad))
+    return _run(model, state, inputs, inside)
 
 
 class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
-    """Answers what meta tensors cannot: a mask that the model made itself is all ones, and nothing is infinite."""
+    """Answers what meta tensors cannot: a mask that the model makes is all ones, and nothing is infinite."""
 
-    gradients = False  # whether they are enabled, but where the model itself disables them
+    gradients = False  # whether they are enabled, unless the model itself disables them
     known: Known | None = None  # in a run where some tensors have values
     supports_higher_order_operators = True  # seen as one operator, which no kind describes
 
@@ -138,7 +139,7 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         self.assumed = Assumed()
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
-        """Told before a run: the tensors that stand for the model's parameters and buffers, and those it is given."""
+        """Note, before a run, the tensors that stand for parameters and buffers, and the inputs."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
@@ -151,12 +152,12 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         return output
 
     def called(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a call gives: its like, where it is made again; numbers, where they are known."""
+        """The result of a call: numbers where they are known, else its shape."""
         output = NotImplemented if self.known is None else self.known(name, func, args, kwargs)
         return self.made(func, args, kwargs) if output is NotImplemented else output
 
     def answered(self, operator: str, args: Any) -> Any:
-        """What a call gives, where torch's code for meta tensors does not say; else NotImplemented."""
+        """The result where torch's code for meta tensors cannot give it; else NotImplemented."""
         if operator.split(".", 1)[-1] in ASKING and (value := self.assumed.value(args[0])) is not None:
             return value
         if operator == "aten._grouped_mm" and args[0].device == META:
@@ -170,7 +171,7 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         return NotImplemented
 
     def assume(self, name: str, output: Any, args: Any) -> None:
-        """Remember what a real run would find in a number that may be asked for."""
+        """Remember the value that a real run would find in a number that may be asked for."""
         if isinstance(output, Tensor) and output.is_meta:
             self.assumed.note(name, output, args)
 
@@ -179,10 +180,10 @@ class Assumed:
     """Numbers without values that are known all the same: a mask is all ones, and nothing is infinite."""
 
     def __init__(self) -> None:
-        self._values: dict[int, tuple[Tensor, int]] = {}  # the tensor is kept, lest its id be used again
+        self._values: dict[int, tuple[Tensor, int]] = {}  # keeps the tensor, lest its id be used again
 
     def value(self, tensor: Any) -> int | None:
-        """What a real run would find in it; None where that is not known."""
+        """The value that a real run would find in it; None where that is not known."""
         return self._values[id(tensor)][1] if id(tensor) in self._values else None
 
     def note(self, name: str, output: Tensor, args: Any) -> None:
@@ -198,19 +199,21 @@ class Assumed:
 
 
 def grouped_product(a: Tensor, b: Tensor, ends: Tensor | None = None, *_: Any) -> Tensor:
-    """An empty tensor as `aten._grouped_mm` returns it, whose own code for tensors without values takes bfloat16 only.
+    """An empty tensor as `aten._grouped_mm` returns it; its own code for meta tensors takes bfloat16 only.
 
-    Rows [m, k] by a matrix for each group [groups, k, n]: [m, n]; the gradient of those, [k, m] by [m, n]: [groups, k, n].
+    Rows [m, k] by a matrix for each group [groups, k, n]: [m, n]; for the gradient, [k, m] by [m, n]:
+    [groups, k, n].
     """
     groups = () if ends is None or b.dim() == 3 else (ends.shape[0],)
     return a.new_empty((*groups, a.shape[-2], b.shape[-1]))
 
 
 def recurrent(x: Tensor, hidden: Any, *settings: Any) -> tuple[Tensor, ...]:
-    """Empty tensors as `aten.lstm` and its like return them, whose own code for tensors without values walks every step.
+    """Empty tensors as `aten.lstm` and its like return them; their code for meta tensors takes every step.
 
-    x [steps, batch, inputs], or batch first, with states [layers x directions, batch, outputs]: outputs of all steps, last states.
-    Packed, x [steps of all sequences, inputs], and the batch of each step comes before the states.
+    x [steps, batch, inputs], or batch first, with states [layers x directions, batch, outputs]: outputs of
+    all steps, last states. Packed, x is [steps of all sequences, inputs], and the batch of each step comes
+    before the states.
     """
     packed = isinstance(hidden, Tensor) and not hidden.is_floating_point()
     given = settings[0] if packed else hidden
@@ -222,15 +225,11 @@ def recurrent(x: Tensor, hidden: Any, *settings: Any) -> tuple[Tensor, ...]:
     return outputs.transpose(0, 1) if batch_first else outputs, *last
 
 
-def recurrent_packed(
-    x: Tensor, sizes: Tensor, hidden: Any, weights: Any, *settings: Any
-) -> tuple[Tensor, ...]:
-    """The same of packed sequences: all steps [numbers of samples in each, summed, inputs], and these numbers [steps]."""
+def recurrent_packed(x: Tensor, _sizes: Any, hidden: Any, weights: Any, *settings: Any) -> tuple[Tensor, ...]:
+    """The same for packed sequences: x [samples of all steps, inputs]."""
     states = hidden if isinstance(hidden, (tuple, list)) else (hidden,)
-    width = states[0].shape[2] * (1 + settings[-1])
-    return tuple(
-        weights[0].new_empty(shape) for shape in ((x.shape[0], width), *(state.shape for state in states))
-    )
+    shapes = ((x.shape[0], states[0].shape[2] * (1 + settings[-1])), *(state.shape for state in states))
+    return tuple(weights[0].new_empty(shape) for shape in shapes)
 
 
 @functools.cache
@@ -244,12 +243,12 @@ def name_of(func: Any) -> str:
 def is_composite(func: Any) -> bool:
     """Whether an operator's overload is composed of others, whatever the device."""
     if not hasattr(func, "decompose") or not torch._C._dispatch_has_kernel(func.name()):
-        return False  # `sym_size` of a nested tensor has no kernel at all, and an exception there ends the process
+        return False  # `sym_size` of a nested tensor has no kernel, and an exception there ends the process
     return bool(func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 
 def on_one_device(values: Any) -> Any:
-    """All on meta where meta tensors meet real ones with axes, as a module's plain attributes are."""
+    """All on meta where meta tensors meet real ones with axes, as in a module's plain attributes."""
     devices = {t.device.type for t in tensors_in(values) if t.is_meta or t.dim()}
     if "meta" not in devices or len(devices) == 1:
         return values

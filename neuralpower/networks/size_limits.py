@@ -1,7 +1,7 @@
 """How large a network may become while it is built, so that a slip of the pen does not fill the memory.
 
-Modules are counted as they are made, numbers as they become parameters or buffers: whoever builds, and however. On the CPU these
-take memory, of which the machine has so much; on the meta device modules alone do.
+Modules are counted as they are made, numbers as they become parameters or buffers, however a network is
+built. On the CPU numbers take memory, which is bounded; on the meta device modules alone do.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from torch.nn.parameter import is_lazy
 from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import BoundError, InputError, said
 
-# 58 layers of DeepSeek-V3 with 256 experts each, as modules of their own, are 60 thousand; one takes some 4 kB and 50 us on meta.
+# 58 layers of DeepSeek-V3 with 256 experts each, as modules of their own, are 60 thousand modules;
+# one takes some 4 kB and 50 us on meta.
 MOST_MODULES = 100_000
+SET_MODULES = "NEURALPOWER_MOST_MODULES"  # the environment variable that sets another bound
 MOST_CALLS = 1_000_000  # of operators in a pass: some minutes of tracing and 1 GB
 MOST_NUMBERS = 10**13  # in parameters and buffers: the largest networks that were published have 2e12
-# What a configuration calls the numbers of its parts, which are made one by one, and what such names hold beside.
+# Words in the names of configuration fields that count parts made one by one; NO_PARTS say otherwise.
 LAYERS = ("layer", "block", "depth", "stage")
 PARTS = (*LAYERS, "expert", "num_labels", "head")
 LEAST = 10  # modules of which a layer is usually made
@@ -45,11 +47,11 @@ def most(name: str, usual: int) -> int:
 
 
 def check_calls(count: int, bound: int) -> None:
-    """Raise BoundError beyond a bound on the operator calls of a pass, as of a loop that goes on without end."""
+    """Raise BoundError beyond a bound on the operator calls of a pass, as for a loop without end."""
     if count > bound:
         raise BoundError(
-            f"a pass calls more than {bound:,} operators, as one that reads a text token by token or a loop without end does; "
-            "choose smaller sizes, or set NEURALPOWER_MOST_CALLS to allow more"
+            f"a pass calls more than {bound:,} operators, as one that reads a text token by token or a loop "
+            "without end does; choose smaller sizes, or set NEURALPOWER_MOST_CALLS to allow more"
         )
 
 
@@ -58,7 +60,8 @@ def check_room(tensors: Iterable[Tensor]) -> None:
     room, size = available_bytes(), sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if room is not None and size > room:
         raise BoundError(
-            f"it has to be run with values, and takes {size / 1e9:.3g} GB of which {room / 1e9:.3g} are free; choose smaller sizes"
+            f"it has to be run with values, and takes {size / 1e9:.3g} GB of which {room / 1e9:.3g} are "
+            "free; choose smaller sizes"
         )
 
 
@@ -68,51 +71,49 @@ def overflows(error: BaseException | None) -> bool:
 
 
 class _Counter:
-    """What is registered in modules."""
+    """Counts what is registered in modules; raises BoundError beyond a bound."""
 
     def __init__(self, name: str, room_bytes: int | None) -> None:
         self.name, self.room_bytes = name, room_bytes
-        self.most_modules = most("NEURALPOWER_MOST_MODULES", MOST_MODULES)
+        self.most_modules = most(SET_MODULES, MOST_MODULES)
         self.most_numbers = most("NEURALPOWER_MOST_PARAMETERS", MOST_NUMBERS)
         self.modules = self.tensors = self.numbers = self.bytes = 0
 
     def module(self) -> None:
-        """A module is made; raises BoundError beyond the bound."""
+        """A module is made."""
         self.modules += 1
         if self.modules > self.most_modules:
-            raise BoundError(
-                f"{self.name} has more than {self.most_modules:,} modules; choose fewer layers, or set "
-                "NEURALPOWER_MOST_MODULES to allow more"
-            )
+            self.refuse(f"has more than {self.most_modules:,} modules; choose fewer layers", SET_MODULES)
 
     def tensor(self, _module: nn.Module, _name: str, tensor: Any) -> None:
-        """A module gets a parameter or a buffer; raises BoundError beyond the bound."""
+        """A module gets a parameter or a buffer."""
         if not isinstance(tensor, Tensor) or is_lazy(tensor):
             return
         self.tensors += 1
         self.numbers += tensor.numel()
-        if self.tensors > LEAST * self.most_modules:
-            raise BoundError(
-                f"{self.name} has more than {LEAST * self.most_modules:,} tensors of parameters; choose fewer layers, or set "
-                "NEURALPOWER_MOST_MODULES to allow more"
-            )
+        tensors = LEAST * self.most_modules
+        if self.tensors > tensors:
+            self.refuse(f"has more than {tensors:,} tensors of parameters; choose fewer layers", SET_MODULES)
         if self.numbers > self.most_numbers:
-            raise BoundError(
-                f"{self.name} has more than {self.most_numbers:.3g} parameters; choose smaller sizes, or set "
-                "NEURALPOWER_MOST_PARAMETERS to allow more"
-            )
+            what = f"has more than {self.most_numbers:.3g} parameters; choose smaller sizes"
+            self.refuse(what, "NEURALPOWER_MOST_PARAMETERS")
         if self.room_bytes is not None and tensor.device.type == "cpu":
             self.bytes += tensor.numel() * tensor.element_size()
             if self.bytes > self.room_bytes:
                 raise BoundError(
-                    f"{self.name} takes more than the {self.room_bytes / 1e9:.3g} GB of memory that are free here, and has to be "
-                    "built with values; choose smaller sizes, or a machine with more memory"
+                    f"{self.name} takes more than the {self.room_bytes / 1e9:.3g} GB of memory that are free "
+                    "here, and has to be built with values; choose smaller sizes, or a machine "
+                    "with more memory"
                 )
+
+    def refuse(self, what: str, variable: str) -> None:
+        """Raise BoundError, which names the variable that sets the bound."""
+        raise BoundError(f"{self.name} {what}, or set {variable} to allow more")
 
 
 @contextmanager
 def bounded(name: str, device: str) -> Iterator[None]:
-    """Raise BoundError as soon as what is built within has more modules, numbers, or bytes on the CPU than may be."""
+    """Raise BoundError as soon as a network built within has too many modules, numbers or CPU bytes."""
     counter = _Counter(name, available_bytes() if device == "cpu" else None)
     make = nn.Module.__init__
 
@@ -125,7 +126,8 @@ def bounded(name: str, device: str) -> Iterator[None]:
         torch_module.register_module_parameter_registration_hook(counter.tensor),
         torch_module.register_module_buffer_registration_hook(counter.tensor),
     ]
-    nn.Module.__init__ = counted  # type: ignore[method-assign, assignment]  # torch has a hook for what is put into a module alone
+    # torch has a hook only for what is put into a module
+    nn.Module.__init__ = counted  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -135,16 +137,21 @@ def bounded(name: str, device: str) -> Iterator[None]:
 
 
 def check_counts(what: str, values: Mapping[str, Any]) -> None:
-    """Raise BoundError for a configuration that counts more parts than a network may have modules, before it is made."""
-    modules = most("NEURALPOWER_MOST_MODULES", MOST_MODULES)
+    """Raise BoundError for a configuration of more parts than there may be modules, before it is made."""
+    modules = most(SET_MODULES, MOST_MODULES)
     for name, value in values.items():
         if isinstance(value, Mapping):
             check_counts(what, value)
-        counts = any(part in str(name) for part in PARTS) and not any(part in str(name) for part in NO_PARTS)
-        bound = modules // LEAST if any(part in str(name) for part in LAYERS) else modules
+        if not _has_one_of(PARTS, name) or _has_one_of(NO_PARTS, name):
+            continue
+        bound = modules // LEAST if _has_one_of(LAYERS, name) else modules
         for number in value if isinstance(value, (list, tuple)) else (value,):
-            if counts and isinstance(number, int) and number > bound:
+            if isinstance(number, int) and number > bound:
                 raise BoundError(
-                    f"{name} {number} of {what}: at most {bound:,} are built, of {modules:,} modules in all; choose fewer, or set "
-                    "NEURALPOWER_MOST_MODULES to allow more"
+                    f"{name} {number} of {what}: at most {bound:,} are built, of {modules:,} modules in all; "
+                    f"choose fewer, or set {SET_MODULES} to allow more"
                 )
+
+
+def _has_one_of(words: Iterable[str], name: object) -> bool:
+    return any(word in str(name) for word in words)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import importlib.util
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,10 +17,8 @@ from neuralpower.dtypes import FEWEST_NETWORK_BITS
 from neuralpower.errors import ModelError, UsersError, unknown
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import is_file, is_folder, shown
+from neuralpower.networks.arguments import transformers_inputs
 from neuralpower.networks.config_fields import read_of
-from neuralpower.networks.inputs import (
-    transformers_inputs,
-)
 from neuralpower.networks.offline import offline
 from neuralpower.networks.size_limits import check_counts
 from neuralpower.networks.source import Source
@@ -29,19 +26,9 @@ from neuralpower.networks.sources.base import grammar
 from neuralpower.networks.users_code import failed, users_code
 from neuralpower.networks.vision import READ
 
-REMOVED = {
-    "transfoxl": "XLNetModel"
-}  # families that newer releases of transformers dropped, and what to take instead
-REMOTE_CODE = (
-    "auto_map",
-    "trust_remote_code",
-    "custom_pipelines",
-)  # of a config.json: what names code, or lets it run
-SETTINGS = {
-    "num_labels",
-    "attn_implementation",
-    "experts_implementation",
-}  # of any configuration, though no fields
+REMOVED = {"transfoxl": "XLNetModel"}  # families that transformers dropped, and what to take instead
+REMOTE_CODE = ("auto_map", "trust_remote_code", "custom_pipelines")  # fields that name code, or let it run
+SETTINGS = {"num_labels", "attn_implementation", "experts_implementation"}  # any configuration takes these
 
 
 def is_transformers(model: nn.Module) -> bool:
@@ -51,8 +38,18 @@ def is_transformers(model: nn.Module) -> bool:
 
 
 def configuration_source(name: str, config: Any, model_class: type[nn.Module] | None = None) -> Source:
-    """A transformers model from its configuration, which is copied: building a model writes into it."""
-    _check_not_quantized(name, config)
+    """A transformers model from its configuration, which is copied: building a model writes into it.
+
+    Raises ModelError for a quantized checkpoint: a network is built in the dtype that is asked for.
+    """
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        fields = quantization if isinstance(quantization, Mapping) else vars(quantization)
+        method = fields.get("quant_method")
+        raise ModelError(
+            f"the weights of {name} are quantized ({getattr(method, 'value', method)}), and products of such "
+            "are not described; MODEL?quantization_config=null takes them in the dtype that is asked for"
+        )
     chosen = model_class or _class_for(config)
 
     def construct(dtype: torch.dtype) -> nn.Module:
@@ -67,22 +64,10 @@ def configuration_source(name: str, config: Any, model_class: type[nn.Module] | 
             own.pad_token_id = 0  # decoders refuse to classify a batch without one
         if getattr(own, "image_token_index", 0) is None:
             own.image_token_index = own.text_config.vocab_size - 1  # BLIP-2's stand where its image goes
-        with offline(name):
-            return chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined, no-any-return]  # of PreTrainedModel
+        with offline(name):  # `chosen` is a PreTrainedModel
+            return chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined, no-any-return]
 
     return Source(name, construct, transformers_inputs)
-
-
-def _check_not_quantized(name: str, config: Any) -> None:
-    """Raise ModelError where a checkpoint's weights are quantized: what is built has them in the dtype that is asked for."""
-    quantization = getattr(config, "quantization_config", None)
-    if quantization is not None:
-        fields = quantization if isinstance(quantization, Mapping) else vars(quantization)
-        method = fields.get("quant_method")
-        raise ModelError(
-            f"the weights of {name} are quantized ({getattr(method, 'value', method)}), and products of such are not "
-            "described; MODEL?quantization_config=null takes them in the dtype that is asked for"
-        )
 
 
 def _class_for(config: Any) -> type[nn.Module]:
@@ -92,8 +77,8 @@ def _class_for(config: Any) -> type[nn.Module]:
         return _base_class(config.model_type)
     if not isinstance(named, (list, tuple)) or not all(isinstance(name, str) for name in named):
         raise ModelError(
-            f"architectures {named!r:.100} of a {type(config).__name__}: must be a list of names of classes, such as "
-            '["BertModel"]; write one, or leave it out'
+            f"architectures {named!r:.100} of a {type(config).__name__}: must be a list of names of classes, "
+            'such as ["BertModel"]; write one, or leave it out'
         )
     return _model_class(named[0])
 
@@ -126,18 +111,19 @@ def _model_class(name: str) -> type[nn.Module]:
     try:
         found = getattr(transformers, name, None)
     except ImportError as error:
-        raise ModelError(
-            failed(f"{name} of transformers needs a package that is not installed", error)
-        ) from error
+        what = f"{name} of transformers needs a package that is not installed"
+        raise ModelError(failed(what, error)) from error
     if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
         return found
     for family, instead in REMOVED.items():
         if name.lower().replace("-", "").replace("_", "").startswith(family):
             raise ModelError(
-                f"{name}: transformers {transformers.__version__} has it no longer (its vocabulary was a pickle, which can run "
-                f"code when it is loaded); choose {instead}, which descends from it"
+                f"{name}: transformers {transformers.__version__} has it no longer (its vocabulary was a "
+                f"pickle, which can run code when it is loaded); choose {instead}, which descends from it"
             )
-    raise unknown("transformers model type or class", name, _known_names(), ModelError)
+    entries = (entry for table in _class_tables() for entry in table.values())
+    classes = (one for entry in entries for one in ((entry,) if isinstance(entry, str) else entry))
+    raise unknown("transformers model type or class", name, {*_configuration_types(), *classes}, ModelError)
 
 
 def _transformers() -> Any:
@@ -147,32 +133,21 @@ def _transformers() -> Any:
         raise ModelError(f"transformers cannot be imported ({error}); pip install transformers") from error
 
 
-def _known_names() -> set[str]:
-    """Every model type and every class name that the Auto classes know."""
-    names = set(_configuration_types())
-    for table in _class_tables():
-        for entry in table.values():
-            names.update((entry,) if isinstance(entry, str) else entry)
-    return names
-
-
 def _configuration_types() -> Mapping[str, str]:
-    module = importlib.import_module("transformers.models.auto.configuration_auto")
-    types: Mapping[str, str] = module.CONFIG_MAPPING_NAMES
-    return types
+    """Model type -> name of its configuration class."""
+    module: Any = importlib.import_module("transformers.models.auto.configuration_auto")
+    return module.CONFIG_MAPPING_NAMES  # type: ignore[no-any-return]
 
 
 def transformers_source(text: str, name: str, overrides: dict[str, Any]) -> Source:
     """`transformers:NAME`: the default configuration of a model type or of a class."""
-    transformers = _transformers()
     if name in _configuration_types():
-        config_class = transformers.CONFIG_MAPPING[name]
-        model_class = None
+        model_class, config_class = None, _transformers().CONFIG_MAPPING[name]
     else:
         model_class = _model_class(name)
         config_class = getattr(model_class, "config_class", None)
-        if config_class is None:
-            raise ModelError(f"{name} has no configuration class of its own; name one of its subclasses")
+    if config_class is None:
+        raise ModelError(f"{name} has no configuration class of its own; name one of its subclasses")
     config = _configured(text, config_class, {}, overrides)
     source = configuration_source(text, config, model_class or _base_class(config.model_type))
 
@@ -192,17 +167,19 @@ def folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
     file = path / "config.json" if is_folder(path) else path
     if not is_file(file):
         raise ModelError(
-            f"{shown(path)} holds no config.json; give a folder of transformers, or {grammar().partition(', ')[2]}"
+            f"{shown(path)} holds no config.json; give a folder of transformers, "
+            f"or {grammar().partition(', ')[2]}"
         )
     try:
         values = read_json(file)
     except (ValueError, OSError) as error:
         raise ModelError(f"{file} is no JSON ({error}); write the configuration again") from error
-    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+    kind = values.get("model_type") if isinstance(values, dict) else None
+    if not isinstance(kind, str):
         raise ModelError(f"{file} has no model_type; add one that transformers knows, such as bert")
-    if values["model_type"] not in _configuration_types():
-        raise unknown("transformers model type", values["model_type"], _configuration_types(), ModelError)
-    config_class = _transformers().CONFIG_MAPPING[values["model_type"]]
+    if kind not in _configuration_types():
+        raise unknown("transformers model type", kind, _configuration_types(), ModelError)
+    config_class = _transformers().CONFIG_MAPPING[kind]
     return configuration_source(text, _configured(text, config_class, values, overrides))
 
 
@@ -211,31 +188,29 @@ def _configured(text: str, config_class: Any, values: dict[str, Any], overrides:
     values = _without_code(text, values)
     check_counts(text, values)
     try:
-        with users_code(f"the configuration of {text} is not accepted"):
-            config = _made_config(text, config_class, values)
+        with users_code(f"the configuration of {text} is not accepted"), offline(text):
+            config = config_class(**values)
     except UsersError as error:
         if not values:
             raise _no_default(config_class) from error.error
         raise
     if not overrides:
         return config
-    values = dict(values)
     with users_code(f"the overrides of {text} are not accepted"):
         for key, value in overrides.items():
             _override(text.partition("?")[0], config, values, key, value)
-        return _made_config(text, config_class, _without_code(text, values))
-
-
-def _made_config(text: str, config_class: Any, values: dict[str, Any]) -> Any:
-    """The configuration; some look their backbone up on the hub."""
-    with offline(text):
-        return config_class(**values)
+        values = _without_code(text, values)
+        with offline(text):  # some configurations look their backbone up on the hub
+            return config_class(**values)
 
 
 def _without_code(text: str, value: Any) -> Any:
-    """Values of a configuration without what names code of others, at any depth; raises ModelError for what would load it.
+    """Values of a configuration without fields that name others' code, at any depth.
 
     `auto_map` stands in many a config.json: the classes of transformers are taken instead.
+
+    Raises:
+        ModelError: a field would fetch and run code, or load weights.
     """
     if isinstance(value, list):
         return [_without_code(text, each) for each in value]
@@ -245,8 +220,8 @@ def _without_code(text: str, value: Any) -> Any:
         kernels = given.values() if isinstance(given, Mapping) else [given]
         if "attn_implementation" in str(key) and any("/" in str(kernel) for kernel in kernels):
             raise ModelError(
-                f"{key} {str(given)!r:.60} of {text!r:.100} names a kernel of the hub, which would be fetched and run; "
-                "choose eager or sdpa"
+                f"{key} {str(given)!r:.60} of {text!r:.100} names a kernel of the hub, which would be "
+                "fetched and run; choose eager or sdpa"
             )
         if key in READ and given:
             raise ModelError(
@@ -268,21 +243,17 @@ def _override(text: str, config: Any, values: dict[str, Any], key: str, value: A
     outer, dot, inner = key.partition(".")
     outer = config.attribute_map.get(outer, outer)
     known = set(config.to_dict()) | set(config.attribute_map) | SETTINGS
-    if outer not in known and (
-        outer not in (read := read_of(config)) or callable(getattr(config, outer, None))
-    ):
-        known |= {name for name in read if not callable(getattr(config, name, None))}
-        raise unknown(
-            f"field of {type(config).__name__} in the overrides of {text}", outer, known, ModelError
-        )
+    if outer not in known:
+        known |= {name for name in read_of(config) if not callable(getattr(config, name, None))}
+    if outer not in known:
+        what = f"field of {type(config).__name__} in the overrides of {text}"
+        raise unknown(what, outer, known, ModelError)
     if not dot:
-        count = getattr(config, outer, None)
-        if "layer" in outer and isinstance(value, int) and isinstance(count, int) and value < 0 < count:
-            raise ModelError(f"{outer} {value} in the overrides of {text}: a number of layers is 0 or more")
-        absent = isinstance(count, int) and count < 1  # a size that says by 0 that there is no such part
-        if outer.endswith("size") and isinstance(value, int) and value < 1 and not absent:
-            raise ModelError(f"{outer} {value} in the overrides of {text}: a size is 1 or more")
-        _shorten_layer_lists(config, values, outer, value)
+        before = getattr(config, outer, None)
+        if isinstance(value, int):
+            _check_size(text, outer, value, before)
+            if "layer" in outer and isinstance(before, int):
+                _shorten_layer_lists(values, before, value)
         values[outer] = value
         return
     nested = getattr(config, outer)
@@ -297,14 +268,19 @@ def _override(text: str, config: Any, values: dict[str, Any], key: str, value: A
     values[outer] = own
 
 
-def _shorten_layer_lists(config: Any, values: dict[str, Any], field: str, value: Any) -> None:
-    """Cut lists that hold one entry per layer when the number of layers is overridden."""
-    layers = getattr(config, field, None)
-    if "layer" not in field or not isinstance(layers, int) or not isinstance(value, int):
-        return
+def _check_size(text: str, field: str, value: int, before: Any) -> None:
+    """Raise ModelError for a number of layers or a size below what it can be."""
+    if "layer" in field and isinstance(before, int) and value < 0 < before:
+        raise ModelError(f"{field} {value} in the overrides of {text}: a number of layers is 0 or more")
+    absent = isinstance(before, int) and before < 1  # a size of 0 says that there is no such part
+    if field.endswith("size") and value < 1 and not absent:
+        raise ModelError(f"{field} {value} in the overrides of {text}: a size is 1 or more")
+
+
+def _shorten_layer_lists(values: dict[str, Any], before: int, layers: int) -> None:
+    """Cut lists of one entry per layer to the overridden number of layers; drop them if it grows."""
     for name, entries in list(values.items()):
-        if isinstance(entries, list) and len(entries) == layers and layers > 1:
-            if value <= layers:
-                values[name] = entries[:value]
-            else:
+        if isinstance(entries, list) and len(entries) == before > 1:
+            values[name] = entries[:layers]
+            if layers > before:
                 del values[name]

@@ -1,9 +1,9 @@
 """Whose word may run code: what a user types may, a model in a file of data may not, unless the user says so.
 
-A file of data is a dataset's table, a journal, a list of candidates, a plan, a JSON file of parameters. It may
-name a network that a library or neuralpower itself defines, and a configuration, which is read as JSON and runs
-nothing. Each source of models says which it is (`runs_code`).
-Functions import a file or a package, and an exported program is a graph that is executed.
+A file of data is a dataset's table, a journal, a list of candidates, a plan, a JSON file of parameters. It
+may name a network that a library or neuralpower itself defines, and a configuration, which is read as JSON
+and runs nothing. Functions import a file or a package, and an exported program is executed: each source says
+so (`runs_code`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ OPTION = "--trust-code"
 
 
 def check_model(model: str, where: str = "", trust_code: bool = False) -> None:
-    """Raise ModelError where a model that data name would run code; `where`: the file and line, to be said before."""
+    """Raise ModelError where a model that data name would run code; `where` it stands begins the message."""
     source = recognised(Given(str(model)))
     if not trust_code and source is not None and source.runs_code:
         names = ", ".join(f"{source.prefix}:" for source in SOURCES if source.prefix and not source.runs_code)
         raise ModelError(
-            f"{where and f'{where}: '}model {str(model)!r:.100} would run code, and a file of data may name {names} or a "
-            f"config.json alone; if you trust it, give {OPTION} (in Python trust_code=True)"
+            f"{where and f'{where}: '}model {str(model)!r:.100} would run code, and a file of data may name "
+            f"{names} or a config.json alone; if you trust it, give {OPTION} (in Python trust_code=True)"
         )

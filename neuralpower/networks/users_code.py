@@ -1,8 +1,8 @@
 """Where code of a user runs: whatever it raises comes out as one `UsersError`, which is a ModelError.
 
-An import, a constructor, a forward pass and a function of inputs may call `sys.exit`, raise an exception that is none of
-`Exception`, or one whose text cannot be had. None of that may end this program, or pass for its success. Ctrl-C alone is the
-person's at the keyboard.
+An import, a constructor, a forward pass and a function of inputs may call `sys.exit`, or raise an exception
+that is no `Exception` or whose text raises. None of that may end this program or pass for its
+success. Only Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from torch.utils._pytree import tree_iter
 
 from neuralpower.errors import ModelError, NeuralPowerError, UsersError, said, shortened
 
+WAY_OUT = "write a plain `def` that returns what it computes"
+
 
 @contextmanager
 def users_code(what: str, way_out: str = "") -> Iterator[None]:
-    """Raise UsersError, which says `what` failed, why, and a way out, for all that is raised within; our own errors stay."""
+    """Raise UsersError, which says `what` failed, why, and a way out, for foreign errors within."""
     try:
         yield
     except (NeuralPowerError, KeyboardInterrupt):
@@ -39,27 +41,24 @@ def failed(what: str, error: BaseException) -> str:
     end = next((i for i, line in enumerate(lines[1:], 2) if not line.endswith(":")), len(lines))
     text = shortened(" ".join(lines[:end]))
     nested = "; modules that contain themselves, or lie too deep in one another, cannot be followed"
-    return f"{what}: {type(error).__name__}{text and ': '}{text}{nested if isinstance(error, RecursionError) else ''}"
+    nested = nested if isinstance(error, RecursionError) else ""
+    return f"{what}: {type(error).__name__}{text and ': '}{text}{nested}"
 
 
 def check_plain(forward: Any, what: str) -> None:
-    """Raise ModelError for a function that computes nothing when it is called: `async def`, or one with `yield`."""
-    lazy = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if any(is_lazy(forward) for is_lazy in lazy):
-        way = "`async def`" if inspect.iscoroutinefunction(forward) else "a generator"
-        raise ModelError(
-            f"{what} is {way}, and a call of it computes nothing; write a plain `def` that returns what it computes"
-        )
+    """Raise ModelError for a function whose call computes nothing: `async def`, or one with `yield`."""
+    lazy = inspect.iscoroutinefunction(forward)
+    if lazy or inspect.isgeneratorfunction(forward) or inspect.isasyncgenfunction(forward):
+        way = "`async def`" if lazy else "a generator"
+        raise ModelError(f"{what} is {way}, and a call of it computes nothing; {WAY_OUT}")
 
 
 def check_computed(output: Any, what: str) -> None:
-    """Raise ModelError where `output` holds what is computed later, if ever: a coroutine or an iterator, as a generator is."""
+    """Raise ModelError where `output` holds what is computed later: a coroutine, generator or iterator."""
     for value in tree_iter(output):
         if not isinstance(value, (Awaitable, AsyncIterator, Iterator)):
             continue
         if inspect.iscoroutine(value):
             value.close()  # else Python warns that nobody has waited for it
-        raise ModelError(
-            f"{what} gives a {type(value).__name__}, of which nothing has been computed; write a plain `def` that returns what it "
-            "computes"
-        )
+        kind = type(value).__name__
+        raise ModelError(f"{what} gives a {kind}, of which nothing has been computed; {WAY_OUT}")

@@ -1,4 +1,4 @@
-"""Every transformer class that the first data set of this kind was made from is traced whole, at several lengths."""
+"""Every transformer class of the first data set of this kind is traced whole, at several lengths."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Runs:
 
 
 class Net(nn.Module):
-    """A parameter, a buffer, a constant, a nested input, a size that is computed, a region without gradients."""
+    """A parameter, a buffer, a constant, a nested input, a computed size, a region without gradients."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -148,7 +148,8 @@ def test_numbers_that_are_given_stay_and_what_was_not_written_is_drawn(tmp_path:
         "def net():\n"
         "    mask = torch.full((4, 4), float('-inf')).triu(1)\n"
         "    part = torch.empty(4, 8)\n    part[:] = 7.5\n"
-        "    return nn.Linear(8, 8), (torch.empty(4, 8), part, mask, torch.Tensor(4, 8), torch.zeros(2).bool())\n"
+        "    flags = torch.zeros(2).bool()\n"
+        "    return nn.Linear(8, 8), (torch.empty(4, 8), part, mask, torch.Tensor(4, 8), flags)\n"
     )
     source = resolve(f"{tmp_path / 'net.py'}:net")
     model = source.build("meta")

@@ -13,7 +13,7 @@ import torch
 from neuralpower.errors import InputError
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.networks.phases import Again, Decoder, Pass, Phase, cache_bytes, keep, passes
+from neuralpower.networks.phases import Again, Decoder, Pass, Phase, cache_bytes, keep, pass_of
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import Answers, converted, on_cpu, on_meta, with_values
 from neuralpower.networks.sources import InputRequest, resolve
@@ -45,12 +45,14 @@ BART = (
     "&encoder_attention_heads=4&decoder_attention_heads=4&encoder_ffn_dim=128&decoder_ffn_dim=128"
 )
 MASKED = (
-    "transformers:MoonshineForConditionalGeneration?hidden_size=32&intermediate_size=64&encoder_num_hidden_layers=1"
-    "&decoder_num_hidden_layers=1&encoder_num_attention_heads=2&decoder_num_attention_heads=2&vocab_size=500"
+    "transformers:MoonshineForConditionalGeneration?hidden_size=32&intermediate_size=64"
+    "&encoder_num_hidden_layers=1&decoder_num_hidden_layers=1&vocab_size=500"
+    "&encoder_num_attention_heads=2&decoder_num_attention_heads=2"
 )  # its encoder returns a mask, too
 SPARSE = (
-    "transformers:nllb-moe?encoder_layers=1&decoder_layers=1&d_model=32&vocab_size=500&encoder_attention_heads=2"
-    "&decoder_attention_heads=2&encoder_ffn_dim=64&decoder_ffn_dim=64&num_experts=2&encoder_sparse_step=1"
+    "transformers:nllb-moe?encoder_layers=1&decoder_layers=1&d_model=32&vocab_size=500&num_experts=2"
+    "&encoder_attention_heads=2&decoder_attention_heads=2&encoder_ffn_dim=64&decoder_ffn_dim=64"
+    "&encoder_sparse_step=1"
 )  # its encoder returns what its routers chose
 DEMANDING = (
     "transformers:fsmt?encoder_layers=1&decoder_layers=1&d_model=32&src_vocab_size=500&tgt_vocab_size=500"
@@ -74,15 +76,19 @@ def predictor() -> Predictor:
 
 
 def one_pass(model: str, phase: Phase, batch: int = 1, seq_len: int | None = None) -> Pass:
-    return passes(resolve(model), InputRequest(batch, seq_len), phase)[0]
+    return pass_of(resolve(model), InputRequest(batch, seq_len), phase)
 
 
 def traced(one: Pass) -> Trace:
     return trace(one.module, one.inputs.args, one.inputs.kwargs)
 
 
+def of_kind(found: Trace, kind: str) -> list[Any]:
+    return [layer for layer in found.layers if layer.kind == kind]
+
+
 def layers(model: str, phase: Phase, kind: str, batch: int = 1, seq_len: int | None = None) -> list[Any]:
-    return [layer for layer in traced(one_pass(model, phase, batch, seq_len)).layers if layer.kind == kind]
+    return of_kind(traced(one_pass(model, phase, batch, seq_len)), kind)
 
 
 # ---- what a step reads ----
@@ -114,7 +120,7 @@ def test_a_window_of_eight_keeps_seven_keys_for_the_next_query(context: int, kep
     one = one_pass(WINDOWED, Phase.decode(context=context))
     assert [layer.keys.shape[-2] for layer in one.cache.layers] == [kept, kept]
     assert one.cache.get_seq_length() == context
-    assert {layer.key_length for layer in traced(one).layers if layer.kind == "attention"} == {kept + 1}  # type: ignore[attr-defined]
+    assert {layer.key_length for layer in of_kind(traced(one), "attention")} == {kept + 1}
 
 
 def test_windowed_and_full_layers_of_one_model_keep_their_own_lengths() -> None:
@@ -132,7 +138,7 @@ def test_a_state_does_not_grow_with_the_context() -> None:
 
 def test_a_hybrid_keeps_a_state_and_keys() -> None:
     short, long = (one_pass(HYBRID, Phase.decode(context=context)).cache_bytes for context in (10, 20))
-    # 2 layers x (keys, values) x 2 key heads x 10 more tokens x 16 wide x 4 B = 5,120 B; its states stay as they are
+    # 2 layers x (keys, values) x 2 key heads x 10 more tokens x 16 wide x 4 B = 5,120 B; its states stay
     assert long - short == 5_120
     assert short > 5_120
 
@@ -199,7 +205,7 @@ def test_tracing_leaves_the_cache_as_it_was() -> None:
 @pytest.mark.parametrize("model", [LLAMA, WINDOWED, HYBRID, BART])
 def test_a_measured_step_finds_the_same_context_each_time(model: str) -> None:
     source = resolve(model)
-    (one,) = passes(source, InputRequest(1), Phase.decode(context=9), source.build("cpu"))
+    one = pass_of(source, InputRequest(1), Phase.decode(context=9), source.build("cpu"))
     kwargs = converted(dict(one.inputs.kwargs), with_values)
     again, cache = Again(one.module, kwargs), kwargs["past_key_values"]
     with torch.inference_mode():
@@ -247,9 +253,9 @@ def test_another_routing_is_refused(text: str) -> None:
 
 def test_a_mixture_is_traced_in_float32_and_says_what_it_assumed(predictor: Predictor) -> None:
     prediction, trace_ = predict_case(Case(MIXTURE, 4, phase=Phase.decode(context=16)), predictor)
-    experts = [layer for layer in trace_.layers if layer.kind == "matmul"]
+    experts = of_kind(trace_, "matmul")
     # two layers with two products each; 8 pairs over 5 experts: 1.6 rows each
-    assert [(layer.batch, layer.rows) for layer in experts if layer.batch > 1] == [(5, 2)] * 4  # type: ignore[attr-defined]
+    assert [(layer.batch, layer.rows) for layer in experts if layer.batch > 1] == [(5, 2)] * 4
     assert prediction.assumptions == (
         "routing uniform: 4 tokens with 2 of 8 experts each are taken to reach 5 experts",
     )
@@ -336,9 +342,10 @@ def test_one_new_token_is_the_prefill_alone(predictor: Predictor) -> None:
 
 
 def test_a_pairs_steps_read_as_many_tokens_of_the_encoder_as_the_prompt_has() -> None:
-    (_, first, last) = passes(resolve(BART), InputRequest(1), Phase.generate(prompt=9, new_tokens=4))
-    assert (first.context, last.context) == (1, 3)  # the second of four tokens, then the fourth
-    assert {layer.key_length for layer in traced(last).layers if layer.kind == "attention"} == {4, 9}  # type: ignore[attr-defined]
+    decoder = Decoder(resolve(BART).build("meta"), InputRequest(1, 9))
+    assert decoder.tokens_before(None) == 1  # the decoder's start token
+    step = traced(decoder.decode(3))  # which makes the fourth token
+    assert {layer.key_length for layer in of_kind(step, "attention")} == {4, 9}
 
 
 def test_weights_add_up_a_straight_line_exactly() -> None:
@@ -350,7 +357,7 @@ def test_weights_add_up_a_straight_line_exactly() -> None:
 def test_sizes_between_two_traces_are_interpolated() -> None:
     low, high = (traced(one_pass(LLAMA, Phase.decode(context=context))) for context in (10, 20))
     middle = between(low, high, 0.3)
-    assert [layer.key_length for layer in middle.layers if layer.kind == "attention"] == [14, 14]  # type: ignore[attr-defined]
+    assert [layer.key_length for layer in of_kind(middle, "attention")] == [14, 14]
 
 
 def test_energy_per_token_is_null_without_power(predictor: Predictor) -> None:
@@ -393,8 +400,8 @@ def test_a_model_that_asks_for_values_says_which_operator_and_how_it_was_traced_
     predictor: Predictor,
 ) -> None:
     model = (
-        "transformers:JetMoeForCausalLM?num_hidden_layers=1&hidden_size=32&num_key_value_heads=2&kv_channels=16"
-        "&intermediate_size=64&vocab_size=500&num_local_experts=4"
+        "transformers:JetMoeForCausalLM?num_hidden_layers=1&hidden_size=32&num_key_value_heads=2"
+        "&kv_channels=16&intermediate_size=64&vocab_size=500&num_local_experts=4"
     )
     prediction, _ = predict_case(Case(model, phase=Phase.decode(context=8)), predictor)
     assert prediction.method == "cpu"
@@ -444,7 +451,7 @@ def test_a_generation_past_the_last_position_is_refused(predictor: Predictor) ->
 )
 def test_numbers_below_one_are_refused(phase: Phase) -> None:
     with pytest.raises(InputError, match="at least 1 is needed"):
-        passes(resolve(LLAMA), InputRequest(), phase)
+        pass_of(resolve(LLAMA), InputRequest(), phase)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Operator calls worked out once: a remembered call gives what a real one gives, and what may differ is not remembered."""
+"""A remembered operator call gives what a real one gives, and what may differ is not remembered."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from neuralpower.errors import InputError, ModelError
-from neuralpower.networks.phases import Phase, passes
+from neuralpower.networks.phases import Phase, pass_of
 from neuralpower.networks.running import with_values
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.trace.tracer import trace
@@ -28,8 +28,9 @@ def part(name: str, fields: str) -> str:
     return "&".join(f"{name}.{field}" for field in fields.split("&"))
 
 
-TEXT = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64&vocab_size=99"
-IMAGE = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64&image_size=32&patch_size=16"
+SMALL = "hidden_size=32&num_attention_heads=2&intermediate_size=64"
+TEXT = f"num_hidden_layers=1&{SMALL}&vocab_size=99"
+IMAGE = f"num_hidden_layers=1&{SMALL}&image_size=32&patch_size=16"
 BART = (
     "encoder_layers=1&decoder_layers=1&d_model=32&encoder_attention_heads=2&decoder_attention_heads=2"
     "&encoder_ffn_dim=64&decoder_ffn_dim=64&vocab_size=99"
@@ -41,8 +42,7 @@ CLIP = "&".join(
     for field in ("num_hidden_layers=1", "hidden_size=32", "num_attention_heads=2", "intermediate_size=64")
 )
 PRISM = (
-    "num_spatial_layers=1&num_temporal_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64&image_size=32"
-    "&tubelet_size=[1,16,16]&num_frames=4"
+    f"num_spatial_layers=1&num_temporal_layers=1&{SMALL}&image_size=32&tubelet_size=[1,16,16]&num_frames=4"
 )
 SWIN = "embed_dim=16&depths=[1,1]&num_heads=[1,2]&image_size=32&patch_size=4&window_size=4"
 WHISPER = f"{BART}&pad_token_id=0&bos_token_id=1&eos_token_id=2&decoder_start_token_id=3"
@@ -72,8 +72,11 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
         "input_features": (2, 80, 40),
         "decoder_input_ids": (2, 7),
     },
-    "transformers:lxmert?l_layers=1&x_layers=1&r_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64"
-    "&vocab_size=99": {"input_ids": (2, 7), "visual_feats": (2, 36, 2048), "visual_pos": (2, 36, 4)},
+    f"transformers:lxmert?l_layers=1&x_layers=1&r_layers=1&{SMALL}&vocab_size=99": {
+        "input_ids": (2, 7),
+        "visual_feats": (2, 36, 2048),
+        "visual_pos": (2, 36, 4),
+    },
     # two convolutions: 7 frames need (7 - 1) * 2 + 3 = 15 steps, and these (15 - 1) * 5 + 10 = 80 samples
     f"transformers:Wav2Vec2ForCTC?{WAV2VEC2}": {"input_values": (2, 80)},
 }
@@ -84,7 +87,8 @@ SOUNDS: dict[str, dict[str, tuple[int, ...]]] = {
         "input_features": (2, 128, 128),
         "decoder_input_ids": (2, 128),
     },
-    "transformers:AudioFlamingo3Encoder?encoder_layers=1&d_model=32&encoder_attention_heads=2&max_source_positions=20": {
+    "transformers:AudioFlamingo3Encoder?encoder_layers=1&d_model=32&encoder_attention_heads=2"
+    "&max_source_positions=20": {
         "input_features": (2, 128, 40),
         "input_features_mask": (2, 40),
     },
@@ -183,7 +187,7 @@ def test_a_pair_of_encoder_and_decoder_reads_what_its_encoder_does() -> None:
 
 
 def test_a_time_series_comes_whole_and_with_how_often_it_is_sampled() -> None:
-    sizes = "num_hidden_layers=1&hidden_size=32&intermediate_size=64&head_dim=16&num_attention_heads=2&context_length=64"
+    sizes = f"num_hidden_layers=1&{SMALL}&head_dim=16&context_length=64"
     shapes = {"past_values": (2, 64), "past_values_padding": (2, 64), "freq": (2, 1)}
     assert run(f"transformers:TimesFmModel?{sizes}", InputRequest(batch_size=2)) == shapes
 
@@ -230,13 +234,11 @@ SIGLIP2 = f"vision_config.num_patches=4&{part('vision_config', IMAGE.replace('&i
 QUERIES = part("qformer_config", f"{TEXT}&encoder_hidden_size=32")
 OPT = part("text_config", "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&ffn_dim=64&vocab_size=99")
 SPEECH = (
-    "encoder_layers=1&decoder_layers=1&hidden_size=32&encoder_attention_heads=2&decoder_attention_heads=2&encoder_ffn_dim=64"
-    "&decoder_ffn_dim=64"
+    "encoder_layers=1&decoder_layers=1&hidden_size=32&encoder_attention_heads=2&decoder_attention_heads=2"
+    "&encoder_ffn_dim=64&decoder_ffn_dim=64"
 )
-KOSMOS = (
-    "latent_query_num=4&text_config.layers=1&text_config.embed_dim=32&text_config.attention_heads=2&text_config.ffn_dim=64"
-    f"&text_config.vocab_size=99&{part('vision_config', IMAGE)}"
-)
+READER = part("text_config", "layers=1&embed_dim=32&attention_heads=2&ffn_dim=64&vocab_size=99")
+KOSMOS = f"latent_query_num=4&{READER}&{part('vision_config', IMAGE)}"
 SEVERAL: dict[str, dict[str, tuple[int, ...]]] = {
     # 2 x 2 patches of 3 * 16 * 16 numbers
     f"transformers:siglip2?{SIGLIP2}&{part('text_config', TEXT)}&text_config.projection_size=32": {
@@ -245,7 +247,8 @@ SEVERAL: dict[str, dict[str, tuple[int, ...]]] = {
         "pixel_attention_mask": (2, 4),
         "spatial_shapes": (2, 2),
     },
-    "transformers:udop?num_layers=1&num_decoder_layers=1&d_model=32&num_heads=2&d_kv=16&d_ff=64&vocab_size=99&image_size=32": {
+    "transformers:udop?num_layers=1&num_decoder_layers=1&d_model=32&num_heads=2&d_kv=16&d_ff=64&vocab_size=99"
+    "&image_size=32": {
         "input_ids": (2, 7),
         "decoder_input_ids": (2, 7),
         "bbox": (2, 7, 4),
@@ -655,9 +658,9 @@ def test_an_example_that_needs_values_is_made_on_the_cpu(file: Path) -> None:
     "phase", [Phase(), Phase.prefill(8), Phase.decode(context=8)], ids=lambda phase: phase.name
 )
 def test_a_batch_that_no_memory_holds_has_shapes(phase: Phase) -> None:
-    (one,) = passes(resolve(f"transformers:GPT2LMHeadModel?{GPT2}"), InputRequest(2**40), phase)
-    layers = trace(one.module, one.inputs.args, one.inputs.kwargs).layers
-    assert {layer.batch for layer in layers if layer.kind == "attention"} == {2**40}  # type: ignore[attr-defined]
+    one = pass_of(resolve(f"transformers:GPT2LMHeadModel?{GPT2}"), InputRequest(2**40), phase)
+    layers: Any = trace(one.module, one.inputs.args, one.inputs.kwargs).layers
+    assert {layer.batch for layer in layers if layer.kind == "attention"} == {2**40}
 
 
 def test_inputs_that_no_memory_holds_are_refused_where_their_values_are_asked_for() -> None:
@@ -703,7 +706,10 @@ def test_a_function_that_gives_no_model_is_refused(file: Path, name: str, messag
 
 
 def test_what_a_foreign_error_announces_with_a_colon_is_said_too(file: Path) -> None:
-    said = "No natten here. It comes\nfrom its pages, or with pip:\n`pip install natten`. Start again after it.\nBye."
+    said = (
+        "No natten here. It comes\nfrom its pages, or with pip:\n"
+        "`pip install natten`. Start again after it.\nBye."
+    )
     file.write_text(f"def network():\n    raise ImportError({said!r})")
     with pytest.raises(
         ModelError, match=r"cannot be built: ImportError: No natten .* with pip: `pip .* after it\.$"
@@ -830,7 +836,8 @@ def test_what_does_not_lead_to_a_module_is_its_copys_as_it_is() -> None:
 def test_making_inputs_leaves_random_numbers_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "drawing.py").write_text(
         "import random, torch\nfrom torch import nn\ndef net(): return nn.Linear(4, 4)\n"
-        "def example_inputs(batch_size):\n    random.seed(1)\n    torch.manual_seed(1)\n    return torch.rand(batch_size, 4)\n"
+        "def example_inputs(batch_size):\n    random.seed(1)\n    torch.manual_seed(1)\n"
+        "    return torch.rand(batch_size, 4)\n"
     )
     source = resolve(f"{tmp_path / 'drawing.py'}:net")
     model, before = source.build("meta"), (random.getstate(), torch.get_rng_state())

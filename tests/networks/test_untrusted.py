@@ -24,7 +24,10 @@ pathlib.Path({marker!r}).touch()
 def net():
     return nn.Linear(4, 4)
 """
-ANSWER = "would run code, and a file of data may name transformers:, torchvision:, timm:, zoo: or a config.json alone"
+ANSWER = (
+    "would run code, and a file of data may name "
+    "transformers:, torchvision:, timm:, zoo: or a config.json alone"
+)
 
 
 @pytest.fixture

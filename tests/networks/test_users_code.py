@@ -291,7 +291,7 @@ def test_a_network_that_the_machine_cannot_hold_is_not_built_with_values(
 
 
 def test_work_beyond_64_bits_is_refused() -> None:
-    # 2 FLOP x 2**40 rows x 2**20 weights = 2**61; of the rows alone 2**40 x 2**20 x 4 bytes = 2**62, read twice
+    # 2 FLOP x 2**40 rows x 2**20 weights = 2**61; the rows are 2**40 x 2**20 x 4 = 2**62 bytes, read twice
     model, x = nn.Linear(2**20, 1, device="meta"), torch.empty(2**40, 2**20, device="meta")
     with pytest.raises(InputError, match="more than the 9.22e"):
         trace(nn.Sequential(nn.ReLU(), model), (x,))

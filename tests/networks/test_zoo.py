@@ -22,8 +22,8 @@ from neuralpower.networks.zoo.shufflenet import Shuffle
 
 BATCH_SIZE = 2
 
-# id: input shape, classes, parameters, GFLOP of one example forward (matrix products and convolutions, 1 multiply-add
-# = 2 FLOP).
+# id: input shape, classes, parameters, GFLOP of one example forward (matrix products and convolutions,
+# 1 multiply-add = 2 FLOP).
 GOLDEN = {
     "acoustic_model": ((540,), 8192, 34_678_784, 0.0693),
     "deep_mnist": ((784,), 10, 11_972_510, 0.0239),
@@ -47,7 +47,7 @@ GOLDEN = {
     "vgg19": ((3, 224, 224), 1000, 143_667_240, 39.2641),
 }
 
-# id: parameters, and multiply-adds of one 224x224 image in units of 1e9, as torchvision's documentation rounds them.
+# id: parameters, and multiply-adds of one 224x224 image in 1e9, rounded as torchvision documents them.
 TORCHVISION = {
     "squeezenet": (1_235_496, 0.35),
     "mobilenet_v2": (3_504_872, 0.30),
@@ -130,7 +130,7 @@ def test_inception_resnet_has_its_parameters() -> None:
 
 
 def test_the_language_model_has_its_parameters() -> None:
-    # embedding 10,000 * 650; each of 2 layers 4 gates of 650 * 650 twice and 2 biases; scores 650 * 10,000 + 10,000
+    # embedding 10,000 * 650; 2 layers of 4 gates: 650 * 650 twice, 2 biases; scores 650 * 10,000 + 10,000
     assert (
         traced("lstm_language_model").parameters == 6_500_000 + 2 * 4 * (2 * 650 * 650 + 2 * 650) + 6_510_000
     )

@@ -11,7 +11,7 @@ MODEL is one of
 and all but the last can end in overrides: transformers:bert?num_hidden_layers=2&hidden_size=512. An
 nn.Module and a transformers configuration object are accepted as they are.
 
-Sources are one file each: a file in this folder that decorates a function with `model_source` is found by itself.
+A file in this folder that decorates a function with `model_source` is found by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import ModelError
-from neuralpower.networks.sources.base import SOURCES, Given, ModelSource, grammar, model_source, recognised
+from neuralpower.networks.sources.base import SOURCES, Given, grammar, recognised
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,46 +40,29 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
 
     A function's file or package is imported: a model that data name goes through `trust.check_model` before.
     """
+    from neuralpower.networks.size_limits import check_counts
     from neuralpower.networks.users_code import users_code
 
-    with users_code(
-        f"{model if isinstance(model, (str, Path)) else type(model).__name__!s:.300} cannot be read"
-    ):
-        return _resolved(Given(model))
-
-
-def _resolved(given: Given) -> Source:
-    from neuralpower.networks.size_limits import check_counts
-
-    if given.is_text:
-        if not given.text.strip():
-            raise ModelError(f"no model is named; {grammar()}")  # an empty path would be the working folder
-        check_counts(given.text, given.overrides)
-    source = recognised(given)
-    if source is not None:
-        return source.make(given)
-    if given.is_text:
-        raise ModelError(f"{given.text!r} is no folder and names no source; {grammar()}")
-    raise ModelError(f"{given.model!r:.40} is no MODEL; {grammar()}, an nn.Module or a configuration object")
+    given = Given(model)
+    with users_code(f"{given.text or type(model).__name__!s:.300} cannot be read"):
+        if given.is_text:
+            if not given.text.strip():
+                # an empty path would be the working folder
+                raise ModelError(f"no model is named; {grammar()}")
+            check_counts(given.text, given.overrides)
+        source = recognised(given)
+        if source is not None:
+            return source.make(given)
+        if given.is_text:
+            raise ModelError(f"{given.text!r} is no folder and names no source; {grammar()}")
+        raise ModelError(f"{model!r:.40} is no MODEL; {grammar()}, an nn.Module or a configuration object")
 
 
 def __getattr__(name: str) -> Any:
-    """What callers of `resolve` need beside it; imports torch, which the list of sources does without."""
+    """`InputRequest` and `Inputs`, which import torch; the list of sources does without it."""
     if name in ("InputRequest", "Inputs"):
         return getattr(importlib.import_module("neuralpower.networks.inputs"), name)
-    if name == "Source":
-        return importlib.import_module("neuralpower.networks.source").Source
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = [
-    "SOURCES",
-    "Given",
-    "InputRequest",
-    "Inputs",
-    "ModelSource",
-    "Source",
-    "grammar",
-    "model_source",
-    "resolve",
-]
+__all__ = ["SOURCES", "InputRequest", "Inputs", "resolve"]

@@ -1,7 +1,7 @@
-"""A source of models: what tells that a MODEL argument is of it, and how the network is made.
+"""A source of models: how it recognises a MODEL argument, and how the network is made.
 
-Nothing here, and nothing at the head of a file beside this one, imports torch: whether data may name a model
-is asked before torch is needed.
+Neither this file nor the head of one beside it imports torch: whether data may name a model is asked before
+torch is needed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,40 +20,28 @@ if TYPE_CHECKING:
     from neuralpower.networks.source import Source
 
 
-@dataclass(frozen=True)
 class Given:
-    """A MODEL argument, and what it is made of where it is a text or a path."""
+    """A MODEL argument, and its parts where it is a text or a path.
 
-    model: Any
+    `text` is all of it ("" for an object of Python), `location` the text without its overrides, and `name`
+    what follows the prefix: "alexnet" in "zoo:alexnet".
+    """
 
-    @property
-    def is_text(self) -> bool:
-        """Whether it is a text or a path, and no object of Python."""
-        return isinstance(self.model, (str, Path))
-
-    @property
-    def text(self) -> str:
-        """All of it; "" of an object."""
-        return str(self.model) if self.is_text else ""
-
-    @property
-    def location(self) -> str:
-        """The text without its overrides."""
-        return self.text.partition("?")[0]
-
-    @property
-    def name(self) -> str:
-        """What stands behind the prefix: "alexnet" of "zoo:alexnet"."""
-        return self.location.partition(":")[2]
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.is_text = isinstance(model, (str, Path))
+        self.text = str(model) if self.is_text else ""
+        self.location, _, self.query = self.text.partition("?")
+        self.name = self.location.partition(":")[2]
 
     @property
     def path(self) -> Path:
-        """The location as a path; raises RuntimeError for `~name` of nobody, where `may_be_path` is false."""
+        """The location as a path; raises RuntimeError for `~name` of no user: `may_be_path` is false."""
         return Path(self.location).expanduser()
 
     @cached_property
     def may_be_path(self) -> bool:
-        """Whether a file could be called so: not if it is too long, of a user who is none, or of other letters."""
+        """Whether a file could have that name: not if it is too long, of no user's home, or unencodable."""
         try:
             os.fsencode(self.path)
             self.path.is_dir()
@@ -65,8 +53,7 @@ class Given:
     def overrides(self) -> dict[str, Any]:
         """`?a=1&b.c=x` -> {"a": 1, "b.c": "x"}: values are JSON, or else strings; raises ModelError."""
         found: dict[str, Any] = {}
-        _, mark, query = self.text.partition("?")
-        for part in query.split("&") if mark else ():
+        for part in self.query.split("&") if "?" in self.text else ():
             key, equals, value = part.partition("=")
             if not key or not equals:
                 way_out = "write MODEL?field=value&field=value"
@@ -81,55 +68,46 @@ class Given:
 Make = Callable[[Given], "Source"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ModelSource:
-    """One source; `model_source` says what its fields mean."""
+    """A decorator that registers a function that makes the `Source` of a MODEL.
+
+    Attributes:
+        written: how a MODEL of this source is written, as messages list it; "" for objects of Python.
+        place: in the order of that list; of several sources that recognise a MODEL, the first takes it.
+        prefix: "hub" in "hub:NAME"; sources with a prefix are asked before all others.
+        recognises: where there is no prefix, whether a MODEL is of this source.
+        runs_code: whether a model of it runs others' code, so that a file of data may not name it (trust.py).
+    """
 
     written: str
-    place: int
-    prefix: str
-    recognises: Callable[[Given], bool]
-    runs_code: bool
-    make: Make
+    _: KW_ONLY
+    place: int = 50
+    prefix: str = ""
+    recognises: Callable[[Given], bool] = lambda given: False
+    runs_code: bool = True
+    make: Make = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the prefix is taken."""
+        if self.prefix and any(self.prefix == source.prefix for source in SOURCES):
+            raise ValueError(f"prefix {self.prefix!r} of a source of models is taken; choose another")
+
+    def __call__(self, make: Make) -> Make:
+        """Register what makes the `Source`."""
+        self.make = make
+        SOURCES.append(self)
+        SOURCES.sort(key=lambda source: (source.place, source.prefix))
+        return make
 
 
+model_source = ModelSource
 SOURCES: list[ModelSource] = []
 """All sources, in order."""
 
 
-def model_source(
-    written: str,
-    *,
-    place: int = 50,
-    prefix: str = "",
-    recognises: Callable[[Given], bool] = lambda given: False,
-    runs_code: bool = True,
-) -> Callable[[Make], Make]:
-    """A decorator that registers a function, which makes the `Source` of what is given.
-
-    Args:
-        written: how a MODEL of this source is written, as messages list it; "" for objects of Python.
-        place: in the order of that list; of several sources that recognise a MODEL, the first takes it.
-        prefix: "hub" of "hub:NAME"; sources with a prefix are asked before all others.
-        recognises: where there is no prefix, whether a MODEL is of this source.
-        runs_code: whether a model of it runs code of others, so that a file of data may not name it (trust.py).
-
-    Raises:
-        ValueError: the prefix is taken.
-    """
-    if prefix and any(prefix == source.prefix for source in SOURCES):
-        raise ValueError(f"prefix {prefix!r} of a source of models is taken; choose another")
-
-    def register(make: Make) -> Make:
-        SOURCES.append(ModelSource(written, place, prefix, recognises, runs_code, make))
-        SOURCES.sort(key=lambda source: (source.place, source.prefix))
-        return make
-
-    return register
-
-
 def recognised(given: Given) -> ModelSource | None:
-    """The source of what is given; None where no source knows it."""
+    """The source that recognises a MODEL; None where none does."""
     prefixed = (s for s in SOURCES if s.prefix and given.location.startswith(f"{s.prefix}:"))
     others = (s for s in SOURCES if not s.prefix and s.recognises(given))
     return next(prefixed, None) or next(others, None)

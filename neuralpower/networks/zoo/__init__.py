@@ -1,7 +1,7 @@
 """Networks in plain PyTorch, one file per family: `zoo:NAME`.
 
-A file in this folder that decorates a builder with `zoo_model` is found by itself. The counts that the tests hold
-every network to are those of one example, forward, with 1 multiply-add = 2 FLOP.
+A file in this folder that decorates a builder with `zoo_model` is found by itself. The tests hold every
+network to published counts for one example, forward, with 1 multiply-add = 2 FLOP.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the zoo keeps of a network, and the decorator that puts it there."""
+"""What the zoo keeps for a network, and the decorator that puts it there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REGISTRY: dict[str, ZooEntry] = {}
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """One network: `build(**keywords)` makes it, without weights from anywhere, on the current default device."""
+    """One network: `build(**keywords)` makes it with random weights on the current default device."""
 
     id: str
     title: str
@@ -30,12 +30,12 @@ class ZooEntry:
     example_inputs: ExampleInputs | None = None
     """Batch size -> the arguments of `forward`; None where these are one float tensor [batch, *input_shape].
 
-    Keywords that it has in common with `build` follow those that the network is built with."""
+    Keywords that it shares with `build` get the values that the network is built with."""
     sweep: Sweep | None = None
     """Ranges of keywords of `build`, and of batch_size, where the network stands for a whole family."""
 
     def inputs(self, batch_size: int) -> tuple[Tensor, ...]:
-        """The arguments of `forward` for one batch, on the current default device: random values or token ids."""
+        """The arguments of `forward` for a batch on the default device: random values or token ids."""
         if self.example_inputs is not None:
             return self.example_inputs(batch_size)
         return (torch.randn(batch_size, *self.input_shape),)

@@ -14,7 +14,6 @@ Size = int | tuple[int, int]
 Activation = Callable[[], nn.Module]
 Norm = Callable[[int], nn.Module]
 
-
 relu = partial(nn.ReLU, inplace=True)
 """A rectifier that overwrites its input, as the published networks have it."""
 local_norm = partial(nn.LocalResponseNorm, 5, alpha=1e-4, beta=0.75, k=2.0)
@@ -24,6 +23,11 @@ local_norm = partial(nn.LocalResponseNorm, 5, alpha=1e-4, beta=0.75, k=2.0)
 def named(**modules: nn.Module) -> nn.Sequential:
     """The modules one after the other, under their names."""
     return nn.Sequential(OrderedDict(modules))
+
+
+def flat_classified(features: nn.Module, classifier: nn.Module) -> nn.Sequential:
+    """Features, flattened for a classifier."""
+    return named(features=features, flatten=nn.Flatten(), classifier=classifier)
 
 
 def half(kernel: Size) -> Size:
@@ -49,7 +53,7 @@ def conv_unit(
 ) -> nn.Sequential:
     """Convolution, batch normalisation and, unless None, an activation; without `padding` the size is kept.
 
-    `convolution` are more keywords of nn.Conv2d, as groups; without a bias where none is asked for.
+    `convolution` holds more keywords of nn.Conv2d, such as groups; without `bias` the convolution has none.
     """
     edge = half(kernel) if padding is None else padding
     unit = named(
@@ -89,9 +93,7 @@ class Residual(nn.Module):
         self, body: nn.Module, shortcut: nn.Module | None = None, after: nn.Module | None = None
     ) -> None:
         super().__init__()
-        self.body = body
-        self.shortcut = shortcut
-        self.after = after
+        self.body, self.shortcut, self.after = body, shortcut, after
 
     def forward(self, x: Tensor) -> Tensor:
         """Features -> the shape that body and shortcut share."""

@@ -1,16 +1,17 @@
-"""Convolutional networks as people compose them themselves: blocks of one sort over signals or images, in some stages.
+"""Convolutional networks as people compose them: blocks of one sort over signals or images, in some stages.
 
-What they are made of is published elsewhere: residual and bottleneck blocks (arXiv 1512.03385), inverted ones with a squeezed
-gate (1801.04381, 1709.01507), grouped ones (1611.05431, 1707.01083), gated and dilated ones (1609.03499), dense ones
-(1608.06993), and networks of single positions (1612.00593, 2105.01601).
+Residual and bottleneck blocks are published in arXiv 1512.03385, inverted ones with a squeezed gate in
+1801.04381 and 1709.01507, grouped ones in 1611.05431 and 1707.01083, gated and dilated ones in 1609.03499,
+dense ones in 1608.06993, and networks of single positions in 1612.00593 and 2105.01601.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -24,60 +25,54 @@ from neuralpower.networks.zoo.blocks import Residual, named
 CHANNELS, CLASSES = 3, 100
 GROUPS, FEW_GROUPS = 8, 4  # of a norm, and of a convolution that mixes nearly all channels
 GROUP_WIDTH = 8  # channels of a group, of a convolution that mixes few
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
     "silu": nn.SiLU,
     "leaky_relu": lambda: nn.LeakyReLU(0.1),
 }
-
-
-def _group_norm(width: int) -> nn.Module:
-    return nn.GroupNorm(math.gcd(GROUPS, width), width)  # a bottleneck of 24 channels has 12
-
-
-NORMS: dict[str, tuple[Callable[[int], nn.Module], Callable[[int], nn.Module]]] = {  # of signals, of images
-    "batch": (nn.BatchNorm1d, nn.BatchNorm2d),
-    "group": (_group_norm, _group_norm),
-    "none": (nn.Identity, nn.Identity),
+NORMS: Mapping[str, Callable[[int, int], nn.Module]] = {  # of (axes, channels)
+    "batch": lambda axes, width: (nn.BatchNorm1d, nn.BatchNorm2d)[axes - 1](width),
+    "group": lambda _, width: nn.GroupNorm(math.gcd(GROUPS, width), width),  # a bottleneck of 24 has 12
+    "none": lambda *_: nn.Identity(),
 }
-CONVOLUTIONS: tuple[Callable[..., nn.Module], Callable[..., nn.Module]] = (nn.Conv1d, nn.Conv2d)
 
 
+@dataclass(frozen=True)
 class Units:
     """Convolutions over one or two axes, each with its norm and activation."""
 
-    def __init__(self, axes: int, norm: str, activation: str) -> None:
-        self.axes = axes
-        self.norm = NORMS[norm][axes - 1]
-        self.activation = ACTIVATIONS[activation]
+    axes: int
+    norm: str
+    activate: Callable[[], nn.Module]
 
-    def convolution(
-        self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, **settings: int
-    ) -> nn.Module:
+    def convolution(self, inputs: int, outputs: int, kernel: int = 1, **settings: int) -> nn.Module:
         """One that keeps the size but for its stride."""
         padding = settings.get("dilation", 1) * (kernel // 2)
-        return CONVOLUTIONS[self.axes - 1](inputs, outputs, kernel, stride, padding, **settings)
+        kind: Callable[..., nn.Module] = (nn.Conv1d, nn.Conv2d)[self.axes - 1]
+        return kind(inputs, outputs, kernel, padding=padding, **settings)
 
-    def unit(
-        self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, **settings: int
-    ) -> nn.Sequential:
+    def normalise(self, width: int) -> nn.Module:
+        """The norm of so many channels."""
+        return NORMS[self.norm](self.axes, width)
+
+    def unit(self, inputs: int, outputs: int, kernel: int = 1, **settings: int) -> nn.Sequential:
         """Convolution, norm, activation."""
-        convolution = self.convolution(inputs, outputs, kernel, stride, **settings)
-        return named(convolution=convolution, norm=self.norm(outputs), activation=self.activation())
+        convolution = self.convolution(inputs, outputs, kernel, **settings)
+        return named(convolution=convolution, norm=self.normalise(outputs), activation=self.activate())
 
 
 class Squeezed(nn.Module):
-    """Each channel times a share that the means of all say."""
+    """Each channel times a gate that follows from the means of all channels."""
 
     def __init__(self, units: Units, width: int) -> None:
         super().__init__()
         self.reduce = units.convolution(width, max(width // 4, 1))
-        self.activation = units.activation()
+        self.activation = units.activate()
         self.expand = units.convolution(max(width // 4, 1), width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
+        """Features -> the same shape."""
         mean = x.mean(dim=tuple(range(2, x.dim())), keepdim=True)
         return x * torch.sigmoid(self.expand(self.activation(self.reduce(mean))))
 
@@ -88,18 +83,18 @@ class Gated(nn.Module):
     def __init__(self, units: Units, width: int, dilation: int) -> None:
         super().__init__()
         self.both = units.convolution(width, 2 * width, 3, dilation=dilation)
-        self.norm = units.norm(width)
+        self.norm = units.normalise(width)
         self.project = units.convolution(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
+        """Features -> the same shape."""
         value, gate = self.both(x).chunk(2, dim=1)
         opened: Tensor = self.project(self.norm(torch.tanh(value) * torch.sigmoid(gate)))
         return x + opened
 
 
 class Grown(nn.Module):
-    """A quarter more channels are made of all so far, and all brought back to the width."""
+    """A quarter more channels computed from all so far, and all of them brought back to the width."""
 
     def __init__(self, units: Units, width: int) -> None:
         super().__init__()
@@ -108,43 +103,39 @@ class Grown(nn.Module):
         self.join = units.unit(width + more, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
+        """Features -> the same shape."""
         joined: Tensor = self.join(torch.cat([x, self.grow(x)], dim=1))
         return joined
 
 
-def residual(*body: nn.Module) -> nn.Module:
-    """The sum of an input and what the modules in turn make of it."""
-    return Residual(nn.Sequential(*body))
+SORTS = ("plain", "residual", "bottleneck", "inverted", "grouped", "gated", "grown", "pointwise")
+ENDS = ("classes", "positions", "restored")
 
 
 def _block(sort: str, units: Units, width: int, number: int) -> nn.Module:
-    if sort == "plain":
-        return units.unit(width, width, 3)
-    if sort == "residual":
-        return residual(units.unit(width, width, 3), units.unit(width, width, 3))
-    if sort == "bottleneck":
-        narrow = max(width // 2, GROUPS)
-        return residual(units.unit(width, narrow), units.unit(narrow, narrow, 3), units.unit(narrow, width))
-    if sort == "inverted":
-        wide = 4 * width
-        depthwise = units.unit(wide, wide, 5, groups=wide)
-        return residual(
-            units.unit(width, wide), depthwise, Squeezed(units, wide), units.convolution(wide, width)
-        )
-    if sort == "grouped":
-        wide = 2 * width
-        inside = units.unit(wide, wide, 3, groups=wide // GROUP_WIDTH)
-        return residual(units.unit(width, wide, groups=FEW_GROUPS), inside, units.convolution(wide, width))
-    if sort == "gated":
-        return Gated(units, width, 2 ** (number % 4))
-    if sort == "grown":
-        return Grown(units, width)
-    return residual(units.norm(width), units.unit(width, 2 * width), units.convolution(2 * width, width))
-
-
-SORTS = ("plain", "residual", "bottleneck", "inverted", "grouped", "gated", "grown", "pointwise")
-ENDS = ("classes", "positions", "restored")
+    unit, convolution = units.unit, units.convolution
+    narrow, twice, wide = max(width // 2, GROUPS), 2 * width, 4 * width
+    body: list[nn.Module]
+    match sort:
+        case "plain":
+            return unit(width, width, 3)
+        case "gated":
+            return Gated(units, width, 2 ** (number % 4))
+        case "grown":
+            return Grown(units, width)
+        case "residual":
+            body = [unit(width, width, 3), unit(width, width, 3)]
+        case "bottleneck":
+            body = [unit(width, narrow), unit(narrow, narrow, 3), unit(narrow, width)]
+        case "inverted":
+            depthwise = unit(wide, wide, 5, groups=wide)
+            body = [unit(width, wide), depthwise, Squeezed(units, wide), convolution(wide, width)]
+        case "grouped":
+            inside = unit(twice, twice, 3, groups=twice // GROUP_WIDTH)
+            body = [unit(width, twice, groups=FEW_GROUPS), inside, convolution(twice, width)]
+        case _:  # pointwise
+            body = [units.normalise(width), unit(width, twice), convolution(twice, width)]
+    return Residual(nn.Sequential(*body))
 
 
 @dataclass(frozen=True)
@@ -184,19 +175,18 @@ class Composed(nn.Module):
 
     def __init__(self, design: Design) -> None:
         super().__init__()
-        units, width, end = Units(design.axes, design.norm, design.activation), design.width, design.end
-        self.stem = units.unit(CHANNELS, width, 3)
+        units = Units(design.axes, design.norm, ACTIVATIONS[design.activation])
+        widths = [design.width * 2**stage for stage in range(design.stages)]
+        self.stem = units.unit(CHANNELS, design.width, 3)
         self.stages = nn.ModuleList()
-        for stage in range(design.stages):
-            wide = width * 2**stage
-            down = [units.unit(wide // 2, wide, 3, 2)] if stage else []
+        for wide in widths:
+            down = [units.unit(wide // 2, wide, 3, stride=2)] if len(self.stages) else []
             blocks = (_block(design.block, units, wide, number) for number in range(design.depth))
             self.stages.append(nn.Sequential(*down, *blocks))
-        widths = [width * 2**stage for stage in reversed(range(design.stages))]
-        pairs = zip(widths, widths[1:], strict=False) if end == "restored" else ()
-        self.up = nn.ModuleList(units.unit(wide, narrow, 3) for wide, narrow in pairs)
-        self.whole = end == "classes"
-        last = width if end == "restored" else widths[0]
+        steps = pairwise(reversed(widths)) if design.end == "restored" else ()
+        self.up = nn.ModuleList(units.unit(wide, narrow, 3) for wide, narrow in steps)
+        self.whole = design.end == "classes"
+        last = widths[0] if design.end == "restored" else widths[-1]
         self.head = nn.Linear(last, CLASSES) if self.whole else units.convolution(last, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:

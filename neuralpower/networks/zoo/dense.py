@@ -1,7 +1,7 @@
 """Fully connected networks.
 
-AcousticModel after the DistBelief speech network (Dean and others, NIPS 2012), DeepMNIST after Ciresan and others
-(arXiv 1003.0358), SensorNet for a classifier of sensor readings.
+AcousticModel follows the DistBelief speech network (Dean and others, NIPS 2012), DeepMNIST Ciresan and others
+(arXiv 1003.0358), and SensorNet stands for a classifier of sensor readings.
 """
 
 from __future__ import annotations

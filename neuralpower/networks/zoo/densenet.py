@@ -17,7 +17,7 @@ def normalised(channels: int) -> tuple[nn.Module, nn.Module]:
 
 
 def dense_layer(inputs: int) -> nn.Module:
-    """Features [batch, inputs, h, w] -> [batch, inputs + GROWTH, h, w]: x itself and what a bottleneck makes of it."""
+    """Features [batch, inputs, h, w] -> [batch, inputs + GROWTH, h, w]: x and a bottleneck's output."""
     grown = nn.Sequential(
         *normalised(inputs),
         conv_unit(inputs, 4 * GROWTH),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import nn
 
 from neuralpower.networks.zoo.base import zoo_model
-from neuralpower.networks.zoo.blocks import Branches, local_norm, named, rectified
+from neuralpower.networks.zoo.blocks import Branches, flat_classified, local_norm, named, rectified
 
 # One row per module, table 1 of the paper: #1x1, #3x3 reduce, #3x3, #5x5 reduce, #5x5, pool proj.
 MODULES = {
@@ -49,8 +49,6 @@ def googlenet(classes: int = 1000) -> nn.Module:
         if name in POOL_BEFORE:
             features.add_module(f"pool{name}", nn.MaxPool2d(3, 2, padding=POOL_BEFORE[name]))
         features.add_module(f"inception{name}", inception(channels, row))
-        one, _, three, _, five, projection = row
-        channels = one + three + five + projection
+        channels = row[0] + row[2] + sum(row[4:])
     features.add_module("average", nn.AvgPool2d(7, 1))
-    classifier = named(dropout=nn.Dropout(), linear=nn.Linear(channels, classes))
-    return named(features=features, flatten=nn.Flatten(), classifier=classifier)
+    return flat_classified(features, named(dropout=nn.Dropout(), linear=nn.Linear(channels, classes)))

@@ -1,6 +1,7 @@
 """The convolutional network for handwritten digits that introductions to deep learning begin with.
 
-Two convolutions and two fully connected layers, after the LeNet of LeCun and others (Proceedings of the IEEE 86, 1998).
+Two convolutions and two fully connected layers, after LeNet (LeCun and others, Proceedings of the IEEE 86,
+1998).
 """
 
 from __future__ import annotations

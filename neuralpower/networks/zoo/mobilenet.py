@@ -1,26 +1,20 @@
-"""Networks for small devices, of depthwise convolutions and inverted residual blocks.
+"""Networks for small devices, made of depthwise convolutions and inverted residual blocks.
 
-MobileNet v1 (Howard and others, arXiv 1704.04861), v2 (Sandler and others, 1801.04381), v3 large (1905.02244),
-MnasNet (Tan and others, 1807.11626) and the baseline of EfficientNet (Tan and Le, 1905.11946).
+MobileNet v1 (Howard and others, arXiv 1704.04861), v2 (Sandler and others, 1801.04381) and v3 large
+(1905.02244), MnasNet (Tan and others, 1807.11626) and the baseline of EfficientNet (Tan and Le, 1905.11946).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor, nn
 
 from neuralpower.networks.zoo.base import zoo_model
-from neuralpower.networks.zoo.blocks import (
-    Activation,
-    Norm,
-    Residual,
-    conv_unit,
-    named,
-    pooled_classifier,
-    relu,
-)
+from neuralpower.networks.zoo.blocks import Activation, Residual, conv_unit, named, pooled_classifier, relu
 
 Stage = tuple[int, int, int, int, int]
 """Expansion factor, output channels, repetitions, kernel, stride of the first repetition."""
@@ -42,23 +36,16 @@ EFFICIENT_STAGES: tuple[Stage, ...] = (
 )
 # Table 1 of the v3 paper: kernel, expanded, output and squeezed channels (0: no gates), hard swish, stride.
 V3_ROWS = (
-    (3, 16, 16, 0, False, 1),
-    (3, 64, 24, 0, False, 2),
-    (3, 72, 24, 0, False, 1),
-    (5, 72, 40, 24, False, 2),
-    (5, 120, 40, 32, False, 1),
-    (5, 120, 40, 32, False, 1),
-    (3, 240, 80, 0, True, 2),
-    (3, 200, 80, 0, True, 1),
-    (3, 184, 80, 0, True, 1),
-    (3, 184, 80, 0, True, 1),
-    (3, 480, 112, 120, True, 1),
-    (3, 672, 112, 168, True, 1),
-    (5, 672, 160, 168, True, 2),
-    (5, 960, 160, 240, True, 1),
-    (5, 960, 160, 240, True, 1),
+    *(
+        (3, 16, 16, 0, False, 1),
+        (3, 64, 24, 0, False, 2),
+        (3, 72, 24, 0, False, 1),
+        (5, 72, 40, 24, False, 2),
+    ),
+    *(*[(5, 120, 40, 32, False, 1)] * 2, (3, 240, 80, 0, True, 2), (3, 200, 80, 0, True, 1)),
+    *(*[(3, 184, 80, 0, True, 1)] * 2, (3, 480, 112, 120, True, 1), (3, 672, 112, 168, True, 1)),
+    *((5, 672, 160, 168, True, 2), *[(5, 960, 160, 240, True, 1)] * 2),
 )
-
 
 hard_swish = partial(nn.Hardswish, inplace=True)  # section 5.2 of the v3 paper
 relu6 = partial(nn.ReLU6, inplace=True)
@@ -92,54 +79,41 @@ def inverted_residual(
     kernel: int,
     stride: int,
     *,
-    activation: Activation = relu,
     gates: nn.Module | None = None,
-    norm: Norm = nn.BatchNorm2d,
+    **unit: Any,
 ) -> nn.Module:
-    """Expansion, depthwise convolution, gates where given, linear projection (Sandler and others, arXiv 1801.04381).
+    """Expansion, depthwise convolution, gates where given, linear projection (arXiv 1801.04381).
 
-    No expansion where `expanded` is `inputs`; a shortcut where stride and channels allow one.
+    No expansion where `expanded` is `inputs`; a shortcut where stride and channels allow one. `unit` holds
+    the norm and activation, as `conv_unit` takes them.
     """
-    unit = partial(conv_unit, norm=norm)
     body = nn.Sequential()
     if expanded != inputs:
-        body.add_module("expand", unit(inputs, expanded, activation=activation))
-    depthwise = unit(expanded, expanded, kernel, stride, groups=expanded, activation=activation)
-    body.add_module("depthwise", depthwise)
+        body.add_module("expand", conv_unit(inputs, expanded, **unit))
+    body.add_module("depthwise", conv_unit(expanded, expanded, kernel, stride, groups=expanded, **unit))
     if gates is not None:
         body.add_module("gates", gates)
-    body.add_module("project", unit(expanded, outputs, activation=None))
+    body.add_module("project", conv_unit(expanded, outputs, **{**unit, "activation": None}))
     return Residual(body) if stride == 1 and inputs == outputs else body
 
 
-def inverted_stages(
-    inputs: int, stages: tuple[Stage, ...], activation: Activation, *, gated: bool = False
-) -> nn.Sequential:
-    """The stages one after the other; `gated` squeezes to a quarter of each block's input channels."""
-    blocks = nn.Sequential()
-    for expansion, outputs, repetitions, kernel, stride in stages:
-        for number in range(repetitions):
+def inverted_network(
+    stages: tuple[Stage, ...], activation: Activation, gated: bool, classes: int = 1000
+) -> nn.Module:
+    """Images [batch, 3, 224, 224] -> [batch, classes]: stages between two convolutions, and a classifier.
+
+    `gated` squeezes to a quarter of each block's input channels.
+    """
+    stem, blocks, inputs = conv_unit(3, 32, 3, 2, activation=activation), nn.Sequential(), 32
+    for expansion, outputs, repetitions, kernel, first_stride in stages:
+        for stride in (first_stride, *[1] * (repetitions - 1)):
             expanded = inputs * expansion
             gates = SqueezeExcite(expanded, inputs // 4, activation, nn.Sigmoid) if gated else None
-            step = 1 if number else stride
-            block = inverted_residual(
-                inputs, outputs, expanded, kernel, step, activation=activation, gates=gates
-            )
-            blocks.append(block)
+            sizes = (inputs, outputs, expanded, kernel, stride)
+            blocks.append(inverted_residual(*sizes, activation=activation, gates=gates))
             inputs = outputs
-    return blocks
-
-
-def inverted_network(
-    classes: int, stages: tuple[Stage, ...], activation: Activation, *, gated: bool = False
-) -> nn.Sequential:
-    """Images [batch, 3, 224, 224] -> [batch, classes]: stages between two convolutions, and a classifier."""
-    return named(
-        stem=conv_unit(3, 32, 3, 2, activation=activation),
-        blocks=inverted_stages(32, stages, activation, gated=gated),
-        last=conv_unit(320, 1280, activation=activation),
-        classifier=pooled_classifier(1280, classes, 0.2),
-    )
+    last = conv_unit(320, 1280, activation=activation)
+    return named(stem=stem, blocks=blocks, last=last, classifier=pooled_classifier(1280, classes, 0.2))
 
 
 @zoo_model("mobilenet_v1", title="MobileNetV1", input_shape=IMAGE)
@@ -153,41 +127,32 @@ def mobilenet_v1(classes: int = 1000) -> nn.Module:
     return named(features=features, classifier=pooled_classifier(1024, classes))
 
 
-@zoo_model("mobilenet_v2", title="MobileNetV2", input_shape=IMAGE)
-def mobilenet_v2(classes: int = 1000) -> nn.Module:
-    """Images [batch, 3, 224, 224] -> [batch, classes]."""
-    return inverted_network(classes, V2_STAGES, relu6)
-
-
-@zoo_model("mnasnet", title="MnasNet 1.0", input_shape=IMAGE)
-def mnasnet(classes: int = 1000) -> nn.Module:
-    """Images [batch, 3, 224, 224] -> [batch, classes]; MnasNet-B1, the form without gates."""
-    return inverted_network(classes, MNASNET_STAGES, relu)
-
-
-@zoo_model("efficientnet_b0", title="EfficientNet-B0", input_shape=IMAGE)
-def efficientnet_b0(classes: int = 1000) -> nn.Module:
-    """Images [batch, 3, 224, 224] -> [batch, classes]; without stochastic depth, which inference does not have."""
-    return inverted_network(classes, EFFICIENT_STAGES, swish, gated=True)
+INVERTED: Mapping[str, tuple[str, tuple[Stage, ...], Activation, bool]] = {
+    "mobilenet_v2": ("MobileNetV2", V2_STAGES, relu6, False),
+    "mnasnet": ("MnasNet 1.0", MNASNET_STAGES, relu, False),  # MnasNet-B1, the form without gates
+    # without stochastic depth, which inference does not have
+    "efficientnet_b0": ("EfficientNet-B0", EFFICIENT_STAGES, swish, True),
+}
+for _id, (_title, _stages, _activation, _gated) in INVERTED.items():
+    _build = partial(inverted_network, _stages, _activation, _gated)
+    zoo_model(_id, title=_title, input_shape=IMAGE)(_build)
 
 
 @zoo_model("mobilenet_v3_large", title="MobileNetV3-Large", input_shape=IMAGE)
 def mobilenet_v3_large(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 224, 224] -> [batch, classes]."""
-    blocks = nn.Sequential()
-    inputs = 16
+    blocks, inputs = nn.Sequential(), 16
     for kernel, expanded, outputs, squeezed, hard, stride in V3_ROWS:
-        activation = hard_swish if hard else relu
         gates = SqueezeExcite(expanded, squeezed, relu, nn.Hardsigmoid) if squeezed else None
-        block = inverted_residual(
-            inputs, outputs, expanded, kernel, stride, activation=activation, gates=gates, norm=v3_norm
-        )
-        blocks.append(block)
+        sizes = (inputs, outputs, expanded, kernel, stride)
+        activation = hard_swish if hard else relu
+        blocks.append(inverted_residual(*sizes, gates=gates, activation=activation, norm=v3_norm))
         inputs = outputs
+    unit = partial(conv_unit, activation=hard_swish, norm=v3_norm)
     hidden = (nn.Linear(960, 1280), hard_swish(), nn.Dropout(0.2))
     return named(
-        stem=conv_unit(3, 16, 3, 2, activation=hard_swish, norm=v3_norm),
+        stem=unit(3, 16, 3, 2),
         blocks=blocks,
-        last=conv_unit(160, 960, activation=hard_swish, norm=v3_norm),
+        last=unit(160, 960),
         classifier=nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *hidden, nn.Linear(1280, classes)),
     )

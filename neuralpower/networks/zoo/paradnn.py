@@ -1,21 +1,23 @@
-"""ParaDnn's networks, whose sizes are parameters: Wang, Wei and Brooks, MLSys 2020 (arXiv 1907.10701), section 2.
+"""ParaDnn's networks, whose sizes are parameters (Wang and others, MLSys 2020, arXiv 1907.10701, section 2).
 
-Keywords set the sizes, those of the inputs among them: `zoo:paradnn_fc?layers=8&nodes=1024&input_size=2000`. SWEEPS are
-the ranges of the paper's table 1; those of the convolutional and recurrent networks stand there in part only.
+Keywords set the sizes, also those of the inputs: `zoo:paradnn_fc?layers=8&nodes=1024&input_size=2000`. SWEEPS
+are the ranges of the paper's table 1, which gives those of the convolutional and recurrent networks only in
+part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import count, takewhile
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from neuralpower.errors import ModelError
 from neuralpower.networks.zoo.base import Sweep, zoo_model
 from neuralpower.networks.zoo.blocks import conv_unit, named
 from neuralpower.networks.zoo.dense import perceptron
-from neuralpower.networks.zoo.resnet import basic, bottleneck, residual_stage
+from neuralpower.networks.zoo.resnet import add_stages, basic, bottleneck
 from neuralpower.networks.zoo.text import LanguageModel
 
 VARIANTS = {"paradnn": 0, "pytorch": 1}  # square matrices beyond layers - 1
@@ -27,10 +29,7 @@ SMALLEST_IMAGE = 193  # five halvings, each rounded up, leave the 7x7 that the a
 
 def doublings(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
     """`low`, `factor` times that, and so on up to `high`."""
-    sizes = [low]
-    while sizes[-1] * factor <= high:
-        sizes.append(sizes[-1] * factor)
-    return tuple(sizes)
+    return tuple(takewhile(lambda size: size <= high, (low * factor**power for power in count())))
 
 
 SWEEPS: Mapping[str, Sweep] = {
@@ -60,29 +59,12 @@ SWEEPS: Mapping[str, Sweep] = {
 }
 
 
-def fc_inputs(batch_size: int, input_size: int = 1000) -> tuple[Tensor, ...]:
-    """Vectors [batch_size, input_size], uniform in [0, 1)."""
-    return (torch.rand(batch_size, input_size),)
-
-
-def cnn_inputs(batch_size: int, input_size: int = 224) -> tuple[Tensor, ...]:
-    """Images [batch_size, 3, input_size, input_size], uniform in [0, 1)."""
-    return (torch.rand(batch_size, 3, input_size, input_size),)
-
-
-def rnn_inputs(
-    batch_size: int, seq_len: int | None = None, length: int = 50, vocabulary: int = 1024
-) -> tuple[Tensor, ...]:
-    """Token ids [batch_size, seq_len or length]."""
-    return (torch.randint(vocabulary, (batch_size, seq_len or length)),)
-
-
 @zoo_model(
     "paradnn_fc",
     title="ParaDnn fully connected",
     input_shape=(1000,),
     classes=100,
-    example_inputs=fc_inputs,
+    example_inputs=lambda batch_size, input_size=1000: (torch.rand(batch_size, input_size),),
     sweep=SWEEPS["paradnn_fc"],
 )
 def paradnn_fc(
@@ -94,7 +76,8 @@ def paradnn_fc(
 ) -> nn.Module:
     """Vectors [batch, input_size] -> [batch, output_size], a rectifier after all linear layers but the last.
 
-    `variant`: paradnn has layers - 1 square matrices, as the paper's count of parameters says; pytorch has `layers` of them.
+    The paradnn `variant` has layers - 1 square matrices, as the paper counts parameters; pytorch has
+    `layers`.
 
     Raises:
         ModelError: no such variant.
@@ -107,7 +90,8 @@ def paradnn_fc(
     "paradnn_cnn",
     title="ParaDnn convolutional",
     input_shape=(3, 224, 224),
-    example_inputs=cnn_inputs,
+    classes=1000,
+    example_inputs=lambda batch_size, input_size=224: (torch.rand(batch_size, 3, input_size, input_size),),
     sweep=SWEEPS["paradnn_cnn"],
 )
 def paradnn_cnn(
@@ -119,9 +103,9 @@ def paradnn_cnn(
 ) -> nn.Module:
     """Images [batch, 3, input_size, input_size] -> [batch, output_size].
 
-    Four groups of `blocks` blocks with `filters` filters, twice as many in each further group; `block`: residual (3x3, 3x3)
-    or bottleneck (1x1, 3x3, 1x1 with four times the filters). The first block of every group projects its shortcut.
-    Paddings are symmetric, sizes those of TensorFlow's SAME.
+    Four groups of `blocks` blocks with `filters` filters, twice as many in each further group. A `block` is
+    residual (3x3, 3x3) or bottleneck (1x1, 3x3, 1x1 with four times the filters). The first block of every
+    group projects its shortcut. Paddings are symmetric, sizes those of TensorFlow's SAME.
 
     Raises:
         ModelError: an image below 193, no such block, or not one number of blocks for each group.
@@ -133,43 +117,32 @@ def paradnn_cnn(
         )
     check_choice("block", block, BLOCKS)
     size = pooled_size(input_size)
+
+    make: Callable[..., nn.Sequential] = bottleneck if block == "bottleneck" else basic
+
+    def body(*sizes: int) -> nn.Module:
+        """A block that starts as its shortcut: its last normalisation scales by 0 at first."""
+        made = make(*sizes, unit=conv_unit)
+        nn.init.zeros_(made[-1].normalisation.weight)  # type: ignore[union-attr, arg-type]  # a conv_unit
+        return made
+
     network = named(stem=conv_unit(3, filters, 7, 2), pool=nn.MaxPool2d(3, 2, padding=1))
-    channels = filters
-    for group, count in enumerate(counts):
-        width = filters * 2**group
-        outputs = 4 * width if block == "bottleneck" else width
-
-        def body(inputs: int, stride: int, width: int = width) -> nn.Module:
-            if block == "bottleneck":
-                return _starting_at_zero(bottleneck(inputs, width, 4 * width, stride, unit=conv_unit))
-            return _starting_at_zero(basic(inputs, width, stride, conv_unit))
-
-        units = residual_stage(channels, outputs, count, 2 if group else 1, body, "block", conv_unit)
-        network.add_module(f"group{group + 1}", units)
-        channels = outputs
+    channels = (filters, filters, filters * (4 if block == "bottleneck" else 1))
+    outputs = add_stages(network, counts, channels, body, ("group", "block"), conv_unit)
     network.add_module("average", nn.AvgPool2d(7, stride=1))
     network.add_module("flatten", nn.Flatten())
-    network.add_module("classifier", nn.Linear(channels * size**2, output_size))
+    network.add_module("classifier", nn.Linear(outputs * size**2, output_size))
     return network
 
 
 def pooled_size(image: int) -> int:
-    """Side of the map that is flattened, of an image's side; raises ModelError for an image below 193."""
+    """Side of the map that is flattened, from an image's side; raises ModelError for an image below 193."""
     if image < SMALLEST_IMAGE:
         raise ModelError(
             f"image of {image} pixels: the 7x7 average pool needs a map of 7x7 after five halvings; "
             f"choose {SMALLEST_IMAGE} or more"
         )
-    side = image
-    for _ in range(5):
-        side = (side + 1) // 2
-    return side - 6
-
-
-def _starting_at_zero(body: nn.Sequential) -> nn.Sequential:
-    """The last normalisation of a block scales by 0 at first: the block starts as its shortcut."""
-    nn.init.zeros_(body[-1].normalisation.weight)  # type: ignore[union-attr, arg-type]  # a conv_unit
-    return body
+    return -(-image // 2**5) - 6
 
 
 @zoo_model(
@@ -177,7 +150,9 @@ def _starting_at_zero(body: nn.Sequential) -> nn.Sequential:
     title="ParaDnn recurrent",
     input_shape=(50,),
     classes=1024,
-    example_inputs=rnn_inputs,
+    example_inputs=lambda batch_size, seq_len=None, length=50, vocabulary=1024: (
+        torch.randint(vocabulary, (batch_size, seq_len or length)),
+    ),
     sweep=SWEEPS["paradnn_rnn"],
 )
 def paradnn_rnn(
@@ -192,7 +167,7 @@ def paradnn_rnn(
     return LanguageModel(vocabulary, embed, layers, CELLS[cell])
 
 
-def check_choice(name: str, value: str, known: Mapping[str, object] | Sequence[str]) -> None:
+def check_choice(name: str, value: str, known: Collection[str]) -> None:
     """Raise ModelError unless the value is among those known."""
     if value not in known:
         raise ModelError(f"{name} {value!r}: choose {' or '.join(known)}")

@@ -1,7 +1,8 @@
-"""Residual networks: ResNet (He and others, arXiv 1512.03385), ResNeXt (1611.05431) and Wide ResNet (1605.07146).
+"""ResNet (He and others, arXiv 1512.03385), ResNeXt (1611.05431) and Wide ResNet (1605.07146).
 
-The ResNets project in the first unit of every stage, also where the channels already fit, and stride on the 3x3
-convolution. ResNet18 and ResNet34 therefore have 4,224 parameters more than those of torchvision.
+The first unit of every stage projects its shortcut, also where the channels already fit, and the 3x3
+convolution has the stride. ResNet18 and ResNet34 therefore have 4,224 parameters more than those of
+torchvision.
 """
 
 from __future__ import annotations
@@ -12,54 +13,61 @@ from functools import partial
 from torch import nn
 
 from neuralpower.networks.zoo.base import zoo_model
-from neuralpower.networks.zoo.blocks import Residual, conv_unit, named, relu
+from neuralpower.networks.zoo.blocks import Residual, conv_unit, flat_classified, named, relu
 
 BASIC_UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 BOTTLENECK_UNITS = {
-    50: (3, 4, 6, 3),
-    101: (3, 4, 23, 3),
-    152: (3, 8, 36, 3),
-    200: (3, 24, 36, 3),
-    269: (3, 30, 48, 8),
+    **{50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)},
+    **{200: (3, 24, 36, 3), 269: (3, 30, 48, 8)},
 }
 
 Unit = Callable[..., nn.Module]
+Body = Callable[[int, int, int, int], nn.Module]
+"""(inputs, inner channels, outputs, stride) -> what a residual unit adds to its shortcut."""
 unit = partial(conv_unit, norm=partial(nn.BatchNorm2d, eps=2e-5, momentum=0.9))
 
 
-def basic(inputs: int, width: int, stride: int, unit: Unit = unit) -> nn.Sequential:
+def basic(inputs: int, _inner: int, outputs: int, stride: int, *, unit: Unit = unit) -> nn.Sequential:
     """Two 3x3 convolutions."""
-    return named(first=unit(inputs, width, 3, stride), second=unit(width, width, 3, activation=None))
+    return named(first=unit(inputs, outputs, 3, stride), second=unit(outputs, outputs, 3, activation=None))
 
 
 def bottleneck(
-    inputs: int, width: int, outputs: int, stride: int, groups: int = 1, *, unit: Unit = unit
+    inputs: int, inner: int, outputs: int, stride: int, *, groups: int = 1, unit: Unit = unit
 ) -> nn.Sequential:
-    """A 3x3 convolution of `width` channels between two 1x1 convolutions."""
+    """A 3x3 convolution of `inner` channels between two 1x1 convolutions."""
     return named(
-        reduce=unit(inputs, width),
-        middle=unit(width, width, 3, stride, groups=groups),
-        expand=unit(width, outputs, activation=None),
+        reduce=unit(inputs, inner),
+        middle=unit(inner, inner, 3, stride, groups=groups),
+        expand=unit(inner, outputs, activation=None),
     )
 
 
-def residual_stage(
-    inputs: int,
-    outputs: int,
-    count: int,
-    stride: int,
-    body: Callable[[int, int], nn.Module],
-    name: str = "unit",
+def add_stages(
+    network: nn.Sequential,
+    counts: Sequence[int],
+    channels: tuple[int, int, int],
+    body: Body,
+    names: tuple[str, str] = ("stage", "unit"),
     unit: Unit = unit,
-) -> nn.Sequential:
-    """Residual units with bodies of (inputs, stride); the first has the stride, and projects its shortcut."""
-    units = nn.Sequential()
-    for number in range(1, count + 1):
-        inside = body(inputs, stride)
-        shortcut = unit(inputs, outputs, 1, stride, activation=None) if number == 1 else None
-        units.add_module(f"{name}{number}", Residual(inside, shortcut, relu()))
-        inputs, stride = outputs, 1
-    return units
+) -> int:
+    """Add stages of so many residual units; the channels that come out.
+
+    `channels` are those of the inputs, then the inner and outer ones of the first stage, which double in
+    every further one. The first unit of a stage projects its shortcut and, but in the first stage, halves the
+    image.
+    """
+    inputs, first_inner, first_outputs = channels
+    for stage, count in enumerate(counts):
+        inner, outputs, units = first_inner * 2**stage, first_outputs * 2**stage, nn.Sequential()
+        for number in range(count):
+            stride = 2 if stage and not number else 1
+            inside = body(inputs, inner, outputs, stride)
+            shortcut = None if number else unit(inputs, outputs, 1, stride, activation=None)
+            units.add_module(f"{names[1]}{number + 1}", Residual(inside, shortcut, relu()))
+            inputs = outputs
+        network.add_module(f"{names[0]}{stage + 1}", units)
+    return inputs
 
 
 def resnet(
@@ -69,27 +77,16 @@ def resnet(
 
     Args:
         units: residual units in each stage.
-        bottlenecks: units of 1x1, 3x3, 1x1 convolutions with four times 64, 128, ... outputs, instead of two 3x3.
+        bottlenecks: units of 1x1, 3x3, 1x1 convolutions with 256, 512, ... outputs, instead of two 3x3.
         width: channels of the 3x3 convolutions in the first stage, which double in every further one.
         groups: of the bottlenecks' 3x3 convolutions.
         classes: outputs.
     """
     features = named(stem=unit(3, 64, 7, 2), pool=nn.MaxPool2d(3, 2, padding=1))
-    channels = 64
-    for stage, count in enumerate(units):
-        inner = width * 2**stage
-        outputs = 256 * 2**stage if bottlenecks else inner
-
-        def body(inputs: int, stride: int, inner: int = inner, outputs: int = outputs) -> nn.Module:
-            if bottlenecks:
-                return bottleneck(inputs, inner, outputs, stride, groups)
-            return basic(inputs, inner, stride)
-
-        blocks = residual_stage(channels, outputs, count, 2 if stage else 1, body)
-        features.add_module(f"stage{stage + 1}", blocks)
-        channels = outputs
+    body: Body = partial(bottleneck, groups=groups) if bottlenecks else basic
+    channels = add_stages(features, units, (64, width, 256 if bottlenecks else width), body)
     features.add_module("average", nn.AvgPool2d(7))
-    return named(features=features, flatten=nn.Flatten(), classifier=nn.Linear(channels, classes))
+    return flat_classified(features, nn.Linear(channels, classes))
 
 
 for _depth, _units in (BASIC_UNITS | BOTTLENECK_UNITS).items():

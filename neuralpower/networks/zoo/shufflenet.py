@@ -22,14 +22,6 @@ def right_branch(inputs: int, outputs: int, stride: int) -> nn.Sequential:
     )
 
 
-def left_branch(inputs: int, outputs: int) -> nn.Sequential:
-    """Depthwise 3x3 and 1x1 convolution that halve the image."""
-    return named(
-        depthwise=conv_unit(inputs, inputs, 3, 2, groups=inputs, activation=None),
-        pointwise=conv_unit(inputs, outputs),
-    )
-
-
 class Shuffle(nn.Module):
     """Interleaves the two halves of the channels, so that the next unit mixes them."""
 
@@ -58,7 +50,11 @@ def shufflenet_v2(classes: int = 1000) -> nn.Module:
     features = named(stem=conv_unit(3, 24, 3, 2), pool=nn.MaxPool2d(3, 2, padding=1))
     channels = 24
     for number, (units, width) in enumerate(zip(UNITS, WIDTHS, strict=True), start=1):
-        down = Branches(left_branch(channels, width // 2), right_branch(channels, width // 2, stride=2))
+        left = named(
+            depthwise=conv_unit(channels, channels, 3, 2, groups=channels, activation=None),
+            pointwise=conv_unit(channels, width // 2),
+        )
+        down = Branches(left, right_branch(channels, width // 2, stride=2))
         stage = nn.Sequential(down, Shuffle())
         for _ in range(units - 1):
             stage.extend((SplitUnit(width), Shuffle()))

@@ -31,7 +31,6 @@ def squeezenet(classes: int = 1000) -> nn.Module:
         *(fire(256, 48, 192), fire(384, 48, 192), fire(384, 64, 256), fire(512, 64, 256)),
     )
     classifier = nn.Sequential(
-        *(nn.Dropout(), nn.Conv2d(512, classes, 1), relu()),
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        *(nn.Dropout(), nn.Conv2d(512, classes, 1), relu()), *(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     )
     return named(features=features, classifier=classifier)

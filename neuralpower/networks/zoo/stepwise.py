@@ -1,7 +1,7 @@
-"""Recurrences that are written as a loop in Python, one step after the other: cells, scans and attention at each step.
+"""Recurrences written as a loop in Python, one step after the other: cells, scans and attention at each step.
 
-Cells of PyTorch, a selective scan (arXiv 2312.00752), an average that decays by channel (2305.13048), and a decoder that looks
-at all states before each step (1409.0473).
+Cells of PyTorch, a selective scan (arXiv 2312.00752), an average that decays by channel (2305.13048), and a
+decoder that looks at all states before each step (1409.0473).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Cell(nn.Module):
         self.cell = cell(width, width)  # type: ignore[call-arg]  # of the classes
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
+        """Features [batch, steps, width] -> the same shape."""
         state = x.new_zeros(x.shape[0], x.shape[2])
         memory, outputs = state, []
         for step in range(x.shape[1]):
@@ -43,7 +43,7 @@ class Joined(nn.Module):
         self.linear = nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
+        """Features [batch, steps, width] -> the same shape."""
         state, outputs = x.new_zeros(x.shape[0], x.shape[2]), torch.empty_like(x)
         for step in range(x.shape[1]):
             state = torch.tanh(self.linear(torch.cat([x[:, step], state], dim=-1)))
@@ -62,7 +62,7 @@ class Scan(nn.Module):
         self.project = nn.Linear(width, 2 * self.STATES + width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
+        """Features [batch, steps, width] -> the same shape."""
         given, read, pace = self.project(x).split([self.STATES, self.STATES, x.shape[2]], dim=-1)
         pace = nn.functional.softplus(pace)
         kept = torch.exp(-pace.unsqueeze(-1) * self.rates)
@@ -75,7 +75,7 @@ class Scan(nn.Module):
 
 
 class Decayed(nn.Module):
-    """An average of values, weighed by the exponential of keys, that decays by channel; kept from overflowing."""
+    """An average of values, weighted by exponentials of keys, that decays by channel and cannot overflow."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Decayed(nn.Module):
         self.both = nn.Linear(width, 2 * width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
+        """Features [batch, steps, width] -> the same shape."""
         keys, values = self.both(x).chunk(2, dim=-1)
         above, below = x.new_zeros(2, x.shape[0], x.shape[2])
         largest, outputs = torch.full_like(above, -1e30), []
@@ -103,15 +103,12 @@ class Looking(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.query, self.key, self.score = (
-            nn.Linear(width, width),
-            nn.Linear(width, width),
-            nn.Linear(width, 1),
-        )
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
+        self.score = nn.Linear(width, 1)
         self.cell = nn.GRUCell(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
+        """Features [batch, steps, width] -> the same shape."""
         keys, state, outputs = self.key(x), x.new_zeros(x.shape[0], x.shape[2]), []
         for step in range(x.shape[1]):
             scores = self.score(torch.tanh(keys + self.query(state).unsqueeze(1))).squeeze(-1)
@@ -150,17 +147,12 @@ class Stepwise(nn.Module):
         return scores
 
 
-def stepwise_inputs(batch_size: int, steps: int = 32) -> tuple[Tensor, ...]:
-    """Signals [batch_size, steps, 64]."""
-    return (torch.randn(batch_size, steps, INPUTS),)
-
-
 @zoo_model(
     "stepwise",
     title="Recurrence step by step",
     input_shape=(32, INPUTS),
     classes=CLASSES,
-    example_inputs=stepwise_inputs,
+    example_inputs=lambda batch_size, steps=32: (torch.randn(batch_size, steps, INPUTS),),
     sweep={
         "loop": tuple(LOOPS),
         "width": (32, 64, 96, 128, 192, 256, 384, 512),

@@ -1,7 +1,7 @@
 """Networks on token ids: a recurrent language model and a convolutional sentence classifier.
 
-The language model has the sizes of the medium network of Zaremba and others (arXiv 1409.2329), the classifier those
-of Kim (arXiv 1408.5882).
+The language model has the sizes of the medium network of Zaremba and others (arXiv 1409.2329), the classifier
+those of Kim (arXiv 1408.5882).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LanguageModel(nn.Module):
     def __init__(self, vocabulary: int, width: int, layers: int, cell: type[nn.RNNBase] = nn.LSTM) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.recurrent = cell(width, width, layers, batch_first=True)  # type: ignore[arg-type]  # of the classes
+        self.recurrent = cell(width, width, layers, batch_first=True)  # type: ignore[arg-type]
         self.scores = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class LanguageModel(nn.Module):
 
 
 class TextCnn(nn.Module):
-    """Embedding, convolutions of several lengths over the words, the maximum of each over time, one linear layer."""
+    """Embedding, convolutions of several lengths over the words, their maxima over time, one linear layer."""
 
     def __init__(
         self, vocabulary: int, width: int, lengths: tuple[int, ...], maps: int, classes: int

@@ -14,7 +14,7 @@ def double(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def level(width: int, levels: int) -> nn.Sequential:
-    """One level and all below it: [batch, width, h, w] -> the same shape, through images halved `levels` times."""
+    """A level and all below it, on images halved `levels` times: [batch, width, h, w] -> the same shape."""
     if levels == 0:
         return nn.Sequential()
     below = named(
@@ -28,5 +28,5 @@ def level(width: int, levels: int) -> nn.Sequential:
 
 @zoo_model("unet", title="U-Net", input_shape=(3, 128, 128), classes=21)
 def unet(width: int = 32, levels: int = 4, classes: int = 21) -> nn.Module:
-    """Images [batch, 3, height, width] -> [batch, classes, height, width]; sides are multiples of 2**levels."""
+    """Images [batch, 3, height, width] -> [batch, classes, height, width]; 2**levels divides the sides."""
     return named(first=double(3, width), body=level(width, levels), last=nn.Conv2d(width, classes, 1))

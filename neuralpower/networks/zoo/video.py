@@ -14,7 +14,7 @@ WIDTHS = (3, 32, 64, 128, 256)
 
 @zoo_model("video_cnn", title="VideoCNN", input_shape=(3, 16, 64, 64), classes=101)
 def video_cnn(classes: int = 101) -> nn.Module:
-    """Clips [batch, 3, frames, height, width] -> [batch, classes]; the first pooling keeps the frames, as in C3D."""
+    """Clips [batch, 3, frames, height, width] -> [batch, classes]; the first pooling keeps frames (C3D)."""
     features = nn.Sequential()
     for number, (inputs, outputs) in enumerate(pairwise(WIDTHS), start=1):
         features.add_module(f"convolution{number}", nn.Conv3d(inputs, outputs, 3, padding=1, bias=False))

@@ -18,7 +18,7 @@ from typing import Any
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.networks.inputs import Inputs
-from neuralpower.networks.phases import DECODE, PREFILL, Phase, passes
+from neuralpower.networks.phases import DECODE, PREFILL, Phase, pass_of
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, Platform
@@ -293,16 +293,12 @@ class _Probe:
         phase = self.request.phase
         about = InputRequest(batch, length, self.request.input_shape, self.dtype)
         if phase == DECODE:
-            (one,) = passes(
-                self.source,
-                replace(about, seq_len=self.request.seq_len),
-                Phase.decode(context=length),
-                self.module,
-            )
+            asked = replace(about, seq_len=self.request.seq_len)
+            one = pass_of(self.source, asked, Phase.decode(context=length), self.module)
             own: int | None = one.context
         else:
             name = PREFILL if phase == PREFILL else FORWARD
-            (one,) = passes(self.source, about, Phase(name), self.module)
+            one = pass_of(self.source, about, Phase(name), self.module)
             ids = one.inputs.kwargs.get("input_ids")
             own = None if ids is None else int(ids.shape[-1])
         if length is None:
