@@ -28,7 +28,7 @@ FUNCTIONS |= {
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
     "prelu": lambda x: F.prelu(x, x.new_ones(1)),
 }
-INPLACE = {
+INPLACE: dict[str, Any] = {
     "relu": torch.relu_,
     **{name: functools.partial(getattr(F, name), inplace=True) for name in ("silu", "relu6", "hardtanh")},
 }

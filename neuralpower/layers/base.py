@@ -36,7 +36,8 @@ RECURRING = "recurring"  # last word of a group of calls that a loop makes again
 QUANTISED = "quantised"  # last word before it of a group of calls whose operands have types of their own
 NEAR_BYTES = 16 * 2**20  # what goes through the caches from one repeated call to the next, at most
 
-Args, Named = Sequence[Any], Mapping[str, Any]  # of a call
+Args = Sequence[Any]  # of a call, by position
+Named = Mapping[str, Any]  # by name
 
 
 class Bytes(NamedTuple("_Bytes", [("input", int), ("weights", int), ("output", int)])):

@@ -40,7 +40,7 @@ class Convolution(Windowed):
     bias: bool
     channels_last: bool = False  # memory format of the input
 
-    sized = ("in", "kernel", "stride", "padding", "dilation")
+    sized: ClassVar[tuple[str, ...]] = ("in", "kernel", "stride", "padding", "dilation")
     function: ClassVar[Callable[..., Tensor]]
     argument_order: ClassVar[tuple[str, ...]] = ARGUMENTS
     largest_input: ClassVar[int] = 512
@@ -126,7 +126,8 @@ class Convolution(Windowed):
         """The functional call."""
         x = image(self, self.batch, self.in_channels, self.sizes("in"), device)
         bias = self.tensor(self.out_channels, device=device) if self.bias else None
-        given = {"input": x, "weight": self.weight(device), "bias": bias, "groups": self.groups}
+        given: dict[str, Any] = {"input": x, "weight": self.weight(device), "bias": bias}
+        given["groups"] = self.groups
         given |= {name: self.sizes(name) for name in self.argument_order if name not in given}
         return Call(type(self).function, tuple(given[name] for name in self.argument_order), warm=(x,))
 

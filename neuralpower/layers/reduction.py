@@ -18,7 +18,7 @@ NAMES = """
     sum mean var std amax amin argmax argmin max min prod linalg_vector_norm logsumexp any all norm var_mean
     std_mean
 """.split()
-FUNCTIONS = {name: getattr(torch, name, None) for name in NAMES}
+FUNCTIONS: dict[str, Any] = {name: getattr(torch, name, None) for name in NAMES}
 FUNCTIONS |= dict.fromkeys(("norm", "linalg_vector_norm"), torch.linalg.vector_norm)
 SPREADS, INDICES = ("var", "std", "var_mean", "std_mean"), ("argmax", "argmin")
 EXTREMA = (*INDICES, "max", "min", "amax", "amin")
